@@ -53,15 +53,15 @@ _ORIGINAL_NAMES = {
 }
 
 
-# Autopack is the original's default, but newer than the published figures. Early shares are what its Themis takes when
-# its first solver fails, whole shares when the second fails, too.
+# Autopack is the original's default, but not used for the published figures of these traces. Early shares are what its
+# Themis takes when its first solver fails, whole shares when the second fails, too.
 _VARIANTS = {
     "muri-s": ("plain", "autopack"),
     "muri-l": ("plain", "autopack"),
     "themis": ("plain", "early-shares", "whole-shares"),
 }
-_ABLATIONS = ("in-order", "worst-ordering")
-"""Of the paper (its figure 11): groups without matching, and the worst order of the stages."""
+_ABLATIONS = ("in-order", "worst-ordering", "three-members", "two-members")
+"""Of the paper: groups without matching, and the worst order of the stages (figure 11); smaller groups (figure 12)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that both gain by it (SJF-BSBF).
+"""Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that gain by it (SJF-BSBF, Gandiva).
 
 Policies that ours are compared with, as those of `simulation.baselines`; and how much jobs that share GPUs slow each
 other down in a simulation: sharing is never free.
@@ -6,7 +6,7 @@ other down in a simulation: sharing is never free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import floor
 from typing import Protocol
@@ -15,9 +15,9 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.catalog import PolicyOptions
-from sched_policy.group.gpus import GpuMap
+from sched_policy.group.gpus import Gpu, GpuMap
 from sched_policy.group.interleave import Interleaving
-from sched_policy.model import GpuRequest, Job, StageProfile
+from sched_policy.model import GpuPart, GpuRequest, Job, StageProfile
 from sched_policy.order import Fifo, Srtf
 from sched_policy.place import Place
 from sched_policy.plan import Group, Plan, Ranking, Start
@@ -25,6 +25,7 @@ from sched_policy.policies import SHORTEST_FIRST
 from sched_policy.policy import JobData, Need, Policy, SchedulingPolicy
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
+_ROUNDING = 1e-9
 _PAIRED = Need(JobData.STAGE_TIMES, "a pair is taken to run half as fast")
 
 Worth = Callable[["Floats", "Floats", "Floats", "Floats"], Floats]
@@ -51,13 +52,22 @@ def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats
     return np.where(pays, together_s, np.inf)
 
 
+def packing(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:  # noqa: ARG001
+    """Gandiva (OSDI 2018, section 3.3): the partner with which both together get most done, if that is more than alone.
+
+    Gandiva packs and undoes it where the throughput has fallen; here interference is known before.
+    """
+    throughput = 1.0 / xi_a + 1.0 / xi_b
+    return np.where(throughput > 1.0, 2.0 - throughput, np.inf)
+
+
 class Pairs(Struct, frozen=True):
     """SJF-FFS and SJF-BSBF (Luo et al., IWQoS 2024, arXiv 2407.13088).
 
     At most two jobs per GPU, and only if no unused GPUs are left for the newcomer. Non-preemptive.
 
     Attributes:
-        worth: what a partner must be worth, `first_fit` or `best_benefit`.
+        worth: what a partner must be worth: `first_fit`, `best_benefit`, or `packing` for Gandiva.
 
     """
 
@@ -67,6 +77,7 @@ class Pairs(Struct, frozen=True):
         """Waiting jobs in the order of `ranking` on unused GPUs, else beside running jobs that are alone."""
         gpus = GpuMap(snapshot)
         slowdowns = _Slowdowns(snapshot.jobs)
+        memory = _Memory(snapshot, gpus)
         partners = _Partners(gpus)
         left_s = snapshot.columns.left_s
         crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
@@ -82,17 +93,38 @@ class Pairs(Struct, frozen=True):
                     continue
                 xi_a, xi_b = slowdowns.between(row, partners.rows)
                 worth = self.worth(np.full(partners.rows.size, left_s[row]), left_s[partners.rows], xi_a, xi_b)
-                found = gpus.find(*shape, place, partners.cost(worth)) if np.isfinite(worth).any() else None
+                cost = partners.cost(worth) + memory.shortage(job)
+                found = _cheapest(gpus, job, place, cost) if np.isfinite(worth).any() else None
             if found is None:
                 continue
             beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
             gpus.hold(row, found)
+            memory.hold(job, found)
             partners = _Partners(gpus)
             if beside:
                 members = tuple(snapshot.jobs[other].job_id for other in beside)
                 groups.append(Group((*members, job.job_id), "sharing now ends both earlier than one after the other"))
             starts.append(Start(job.job_id, gpus.named(found), f"shares with {len(beside)} job(s)"))
         return Plan(starts=tuple(starts), groups=tuple(groups))
+
+
+def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
+    """GPUs for a job such that the dearest is as cheap as can be, on whatever node; `cost` as in `GpuMap.find`.
+
+    `place` alone would take the first node that will do, and only there the best GPUs.
+    """
+    limits = np.unique(cost[np.isfinite(cost)])
+    found = None
+    low, high = 0, limits.size
+    while low < high:  # what fits on some GPUs fits on more
+        middle = (low + high) // 2
+        affordable = np.where(cost <= limits[middle], cost, np.inf)
+        fitting = gpus.find(job.request, job.partition, place, affordable)
+        if fitting is None:
+            low = middle + 1
+        else:
+            found, high = fitting, middle
+    return found
 
 
 class _Partners:
@@ -112,6 +144,28 @@ class _Partners:
         cost = self.unused.copy()
         cost[self._alone] = by_row[self._partner]
         return cost
+
+
+class _Memory:
+    """How much of each GPU's memory is taken, as a fraction, where jobs say what they need: their shards of the GPU.
+
+    Of jobs that do not say, as those of traces, none is known to be too large.
+    """
+
+    def __init__(self, snapshot: Snapshot, gpus: GpuMap) -> None:
+        self._taken: Floats = np.zeros(gpus.first.shape)
+        for row in snapshot.columns.holds.nonzero()[0].tolist():
+            self.hold(snapshot.jobs[row], gpus.gpus(row))
+
+    def hold(self, job: Job, gpus: Iterable[Gpu]) -> None:
+        """Take the job's part of some GPUs."""
+        for gpu in gpus:
+            self._taken[gpu] += job.part.memory if job.part else 0.0
+
+    def shortage(self, job: Job) -> Floats:
+        """Infinity where the job does not fit beside those that are there, else 0, shape (N, G)."""
+        needed = job.part.memory if job.part else 0.0
+        return np.where(self._taken + needed > 1.0 + _ROUNDING, np.inf, 0.0)
 
 
 class _Slowdowns:
@@ -149,23 +203,25 @@ class Opportunistic(Struct, frozen=True):
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
         """Guaranteed jobs first, each class in the order of `ranking`; whatever fits starts."""
         gpus = GpuMap(snapshot)
+        memory = _Memory(snapshot, gpus)
         waits = snapshot.columns.waits
         queue = [row for row in ranking.rows.tolist() if waits[row]]
         queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)
         starts: list[Start] = []
         groups: list[Group] = []
-        too_large: set[tuple[GpuRequest, str, bool, bool]] = set()  # within a plan room only gets less
+        too_large: set[tuple[GpuRequest, str, bool, bool, GpuPart | None]] = set()  # within a plan room only gets less
         for row in queue:
             job = snapshot.jobs[row]
-            shape = (job.request, job.partition, job.guaranteed, job.may_share)
+            shape = (job.request, job.partition, job.guaranteed, job.may_share, job.part)
             if shape in too_large:
                 continue
-            found = gpus.find(job.request, job.partition, place, _cost(gpus, job))
+            found = _cheapest(gpus, job, place, _cost(gpus, job) + memory.shortage(job))
             if found is None:
                 too_large.add(shape)
                 continue
             beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
             gpus.hold(row, found)
+            memory.hold(job, found)
             if beside:
                 neighbours = tuple(snapshot.jobs[other].job_id for other in beside)
                 groups.append(Group((*neighbours, job.job_id), "an opportunistic job in the gaps of a guaranteed one"))
@@ -188,6 +244,12 @@ def antman(_options: PolicyOptions) -> Policy:
     classes = Need(JobData.PRIORITIES, "all jobs are guaranteed, and none shares a GPU")
     stages = Need(JobData.STAGE_TIMES, "an opportunistic job is taken to run half as fast beside another")
     return Policy("antman", summary, Fifo(), sharing=Opportunistic(), needs=(classes, stages))
+
+
+def gandiva(_options: PolicyOptions) -> Policy:
+    """Packing."""
+    summary = "order of submission, pairs share GPUs where together they get more done (Gandiva)"
+    return Policy("gandiva", summary, Fifo(), sharing=Pairs(packing), needs=(_PAIRED,))
 
 
 def sjf_ffs(_options: PolicyOptions) -> Policy:

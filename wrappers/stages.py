@@ -20,7 +20,7 @@ from explsched.progress import tell_stages
 
 DIRECTORY = "EXPLSCHED_STAGES_DIRECTORY"
 _IN_TRAINING = Path(__file__).parent / "in_training"
-_HEADER = struct.Struct("<13Q")
+_HEADER = struct.Struct("<14Q")
 _WORKER = struct.Struct("<2Q")
 _POLL_S = 1.0
 _LAST_S = 5.0
@@ -55,7 +55,9 @@ class Counters(NamedTuple):
         ddp_iterations: iterations of which these two are known.
         workers: processes that load batches.
         is_on_gpu: 1 if the training computes on a GPU.
+        reads: batches that these iterations have waited for.
         loading: loading batches in those processes, all of them together.
+        batches: how many these are, also for iterations that are not counted.
 
     """
 
@@ -72,7 +74,9 @@ class Counters(NamedTuple):
     ddp_iterations: int
     workers: int
     is_on_gpu: int
+    reads: int
     loading: int = 0
+    batches: int = 0
 
     @classmethod
     def read(cls, path: Path) -> Counters | None:
@@ -84,8 +88,8 @@ class Counters(NamedTuple):
                 break
         if len(data) < _HEADER.size:
             return None
-        loading = sum(ns for ns, _batches in _WORKER.iter_unpack(data[_HEADER.size :]))
-        found = cls._make((*_HEADER.unpack_from(data), loading))
+        loading, batches = map(sum, zip(*_WORKER.iter_unpack(data[_HEADER.size :]), strict=True))
+        found = cls._make((*_HEADER.unpack_from(data), loading, batches))
         return found if found.iterations else None
 
 
@@ -109,7 +113,8 @@ def between(before: Counters, after: Counters) -> MeasuredStages:
     """
     n = after.iterations - before.iterations
     waiting = after.waiting - before.waiting
-    loading = (after.loading - before.loading) / max(after.workers, 1)
+    of_batch = (after.loading - before.loading) / max(after.batches - before.batches, 1)
+    loading = of_batch * (after.reads - before.reads) / max(after.workers, 1)
     timed = (after, before) if after.ddp_iterations > before.ddp_iterations else (after, _NOTHING)
     ddp = max(timed[0].ddp_iterations - timed[1].ddp_iterations, 1)
     talking = (after.talking - before.talking) / n + (timed[0].ddp_talking - timed[1].ddp_talking) / ddp
@@ -122,7 +127,7 @@ def between(before: Counters, after: Counters) -> MeasuredStages:
     return MeasuredStages(*(part / 1e6 for part in parts_ns))
 
 
-_NOTHING = Counters(*(13 * [0]))
+_NOTHING = Counters(*(14 * [0]))
 
 
 class Meter:

@@ -59,6 +59,8 @@ environment:
   {ELASTIC.variable:<{_COLUMN}}  set: variables of Slurm that tell the size of the job's submission are put right
   {METRIC.variable:<{_COLUMN}}  the metric that is read (default: loss)
 {variable_lines((*FOLLOWING, *SHARING), _COLUMN)}
+  EXPLSCHED_STAGES_DIRECTORY   where a command that is measured counts its stages; set for the command
+  EXPLSCHED_SUB_BATCHES        in how many parts a batch fits into the job's part of a GPU; set for the command
   EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
   EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
   EXPLSCHED_INTERCEPT          off: no sharing, whatever else is said
@@ -80,6 +82,7 @@ _EVENTS = "tfevents"
 _RECORD = "explsched-preemption:"  # as in `explsched.preemption_record`, which takes more than the standard library
 _PASS_S = 60.0  # longer than from the daemon's decision to the requeue
 _PATIENCE_S = 10.0
+_SUB_BATCHES = "EXPLSCHED_SUB_BATCHES"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,6 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     for warning in warnings:
         sys.stderr.write(f"sxrun: {warning}\n")
     os.environ.update(present_size(os.environ))
+    os.environ.update(_accumulation(os.environ))
     if _was_complete(os.environ):
         sys.stderr.write(
             "sxrun: the run before this one had done its work when it was requeued: nothing is left to do\n"
@@ -154,6 +158,31 @@ def _run(
     return status if status >= 0 else 128 - status
 
 
+def _accumulation(environment: Mapping[str, str]) -> dict[str, str]:
+    """The hint of a job that has a part of a GPU: in how many sub-batches its batch fits. What is set stays."""
+    held = environment.get("SLURM_SHARDS_ON_NODE", "")
+    node = environment.get("SLURMD_NODENAME", "")
+    if not held.isdecimal() or not int(held) or not node or _SUB_BATCHES in environment:
+        return {}
+    gres = re.search(r"^\s*Gres=(\S+)", _scontrol("how many shards a GPU has", "node", node), re.MULTILINE)
+    counts = dict(re.findall(r"(gpu|shard):(?:[^:,()]+:)?(\d+)", gres[1])) if gres else {}
+    if not int(counts.get("gpu", 0)) or not int(counts.get("shard", 0)):
+        return {}
+    return {_SUB_BATCHES: str(sub_batches(int(held), int(counts["shard"]) // int(counts["gpu"])))}
+
+
+def sub_batches(held: int, whole: int) -> int:
+    """In how many parts a batch that needs a whole GPU's memory goes through `held` of its `whole` shards.
+
+    SJF-BSBF (arXiv 2407.13088) tries sub-batches of B, B/2, B/4, ... and accumulates their gradients, which leaves
+    convergence as it is; each more of them costs another start of all kernels, so the largest that fits is the best.
+    """
+    parts = 1
+    while parts * held < whole:
+        parts *= 2
+    return parts
+
+
 def _was_complete(environment: Mapping[str, str]) -> bool:
     """Whether explsched has requeued the job in the moment in which its work was done.
 
@@ -195,21 +224,26 @@ def done_at(lines: Iterable[bytes], run: int) -> float | None:
 
 def _requeued_s(job_id: str, run: int) -> float:
     """When explsched decided to end a run of the job, by Slurm's record; 0 if it did not, or Slurm does not tell."""
+    told_by_slurm = _scontrol("why the job was requeued", "job", job_id)
+    record = re.search(rf"^\s*AdminComment=.*?{_RECORD}(\S+)", told_by_slurm, re.MULTILINE)
+    found = parse_qs(record[1]).get("p", []) if record else []
+    times_s = {number: time_s for number, time_s, *_ in (one.split(",") for one in found if one.count(",") > 1)}
+    return float(times_s.get(str(run), 0.0))
+
+
+def _scontrol(what: str, *entity: str) -> str:
+    """What Slurm tells of a job or a node; nothing if it does not, which is said."""
     try:
-        told_by_slurm = subprocess.run(
-            ["scontrol", "show", "job", job_id],
+        return subprocess.run(
+            ["scontrol", "show", *entity],
             capture_output=True,
             text=True,
             check=True,
             timeout=_PATIENCE_S,
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        sys.stderr.write(f"sxrun: Slurm does not tell why the job was requeued, it runs again: {error}\n")
-        return 0.0
-    record = re.search(rf"^\s*AdminComment=.*?{_RECORD}(\S+)", told_by_slurm, re.MULTILINE)
-    found = parse_qs(record[1]).get("p", []) if record else []
-    times_s = {number: time_s for number, time_s, *_ in (one.split(",") for one in found if one.count(",") > 1)}
-    return float(times_s.get(str(run), 0.0))
+        sys.stderr.write(f"sxrun: Slurm does not tell {what}: {error}\n")
+        return ""
 
 
 def _prepared(share: Share, relay: SignalRelay) -> AbstractContextManager[dict[str, str]]:

@@ -224,6 +224,7 @@ def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[Slu
     client = CliClient(environment=site.environment)
 
     def holds_all() -> bool:
+        chaos.resume_nodes()
         try:
             return any(job.state == "RUNNING" and str(job.job_id) == number for job in client.jobs())
         except SlurmError:

@@ -69,6 +69,7 @@ class Chaos:
 
     def step(self) -> None:
         """Do what is due."""
+        self.resume_nodes()
         now_s = time.time()
         if self._mend is not None and now_s >= self._mend_s:
             self._mend()
@@ -83,6 +84,18 @@ class Chaos:
         if self._mend is not None:
             self._mend()
             self._mend = None
+
+    def resume_nodes(self) -> None:
+        """Resume, as an admin would, the nodes that slurmctld drained because it had forgotten the numbers of jobs.
+
+        It saves its state every five seconds: after a SIGKILL it may give a number again that a node still runs.
+        """
+        if not self.events:
+            return
+        listed = self._site.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N|%t|%E")
+        for node in drained_for_numbers(listed):
+            self._site.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+            self._tell(f"resumed {node}")
 
     def restart_daemon(self) -> None:
         """End the daemon, and start it again."""
@@ -136,6 +149,12 @@ class Chaos:
 
     def _tell(self, what: str) -> None:
         self.events = (*self.events, f"{time.time():.1f} {what}")
+
+
+def drained_for_numbers(listing: str) -> tuple[str, ...]:
+    """The nodes (`%N|%t|%E` of sinfo) that were drained because a job's number was already in use there."""
+    rows = (line.split("|") for line in listing.splitlines())
+    return tuple(name for name, state, why in rows if state.startswith("dr") and why == "Duplicate jobid")
 
 
 def _program(pid: int) -> _Program:

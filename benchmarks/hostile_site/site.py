@@ -104,6 +104,10 @@ class Site:
         """What a command of root's prints. Raises `CalledProcessError`."""
         return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=True).stdout
 
+    def ask(self, *argv: str) -> str:
+        """The same, but nothing is printed by a command that fails, as all of Slurm's do while slurmctld is down."""
+        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False).stdout
+
     def run_as(self, user: SiteUser, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """A command of a user's, who has that uid, and no group but the uid's own."""
         uid = user.uid

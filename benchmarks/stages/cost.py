@@ -3,7 +3,7 @@
 usage: cost.py EPOCHS    (with EXPLSCHED_STAGES_DIRECTORY set; prints the fraction)
 
 In one process, since the start of PyTorch takes longer than its training, and never twice as long. CPU time, so that
-other work on the machine does not count; the median over neighbouring epochs.
+other work on the machine counts little; the lower quartiles of all epochs are compared.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ def main() -> None:
         return time.process_time() - began_s
 
     counting = hooks._counters
-    ratios = []
+    taken_s: dict[bool, list[float]] = {True: [], False: []}
     for epoch in range(int(sys.argv[1])):
-        taken_s = {}
         for is_counting in (epoch % 2 == 0, epoch % 2 != 0):  # who comes second gains by it
             hooks._counters = counting if is_counting else None
-            taken_s[is_counting] = epoch_s()
-        ratios.append(taken_s[True] / taken_s[False] - 1)
-    print(statistics.median(ratios))
+            taken_s[is_counting].append(epoch_s())
+    quartile = {is_counting: statistics.quantiles(taken)[0] for is_counting, taken in taken_s.items()}
+    print(quartile[True] / quartile[False] - 1)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.hostile_site import figures, load
 from benchmarks.hostile_site.arm import Arm, Submitted
+from benchmarks.hostile_site.chaos import drained_for_numbers
 from benchmarks.hostile_site.load import JobSpec
 from benchmarks.hostile_site.site import CYCLE_S, USERS, Lie
 from explsched.preemption_record import Interruption, PreemptionRecord
@@ -110,6 +111,12 @@ def test_only_places_that_belong_to_others_are_out_of_order() -> None:
     others = (job(1, "ada", 10, 30), job(3, "bob", 20, 20))
     assert len(figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, {}, ""))) == 2
     assert figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, {1: -20}, "")) == ()  # 20 were lent
+
+
+def test_nodes_that_were_drained_for_a_number_given_twice_are_found() -> None:
+    """After a SIGKILL of slurmctld; with all nodes drained nothing ever started again."""
+    listing = "n1|drain|Duplicate jobid\nn2|drng|Duplicate jobid\nn3|drain|broken fan\nn4|mix|none\n"
+    assert drained_for_numbers(listing) == ("n1", "n2")
 
 
 def test_all_figures_can_be_written_down() -> None:

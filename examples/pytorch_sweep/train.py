@@ -30,6 +30,7 @@ model = torch.nn.Sequential(torch.nn.Linear(16, options.width), torch.nn.Tanh(),
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
 batches = DataLoader(TensorDataset(train_x, train_y), batch_size=64, shuffle=True)
+parts = int(os.environ.get("EXPLSCHED_SUB_BATCHES", 1))  # more than 1 where others have a part of the GPU's memory
 start = 0
 if saved.exists():  # the task was requeued
     state = torch.load(saved, weights_only=True)
@@ -40,7 +41,8 @@ with explsched.CheckpointSignal() as checkpoint:
     for epoch in range(start, options.epochs):
         for batch_x, batch_y in batches:
             optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(batch_x), batch_y).backward()
+            for x, y in zip(batch_x.chunk(parts), batch_y.chunk(parts), strict=True):
+                (torch.nn.functional.mse_loss(model(x), y) * len(x) / len(batch_x)).backward()
             optimizer.step()
         with torch.no_grad():
             loss = torch.nn.functional.mse_loss(model(valid_x), valid_y)

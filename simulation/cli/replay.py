@@ -219,10 +219,12 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
         raise click.UsageError(f"{', '.join(wrong)}: not accepted with --conventions {conventions}")
     chosen = {name: given[name] for name in mine if given[name] is not None}
     if conventions == "muri":
-        from simulation.muri import Durations, MuriOptions
+        from sched_policy.group.interleave import Ordering
+        from simulation.muri import Durations, Grouping, MuriOptions
 
-        if "durations" in chosen:
-            chosen["durations"] = Durations(chosen["durations"])
+        for name, kind in (("durations", Durations), ("ordering", Ordering), ("grouping", Grouping)):
+            if name in chosen:
+                chosen[name] = kind(chosen[name])
         return MuriOptions(**chosen)
     try:
         if "estimates" in chosen:
@@ -255,7 +257,13 @@ _SLURM = {
     "seed": "--seed",
     "until_s": "--until",
 }
-_MURI = {"autopack": "--autopack", "max_members": "--max-members", "durations": "--durations"}
+_MURI = {
+    "autopack": "--autopack",
+    "max_members": "--max-members",
+    "ordering": "--stage-order",
+    "grouping": "--grouping",
+    "durations": "--durations",
+}
 _OPTIONS = (
     click.option(
         "--trace",
@@ -309,6 +317,18 @@ _OPTIONS = (
         type=click.IntRange(min=1),
         metavar="N",
         help="Maximum number of jobs per group (muri-s, muri-l, explsched-share).  [muri conventions; default: 4]",
+    ),
+    click.option(
+        "--grouping",
+        type=click.Choice(["matching", "in-order"]),
+        help="Groups by matching, or of jobs that follow each other (muri-s, muri-l).  "
+        "[muri conventions; default: matching]",
+    ),
+    click.option(
+        "--stage-order",
+        "ordering",
+        type=click.Choice(["best", "worst"]),
+        help="Order of a group's stages (muri-s, muri-l).  [muri conventions; default: best]",
     ),
     click.option(
         "--durations",

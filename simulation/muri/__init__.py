@@ -48,7 +48,8 @@ class MuriOptions(Struct, frozen=True):
     """The flags of the original.
 
     Attributes:
-        autopack: split groups that do not pay; the published figures were made before the original had it.
+        autopack: split groups that do not pay. The published figures of trace1 to trace2_pr were made without it, those
+            by job type (the paper's figure 13) with it.
         max_members: jobs per group at most (Muri).
         shares: which time shares decide (Themis).
         durations: what is known of them (explsched-share).

@@ -60,6 +60,8 @@ class CliClient:
         self._environment = process.environment(environment or {})
         self._reader = squeue.JobReader()
         self._names: Mapping[int, str] = {}
+        # Threads of the first look serve all later ones, when memory may be short.
+        self._readers = ThreadPoolExecutor(3, thread_name_prefix="slurm")
 
     def capabilities(self) -> Capabilities:
         """What this Slurm can do."""
@@ -104,14 +106,16 @@ class CliClient:
 
     def look(self) -> ClusterRecords:
         """Nodes, jobs and reservations; Slurm answers the commands at the same time."""
-        with ThreadPoolExecutor(thread_name_prefix="slurm") as readers:
-            priorities = readers.submit(self._priorities)
-            nodes = readers.submit(self.nodes)
-            reservations = readers.submit(self.reservations)
-            jobs = self._present()
-            completed = self._completed(jobs, priorities.result())
-            rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
-            return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
+        try:
+            priorities = self._readers.submit(self._priorities)
+            nodes = self._readers.submit(self.nodes)
+            reservations = self._readers.submit(self.reservations)
+        except RuntimeError as error:
+            raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
+        jobs = self._present()
+        completed = self._completed(jobs, priorities.result())
+        rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
+        return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
 
     def clusters(self) -> tuple[str, ...]:
         """Names of the clusters in the accounting database. Raises `SlurmError` where slurmdbd does not answer."""

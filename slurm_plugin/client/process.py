@@ -5,6 +5,8 @@ Commands run in a known environment, and errors say what went wrong.
 
 from __future__ import annotations
 
+import _thread
+import errno
 import os
 import subprocess
 import threading
@@ -103,28 +105,44 @@ class BoundedCall:
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._latest: _Attempt | None = None
 
     def run(self, call: Callable[[], None]) -> bool:
         """Whether the call has come back in time. While an earlier one hangs nothing is called.
 
-        Raises what the call raises; what one raises that has been given up is lost.
+        Raises what the call raises, and `OSError` if there is no memory for a thread; what a call raises that has been
+        given up is lost.
         """
-        if self._thread is not None and self._thread.is_alive():
+        if self._latest is not None and self._latest.has_begun and not self._latest.has_ended.is_set():
             return False
-        self._error = None
-        self._thread = threading.Thread(target=self._attempt, args=(call,), daemon=True)
-        self._thread.start()
-        self._thread.join(self.patience_s)
-        if self._thread.is_alive():
+        self._latest = attempt = _Attempt(call)
+        try:
+            # `Thread.start` waits without end for a thread that finds no memory to begin.
+            _thread.start_new_thread(attempt.run, ())
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, f"{error}: memory or processes are used up") from error
+        if not attempt.has_ended.wait(self.patience_s):
             return False
-        if self._error is not None:
-            raise self._error
+        if attempt.error is not None:
+            raise attempt.error
         return True
 
-    def _attempt(self, call: Callable[[], None]) -> None:
+
+class _Attempt:
+    """One call, and what became of it."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self.has_begun = False
+        self.has_ended = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Call, in the thread that nobody waits for without end."""
+        self.has_begun = True
         try:
-            call()
+            self._call()
         except BaseException as error:  # raised again where it is waited for
-            self._error = error
+            self.error = error
+        finally:
+            self.has_ended.set()

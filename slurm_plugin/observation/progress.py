@@ -206,8 +206,11 @@ class ProgressSpool:
 
     def read(self, owners: Mapping[int, int], now_s: float) -> dict[int, JobProgress]:
         """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten."""
-        if not self._reading.run(partial(self._look, dict(owners), now_s)):
-            self._tell(f"the file system has not answered for {self._reading.patience_s:g} s")
+        try:
+            if not self._reading.run(partial(self._look, dict(owners), now_s)):
+                self._tell(f"the file system has not answered for {self._reading.patience_s:g} s")
+        except OSError as error:
+            self._tell(error.strerror or str(error))
         known = self._known
         return {job_id: known[job_id] for job_id in sorted(known.keys() & owners.keys())}
 

@@ -26,6 +26,7 @@ from slurm_plugin.client.changes import (
     SetAdminComment,
     SetGres,
     SetNodeCount,
+    SetSiteFactor,
     SignalJob,
 )
 from slurm_plugin.client.cli import CliClient
@@ -47,7 +48,7 @@ from slurm_plugin.steering.grouping import (
     pinned,
     withdrawal,
 )
-from slurm_plugin.steering.preemption import PreemptionTracker, heirs, served_in_vain, without_vain_preemptions
+from slurm_plugin.steering.preemption import PreemptionTracker, heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases
 
 _LOG = logging.getLogger("explsched.controller")
@@ -149,8 +150,8 @@ class Controller:
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
-        wanted = (*changes(plan, seen, limits), *self._interruptions(plan, seen))
-        return Pass(seen, plan, wanted, ())
+        steering = changes(plan, seen, limits)
+        return Pass(seen, plan, (*steering, *self._interruptions(plan, seen, steering)), ())
 
     def reconcile(self, now_s: float) -> Pass:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
@@ -258,11 +259,12 @@ class Controller:
             event(_LOG, logging.INFO, "not requeued, its work is done", job=job_id)
         return ended
 
-    def _interruptions(self, plan: Plan, seen: Observation) -> Sequence[Change]:
+    def _interruptions(self, plan: Plan, seen: Observation, steering: Sequence[Change]) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
-        in_vain = heirs(plan, seen, asked, served_in_vain(plan, seen, asked))
+        factors = {change.job_id: change.site_factor for change in steering if isinstance(change, SetSiteFactor)}
+        in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors), factors)
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s, in_vain)
         # One that was cancelled holds its GPUs until it is gone.
         stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)

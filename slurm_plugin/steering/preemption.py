@@ -7,7 +7,7 @@ or when the grace period is over, it is requeued. If the daemon dies in between,
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import MappingProxyType
@@ -264,22 +264,47 @@ def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
     for preemption in plan.preemptions:
         if preemption.beneficiary is not None:
             victims[preemption.beneficiary].add(preemption.job_id)
-    vain = served_in_vain(plan, seen, victims)
+    vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims)
     kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
     return replace(plan, preemptions=kept) if vain else plan
 
 
-def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, AbstractSet[int]]) -> frozenset[int]:
-    """Those beneficiaries that would not start if their victims went: CPUs or memory lack, or others would come first.
+def requeues_in_vain(
+    plan: Plan, seen: Observation, victims: Mapping[int, AbstractSet[int]], factors: Mapping[int, int]
+) -> frozenset[int]:
+    """Those beneficiaries that would not start if their victims went now. `factors` are the pass's new site factors.
 
-    A plan weighs only the jobs that are modelled. But Slurm gives what comes free to whoever stands first in its queue:
-    to a component of a heterogeneous job, to a job of a partition that we do not steer, or to one that was submitted
-    since the victims were asked to save. Or it keeps it for a larger job ahead, whose start must not be delayed.
+    Slurm computes the age of a job that is written at once, those of the others each `PriorityCalcPeriod`. Until then
+    two jobs that are near each other may stand in another order than the one that was written, and whoever is ahead in
+    that one would get what comes free.
     """
     if not victims:
         return frozenset()
+    ideal, in_force = on_places(plan, seen.snapshot), _in_force(seen, factors)
+    return _served_in_vain(ideal, seen, victims) | _served_in_vain(in_force, seen, victims)
+
+
+def _in_force(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...]:
+    """The waiting jobs in the order of the priorities that Slurm has for them once the factors are written."""
+
+    def rank(job: SlurmJob) -> tuple[int, float, int]:
+        is_written = job.job_id in factors and bool(job.natives)
+        priority = job.priority_with(factors[job.job_id]) if is_written else job.priority
+        return -priority, job.submit_s, job.job_id
+
+    waiting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.state is JobState.PENDING)
+    return tuple(job.job_id for job in sorted(waiting, key=rank))
+
+
+def _served_in_vain(order: Sequence[int], seen: Observation, victims: Mapping[int, AbstractSet[int]]) -> frozenset[int]:
+    """Those beneficiaries that would not start if their victims went and Slurm looked at the jobs in this order.
+
+    A plan weighs only the jobs that are modelled. But Slurm gives what comes free to whoever stands first in its queue:
+    to a component of a heterogeneous job, to a job of a partition that we do not steer, or to one that was submitted
+    since the victims were asked to save. Or it keeps it for a larger job ahead, whose start must not be delayed. CPUs
+    or memory may lack, too.
+    """
     yielding = {job.job_id for job in seen.snapshot.running if job.yielding}
-    order = on_places(plan, seen.snapshot)
     place = {job_id: at for at, job_id in enumerate(order)}
     waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
     vain = set()
@@ -296,14 +321,34 @@ def served_in_vain(plan: Plan, seen: Observation, victims: Mapping[int, Abstract
         _give(sorted(first, key=lambda other: place.get(other.job_id, -1)), room)
         if not _has_room(record, room):
             vain.add(job_id)
-    last = max((place[job_id] for job_id in victims if job_id in place), default=-1)
-    looked_at = order[: min(last + 1, _LOOKED_AT)]
-    started = started_once_gone(seen.snapshot, looked_at, yielding.union(*victims.values()))
-    return frozenset(vain | ((victims.keys() & set(looked_at)) - started))
+    for partition in {seen.jobs[job_id].partition for job_id in victims}:
+        own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}
+        # Where Slurm says that another partition's job waits for resources, that may be of a higher tier.
+        tier = [
+            job_id
+            for job_id in order
+            if _waits_for_resources(seen.jobs[job_id]) and seen.jobs[job_id].partition != partition
+        ]
+        queue = (*tier, *(job_id for job_id in order if job_id not in tier)) if tier else order
+        last = max((at for at, job_id in enumerate(queue) if job_id in own), default=-1)
+        looked_at = queue[: min(last + 1, _LOOKED_AT)]
+        vain |= own.intersection(looked_at) - started_once_gone(
+            seen.snapshot, looked_at, yielding.union(*(victims[job_id] for job_id in own))
+        )
+    return frozenset(vain)
+
+
+def _waits_for_resources(record: SlurmJob) -> bool:
+    """Whether Slurm says that the job is the next to start where it waits, and keeps room for it."""
+    return record.reason == "Resources"
 
 
 def heirs(
-    plan: Plan, seen: Observation, victims: Mapping[int, AbstractSet[int]], vain: Container[int]
+    plan: Plan,
+    seen: Observation,
+    victims: Mapping[int, AbstractSet[int]],
+    vain: Container[int],
+    factors: Mapping[int, int],
 ) -> dict[int, int | None]:
     """For each beneficiary that would not start any more, who would in its place; None for nobody.
 
@@ -322,7 +367,7 @@ def heirs(
             if (job.user, job.scope) == (own.user, own.scope) and job.may_displace
         )
         heir = next((job.job_id for job in alike if job.job_id not in victims), None)
-        starts = heir is not None and not served_in_vain(plan, seen, {heir: victims[job_id]})
+        starts = heir is not None and not requeues_in_vain(plan, seen, {heir: victims[job_id]}, factors)
         found[job_id] = heir if starts else None
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.slurm.jobs import a_daemon, command, config, empty, run, submit, unti
 
 pytestmark = pytest.mark.slurm
 
+ROOT = Path(__file__).parents[2]
 DEFERRED = "bf_interval=10,bf_resolution=10,defer,batch_sched_delay=20"
 """Jobs are not started while they are submitted, but some seconds later: so that a plan can be there first."""
 
@@ -59,26 +61,77 @@ def share(request: float, limit: float) -> str:
     return f"--comment=explsched:request={request}&limit={limit}"
 
 
-def test_parts_of_gpus_that_together_use_them_well(open_tmp: Path, needs_slurm: None, spool: Path) -> None:
-    """Dilu: the second would ask for more than is left of the GPU where Slurm alone puts it."""
+@pytest.fixture(scope="module")
+def parted(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
+    """GPUs in parts: two nodes with one each."""
     spec = ClusterSpec(nodes=2, gpus_per_node=1, shards_per_node=8, extra=(("SchedulerParameters", DEFERRED),))
-    cluster = up(spec, open_tmp / "parts")
-    try:
-        client = CliClient(environment=cluster.env())
+    yield up(spec, open_tmp / "parts")
+    down(open_tmp / "parts")
 
-        def run_them(*shares: tuple[int, str]) -> list[tuple[str, ...]]:
-            started = [submit(cluster, f"--gres=shard:{shards}", said) for shards, said in shares]
-            until(lambda: all(jobs(client)[job].state == "RUNNING" for job in started), "all run")
-            return [nodes(client)[job] for job in started]
 
-        three = ((4, share(0.5, 0.7)), (4, share(0.6, 0.7)), (3, share(0.4, 0.7)))
-        assert run_them(*three) == [("n1",), ("n1",), ("n2",)]
-        empty(cluster)
-        with steered(cluster, spool, "dilu") as log:
-            assert run_them(*three) == [("n1",), ("n2",), ("n2",)]
-            until(lambda: "group verified" in log.read_text(), "the two that share are found on one GPU")
-    finally:
-        down(open_tmp / "parts")
+@pytest.fixture
+def parts(parted: Cluster) -> Iterator[CliClient]:
+    yield CliClient(environment=parted.env())
+    empty(parted)
+
+
+def test_parts_of_gpus_that_together_use_them_well(parted: Cluster, parts: CliClient, spool: Path) -> None:
+    """Dilu: the second would ask for more than is left of the GPU where Slurm alone puts it."""
+
+    def run_them(*shares: tuple[int, str]) -> list[tuple[str, ...]]:
+        started = [submit(parted, f"--gres=shard:{shards}", said) for shards, said in shares]
+        until(lambda: all(jobs(parts)[job].state == "RUNNING" for job in started), "all run")
+        return [nodes(parts)[job] for job in started]
+
+    three = ((4, share(0.5, 0.7)), (4, share(0.6, 0.7)), (3, share(0.4, 0.7)))
+    assert run_them(*three) == [("n1",), ("n1",), ("n2",)]
+    empty(parted)
+    with steered(parted, spool, "dilu") as log:
+        assert run_them(*three) == [("n1",), ("n2",), ("n2",)]
+        until(lambda: "group verified" in log.read_text(), "the two that share are found on one GPU")
+
+
+COMPUTES, READS = "explsched:stages=100/10/90/0", "explsched:stages=100/90/10/0"
+PAIRS = (
+    # The shorter partner is the better one: both end sooner.
+    ("sjf-bsbf", ("--time=300", COMPUTES), ("--time=20", COMPUTES), ("--time=20", READS)),
+    # An opportunistic job goes into the gaps of a guaranteed one, and not beside its like.
+    (
+        "antman",
+        ("--time=60", "explsched:class=opportunistic"),
+        ("--time=60", COMPUTES),
+        ("--time=60", "explsched:class=opportunistic"),
+    ),
+)
+
+
+@pytest.mark.parametrize(("policy", "first", "second", "newcomer"), PAIRS, ids=("sjf-bsbf", "antman"))
+def test_a_newcomer_shares_with_the_partner_that_the_policy_chooses(
+    parted: Cluster,
+    parts: CliClient,
+    spool: Path,
+    policy: str,
+    first: tuple[str, str],
+    second: tuple[str, str],
+    newcomer: tuple[str, str],
+) -> None:
+    """Slurm alone puts it on the first node, beside the first one. It is told in how many parts its batch fits."""
+    said = spool.parent / "said"
+    script = f'{sys.executable} -m wrappers.sxrun -- sh -c "echo \\$EXPLSCHED_SUB_BATCHES >{said}; sleep 600"'
+
+    def start(options: tuple[str, str], *more: str) -> int:
+        limit, comment = options
+        shards = ("--gres=shard:4", f"--comment={comment}", f"--chdir={ROOT}")
+        return submit(parted, *shards, limit, *more, script=script)
+
+    there = {start(first, "--nodelist=n1"): "n1", start(second, "--nodelist=n2"): "n2"}
+    until(lambda: all(jobs(parts)[job].state == "RUNNING" for job in there), "both run")
+    with steered(parted, spool, policy) as log:
+        job = start(newcomer)
+        until(lambda: jobs(parts)[job].state == "RUNNING", "it runs")
+        assert nodes(parts)[job] == ("n2",)
+        until(lambda: "group verified" in log.read_text(), "the two are found on one GPU")
+    until(lambda: said.exists() and said.read_text() == "2\n", "it knows that half of the GPU's memory is its")
 
 
 def test_slurm_alone_packs(deferring: Cluster, client: CliClient) -> None:

@@ -1,8 +1,8 @@
-"""What an elastic job is told of its size."""
+"""What a job is told of its size: an elastic one, and one that has a part of a GPU."""
 
 import pytest
 
-from wrappers.sxrun import present_size
+from wrappers.sxrun import present_size, sub_batches
 
 RESIZED = {
     "EXPLSCHED_ELASTIC": "2-8/2",
@@ -33,3 +33,10 @@ def test_what_was_not_set_stays_so() -> None:
     assert present_size({"EXPLSCHED_ELASTIC": "1-4", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "4"}) == {}
     without = {name: value for name, value in RESIZED.items() if name != "SLURM_NPROCS"}
     assert "SLURM_NPROCS" not in present_size(without)
+
+
+@pytest.mark.parametrize(
+    ("held", "whole", "parts"), [(8, 8, 1), (4, 8, 2), (3, 8, 4), (1, 8, 8), (16, 8, 1), (2, 3, 2)]
+)
+def test_a_batch_is_halved_until_it_fits(held: int, whole: int, parts: int) -> None:
+    assert sub_batches(held, whole) == parts

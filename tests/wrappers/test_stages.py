@@ -129,7 +129,7 @@ def counters(iterations: int, each_ms: int = 10, **more: int) -> Counters:
 
 
 def test_loading_beside_the_computation_is_reading_too() -> None:
-    loading = counters(110, workers=4, loading=100 * 24 * MS)
+    loading = counters(110, workers=4, loading=500 * 24 * MS, batches=500, reads=100)  # of all iterations
     assert between(counters(10), loading) == MeasuredStages(10, 6, 9, 0)
 
 

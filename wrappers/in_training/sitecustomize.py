@@ -30,11 +30,15 @@ from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  pathlib would slow down every start
 _DIRECTORY = os.environ.get("EXPLSCHED_STAGES_DIRECTORY", "")
-_HEADER = struct.Struct("<13Q")  # as `wrappers.stages` reads it
+_HEADER = struct.Struct("<14Q")  # as `wrappers.stages` reads it
 _WORKER = struct.Struct("<2Q")  # nanoseconds of loading, batches
 _WORKERS = 64
 _SIZE = _HEADER.size + _WORKERS * _WORKER.size
 _PENDING = 64
+_COUNTED, _OF = 32, 160
+"""Where iterations are short, so many of so many in a row are counted, and the others cost next to nothing."""
+
+_SHORT_NS = 10_000_000
 _TIMED = 8
 """CPU time is read in one iteration of so many: it takes a system call."""
 
@@ -76,11 +80,12 @@ class _Counters:
         self._begun: Any = None
         self._ddp: dict[Any, tuple[int, int, int]] = {}
         self._cuda: Any = None
-        self.is_timed = False
+        self.is_timed = self.is_resting = False
+        self._seen = 0
         self._ended_ns = self._ended_cpu_ns = 0
-        self._wait_ns = self._wait_cpu_ns = self._blocked_ns = 0  # of this iteration
+        self._wait_ns = self._wait_cpu_ns = self._blocked_ns = self._reads = 0  # of this iteration
         self._outstanding = self._talking_since_ns = self._published_ns = 0
-        self.iterations = self.elapsed = self.waiting = 0
+        self.iterations = self.elapsed = self.waiting = self.reads = 0
         self.rest = self.rests = self.cpu = self.cpus = self.talking = 0
         self.ddp_talking = self.ddp_exposed = self.ddp_iterations = 0
         self.workers = 0
@@ -88,6 +93,7 @@ class _Counters:
     def read(self, began_ns: int, began_cpu_ns: int, workers: int) -> None:
         """A batch has been waited for."""
         self._wait_ns += _now_ns() - began_ns
+        self._reads += 1
         if self.is_timed:
             self._wait_cpu_ns += _cpu_ns() - began_cpu_ns
         self.workers = workers
@@ -103,12 +109,20 @@ class _Counters:
             if first is not None:
                 return
             self._optimizer = weakref.ref(optimizer)
+        self._seen += 1
+        if self.is_resting:
+            if self._seen % _OF == 0:
+                self.is_resting = False
+                self._ended_ns = 0
+            else:
+                return
         now_ns = _now_ns()
         if self._ended_ns:
             self.iterations += 1
             passed_ns = now_ns - self._ended_ns
             self.elapsed += passed_ns
             self.waiting += self._wait_ns
+            self.reads += self._reads
             if self._cuda is None:
                 self.rest += max(0, passed_ns - self._wait_ns - self._blocked_ns)
                 self.rests += 1
@@ -120,10 +134,14 @@ class _Counters:
             if now_ns - self._published_ns > _EACH_NS:
                 self._published_ns = now_ns
                 self._publish()
+            if self._seen % _OF >= _COUNTED and self.elapsed < self.iterations * _SHORT_NS and self._cuda is None:
+                self.is_resting = True
+                self.is_timed = False
+                self._publish()
         elif "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             self._cuda = sys.modules["torch"].cuda
         self._ended_ns = now_ns
-        self._wait_ns = self._wait_cpu_ns = self._blocked_ns = 0
+        self._wait_ns = self._wait_cpu_ns = self._blocked_ns = self._reads = 0
 
     def _take_cpu(self) -> None:
         """Take the CPU time of this iteration if it was timed, or begin with that of the next one."""
@@ -136,6 +154,8 @@ class _Counters:
 
     def talk(self, call: Callable[[], Any], *, is_on_gpu: bool, is_asynchronous: bool) -> Any:  # noqa: ANN401
         """Call a collective, and count until it is done."""
+        if self.is_resting:
+            return call()
         if is_on_gpu and self._cuda is not None:
             if is_asynchronous:
                 return call()
@@ -223,7 +243,7 @@ class _Counters:
             numbers = (self.iterations, self.elapsed, self.waiting, self.rest, self.rests, self.cpu, self.cpus)
             talk = (self.talking, self.ddp_talking, self.ddp_exposed, self.ddp_iterations)
             is_on_gpu = self._cuda is not None
-            told = (*numbers, *talk, self.workers, is_on_gpu)
+            told = (*numbers, *talk, self.workers, is_on_gpu, self.reads)
             _HEADER.pack_into(self._file, 0, *(max(0, number) for number in told))
 
 
@@ -287,7 +307,7 @@ def _hook_loader(module: ModuleType) -> None:
 
     def next_batch(self: Any) -> Any:  # noqa: ANN401
         counters = _counters
-        if counters is None:
+        if counters is None or counters.is_resting:
             return original(self)
         began_cpu_ns = _cpu_ns() if counters.is_timed else 0
         began_ns = _now_ns()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.group.interleave import Interleaving
-from sched_policy.model import Exploration, Job, NodeGpus, ProgressPoint, StageProfile
+from sched_policy.model import Exploration, GpuPart, Job, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
 from sched_policy.policy import checked_plan
 from simulation.cluster.engine import simulate
@@ -67,6 +67,23 @@ def test_pairs_share_only_when_no_gpus_are_unused() -> None:
 def test_a_third_job_does_not_join_a_pair() -> None:
     pair = [holding(1, "n1", 0), holding(2, "n1", 0)]
     assert started(plan("sjf-ffs", *pair, job(3), gpus=1)) == {}
+
+
+@pytest.mark.parametrize(("policy", "newcomer"), [("sjf-ffs", True), ("sjf-bsbf", True), ("antman", False)])
+def test_pairs_share_only_where_the_memory_of_both_fits(policy: str, newcomer: bool) -> None:  # noqa: FBT001
+    def of(memory: float) -> GpuPart:
+        return GpuPart(memory, memory, memory)
+
+    there = [holding(1, "n1", 0, part=of(0.75)), holding(2, "n1", 1, part=of(0.5))]
+    wants = {"profile": COMPUTES, "guaranteed": newcomer}
+    assert started(plan(policy, *there, job(3, part=of(0.5), **wants))) == {3: (NodeGpus("n1", 1, (1,)),)}
+    assert started(plan(policy, *there, job(3, part=of(0.75), **wants))) == {}
+
+
+def test_the_best_partner_is_taken_on_whatever_node() -> None:
+    long, short = (holding(i, f"n{i}", 0, profile=COMPUTES, time_limit_s=i_s) for i, i_s in ((1, 9e4), (2, 9e3)))
+    newcomer = job(3, profile=READS, time_limit_s=9e3)
+    assert [group.job_ids for group in plan("sjf-bsbf", long, short, newcomer, count=2, gpus=1).groups] == [(2, 3)]
 
 
 def test_bsbf_waits_where_sharing_does_not_pay() -> None:
@@ -335,3 +352,10 @@ def test_groups_by_worth_let_a_short_job_run_before_a_long_one() -> None:
     short, long = job(2, profile=COMPUTES, expected_s=10.0), job(1, profile=READS, expected_s=90_000.0)
     assert list(started(plan("explsched-share", long, short, gpus=1))) == [2]
     assert sorted(started(plan("muri-s", long, short, gpus=1))) == [1, 2]
+
+
+def test_gandiva_packs_where_both_together_get_more_done() -> None:
+    suits = holding(1, "n1", 0, profile=COMPUTES), holding(2, "n1", 1, profile=READS)
+    assert [group.job_ids for group in plan("gandiva", *suits, job(3, profile=READS)).groups] == [(1, 3)]
+    unknown = [holding(1, "n1", 0, profile=None), job(2, profile=None)]  # they would slice time: nothing is gained
+    assert started(plan("gandiva", *unknown, gpus=1)) == {}

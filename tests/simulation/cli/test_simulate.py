@@ -134,6 +134,8 @@ def test_options_of_muri(trace: Path) -> None:
     }
     fewer = told(*words, "--max-members", 2, "--autopack")["settings"]
     assert (fewer["autopack"], fewer["max_members"]) == (True, 2)
+    ablated = told(*words, "--grouping", "in-order", "--stage-order", "worst")["settings"]
+    assert (ablated["grouping"], ablated["ordering"]) == ("in-order", "worst")
     # Jobs without stage times compute all the time, and only lose by sharing.
     assert told(*words, "--max-members", 1)["held_gpu_h"] < default["held_gpu_h"]
 

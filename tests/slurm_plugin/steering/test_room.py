@@ -13,7 +13,7 @@ from sched_policy.plan import Plan, Preemption
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.preemption import heirs, without_vain_preemptions
+from slurm_plugin.steering.preemption import heirs, requeues_in_vain, without_vain_preemptions
 from tests.slurm_kit import record
 
 
@@ -76,13 +76,38 @@ def test_only_the_same_owners_job_that_came_first_and_would_start_takes_over(
     first: dict[str, Any], heir: int | None
 ) -> None:
     plan, seen = one_gpu_for_job_2(other(**{"time_limit_s": 60.0, **first}), user="alice", time_limit_s=7200.0)
-    assert heirs(plan, seen, {2: {1}}, {2}) == {2: heir}
-    assert heirs(plan, seen, {2: {1}}, set()) == {}
+    assert heirs(plan, seen, {2: {1}}, {2}, {}) == {2: heir}
+    assert heirs(plan, seen, {2: {1}}, set(), {}) == {}
 
 
 def other(job_id: int = 3, **fields: Any) -> SlurmJob:
-    base = {"reason": "Resources", "user": "bob", "gpus": 1, "gpus_per_node": 1, "natives": (60,)}
+    base = {"reason": "Resources", "user": "bob", "gpus": 1, "gpus_per_node": 1, "natives": (60,), "priority": 60}
     return record(job_id, **{**base, **fields})
+
+
+@pytest.mark.parametrize(
+    ("in_force", "factors", "in_vain"),
+    [
+        (49, {}, set()),
+        (51, {}, {2}),
+        (51, {3: -5}, set()),  # this pass writes it
+        (49, {3: 15}, {2}),
+    ],
+)
+def test_a_requeue_waits_while_another_job_is_ahead_by_its_age(
+    in_force: int, factors: dict[int, int], in_vain: set[int]
+) -> None:
+    """By one clock job 2 comes first; but Slurm has not computed the age of one of them anew yet."""
+    plan, seen = one_gpu_for_job_2(other(natives=(40,), priority=in_force), priority=50)
+    assert without_vain_preemptions(plan, seen).preemptions == plan.preemptions
+    assert requeues_in_vain(plan, seen, {2: {1}}, factors) == in_vain
+
+
+@pytest.mark.parametrize(("reason", "preemptions"), [("Resources", 0), ("Priority", 1)])
+def test_room_is_kept_for_another_partitions_job_that_slurm_says_is_next(reason: str, preemptions: int) -> None:
+    """It may be of a higher tier, whatever its priority; it is too large to start at once."""
+    large = other(natives=(40,), priority=40, partition="fast", gpus=4, gpus_per_node=4, reason=reason)
+    assert left(large, time_limit_s=90_000.0) == preemptions
 
 
 @pytest.mark.parametrize(
