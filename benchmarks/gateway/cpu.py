@@ -4,7 +4,7 @@
 checks one of 1,000 hashed keys, finds the service by `model` among 100, chooses the replica with the fewest outstanding
 requests, speaks TLS with it and writes its access log; `limited` also holds the key to a quota and to some of
 the services. The bare HAProxy relays and logs nothing; `haproxy_tls` is one that asks the replicas for their
-certificates as the gateway does.
+certificates as the gateway does, and `unproven` the gateway without that, with all its other features.
 
 The proxies have a CPU to themselves, and replicas, load and activator have the others: else whoever shares a cache with
 whom changes from one second to the next.
@@ -57,6 +57,7 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
             "haproxy": stack.enter_context(_bare(_made(directory / "bare"), backs)),
             "haproxy_tls": stack.enter_context(_bare(_made(directory / "bare-tls"), replicas, trust)),
             "gateway": stack.enter_context(_gateway(directory / "gateway", replicas, _keys(), trust)),
+            "unproven": stack.enter_context(_gateway(directory / "unproven", backs, _keys(), None)),
             "limited": stack.enter_context(
                 _gateway(directory / "limited", replicas, _keys(10**9, ("service-50",)), trust)
             ),
@@ -77,6 +78,8 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     figures |= {f"requests_per_s_{name}": median(values) for name, values in rates.items()}
     ratios = [ours / theirs for ours, theirs in zip(costs["limited"], costs["haproxy"], strict=True)]
     figures["cpu_ratio_limited_vs_haproxy"] = median(ratios)
+    ratios = [ours / theirs for ours, theirs in zip(costs["unproven"], costs["haproxy"], strict=True)]
+    figures["cpu_ratio_unproven_vs_haproxy"] = median(ratios)
     for other in ("haproxy", "haproxy_tls", "aiohttp"):
         ratios = [ours / theirs for ours, theirs in zip(costs["gateway"], costs[other], strict=True)]
         figures[f"cpu_ratio_vs_{other}"] = median(ratios)
@@ -121,7 +124,7 @@ def _keys(requests_per_minute: int | None = None, services: tuple[str, ...] = ()
 
 @contextmanager
 def _gateway(
-    directory: Path, replicas: list[Endpoint], keys: tuple[ApiKey, ...], trust: Trust
+    directory: Path, replicas: list[Endpoint], keys: tuple[ApiKey, ...], trust: Trust | None
 ) -> Iterator[tuple[int, int]]:
     services = tuple(ServiceSettings(f"service-{index}") for index in range(100))
     with free_port() as port:

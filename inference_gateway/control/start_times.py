@@ -166,11 +166,13 @@ class WaitingLine:
                 self._starts_s[partition] = dict(latest)
         waiting = sorted((job for job in jobs if job.ready), key=lambda job: (-job.priority, job.job_id))
         self._partitions = {job.job_id: job.partitions for job in waiting if job.job_id in ours}
-        self._ahead = {
-            job.job_id: sum(not set(job.partitions).isdisjoint(other.partitions) for other in waiting[:place])
-            for place, job in enumerate(waiting)
-            if job.job_id in ours
-        }
+        self._ahead = {}
+        for partitions in set(self._partitions.values()):
+            ahead = 0
+            for job in waiting:
+                if self._partitions.get(job.job_id) == partitions:
+                    self._ahead[job.job_id] = ahead
+                ahead += not set(partitions).isdisjoint(job.partitions)
 
     def turn_s(self, job_id: int, now_s: float) -> float | None:
         """In how many seconds it is the job's turn; None if that is not known."""

@@ -342,6 +342,8 @@ class _Answers:
                 self._status = None
             if self._client is not None:
                 self._answer.read(part)
+                if self._answer.ended:
+                    self.begin(None)  # the connection may be idle from now on for as long as the gateway keeps it
             self._gateway.write(part)
             await self._gateway.drain()
 

@@ -66,6 +66,10 @@ _TAIL_BYTES = 8192
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
+_HEAD_BYTES = 1 << 17
+"""Longer heads tell nothing, and the end of such an answer shows with the next one."""
+_LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding[ \t]*:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
 
 
@@ -106,12 +110,40 @@ class AnswerReader:
 
     events: int = 0
     _tail: bytes = b""
+    _head: bytes | None = b""
+    _left: int | None = None
+    _chunked: bool = False
 
     def read(self, part: bytes) -> None:
         """Take the next bytes."""
+        self._measure(part)
         seam = self._tail[-len(_EVENT) + 1 :] + part[: len(_EVENT) - 1]
         self.events += part.count(_EVENT) + seam.count(_EVENT)
         self._tail = (self._tail + part)[-_TAIL_BYTES:]
+
+    def _measure(self, part: bytes) -> None:
+        """Learn from the head how long the body is, and how much of it is left."""
+        if self._head is None:
+            self._left = None if self._left is None else self._left - len(part)
+            return
+        self._head = (self._head + part)[:_HEAD_BYTES]
+        head, end, body = self._head.partition(b"\r\n\r\n")
+        if not end:
+            return
+        self._head = None
+        length = _LENGTH.search(head + b"\r\n")
+        self._left = int(length[1]) - len(body) if length else None
+        self._chunked = _CHUNKED.search(head + b"\r\n") is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer is known to be whole: it has its length, or its last chunk.
+
+        A chunk's own text can hardly look like the last one: JSON has no line breaks of two bytes.
+        """
+        if self._left is not None:
+            return self._left <= 0
+        return self._chunked and self._tail.endswith(b"\r\n0\r\n\r\n")
 
     def tokens(self) -> Tokens:
         """What the answer has cost as far as it has come."""

@@ -124,6 +124,39 @@ class TestLooks:
         assert slurm_sync.fault is None
 
 
+class TestTheQueue:
+    def test_it_is_listed_while_ours_wait_and_tells_their_turns(self) -> None:
+        """Others have started at 80, 90 and 100, and one waits before ours."""
+        slurm = FakeSlurm()
+        for job_id, start_s in ((11, 80.0), (12, 90.0), (13, 100.0)):
+            slurm.known[job_id] = job(job_id, "theirs", "", state="RUNNING", start_s=start_s)
+        slurm.known[14] = job(14, "theirs", "", state="PENDING", start_s=None)
+        slurm.known[21] = job(21, "chat-1", TAG, state="RUNNING", start_s=70.0)
+        slurm_sync = sync_of(slurm, poll_s=1.0)
+        slurm_sync.advance(108.0)
+        slurm_sync.advance(109.0)
+        assert "queue" not in slurm.asked, "nobody of ours waits"
+        slurm.known[22] = job(22, "chat-2", TAG, state="PENDING", start_s=None)
+        slurm_sync.advance(110.0)
+        slurm_sync.advance(111.0)
+        assert slurm_sync.line.turn_s(22, 110.0) == pytest.approx((2 - 1 / 3) * 10)
+        assert slurm_sync.line.turn_s(14, 110.0) is None
+
+    def test_one_that_takes_long_is_seldom_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A second each: again when fifty have gone."""
+        clock = iter(range(1000))
+        monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+        slurm = FakeSlurm()
+        slurm.known[22] = job(22, "chat-2", TAG, state="PENDING", start_s=None)
+        slurm_sync = sync_of(slurm, poll_s=1.0)
+        asked: list[int] = []
+        for second in range(100, 200):
+            slurm.asked.clear()
+            slurm_sync.advance(second)
+            asked += [second] if "queue" in slurm.asked else []
+        assert asked == [100, 150]
+
+
 class TestChanges:
     def test_a_submission_comes_back_by_name_and_is_looked_for_soon(self) -> None:
         slurm = Counted()

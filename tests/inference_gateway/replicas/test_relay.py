@@ -159,6 +159,39 @@ def test_what_a_server_has_written_when_the_gateway_goes_is_counted(tmp_path: Pa
     assert asyncio.run(run()) == {"alice": Tokens(1, 0, 6, 1)}
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'content-length: 14\r\n\r\ndata: {"a":1}\n',
+        b'Transfer-Encoding: chunked\r\n\r\nf\r\ndata: {"a":1}\n\n\r\n0\r\n\r\n',
+    ],
+    ids=["of a length", "in chunks"],
+)
+def test_an_answer_counts_when_it_is_whole_although_its_connection_stays(tmp_path: Path, answer: bytes) -> None:
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for byte in b"HTTP/1.1 200 OK\r\n" + answer:
+            writer.write(bytes([byte]))
+            await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async def run() -> dict[str, Tokens]:
+        async with serving(answering) as port:
+            relay = Relay(port, "KEY", taken)
+            async with relaying(tmp_path, relay) as listener:
+                context = gateway_context(tmp_path / "identity")
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+                writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
+                await reader.readexactly(len(b"HTTP/1.1 200 OK\r\n" + answer))
+                counted = dict(relay.usage.by_key)
+                writer.close()
+            assert relay.usage.by_key == counted, "and once only"
+            return counted
+
+    assert asyncio.run(run()) == {"alice": Tokens(1, 0, 1, 1)}
+
+
 def test_nobody_there_yet(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -1,0 +1,69 @@
+"""The chat page in a real browser, against a gateway with a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_gateway.dataplane.settings import ServiceSettings
+from tests.inference_gateway.rig import ALICE, CLIENT_KEY, Replica, Rig, gateway
+from tests.slurm_plugin.web.browsing import a_browser, axe, needs_chromium
+
+pytestmark = needs_chromium
+MARKUP = "<img src=x onerror=document.title='run'>"
+
+
+@pytest.fixture
+def rig(directory: Path, servers: list[Replica]) -> Iterator[Rig]:
+    with gateway(directory, ServiceSettings("chat"), keys=(ALICE,), page="chat") as rig:
+        rig.add("chat", servers[0].endpoint)
+        yield rig
+
+
+def said(page: Any, role: str, count: int) -> list[str]:
+    """What stands there of a role, when so much has been said and nothing is under way."""
+    page.wait_for_function(
+        "([role, count]) => document.querySelectorAll(role).length === count", arg=[f".{role}", count]
+    )
+    page.wait_for_selector("#stop[disabled]")
+    texts: list[str] = page.locator(f".said.{role}").all_inner_texts()
+    return texts
+
+
+def test_somebody_tries_a_model(rig: Rig) -> None:
+    with a_browser() as browser:
+        page = browser.new_page(viewport={"width": 380, "height": 800})
+        faults: list[str] = []
+        hosts: set[str] = set()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
+        page.goto(f"http://127.0.0.1:{rig.port}/chat", wait_until="networkidle")
+        assert said(page, "error", 0) == [], "nobody has done anything wrong yet"
+
+        page.fill("#key", "nobodys-key")
+        page.press("#key", "Tab")
+        assert "known API key" in said(page, "error", 1)[0]
+        page.click("#clear")
+
+        page.fill("#key", CLIENT_KEY)
+        page.press("#key", "Tab")
+        page.wait_for_selector("#model option", state="attached")
+        page.fill("#text", MARKUP)
+        page.press("#text", "Enter")
+        assert said(page, "user", 1) == [MARKUP]
+        assert said(page, "assistant", 1)[0].startswith("the quick brown fox")
+        page.fill("#text", "and then?")
+        page.click("text=Send")
+        assert said(page, "assistant", 2)[1].startswith("the quick brown fox")
+
+        assert page.title() == "Try a model", "what was typed was not run"
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        serious = [
+            one for one in axe.Axe().run(page).response["violations"] if one["impact"] in {"serious", "critical"}
+        ]
+        assert (serious, faults, hosts) == ([], [], {f"127.0.0.1:{rig.port}"})
+        page.click("#clear")
+        assert page.locator(".said").count() == 0
