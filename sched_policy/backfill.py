@@ -71,15 +71,15 @@ class Backfill(Struct, frozen=True):
         now_s: float,
         queue: Sequence[Job],
         place: Place,
-        admits: Callable[[Job, int], bool],
+        admits: Callable[[Job, int], bool] | None = None,
         shrink: Shrink = _keep_size,
     ) -> Booked:
         """Walk the waiting jobs, best first; book what they get into `profile`.
 
-        `admits` says whether a blocked job may be promised a start, given how many GPUs are promised to others at
-        that time; the first blocked job that is overdue is promised one whatever the depth. A job array starts as many
-        tasks as fit and gets no reservation: it would hold for all its tasks at once. `shrink` is asked about each job
-        that does not fit.
+        `admits` says whether a blocked job may be promised a start, given how many GPUs are promised to others at that
+        time; None: any may. The first blocked job that is overdue is promised one whatever the depth. A job array
+        starts as many tasks as fit and gets no reservation: it would hold for all its tasks at once. `shrink` is asked
+        about each job that does not fit.
         """
         starts: list[Start] = []
         reservations: list[Reservation] = []
@@ -104,7 +104,7 @@ class Backfill(Struct, frozen=True):
             found = profile.earliest(job.request, job.planned_s, job.partition, place)
             if found is None or found[0] > now_s + self.window_s:
                 continue
-            if not job.is_overdue and not admits(job, profile.booked(found[0])):
+            if admits is not None and not job.is_overdue and not admits(job, profile.booked(found[0])):
                 continue
             start_s, there = found
             end_s = start_s + job.planned_s

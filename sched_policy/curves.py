@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from operator import is_
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
+
+from sched_policy.snapshot import Latest
 
 MIN_POINTS = 3
 """Fewer reports than this say nothing about the shape of a curve."""
@@ -76,25 +77,13 @@ class CurveTable:
         return mean, np.sqrt(np.einsum("jg,jg->j", self._weights, spread))
 
 
-class _LatestTable:
-    """Remembers the table of the curves it was asked for last: from pass to pass few jobs report."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[tuple[LearningCurve, ...], CurveTable] | None = None
-
-    def recall(self, curves: tuple[LearningCurve, ...]) -> CurveTable:
-        kept = self._kept
-        if kept is None or len(kept[0]) != len(curves) or not all(map(is_, kept[0], curves)):
-            kept = self._kept = curves, CurveTable(curves)
-        return kept[1]
-
-
-_LATEST = _LatestTable()
+_LATEST: Latest[CurveTable] = Latest()
 
 
 def table(curves: Iterable[LearningCurve]) -> CurveTable:
     """The table of these curves; the same one again while they are the same."""
-    return _LATEST.recall(tuple(curves))
+    rows = tuple(curves)
+    return _LATEST.recall(rows, lambda: CurveTable(rows))
 
 
 def fit_all(histories: Sequence[tuple[Vector, Vector]]) -> list[LearningCurve | None]:

@@ -110,12 +110,7 @@ class Displace(Struct, frozen=True):
         return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
 
     def _may_yield(self, job: Job, now_s: float) -> bool:
-        return (
-            job.state is JobState.RUNNING
-            and not job.yielding
-            and job.may_yield
-            and now_s >= job.productive_since_s + self.quantum_s
-        )
+        return job.can_leave and now_s >= job.productive_since_s + self.quantum_s
 
 
 def _sharing(snapshot: Snapshot) -> set[int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from sched_policy.backfill import Shrink, Smaller
-from sched_policy.model import GpuRequest, Job, JobState
+from sched_policy.model import GpuRequest, Job
 from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking, Resize, Start
 from sched_policy.profile import AvailabilityProfile
@@ -77,8 +77,7 @@ class WalltimeRequeue(Struct, frozen=True):
 
 def _could_be_larger(job: Job) -> bool:
     """Whether it runs with fewer GPUs than it could use, and may be preempted."""
-    smaller = job.elastic is not None and job.request.total < job.elastic.most
-    return smaller and job.state is JobState.RUNNING and job.may_yield and not job.yielding
+    return job.elastic is not None and job.request.total < job.elastic.most and job.can_leave
 
 
 def _has_had_its_share(job: Job, now_s: float) -> bool:
@@ -179,8 +178,7 @@ class Resizing(Struct, frozen=True):
         return Grown(tuple(planned), tuple(resizes), self._next_s(snapshot))
 
     def _may_restart(self, job: Job, now_s: float) -> bool:
-        ready = job.state is JobState.RUNNING and not job.yielding and job.may_yield
-        return ready and now_s >= job.productive_since_s + self.quantum_s
+        return job.can_leave and now_s >= job.productive_since_s + self.quantum_s
 
     def _worth_a_restart(self, job: Job, now_s: float) -> tuple[GpuRequest, ...]:
         """Larger sizes at which the time saved is `gain` times the restart, as long as the present run's or longer."""

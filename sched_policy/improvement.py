@@ -10,7 +10,7 @@ from msgspec import Struct
 from sched_policy.curves import CurveTable, LearningCurve, Vector, fit_all, table
 from sched_policy.model import Direction, Exploration, Job, JobState, ProgressPoint
 from sched_policy.plan import Stop
-from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
+from sched_policy.snapshot import Bools, Floats, Ints, Latest, Snapshot
 
 Points = tuple[ProgressPoint, ...]
 
@@ -183,25 +183,14 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
         return best[self.sweep]
 
 
-class _Latest:
-    """Remembers what was made of the jobs it was asked about last; a tuple of jobs never changes."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[tuple[Job, ...], RemainingImprovement] | None = None
-
-    def recall(self, jobs: tuple[Job, ...]) -> RemainingImprovement:
-        kept = self._kept
-        if kept is None or kept[0] is not jobs:
-            kept = self._kept = jobs, RemainingImprovement.of(jobs)
-        return kept[1]
-
-
-_LATEST = _Latest()
+_LATEST: Latest[RemainingImprovement] = Latest()
 
 
 def remaining_improvement(jobs: Sequence[Job]) -> RemainingImprovement:
     """What these jobs may still improve. Order, early stop and display of one snapshot share one computation."""
-    return _LATEST.recall(jobs) if isinstance(jobs, tuple) else RemainingImprovement.of(jobs)
+    if not isinstance(jobs, tuple):
+        return RemainingImprovement.of(jobs)
+    return _LATEST.recall((jobs,), lambda: RemainingImprovement.of(jobs))
 
 
 def _sweep_key(job: Job, exploration: Exploration) -> tuple[str, str | int, str]:

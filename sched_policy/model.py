@@ -312,6 +312,11 @@ class Job(Struct, frozen=True, gc=False):
         return self.exploration is not None and self.exploration.checkpoint_signal is not None
 
     @property
+    def can_leave(self) -> bool:
+        """Whether it runs, may be preempted, and has not been asked to make room yet."""
+        return self.state is JobState.RUNNING and self.may_yield and not self.yielding
+
+    @property
     def may_yield(self) -> bool:
         """Whether the job may be preempted now: it consented, has budget left, and has not waited too long."""
         return self.consents and not self.is_spared and not self.is_overdue

@@ -61,55 +61,25 @@ class Consolidate(Struct, frozen=True):
     binds: ClassVar[bool] = False
 
     def place(self, request: GpuRequest, room: Room) -> Indexed | None:
-        """Choose nodes for a gang request, None if it does not fit. A request for no GPUs fits nowhere."""
-        if request.total <= 0:
-            return None
+        """The fullest nodes that hold the gang or its shares; over several nodes the emptiest, hence few."""
         free = enough_memory(request, room)
-        if request.per_node is not None:
-            return _fixed_share(request.per_node, request.nodes, free)
-        return _any_share(request.total, request.nodes, free)
+        return smallest_scores(request, free, lambda _taken: free, -free)
 
 
-def _fixed_share(per_node: int, nodes: int, free: Ints) -> Indexed | None:
-    fitting = np.flatnonzero(free >= per_node)
-    if fitting.size < nodes:
-        return None
-    fullest = fitting[np.argsort(free[fitting], kind="stable")][:nodes]
-    return tuple((int(node), per_node) for node in fullest)
-
-
-def _any_share(total: int, nodes: int, free: Ints) -> Indexed | None:
-    usable = np.flatnonzero(free > 0)
-    if usable.size < nodes or int(free[usable].sum()) < total or total < nodes:
-        return None
-    if nodes == 1:
-        whole = np.flatnonzero(free >= total)
-        if whole.size:
-            return ((int(whole[np.argmin(free[whole])]), total),)
-    taken: list[tuple[int, int]] = []
-    left = total
-    for node in usable[np.argsort(-free[usable], kind="stable")]:
-        still_needed = max(0, nodes - len(taken) - 1)
-        gpus = min(int(free[node]), left - still_needed)
-        taken.append((int(node), gpus))
-        left -= gpus
-        if left == 0:
-            return tuple(taken)
-    return None
-
-
-NodeScore = Callable[[Ints], Floats]
+NodeScore = Callable[[Ints], Floats | Ints]
 """Scores of all nodes, given how many GPUs the task would take on each; both of shape (N,)."""
 
 
-def smallest_scores(request: GpuRequest, available: Ints, score: NodeScore) -> Indexed | None:
+def smallest_scores(
+    request: GpuRequest, available: Ints, score: NodeScore, filling: Ints | None = None
+) -> Indexed | None:
     """The nodes with the smallest scores that together hold the request, None if there are not enough of them.
 
     The Go scheduler knows one node per task; what goes beyond that is ours:
 
     * `per_node` GPUs on each of k nodes: the k nodes with the smallest scores for one share.
     * any GPUs: one node that has them all, if there is one and the request allows one node; otherwise nodes are filled
-      in order of the score they have when all their available GPUs are taken.
+      in order of `filling`; without it of the score they have when all their available GPUs are taken.
 
     A request for no GPUs fits nowhere. `available` is 0 where the task may not go.
     """
@@ -121,13 +91,14 @@ def smallest_scores(request: GpuRequest, available: Ints, score: NodeScore) -> I
             return None
         return tuple((node, request.per_node) for node in best[: request.nodes].tolist())
     if request.nodes <= 1:
-        best = _in_order(available >= request.total, score(np.full_like(available, request.total)))
-        if best.size:
-            return ((int(best[0]), request.total),)
-    return _filled(request, available, _in_order(available > 0, score(available)))
+        whole = np.flatnonzero(available >= request.total)
+        if whole.size:
+            scores = score(np.full_like(available, request.total))[whole]
+            return ((int(whole[np.argmin(scores)]), request.total),)
+    return _filled(request, available, _in_order(available > 0, score(available) if filling is None else filling))
 
 
-def _in_order(eligible: Bools, scores: Floats) -> Ints:
+def _in_order(eligible: Bools, scores: Floats | Ints) -> Ints:
     nodes = np.flatnonzero(eligible)
     return nodes[np.argsort(scores[nodes], kind="stable")]
 

@@ -135,7 +135,7 @@ class Policy(Struct, frozen=True):
         held_back = {job_id for job_id, wish in choice.wishes.items() if wish.place is None}
         queue = [snapshot.jobs[row] for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()]
         queue = [job for job in queue if job.job_id not in held_back]
-        admits = self.admission.admits(snapshot, ranking) if self.admission else _everyone
+        admits = self.admission.admits(snapshot, ranking) if self.admission else None
         profile = AvailabilityProfile(snapshot)
         resize = self.resize if self.resize and any(job.elastic for job in snapshot.jobs) else None
         shrink = (resize.shrink(snapshot.now_s, self.place),) if resize else ()
@@ -195,10 +195,6 @@ def _delays(promise: Reservation, start: Start, snapshot: Snapshot) -> bool:
     nodes = {share.node for share in promise.placement}
     ends_s = snapshot.now_s + snapshot.jobs[row].planned_s
     return ends_s > promise.start_s and not nodes.isdisjoint(share.node for share in start.placement)
-
-
-def _everyone(_job: Job, _promised_gpus: int) -> bool:
-    return True
 
 
 def _still_blocked(queue: Sequence[Job], starts: Iterable[Start]) -> Iterable[tuple[Job, int]]:

@@ -124,7 +124,7 @@ def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container
     left = [job for job in snapshot.running if job.job_id not in going]
     profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
     queue = [jobs[job_id] for job_id in order if jobs[job_id].eligible]
-    booked = Backfill(PROMISED).schedule(profile, snapshot.now_s, queue, Consolidate(), lambda _job, _promised: True)
+    booked = Backfill(PROMISED).schedule(profile, snapshot.now_s, queue, Consolidate())
     return frozenset(start.job_id for start in booked.starts)
 
 

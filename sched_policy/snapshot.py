@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
+from operator import is_
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 from msgspec import Struct
@@ -16,6 +17,23 @@ from sched_policy.model import Absence, Job, JobState, Node
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+_Value = TypeVar("_Value")
+
+
+class Latest(Generic[_Value]):
+    """Remembers what was made of the objects it was asked about last. For objects that never change, by identity."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[tuple[object, ...], _Value] | None = None
+
+    def recall(self, of: tuple[object, ...], make: Callable[[], _Value]) -> _Value:
+        """What `make` returned for just these objects, called again if they are others than last time."""
+        kept = self._kept
+        if kept is None or len(kept[0]) != len(of) or not all(map(is_, kept[0], of)):
+            kept = self._kept = of, make()
+        return kept[1]
 
 
 class Columns(Struct, frozen=True, eq=False):

@@ -211,7 +211,7 @@ class VirtualSlurm:
         models = {job.job_id: _model(job) for job in self.known.values()}
         profile = AvailabilityProfile(Snapshot.of(self.now_s, self._nodes, models.values()))
         queue = [models[job.job_id] for job in able]
-        booked = Backfill(PROMISES).schedule(profile, self.now_s, queue, Consolidate(), lambda _job, _promised: True)
+        booked = Backfill(PROMISES).schedule(profile, self.now_s, queue, Consolidate())
         for start in booked.starts:
             job = self.known[start.job_id]
             job.state, job.start_s, job.node, job.reason = "RUNNING", self.now_s, start.placement[0].node, "None"

@@ -18,7 +18,7 @@ from sched_policy.group.gpus import Gpu, GpuMap
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.group.worth import Crowd, Packer, worth_of
-from sched_policy.model import GpuRequest, JobState, StageProfile
+from sched_policy.model import GpuRequest, StageProfile
 from sched_policy.place import Place, Room
 from sched_policy.plan import Group, Plan, Preemption, Ranking, Start
 from sched_policy.snapshot import Ints, Snapshot
@@ -236,7 +236,7 @@ def _may_move(snapshot: Snapshot, held: GpuMap, row: int) -> bool:
         return bool(snapshot.columns.waits[row])
     gpus = held.gpus(row)
     staying = not gpus or not all(snapshot.nodes.schedulable[node] for node, _ in gpus)  # nobody could have them
-    return not staying and job.may_yield and not job.yielding and job.state is JobState.RUNNING
+    return not staying and job.can_leave
 
 
 def _shape(snapshot: Snapshot, row: int) -> Shape:

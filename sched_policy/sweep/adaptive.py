@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -137,7 +138,7 @@ def standing(sweep: Sweep) -> Standing:
             may_lead[here] = (improved > 0) & (value[here] - all_there[0] <= improved)
     compared = int((level >= _DOUBLING).sum())
     has_paid = sweep.progress * sweep.length_s >= sweep.restart_s
-    has_paid |= np.array([trial.has_ended for trial in sweep.trials], dtype=np.bool_)
+    has_paid |= sweep.has_ended
     return Standing(
         ahead=ahead,
         is_known=(level >= _DOUBLING) & has_paid,
@@ -190,15 +191,11 @@ class AdaptiveHalving(Struct, frozen=True):
     finishing_per_contender: float = 3.0
     least_progress: float = 1 / 8
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "adaptive"
+    name: ClassVar[str] = "adaptive"
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """The best trainings first, then those that nobody knows yet, then the others."""
-        going = np.array([not trial.has_ended for trial in sweep.trials], dtype=np.bool_)
-        if not going.any():
+        if sweep.has_ended.all():
             return SweepDecision((), "all trainings have ended")
         histories = Histories.of(sweep)
         expected = forecast(sweep, histories, self.tolerance)
@@ -220,7 +217,7 @@ class AdaptiveHalving(Struct, frozen=True):
         """Whether enough has been seen to trust the forecast, and nobody else is on a way that may lead."""
         if int(histories.seen.sum()) < min(_LEAST_SEEN, len(sweep.trials)):
             return False
-        ended = np.array([trial.has_ended for trial in sweep.trials], dtype=np.bool_)
+        ended = sweep.has_ended
         rivals = (now.may_lead | (now.is_known & (now.ahead == 0))) & ~ended
         rivals[leader] = False
         has_shown = ended | (sweep.progress >= self.least_progress)
@@ -278,12 +275,10 @@ class AdaptiveHalving(Struct, frozen=True):
 
         The floor keeps the order from being one of numbers that are all 0.
         """
-        runs = np.array([trial.is_running for trial in sweep.trials], dtype=np.bool_)
-        moving_s = np.where(runs, 0.0, sweep.restart_s + sweep.checkpoint_s)
         gone_s, left_s = sweep.progress * sweep.length_s, (1.0 - sweep.progress) * sweep.length_s
         more_s = np.maximum(np.minimum(np.maximum(gone_s, sweep.restart_s), left_s), 1e-3 * sweep.length_s)
-        hope = np.where(runs, _SWAP, 1.0) * np.maximum(chance, 1e-3 / len(runs))
-        doubtful: Floats = hope / np.maximum(moving_s + more_s, _SHORTEST_S)
+        hope = np.where(sweep.runs, _SWAP, 1.0) * np.maximum(chance, 1e-3 / len(sweep.trials))
+        doubtful: Floats = hope / np.maximum(sweep.moving_s + more_s, _SHORTEST_S)
         return doubtful
 
     def _value(self, sweep: Sweep, now: Standing) -> Floats:
@@ -292,9 +287,7 @@ class AdaptiveHalving(Struct, frozen=True):
         Cheap trainings first, where several are as good: by the theory of search, looking first where the chance per
         cost is highest finds soonest. Who is further goes first among equals.
         """
-        runs = np.array([trial.is_running for trial in sweep.trials], dtype=np.bool_)
         gpus = np.array([trial.gpus for trial in sweep.trials], dtype=np.float64)
-        moving_s = np.where(runs, 0.0, sweep.restart_s + sweep.checkpoint_s)
-        cost = gpus * (sweep.length_s * (1.0 - 1e-3 * sweep.progress) + moving_s)
-        value: Floats = (now.ahead + 1.0) * cost * np.where(runs, 1.0, _SWAP)
+        cost = gpus * (sweep.length_s * (1.0 - 1e-3 * sweep.progress) + sweep.moving_s)
+        value: Floats = (now.ahead + 1.0) * cost * np.where(sweep.runs, 1.0, _SWAP)
         return value

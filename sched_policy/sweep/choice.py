@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.plan import Preemption, Stop
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Latest, Snapshot
 from sched_policy.sweep.trials import (
     DecisionMemory,
     ReportMemory,
@@ -174,27 +174,14 @@ class _Site:
         )
 
 
-class _Latest:
-    """Remembers the choice for the snapshot that was asked about last: order and plan share one computation."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[Snapshot, Sweeps, Choice] | None = None
-
-    def recall(self, sweeps: Sweeps, snapshot: Snapshot) -> Choice:
-        kept = self._kept
-        if kept is None or kept[0] is not snapshot or kept[1] != sweeps:
-            kept = self._kept = snapshot, sweeps, sweeps.choose(snapshot)
-        return kept[2]
-
-
-_LATEST = _Latest()
+_LATEST: Latest[Choice] = Latest()
 _REPORTS = ReportMemory()
 _DECISIONS = DecisionMemory()
 
 
 def chosen(sweeps: Sweeps, snapshot: Snapshot) -> Choice:
     """What the sweeps of the snapshot want, computed once per snapshot."""
-    return _LATEST.recall(sweeps, snapshot)
+    return _LATEST.recall((snapshot, sweeps), lambda: sweeps.choose(snapshot))
 
 
 def _members(jobs: Iterable[Job]) -> dict[SweepKey, list[Job]]:
@@ -340,11 +327,7 @@ def _choice(
     able = {
         job_id
         for job_id, job in jobs.items()
-        if job.state is JobState.RUNNING
-        and job.may_yield
-        and not job.yielding
-        and job_id not in stopping
-        and _is_settled(job, site.now_s)
+        if job.can_leave and job_id not in stopping and _is_settled(job, site.now_s)
     }
     pausing = [Preemption(v.trial_id, v.reason) for v in rests if v.trial_id in able]
     coming = [jobs[job_id] for job_id in stopping.union(preemption.job_id for preemption in pausing)]

@@ -121,7 +121,7 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
         return Forecast(1.0, np.full(count, 1.0 / max(count, 1)))
     best = float(min(t.values.min() for t in sweep.trials if t.values.size))
     spread = max(histories.cap - best, 1e-9 * max(1.0, abs(best)))
-    ended = np.array([trial.has_ended for trial in sweep.trials])
+    ended = sweep.has_ended
     paths = int(np.clip(_NUMBERS // max(count, 1), 32, 128))
     rng = np.random.default_rng(0)  # common random numbers: no draw may depend on when it is asked for
     weights, noise = _regressions((histories.at_level - best) / spread, rng.standard_normal((3, paths)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -60,10 +61,7 @@ class Asha(Struct, frozen=True):
 
     rungs: Rungs = Rungs()
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "asha"
+    name: ClassVar[str] = "asha"
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """Whoever is between rungs runs on; then promotions, from the highest rung down; then new trainings."""
@@ -136,10 +134,7 @@ class Hyperband(Struct, frozen=True):
 
     rungs: Rungs = Rungs()
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "hyperband"
+    name: ClassVar[str] = "hyperband"
 
     def sizes(self) -> tuple[int, ...]:
         """Trainings that each bracket starts, the one with the lowest first rung first."""
@@ -176,10 +171,7 @@ class MedianStop(Struct, frozen=True):
     least_others: int = 5
     least_progress: float = 0.1
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "median-stop"
+    name: ClassVar[str] = "median-stop"
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """Run in order; stop who is behind."""

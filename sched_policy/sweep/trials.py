@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from sched_policy.model import Direction, ProgressPoint
 from sched_policy.model import Parameter as Parameter
-from sched_policy.snapshot import Floats
+from sched_policy.snapshot import Bools, Floats
 
 
 class TrialState(StrEnum):
@@ -97,19 +97,37 @@ class Sweep:
         return cls(tuple(sorted(trials, key=lambda trial: trial.trial_id)), restart_s, checkpoint_s)
 
     @cached_property
+    def has_ended(self) -> Bools:
+        """Of which trainings nothing more will come, shape (N,)."""
+        return np.array([trial.has_ended for trial in self.trials], dtype=np.bool_)
+
+    @cached_property
+    def runs(self) -> Bools:
+        """Which trainings make progress now, shape (N,)."""
+        return np.array([trial.is_running for trial in self.trials], dtype=np.bool_)
+
+    @cached_property
+    def moving_s(self) -> Floats:
+        """What giving each training GPUs costs that it does not hold, in seconds of its time, shape (N,)."""
+        return np.where(self.runs, 0.0, self.restart_s + self.checkpoint_s)
+
+    @cached_property
+    def reached(self) -> Floats:
+        """The step of each training's last report, 0 without any, shape (N,)."""
+        return np.array([t.steps[-1] if t.steps.size else 0.0 for t in self.trials], dtype=np.float64)
+
+    @cached_property
     def total_steps(self) -> Floats:
         """Steps of each training, shape (N,); the most that is known of any where one did not say."""
         said = np.array([np.nan if t.total_steps is None else t.total_steps for t in self.trials], dtype=np.float64)
-        reached = np.array([t.steps[-1] if t.steps.size else 0.0 for t in self.trials], dtype=np.float64)
-        known = np.concatenate([said[~np.isnan(said)], reached, [1.0]])
-        total: Floats = np.maximum(np.where(np.isnan(said), known.max(), said), reached)
+        known = np.concatenate([said[~np.isnan(said)], self.reached, [1.0]])
+        total: Floats = np.maximum(np.where(np.isnan(said), known.max(), said), self.reached)
         return np.maximum(total, 1e-9)
 
     @cached_property
     def progress(self) -> Floats:
         """How far each training has come by its last report, as a share of its steps, shape (N,)."""
-        reached = np.array([t.steps[-1] if t.steps.size else 0.0 for t in self.trials], dtype=np.float64)
-        return np.minimum(1.0, reached / self.total_steps)
+        return np.minimum(1.0, self.reached / self.total_steps)
 
     @cached_property
     def length_s(self) -> Floats:

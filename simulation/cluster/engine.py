@@ -60,7 +60,7 @@ def main_starts(order: Sequence[int], snapshot: Snapshot) -> Iterator[Start]:
 def backfill_starts(order: Sequence[int], snapshot: Snapshot) -> Sequence[Start]:
     """Starts by backfill: what fits without delaying a job with higher priority."""
     profile = AvailabilityProfile(snapshot)
-    return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot), _PLACE, _admit_all).starts
+    return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot), _PLACE).starts
 
 
 def _queue(order: Sequence[int], snapshot: Snapshot) -> list[Job]:
@@ -68,10 +68,6 @@ def _queue(order: Sequence[int], snapshot: Snapshot) -> list[Job]:
     place = {job_id: number for number, job_id in enumerate(order)}
     waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
     return sorted(waiting, key=lambda job: (place.get(job.job_id, len(place)), job.submit_s, job.job_id))
-
-
-def _admit_all(_job: Job, _promised_gpus: int) -> bool:
-    return True
 
 
 Progress = Callable[[int, int], None]

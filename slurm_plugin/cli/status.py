@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -348,9 +347,10 @@ def web(
 @config_option
 def top(user: str | None, me: bool, iterate: float, config_path: Path | None) -> None:  # noqa: FBT001  by name
     """Watch queue, sweeps and GPUs in a terminal."""
+    from importlib.util import find_spec  # `status` does not need it
+
     if find_spec("textual") is None:
         raise TopError("sexplsched top needs Textual: pip install 'explsched[top]'")
     from slurm_plugin.cli.screen import Screen
-    from slurm_plugin.cli.status import current
 
     Screen(lambda: current(config_path, fresh=False), iterate, getpass.getuser() if me else user or "").run()
