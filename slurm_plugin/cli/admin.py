@@ -34,7 +34,6 @@ examples:
   sexplsched config check
   sexplsched config example >explsched.yaml
 """
-_INDENT = 13
 _POLICIES_EXAMPLES = """\b
 example:
   sexplsched policies
@@ -91,15 +90,16 @@ def policies(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     if as_json:
         click.echo(json.dumps({name: _as_json(policy) for name, policy in known.items()}, indent=1))
         return
+    indent = max(map(len, known), default=0) + 1
     for name, policy in known.items():
-        click.echo(_wrapped(f"{name:<{_INDENT}}{policy.summary}"))
+        click.echo(_wrapped(f"{name:<{indent}}{policy.summary}", indent))
         for need in needs_of(policy):
-            click.echo(_wrapped(f"{'':{_INDENT}}needs {need.data}; without: {need.without}"))
+            click.echo(_wrapped(f"{'':{indent}}needs {need.data}; without: {need.without}", indent))
 
 
-def _wrapped(line: str) -> str:
+def _wrapped(line: str, indent: int) -> str:
     """The line, wrapped to the width of the terminal below its second column."""
-    return fill(line, shutil.get_terminal_size().columns, subsequent_indent=" " * (_INDENT + 2))
+    return fill(line, shutil.get_terminal_size().columns, subsequent_indent=" " * (indent + 2))
 
 
 def _as_json(policy: SchedulingPolicy) -> dict[str, object]:

@@ -159,9 +159,11 @@ class _Counters:
         if is_on_gpu and self._cuda is not None:
             if is_asynchronous:
                 return call()
-            before = self._event()
+            before = self._event_or_none()
             found = call()
-            self._talks.append((before, self._event()))
+            after = self._event_or_none()
+            if before is not None and after is not None:
+                self._talks.append((before, after))
             return found
         began_ns = self._begin_talk()
         work = None
@@ -198,6 +200,14 @@ class _Counters:
         event = self._cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    def _event_or_none(self) -> Any:  # noqa: ANN401
+        """An event beside a collective, whose own errors are the training's; ours are not."""
+        try:
+            return self._event()
+        except RuntimeError as error:  # as while a CUDA graph is captured
+            _give_up(error)
+            return None
 
     def _take_events(self) -> None:
         """Mark the end of an iteration in the GPU's stream, and count those that the GPU has reached."""
@@ -352,12 +362,13 @@ def _hook_collectives(module: ModuleType) -> None:
     def timed(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def collective(*arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401
+            counters = _counters  # another thread may give up meanwhile
             torch = sys.modules["torch"]
-            if _counters is None or torch.compiler.is_compiling():
+            if counters is None or torch.compiler.is_compiling():
                 return original(*arguments, **keywords)
             first = arguments[0] if arguments else next(iter(keywords.values()), None)
             tensor = first[0] if isinstance(first, list) and first else first
-            return _counters.talk(
+            return counters.talk(
                 lambda: original(*arguments, **keywords),
                 is_on_gpu=bool(getattr(tensor, "is_cuda", False)),
                 is_asynchronous=bool(keywords.get("async_op", False)),
