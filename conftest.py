@@ -28,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=8, help="so often tests of sudden death kill a process (default: 8)")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with tests on clusters come first: they take longest, and the others fill the gaps."""
+    slow = {item.path for item in items if item.get_closest_marker("slurm")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def _reason_to_skip(*needed: str) -> str | None:
     if os.geteuid() != 0:
         return "a private cluster needs root"

@@ -18,6 +18,7 @@ Baselines, as those of `simulation.baselines`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import ClassVar
 
 import numpy as np
@@ -122,7 +123,7 @@ class PrimalDual(Struct, frozen=True):
                 return f"its plan begins in {begins[row] * self.slot_s / 3600:.1f} h and pays {payoff[row]:.3g}"
             return "no plan of it pays at the present prices"
 
-        return Ranking(snapshot, values, reason, snapshot.now_s + self.slot_s)
+        return Ranking(snapshot, values, reason, snapshot.now_s + self.slot_s if jobs else inf)
 
 
 def _before(slots: Floats | Bools) -> Floats:

@@ -287,6 +287,9 @@ def test_the_daemon_goes_on_under_a_backup_slurmctld(place: Path, spool: Path, t
 
         with a_daemon(own, tmp_path, config(spool, "srsf", slurm={"client": "cli", "timeout_s": 5.0})):
             until(lambda: passes() > 1, "the daemon works")
+            # Jobs that slurmctld has acknowledged and not saved die with it, with or without us.
+            submitted_s, saved = time.time(), own.layout.root / "state" / "job_state"
+            until(lambda: saved.exists() and saved.stat().st_mtime > submitted_s, "the primary has saved its jobs")
             os.kill(primary.pid, signal.SIGKILL)
             before = passes()
             until(lambda: passes() > before + 1, "it works again, under the backup", 120)

@@ -57,7 +57,7 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 import explsched_site_marker
 optimizer, batches = Optimizer(), _BaseDataLoaderIter()
-for _ in range(100):
+for _ in range(400):
     next(batches)
     until_s = time.thread_time() + 0.003
     while time.thread_time() < until_s:
@@ -100,7 +100,7 @@ def test_a_training_is_measured_without_a_word_of_its_own_beside_the_sites_custo
 
 
 @pytest.mark.parametrize(
-    "code", ["print('done')", "import sys; sys.exit(3)", TRAINING.replace("range(100)", "range(5)")]
+    "code", ["print('done')", "import sys; sys.exit(3)", TRAINING.replace("range(400)", "range(5)")]
 )
 def test_what_cannot_be_measured_runs_as_ever(site: Path, code: str) -> None:
     plain, _ = measure(site, code)
