@@ -4,9 +4,10 @@ Trainings are compared at equal progress. GPUs are split between two aims. *Fini
 their ends, on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many trainings are
 contenders. A contender that runs is not displaced: nobody is swapped for noise. *Exploring*: the other GPUs give each
 training a first chance, those first whose hyper-parameters promise most, and when all had theirs run those of which a
-short run tells most, so that no GPU is idle. Nobody is stopped before everybody has come so far that a late start would
-show, the forecast leaves less than `doubt` that anything still beats the best by more than `tolerance`, nobody is a
-contender or as good as the best at equal progress, and the leader has run to its end.
+short run tells most by their curves and hyper-parameters, so that no GPU is idle. Nobody is stopped before everybody
+has come so far that a late start would show, the forecast leaves less than `doubt` that anything still beats the best
+by more than `tolerance`, nobody is a contender or as good as the best at equal progress, and the leader has run to its
+end.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, never by what
 one reported early with what the other did late: who has just started is not behind because he has just started. Points
@@ -40,37 +41,41 @@ _SCALES = (0.5, 1.0, 2.0, 4.0)
 _NOISES = (0.1, 0.4, 1.5)
 
 
-def hopeful(sweep: Sweep, seen: Ints, places: Floats, fresh: Ints) -> Floats:
-    """Which of the `fresh` trainings promise most by their hyper-parameters: lower is better, shape (F,).
+def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
+    """What hyper-parameters promise of each training, shape (N,): the logarithm of its place, lower is better.
 
-    `places` are those of the `seen` trainings, 0 for the best. The best half standard deviation counts (a lower
-    confidence bound). All 0 without hyper-parameters that differ, or while too few have been seen.
+    `places` are those of the `seen` trainings, 0 for the best; who is not far yet has a less certain one. What a seen
+    training has shown counts for it more than for others. Half a standard deviation is taken off (a lower confidence
+    bound). None without hyper-parameters that differ, or while too few have been seen.
     """
     columns = _columns(sweep)
-    if seen.size < LEAST_SEEN or not fresh.size or not columns:
-        return np.zeros(fresh.size)
+    if seen.size < LEAST_SEEN or not columns:
+        return None
     if seen.size > _MOST_SEEN:
         kept = np.argsort(places, kind="stable")[np.linspace(0, seen.size - 1, _MOST_SEEN).astype(np.int64)]
         seen, places = seen[kept], places[kept]
     values = np.log((places + 1.0) / (places.max() + 1.0))
     mean, scale = float(values.mean()), float(values.std()) or 1.0
     values = (values - mean) / scale
-    near, far = _distances(columns, seen, seen), _distances(columns, seen, fresh)
+    doubt = np.maximum(sweep.progress[seen], LEVELS[0]) ** -0.5
+    doubt = np.diag(doubt / np.median(doubt))
+    near = _distances(columns, seen, seen)
     likeliest, chosen = -np.inf, None
     for length, noise in product(_SCALES, _NOISES):
-        lower = np.linalg.cholesky(np.exp(-near / length) + noise * np.eye(seen.size))
+        lower = np.linalg.cholesky(np.exp(-near / length) + noise * doubt)
         whitened = np.linalg.solve(lower, values)
         variance = float(whitened @ whitened) / seen.size
         likelihood = -0.5 * seen.size * np.log(variance + 1e-12) - float(np.log(np.diag(lower)).sum())
         if likelihood > likeliest:
             likeliest, chosen = likelihood, (lower, whitened, length, variance)
     if chosen is None:
-        return np.zeros(fresh.size)
+        return None
     lower, whitened, length, variance = chosen
-    part = np.linalg.solve(lower, np.exp(-far / length))  # once: there may be many that are fresh
+    far = _distances(columns, seen, np.arange(len(sweep.trials)))
+    part = np.linalg.solve(lower, np.exp(-far / length))
     std = np.sqrt(np.maximum(1.0 - (part**2).sum(axis=0), 0.0) * variance)
-    promise: Floats = part.T @ whitened - 0.5 * std
-    return promise
+    expected: Floats = scale * (part.T @ whitened - 0.5 * std)
+    return expected
 
 
 def _columns(sweep: Sweep) -> list[tuple[Floats, bool]]:
@@ -252,32 +257,34 @@ class AdaptiveHalving(Struct, frozen=True):
         for i in able[:first]:
             role = "a contender" if stays[i] else "one of the best"
             yield i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
-        for i in self._unknown(sweep, now):
+        seen = np.flatnonzero(known)
+        promises = promise(sweep, seen, now.ahead[seen].astype(np.float64))
+        for i in self._unknown(sweep, now, promises):
             yield i, "explored: not far enough to be compared"
-        doubtful = self._doubtful(sweep, chance)
+        doubtful = self._doubtful(sweep, chance, promises)
         for i in sorted(able[first:], key=lambda i: (-doubtful[i], i)):
             yield i, f"takes a GPU that would be idle: {100 * chance[i]:.1f} % chance to become the best"
 
-    def _unknown(self, sweep: Sweep, now: Standing) -> list[int]:
+    def _unknown(self, sweep: Sweep, now: Standing, promises: Floats | None) -> list[int]:
         """Those of whom too little is known, in the order in which they are tried."""
-        unknown = np.flatnonzero(~now.is_known)
-        seen = np.flatnonzero(now.is_known)
-        promises = hopeful(sweep, seen, now.ahead[seen].astype(np.float64), unknown)
-        promise = dict(zip(unknown.tolist(), promises.tolist(), strict=True))
         trials = sweep.trials
         return sorted(
-            (i for i in promise if not trials[i].has_ended),
-            key=lambda i: (trials[i].waits, not trials[i].steps.size, promise[i], i),
+            np.flatnonzero(~now.is_known & ~sweep.has_ended).tolist(),
+            key=lambda i: (trials[i].waits, not trials[i].steps.size, 0.0 if promises is None else promises[i], i),
         )
 
-    def _doubtful(self, sweep: Sweep, chance: Floats) -> Floats:
+    def _doubtful(self, sweep: Sweep, chance: Floats, promises: Floats | None) -> Floats:
         """Chance to become the best per second until progress has doubled, which shows what it was worth, (N,).
 
-        The floor keeps the order from being one of numbers that are all 0.
+        The curves' chance and that of the hyper-parameters count alike. The floor keeps the order from being one of
+        numbers that are all 0.
         """
         gone_s, left_s = sweep.progress * sweep.length_s, (1.0 - sweep.progress) * sweep.length_s
         more_s = np.maximum(np.minimum(np.maximum(gone_s, sweep.restart_s), left_s), 1e-3 * sweep.length_s)
-        hope = np.where(sweep.runs, _SWAP, 1.0) * np.maximum(chance, 1e-3 / len(sweep.trials))
+        hope = np.maximum(chance, 1e-3 / len(sweep.trials))
+        if promises is not None:
+            hope = np.sqrt(hope) * np.exp(-promises)
+        hope *= np.where(sweep.runs, _SWAP, 1.0)
         doubtful: Floats = hope / np.maximum(sweep.moving_s + more_s, _SHORTEST_S)
         return doubtful
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_policy.sweep.adaptive import AdaptiveHalving, hopeful, standing
+from sched_policy.sweep.adaptive import AdaptiveHalving, promise, standing
 from sched_policy.sweep.forecast import Histories, forecast
 from sched_policy.sweep.strategies import MedianStop
 from sched_policy.sweep.trials import Sweep, SweepAction, TrialState
@@ -79,8 +79,21 @@ def test_hyper_parameters_of_any_kind_and_missing_ones_are_taken() -> None:
         trial(i, steps=4, params={"opt": "adam" if i % 2 else "sgd", "lr": None if i == 3 else i}) for i in range(1, 9)
     ]
     one = sweep(*odd, trial(9, params={"opt": "adam"}))
-    found = hopeful(one, np.arange(8), np.arange(8.0), np.array([8]))
-    assert found.shape == (1,) and np.isfinite(found).all()
+    found = promise(one, np.arange(8), np.arange(8.0))
+    assert found is not None and found.shape == (9,) and np.isfinite(found).all()
+    assert promise(sweep(*(trial(i, steps=4) for i in range(1, 9))), np.arange(8), np.arange(8.0)) is None
+
+
+def test_who_stands_still_is_tried_further_where_hyper_parameters_like_its_own_did_well() -> None:
+    def through(trial_id: int, final: float, rate: float):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return trial(trial_id, final=final, steps=TOTAL, state=TrialState.ENDED, params={"lr": rate})
+
+    shown = [through(i, final, 10.0**-i) for i, final in enumerate((0.8, 0.7, 0.6, 0.2, 0.1, 0.2, 0.6, 0.7))]
+    rates = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 1.1e-3, 1.2e-4, 1.1e-5)  # the last three are near the good ones
+    still = [flat(20 + i, 0.95, 6, params={"lr": rate}) for i, rate in enumerate(rates)]
+    wanted = AdaptiveHalving().decide(sweep(*shown, *still), gpus=8).wanted
+    assert wanted[:3] == (20, 21, 22)  # finish: all are as good, and have come as far
+    assert set(wanted[3:7]) >= {27, 28, 29}
 
 
 def test_contenders_that_run_are_not_displaced_for_a_slightly_better_one() -> None:
