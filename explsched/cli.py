@@ -5,8 +5,11 @@ Only the command that is called is imported.
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 import re
+import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -141,11 +144,25 @@ def root() -> None:
 def main() -> None:
     """Entry point of `sexplsched`: errors of ours become one message and exit status 1."""
     gc.set_threshold(100_000)  # most commands end before collecting would pay
+    succeeded: list[bool] = []
+    atexit.register(_leave_at_once, succeeded)  # the first to register is the last to be called
     try:
         root(auto_envvar_prefix="SEXPLSCHED", standalone_mode=True)
+    except SystemExit as end:
+        if end.code in (None, 0):
+            succeeded.append(True)
+        raise
     except ExplschedError as error:
         click.echo(f"sexplsched: error: {error}", err=True)
         raise SystemExit(1) from error
+
+
+def _leave_at_once(succeeded: list[bool]) -> None:
+    """End without freeing every object one by one, which takes a fifth of a short command's time."""
+    if succeeded:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

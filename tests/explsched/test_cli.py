@@ -28,3 +28,22 @@ def test_help_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_command_that_ends_well_leaves_nothing_unwritten_and_undone() -> None:
+    code = (
+        "import atexit, sys, threading, time, click\n"
+        "from explsched import cli\n"
+        "@click.command()\n"
+        "def late():\n"
+        "    atexit.register(lambda: print('registered'))\n"
+        "    threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "    print('x' * 200_000)\n"
+        "cli.root, sys.argv = late, ['sexplsched']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["x" * 200_000, "thread", "registered"] and not done.stderr
+    for argv, status in ((["--version"], 0), (["no-such-command"], 2)):
+        code = f"import sys; from explsched import cli; sys.argv = ['sexplsched', *{argv!r}]; cli.main()"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == status
