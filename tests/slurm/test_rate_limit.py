@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_a_new_order_stays_below_the_limit(limited: Cluster, open_tmp: Path) -> 
     passes = 0
     while sum(bool(job.site_factor) for job in client.jobs()) < JOBS:
         ours = Controller(CliClient(environment=limited.env()), config)  # with the policy, which reads our files
-        written, refused = as_user(OPERATOR, lambda: one_pass(ours))
+        written, refused = as_user(OPERATOR, partial(one_pass, ours))
         assert 0 < written <= BUCKET
         assert refused == 0
         passes += 1

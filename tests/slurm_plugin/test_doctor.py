@@ -173,6 +173,16 @@ def test_a_plugin_of_another_slurm_is_a_fault(site: Path, monkeypatch: pytest.Mo
         assert "build it against Slurm 22.05" in advice
 
 
+def test_a_pyslurm_without_reservations_is_not_used(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pyslurm 24.11.0."""
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    (site / "pyslurm.py").write_text("class Nodes:\n    load = staticmethod(dict)\n")
+    level, found, _advice = findings(site)["pyslurm"]
+    assert (level, "no attribute 'Reservations'" in found) == ("note", True)
+    (site / "pyslurm.py").write_text("class Nodes:\n    load = staticmethod(dict)\n\n\nclass Reservations:\n    pass\n")
+    assert findings(site)["pyslurm"][0] == "ok"
+
+
 def test_a_writer_of_another_slurm_is_told(site: Path) -> None:
     """No release of ours is 99.05, so the program that is installed is not for it."""
     scontrol = (site / "scontrol").read_text()
