@@ -28,6 +28,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=8, help="so often tests of sudden death kill a process (default: 8)")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Programs of ours that are built for the Slurm of EXPLSCHED_SLURM_PREFIX (scripts/native) come before others."""
+    if prefix := machine.prefix():
+        built = config.rootpath / f"build/slurm{prefix}/slurm_plugin/native"
+        os.environ["PATH"] = f"{built}{os.pathsep}{os.environ['PATH']}"
+
+
+def pytest_report_header() -> str:
+    """Which Slurm the private clusters are of."""
+    try:
+        return f"slurm: {machine.slurm_version()} ({machine.find('slurmctld')})"
+    except DevClusterError as error:
+        return f"slurm: {error}"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with tests on clusters come first: they take longest, and the others fill the gaps."""
     slow = {item.path for item in items if item.get_closest_marker("slurm")}

@@ -2,7 +2,8 @@
 
 A private cluster of its own with many waiting whole-node jobs of three lengths, cycles of seconds that yield, and the
 daemon's own passes. Prints for each pass what was written and how many jobs were not in force before it, and the mean
-depth of backfill cycles (sdiag) for Slurm alone and under the daemon.
+depth and working time of backfill cycles (sdiag) for Slurm alone and under the daemon: cycles yield where they work
+longer than the interval. EXPLSCHED_SLURM_PREFIX chooses the Slurm.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from msgspec import Struct, to_builtins
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import BackfillSection, Config, OrderSection, ProgressSection
+from slurm_plugin.devcluster import machine
 from slurm_plugin.steering.controller import Controller
 
 SETTINGS = (
     "bf_continue,bf_interval=5,bf_max_time=60,bf_max_job_test=20000,bf_resolution=10,"
-    "bf_yield_interval=200000,bf_yield_sleep=500000,max_rpc_cnt=0"
+    "bf_yield_sleep=500000,max_rpc_cnt=0"
 )
 
 
@@ -39,49 +41,66 @@ class PassFigures(Struct, frozen=True):
     worst_head: int
 
 
-class Figures(Struct, frozen=True):
-    """All of it. Depths are jobs per backfill cycle."""
+class Backfill(Struct, frozen=True):
+    """Means of one phase: jobs that a backfill cycle looked at, and how long it worked, sleep left out."""
 
+    depth: float
+    cycle_s: float
+
+
+class Figures(Struct, frozen=True):
+    """All of it; `slurm` is the release it ran on."""
+
+    slurm: str
     jobs: int
-    depth_alone: float
-    depth_with: float
+    yield_interval_s: float
+    alone: Backfill
+    with_daemon: Backfill
     passes: tuple[PassFigures, ...]
 
 
 @click.command()
 @click.option("--jobs", default=5000, show_default=True, type=click.IntRange(10, 20000), help="Waiting jobs.")
 @click.option("--seconds", default=120.0, show_default=True, type=click.FloatRange(10), help="Length of each phase.")
+@click.option(
+    "--yield-us", default=20000, show_default=True, type=click.IntRange(1), help="bf_yield_interval, microseconds."
+)
 @click.option("--policy", default="srsf", show_default=True, help="Policy of the daemon.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(jobs: int, seconds: float, policy: str, as_json: bool) -> None:  # noqa: FBT001  click passes by name
+def main(jobs: int, seconds: float, yield_us: int, policy: str, as_json: bool) -> None:  # noqa: FBT001  click passes by name
     """Measure how much of what is written is in force."""
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         Path(scratch).chmod(0o755)
         extra = (
             ("MaxJobCount", str(2 * jobs + 100)),
-            ("SchedulerParameters", SETTINGS),
+            ("SchedulerParameters", f"{SETTINGS},bf_yield_interval={yield_us}"),
             ("PriorityWeightAge", "100000"),
         )
         spec = devcluster.ClusterSpec(nodes=16, gpus_per_node=4, shards_per_node=0, extra=extra)
         cluster = devcluster.up(spec, Path(scratch) / "c")
         try:
-            figures = _measure(cluster, Path(scratch), jobs, seconds, policy)
+            measured = _measure(cluster, Path(scratch), jobs, seconds, policy)
         finally:
             devcluster.down(Path(scratch) / "c")
+    figures = Figures(str(machine.slurm_version()), jobs, yield_us / 1e6, *measured)
     if as_json:
         print(json.dumps(to_builtins(figures)))
         return
-    print(f"backfill depth: {figures.depth_alone:.0f} jobs alone, {figures.depth_with:.0f} under the daemon")
+    print(f"Slurm {figures.slurm}")
+    for name, phase in (("alone", figures.alone), ("under the daemon", figures.with_daemon)):
+        print(f"backfill {name}: {phase.depth:.0f} jobs, {phase.cycle_s:.3f} s of work a cycle")
     for number, one in enumerate(figures.passes, start=1):
         print(
             f"pass {number:>3}: {one.took_s:5.2f} s, {one.written:>4} changes, {one.out_of_force:>4} jobs not in force"
         )
 
 
-def _measure(cluster: devcluster.Cluster, scratch: Path, jobs: int, seconds: float, policy: str) -> Figures:
+def _measure(
+    cluster: devcluster.Cluster, scratch: Path, jobs: int, seconds: float, policy: str
+) -> tuple[Backfill, Backfill, tuple[PassFigures, ...]]:
     environment = {**os.environ, **cluster.env()}
     _submit(jobs, environment)
-    depth_alone = _depth(environment, lambda: time.sleep(seconds))
+    alone = _backfill(environment, lambda: time.sleep(seconds))
     config = Config(
         policy=policy,
         progress=ProgressSection(spool=scratch),
@@ -91,8 +110,8 @@ def _measure(cluster: devcluster.Cluster, scratch: Path, jobs: int, seconds: flo
     client = CliClient(environment=cluster.env())
     controller = Controller(client, config)
     passes: list[PassFigures] = []
-    depth_with = _depth(environment, lambda: passes.extend(_passes(controller, seconds)))
-    return Figures(jobs, depth_alone, depth_with, tuple(passes))
+    with_daemon = _backfill(environment, lambda: passes.extend(_passes(controller, seconds)))
+    return alone, with_daemon, tuple(passes)
 
 
 def _passes(controller: Controller, seconds: float) -> Iterator[PassFigures]:
@@ -110,13 +129,15 @@ def _passes(controller: Controller, seconds: float) -> Iterator[PassFigures]:
         time.sleep(max(0.0, 15.0 - took_s))
 
 
-def _depth(environment: dict[str, str], phase: Callable[[], object]) -> float:
-    """Mean jobs per backfill cycle of a phase."""
+def _backfill(environment: dict[str, str], phase: Callable[[], object]) -> Backfill:
+    """What sdiag tells of the cycles of a phase."""
     subprocess.run(["sdiag", "--reset"], env=environment, capture_output=True, check=True)
     phase()
     out = subprocess.run(["sdiag"], env=environment, text=True, capture_output=True, check=True).stdout
-    match = re.search(r"Depth Mean:\s*(\d+)", out)
-    return float(match[1]) if match else 0.0
+    cycles = out.partition("Backfilling stats")[2]
+    found = {key: re.search(rf"{key}:\s*(\d+)", cycles) for key in ("Depth Mean", "Mean cycle")}
+    depth, cycle_us = (float(match[1]) if match else 0.0 for match in found.values())
+    return Backfill(depth, cycle_us / 1e6)
 
 
 def _submit(jobs: int, environment: dict[str, str]) -> None:

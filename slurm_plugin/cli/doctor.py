@@ -23,6 +23,7 @@ from explsched.tables import Column, lines, room
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
+from slurm_plugin.client import batch
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import probe_pyslurm
@@ -33,6 +34,8 @@ from slurm_plugin.observation.site_factors import OwnFactors
 from wrappers import kernel_manager, mps
 
 _DEFAULT_CONF = "/etc/slurm/slurm.conf"
+_PLUGIN_LINE = re.compile(r"^\s*(optional|required)\s+(\S*explsched\.so)\b", re.MULTILINE)
+_PROGRAM_S = 10.0
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
 
 
@@ -62,6 +65,7 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         if can.has(OPERATORS):
             yield _slurmdbd(client)
         yield privilege(can)
+        yield from _built_for(can, os.environ)
         yield from _site_factors(client, can, config)
     except SlurmError as error:
         yield Finding("slurmctld", "fault", str(error), "is slurmctld running, and SLURM_CONF right?")
@@ -170,8 +174,7 @@ def _slurmdbd(client: CliClient) -> Finding:
 def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Whether `sbatch` itself takes our options here: what Slurm's configuration says of the plugin and the script."""
     conf = Path(environment.get("SLURM_CONF") or _DEFAULT_CONF)
-    plugins = _settings(conf.with_name("plugstack.conf"), *sorted(conf.parent.glob("plugstack.conf.d/*")))
-    line = re.search(r"^\s*(optional|required)\s+\S*explsched\.so\b", plugins, re.MULTILINE)
+    line = _PLUGIN_LINE.search(_plugstack(conf))
     if line is None:
         found = "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options"
         yield Finding("plain sbatch", "note", found, "not needed with sxbatch; see docs/admin.md")
@@ -189,6 +192,37 @@ def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("job_submit.lua", "note", f"{script} does not call explsched_submit", advice)
     else:
         yield Finding("job_submit.lua", "ok", str(script))
+
+
+def _built_for(can: Capabilities, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether our native parts are of Slurm's release: it refuses a plugin of another one, libslurm another program."""
+    conf = Path(environment.get("SLURM_CONF") or _DEFAULT_CONF)
+    if line := _PLUGIN_LINE.search(_plugstack(conf)):
+        # An absolute path stays as it is.
+        path = Path(can.settings.get("PluginDir", "").split(":")[0], line[2])
+        what = "SPANK plugin"
+        advice = f"build it against Slurm {can.version.release} (docs/admin.md) and copy it to every node"
+        try:
+            built = re.search(rb"explsched:slurm\0(\d\d\.\d\d)", path.read_bytes())
+        except OSError as error:
+            yield Finding(what, "note", f"{path}: {error.strerror}", "looked for here; nodes may have it elsewhere")
+        else:
+            release = built[1].decode() if built else "a release that it does not name"
+            if release == can.version.release:
+                yield Finding(what, "ok", f"{path} is built for Slurm {release}")
+            else:
+                found = (
+                    f"{path} is built for {release}, Slurm is {can.version}: it is not loaded, and --expl-... refused"
+                )
+                yield Finding(what, "fault", found, advice)
+    if batch.find(can.version.release, _PROGRAM_S, environment) is None:
+        found = f"no {batch.PROGRAM} that is built for Slurm {can.version.release}: scontrol writes, in twice the time"
+        yield Finding("writer", "note", found, "install explsched where libslurm's headers are, see docs/admin.md")
+
+
+def _plugstack(conf: Path) -> str:
+    """What Slurm's configuration says of SPANK plugins."""
+    return _settings(conf.with_name("plugstack.conf"), *sorted(conf.parent.glob("plugstack.conf.d/*")))
 
 
 def _settings(*paths: Path) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -189,11 +188,13 @@ def find(release: str, timeout_s: float, environment: Mapping[str, str]) -> str 
     import shutil  # brings the compression libraries, which commands that only read do not need
 
     beside = str(Path(sys.executable).parent)  # where pip puts it, whether or not that is on PATH
-    path = shutil.which(PROGRAM, path=os.pathsep.join((beside, environment.get("PATH", ""))))
-    if path is None:
-        return None
-    answer = process.run([path, "--version"], timeout_s, environment)
-    return path if answer.returncode == 0 and answer.out.strip() == release else None
+    for places in (beside, environment.get("PATH", "")):
+        path = shutil.which(PROGRAM, path=places)
+        if path is not None:
+            answer = process.run([path, "--version"], timeout_s, environment)
+            if answer.returncode == 0 and answer.out.strip() == release:
+                return path
+    return None
 
 
 def write(

@@ -97,6 +97,13 @@ SEVERAL_SLURMD = Capability(
     "several slurmd on a host", "srun across the nodes of a private cluster", key="MULTIPLE_SLURMD", word="yes"
 )
 
+EXCLUSIVE_FIELD = Capability(
+    "exclusive jobs in squeue",
+    "squeue tells by a field Exclusive, and no more by OverSubscribe, who shares nodes with nobody",
+    SlurmVersion(26, 5),
+)
+"""Not in the table, for it changes nothing but what we ask of squeue."""
+
 NEEDED = (SITE_FACTOR, BACKFILL)
 """Without these explsched does nothing good."""
 

@@ -224,9 +224,10 @@ class CliClient:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
         nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
-        suffixes = [field_mark] * (len(squeue.JOB_FIELDS) - 1) + [record_mark]
-        fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(squeue.JOB_FIELDS, suffixes, strict=True))
-        reader.begin(field_mark)
+        names = squeue.field_names(self._version)
+        suffixes = [field_mark] * (len(names) - 1) + [record_mark]
+        fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(names, suffixes, strict=True))
+        reader.begin(field_mark, names)
         out = self._read("squeue", "--all", *selection, "--noheader", "-O", fields)
         return readable("squeue", reader.job, squeue.records(out, record_mark))
 

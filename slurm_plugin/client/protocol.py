@@ -96,7 +96,7 @@ def probe_pyslurm() -> str | None:
 
     Tried in a child process: importing pyslurm calls libslurm, which ends its process when Slurm is not set up.
     """
-    code = "import pyslurm; pyslurm.Nodes.load()"
+    code = "import pyslurm; pyslurm.Nodes.load(); pyslurm.Reservations"  # 24.11.0 has no reservations
     try:
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=_PROBE_S, check=False

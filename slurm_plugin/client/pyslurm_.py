@@ -1,8 +1,8 @@
-"""The adapter that uses pyslurm (24.11 or newer) where it can, and the s* commands for the rest.
+"""The adapter that uses pyslurm (25.5 or newer) where it can, and the s* commands for the rest.
 
-pyslurm runs in a child process of its own: its import can end the process it happens in, its calls hold the
-interpreter's lock, and neither can be bounded in time from within. The functions below the class run in the child, and
-import pyslurm there.
+Former ones have no reservations. It runs in a child process of its own: its import can end the process it happens in,
+its calls hold the interpreter's lock, and neither can be bounded in time from within. The functions below the class run
+in the child, and import pyslurm there.
 """
 
 from __future__ import annotations

@@ -53,12 +53,12 @@ class SlurmJob(Struct, frozen=True, gc=False):
     `natives` are the priorities that Slurm itself gives a waiting job, without any site factor: one for each partition
     of its list, none while it is held or may not start yet. What lies below `LEAST_PRIORITY` has its effect only with a
     site factor. `priority` is the one in force. `nice` is what its owner
-    takes off. `partition` may be a list. `features` (--constraint), `licenses` and `sharing` (OK, NO for --exclusive,
-    YES, USER, ...) are as squeue prints them, empty for none. `cpus` is less than a waiting job with `cpus_per_gpu`
-    will get. `fair_share` is that part of a waiting job's priority, None where Slurm tells
-    none. `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the type
-    of GPU that is asked for, empty for any; several are separated by commas. `most_switches` is what --switches says, 0
-    without it. `accrue_s` is from when on its age counts, None where it does not.
+    takes off. `partition` may be a list. `features` (--constraint) and `licenses` are as squeue prints them, empty for
+    none. `exclusive` is with whom alone it shares its nodes: NODE for nobody, USER, MCS, TOPO; empty for all. `cpus`
+    is less than a waiting job with `cpus_per_gpu` will get. `fair_share` is that part of a waiting job's priority, None
+    where Slurm tells none. `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the
+    type of GPU that is asked for, empty for any; several are separated by commas. `most_switches` is what --switches
+    says, 0 without it. `accrue_s` is from when on its age counts, None where it does not.
 
     `age_lag` is how much higher its natives would be by now, had Slurm just computed them: it does that of a job that
     is changed at once, of all others each PriorityCalcPeriod. So jobs are compared by one clock, as Slurm will itself.
@@ -102,7 +102,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     nice: int = 0
     features: str = ""
     licenses: str = ""
-    sharing: str = "OK"
+    exclusive: str = ""
     cpus_per_gpu: int = 0
     memory_mib: int = 0
     gpu_type: str = ""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from slurm_plugin.client.capabilities import EXCLUSIVE_FIELD, SlurmVersion
 from slurm_plugin.client.parse import (
     as_gres,
     count,
@@ -69,7 +70,18 @@ JOB_FIELDS = (
     "Name",
     "Comment",
 )
-"""Fields asked of squeue, in this order. Name and comments are free text."""
+"""Fields asked of squeue, in this order, by their names up to 25.11. Name and comments are free text."""
+
+_OVERSUBSCRIBE = {"NO": "NODE", "OK": "", "YES": ""}
+
+
+def field_names(version: SlurmVersion) -> tuple[str, ...]:
+    """What this release's squeue calls the fields.
+
+    Up to 25.11 it is OverSubscribe that tells of --exclusive, by NO. In 26.05 that is NO of every job.
+    """
+    newer = {"OverSubscribe": "Exclusive"} if EXCLUSIVE_FIELD.is_in(version) else {}
+    return tuple(newer.get(name, name) for name in JOB_FIELDS)
 
 
 _GPU_FIELDS = ("tres-per-node", "tres-per-job", "tres-per-task", "tres-per-socket")
@@ -101,11 +113,11 @@ _MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
 """More than any cluster has: sums of what is asked for stay numbers that arrays can hold."""
 
 
-def job(fields: Sequence[str]) -> SlurmJob:
-    """One squeue record with the fields of `JOB_FIELDS`."""
-    if len(fields) != len(JOB_FIELDS):
-        raise ValueError(f"{len(fields)} fields, expected {len(JOB_FIELDS)}")
-    f = dict(zip(JOB_FIELDS, fields, strict=True))
+def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
+    """One squeue record with the fields of `JOB_FIELDS`, by the names of `field_names`."""
+    if len(fields) != len(names):
+        raise ValueError(f"{len(fields)} fields, expected {len(names)}")
+    f = dict(zip(names, fields, strict=True))
     state = f["State"].split(",")[0]
     nodes = requested_nodes(f) if state == "PENDING" else whole(f["NumNodes"].partition("-")[0], _MOST_NODES)
     tasks = whole(f["NumTasks"])
@@ -154,7 +166,7 @@ def job(fields: Sequence[str]) -> SlurmJob:
         nice=signed(text_of(f["Nice"]) or "0"),
         features=text_of(f["Feature"]),
         licenses=text_of(f["Licenses"]),
-        sharing=text_of(f["OverSubscribe"]),
+        exclusive=exclusive(f),
         cpus_per_gpu=gpu_count(f["cpus-per-tres"]),
         memory_mib=memory_mib(f["tres-alloc"]),
         most_switches=number(f["ReqSwitch"]),
@@ -172,12 +184,13 @@ class JobReader:
 
     def __init__(self) -> None:
         self._field_mark = ""
+        self._names: tuple[str, ...] = JOB_FIELDS
         self._known: dict[str, SlurmJob] = {}
         self._before: dict[str, SlurmJob] = {}
 
-    def begin(self, field_mark: str) -> None:
-        """A new reading, with this random mark between fields; only what was in the last reading is known."""
-        self._field_mark = field_mark
+    def begin(self, field_mark: str, names: tuple[str, ...] = JOB_FIELDS) -> None:
+        """A new reading of these fields, with this random mark between; only what the last reading had is known."""
+        self._field_mark, self._names = field_mark, names
         self._before, self._known = self._known, {}
 
     def job(self, record: str) -> SlurmJob:
@@ -186,7 +199,7 @@ class JobReader:
         lasting = rest.replace(self._field_mark, "\x1f")
         found = self._before.get(lasting)
         if found is None or len(changing) != len(CHANGING_FIELDS):
-            found = job(record.split(self._field_mark))
+            found = job(record.split(self._field_mark), self._names)
         else:
             reason, priority, start = changing
             now = (reason, whole(priority), time_s(start))
@@ -194,6 +207,15 @@ class JobReader:
                 found = replace(found, reason=now[0], priority=now[1], start_s=now[2])
         self._known[lasting] = found
         return found
+
+
+def exclusive(f: dict[str, str]) -> str:
+    """With whom alone a job shares its nodes: NODE for nobody, USER, MCS, TOPO; empty for everybody."""
+    if "Exclusive" in f:
+        said = text_of(f["Exclusive"])
+        return "" if said == "NO" else said
+    said = text_of(f["OverSubscribe"])
+    return _OVERSUBSCRIBE.get(said, said)
 
 
 def requested_nodes(f: dict[str, str]) -> int:

@@ -54,9 +54,6 @@ def _gpus_of_shards(record: SlurmJob, shards_per_gpu: int) -> int:
     return -(-record.shards_per_node // shards_per_gpu)
 
 
-_SHARES_NODES = frozenset({"OK", "YES", ""})
-"""What squeue calls OverSubscribe of a job that takes only what it asks for."""
-
 _SIMPLE = re.compile(r"[A-Za-z0-9_.-]+(&[A-Za-z0-9_.-]+)*")
 """Features that a node must all have. Counts, brackets, and both signs together are not modelled."""
 
@@ -115,7 +112,7 @@ def unmodelled(record: SlurmJob) -> str:
     """Why a waiting job is left to Slurm, by what it asks for; empty if all of it is modelled."""
     if record.het_job_id is not None:
         return "it is a component of a heterogeneous job"
-    if record.sharing not in _SHARES_NODES:
+    if record.exclusive:
         return "it asks for nodes that it shares with nobody (--exclusive)"
     if record.licenses:
         return f"it needs licences ({record.licenses})"

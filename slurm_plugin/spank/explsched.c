@@ -17,14 +17,27 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
+/* The release of Slurm that the plugin is for, as 24.11, behind words that nothing else holds. */
+struct expl_built_for {
+    char words[sizeof "explsched:slurm"];
+    char release[sizeof "24.11"];
+};
+
 PUBLIC extern const char plugin_name[];
 PUBLIC extern const char plugin_type[];
 PUBLIC extern const unsigned int plugin_version;
 PUBLIC extern const unsigned int spank_plugin_version;
+PUBLIC extern const struct expl_built_for explsched_built_for;
 const char plugin_name[] = "explsched";
 const char plugin_type[] = "spank";
 const unsigned int plugin_version = SLURM_VERSION_NUMBER;
 const unsigned int spank_plugin_version = 1;
+
+/* What `sexplsched doctor` looks for in the file, which it cannot load outside Slurm. */
+#define DIGITS(number) '0' + (number) / 10, '0' + (number) % 10
+const struct expl_built_for explsched_built_for = {"explsched:slurm",
+                                                   {DIGITS(SLURM_VERSION_MAJOR(SLURM_VERSION_NUMBER)), '.',
+                                                    DIGITS(SLURM_VERSION_MINOR(SLURM_VERSION_NUMBER))}};
 
 PUBLIC spank_f slurm_spank_init;
 PUBLIC spank_f slurm_spank_init_post_opt;

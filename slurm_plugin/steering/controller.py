@@ -167,6 +167,9 @@ class Controller:
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         at_once, in_gap = split(decided.changes, decided.seen.jobs)
+        # A new site factor is undone in the midst of a cycle, too. It waits if nothing urgent comes with it.
+        is_calm = all(isinstance(change, SetSiteFactor) for change in at_once)
+        is_open = is_calm and bool(decided.changes) and self._gap.is_open(self._yields_after_s)
         first, leaving = _requeues_apart(at_once)
         failures = apply(self._client, self._trail, first, before, reasons, now_s)
         if leaving:
@@ -175,7 +178,7 @@ class Controller:
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
             failures += apply(self._client, self._trail, leaving, before, reasons, now_s)
-        if in_gap and self._gap.is_open(self._yields_after_s):
+        if in_gap and (is_open or (not is_calm and self._gap.is_open(self._yields_after_s))):
             failures += apply(self._client, self._trail, in_gap, before, reasons, now_s)
         elif in_gap:
             event(_LOG, logging.INFO, "put off, backfill is at work", changes=len(in_gap))

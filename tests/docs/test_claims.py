@@ -224,6 +224,18 @@ CLAIMS = (
         _medians("main_cpu_mean_ms"),
     ),
     Claim(
+        "docs/admin.md",
+        "effective_priority.json",
+        "at most {}, {} and {} of them were not in force one pass after 200 were written",
+        lambda report: [max(one["out_of_force"] for one in run["passes"]) for run in report["runs"]],
+    ),
+    Claim(
+        "docs/admin.md",
+        "effective_priority.json",
+        "backfill looked at {}, {} and {} jobs a cycle",
+        lambda report: [run["with_daemon"]["depth"] for run in report["runs"]],
+    ),
+    Claim(
         "docs/simulation.md",
         "live_replay.json",
         "mean JCT {}, {}, {} and {} times better than Slurm alone, makespan {}, {}, {} and {} times",

@@ -13,9 +13,14 @@ from pathlib import Path
 from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
-from slurm_plugin.devcluster import Cluster
+from slurm_plugin.devcluster import Cluster, machine
 from slurm_plugin.devcluster.machine import until as until
 from slurm_plugin.observation.standing import has_settled, waits_for_requeue_delay
+
+ROOT = Path(__file__).parents[2]
+_PREFIX = machine.prefix()
+SPANK_PLUGIN = ROOT / "build" / (f"slurm{_PREFIX}" if _PREFIX else "native") / "slurm_plugin" / "spank" / "explsched.so"
+"""Where scripts/native builds it for the Slurm at hand: Slurm loads only plugins of its own release."""
 
 
 def environment(cluster: Cluster, **more: str) -> dict[str, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from slurm_plugin.client.capabilities import RATE_LIMIT
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.config import Config, ProgressSection
+from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, machine, up
 from slurm_plugin.steering.controller import Controller
 from tests.slurm.jobs import submit, until
@@ -40,15 +41,21 @@ def test_a_new_order_stays_below_the_limit(limited: Cluster, open_tmp: Path) -> 
         submit(limited, "--gres=gpu:8")
     client = CliClient(environment=limited.env())
     until(lambda: any(job.state == "RUNNING" for job in client.jobs()), "one job runs, the others wait")
-    config = Config(policy="fifo", interval_s=15.0, progress=ProgressSection(spool=open_tmp))
+    config = Config(
+        policy="fifo",
+        interval_s=15.0,
+        progress=ProgressSection(spool=open_tmp),
+        order=OrderSection(scope="partition"),  # every job gets a site factor
+    )
 
-    def one_pass() -> tuple[int, int]:
-        made = Controller(CliClient(environment=limited.env()), config).reconcile(time.time())
+    def one_pass(controller: Controller) -> tuple[int, int]:
+        made = controller.reconcile(time.time())
         return len(made.changes), len(made.failures)
 
     passes = 0
     while sum(bool(job.site_factor) for job in client.jobs()) < JOBS:
-        written, refused = as_user(OPERATOR, one_pass)
+        ours = Controller(CliClient(environment=limited.env()), config)  # with the policy, which reads our files
+        written, refused = as_user(OPERATOR, partial(one_pass, ours))
         assert 0 < written <= BUCKET
         assert refused == 0
         passes += 1

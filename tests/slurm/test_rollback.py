@@ -12,28 +12,26 @@ import pytest
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from tests import job_submit
-from tests.slurm.jobs import a_daemon, final_state, run, state_of, submit, until
+from tests.slurm.jobs import ROOT, SPANK_PLUGIN, a_daemon, final_state, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
-ROOT = Path(__file__).parents[2]
-PLUGIN = ROOT / "build" / "native" / "slurm_plugin" / "spank" / "explsched.so"
 
 
 @pytest.fixture
 def installed(open_tmp: Path) -> Path:
     """What a site has of ours: the plugin and the wrappers, in a directory that can be taken away."""
-    if not PLUGIN.exists():
-        pytest.skip(f"{PLUGIN.relative_to(ROOT)} is not built (scripts/native builds it)")
+    if not SPANK_PLUGIN.exists():
+        pytest.skip(f"{SPANK_PLUGIN.relative_to(ROOT)} is not built (scripts/native builds it)")
     place = open_tmp / "installed"
     shutil.copytree(ROOT / "wrappers", place / "wrappers")
-    shutil.copy(PLUGIN, place)
+    shutil.copy(SPANK_PLUGIN, place)
     (open_tmp / "spool").mkdir(mode=0o1777)
     return place
 
 
 @pytest.fixture
 def site(needs_slurm: None, open_tmp: Path, installed: Path) -> Iterator[Cluster]:
-    plugstack = f"optional {installed / PLUGIN.name} spool={open_tmp}/spool\n"
+    plugstack = f"optional {installed / SPANK_PLUGIN.name} spool={open_tmp}/spool\n"
     extra = (("JobSubmitPlugins", "lua"), ("MinJobAge", "3600"))
     files = (("plugstack.conf", plugstack), ("job_submit.lua", job_submit.script()))
     place = open_tmp / "rollback"

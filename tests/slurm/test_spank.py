@@ -18,12 +18,10 @@ from slurm_plugin import job_options
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from tests import job_submit
-from tests.slurm.jobs import command, until
+from tests.slurm.jobs import ROOT, SPANK_PLUGIN, command, until
 from wrappers import kernel_manager
 
 pytestmark = pytest.mark.slurm
-ROOT = Path(__file__).parents[2]
-PLUGIN = ROOT / "build" / "native" / "slurm_plugin" / "spank" / "explsched.so"
 NATIVE = ROOT / "build" / "native" / "tests" / "kernel"
 
 
@@ -41,10 +39,10 @@ def library(open_tmp: Path) -> Path:
 @pytest.fixture(scope="module")
 def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
     """A cluster as an admin would set it up: plugstack.conf and job_submit.lua beside slurm.conf."""
-    if not PLUGIN.exists():
-        pytest.skip(f"{PLUGIN.relative_to(ROOT)} is not built (scripts/native builds it)")
+    if not SPANK_PLUGIN.exists():
+        pytest.skip(f"{SPANK_PLUGIN.relative_to(ROOT)} is not built (scripts/native builds it)")
     files_of_site = library.parent
-    plugin = shutil.copy(PLUGIN, files_of_site)
+    plugin = shutil.copy(SPANK_PLUGIN, files_of_site)
     (files_of_site / "spool").mkdir()
     socket = files_of_site / "km-%u" / "kernel-manager.sock"
     manager = kernel_manager.manager(os.environ)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import pwd
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -33,6 +34,8 @@ def as_user(name: str, call: Callable[[], _Answer]) -> _Answer:
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
             os.write(writer, pickle.dumps(call()))
+        except Exception:
+            traceback.print_exc()  # nobody else would tell why
         finally:
             os._exit(0)
     os.close(writer)

@@ -141,7 +141,7 @@ def test_a_daemon_that_another_host_has_taken_over_from_stops_steering(
         (path,) = tmp_path.glob(".sexplschedd-*")
         path.write_bytes(msgspec.json.encode(Beat(other, 60.0)))
 
-    slurm.events = [taken_over]
+    slurm.events = [taken_over, lambda: None]  # before the pass, and before it writes
     with pytest.raises(AnotherDaemonError, match="on host another host"):
         lived(slurm, config, monkeypatch)
     assert len(slurm.applied) == 1

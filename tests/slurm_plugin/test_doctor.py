@@ -154,6 +154,45 @@ def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
     assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == "ok"
 
 
+def test_a_plugin_of_another_slurm_is_a_fault(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = site / "plugins"
+    plugins.mkdir()
+    plugin = plugins / "explsched.so"
+    with (site / "config").open("a") as config:
+        config.write(f"PluginDir = {plugins}\n")
+    (site / "slurm.conf").touch()
+    (site / "plugstack.conf").write_text("optional explsched.so spool=/x\n")
+    monkeypatch.setenv("SLURM_CONF", str(site / "slurm.conf"))
+    assert findings(site)["SPANK plugin"][:2] == ("note", f"{plugin}: No such file or directory")
+    plugin.write_bytes(b"\x7fELF\0explsched:slurm\x0022.05\0")
+    assert findings(site)["SPANK plugin"][:2] == ("ok", f"{plugin} is built for Slurm 22.05")
+    for other, release in ((b"\0explsched:slurm\x0024.11\0", "24.11"), (b"\0", "a release that it does not name")):
+        plugin.write_bytes(other)
+        level, found, advice = findings(site)["SPANK plugin"]
+        assert (level, f"{plugin} is built for {release}, Slurm is 22.05.8" in found) == ("fault", True)
+        assert "build it against Slurm 22.05" in advice
+
+
+def test_a_pyslurm_without_reservations_is_not_used(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pyslurm 24.11.0."""
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    (site / "pyslurm.py").write_text("class Nodes:\n    load = staticmethod(dict)\n")
+    level, found, _advice = findings(site)["pyslurm"]
+    assert (level, "no attribute 'Reservations'" in found) == ("note", True)
+    (site / "pyslurm.py").write_text("class Nodes:\n    load = staticmethod(dict)\n\n\nclass Reservations:\n    pass\n")
+    assert findings(site)["pyslurm"][0] == "ok"
+
+
+def test_a_writer_of_another_slurm_is_told(site: Path) -> None:
+    """No release of ours is 99.05, so the program that is installed is not for it."""
+    scontrol = (site / "scontrol").read_text()
+    (site / "scontrol").write_text(scontrol.replace("22.05.8", "99.05.1"))
+    level, found, _advice = findings(site)["writer"]
+    assert (level, "built for Slurm 99.05: scontrol writes" in found) == ("note", True)
+    tool(site, "explsched-site-factors", "echo 99.05")
+    assert "writer" not in findings(site)
+
+
 def test_plain_sbatch_is_ready_when_slurm_loads_our_plugin_and_our_script(site: Path) -> None:
     def checked() -> list[tuple[str, str]]:
         found = findings(site)

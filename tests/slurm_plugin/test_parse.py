@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explsched.errors import SlurmError
-from slurm_plugin.client import batch, parse, squeue
+from slurm_plugin.client import batch, capabilities, parse, squeue
 from slurm_plugin.client.changes import (
     SetAdminComment,
     TargetJob,
@@ -91,6 +91,23 @@ def test_a_requeued_job_asks_for_what_it_was_changed_to(state: str, tres: str, n
 )
 def test_shards_on_each_node(fields: dict[str, str], shards: int) -> None:
     assert squeue.job(list((RECORD | fields).values())).shards_per_node == shards
+
+
+@pytest.mark.parametrize(
+    ("release", "plain", "exclusive", "of_user"),
+    [("22.05.8", "OK", "NO", "USER"), ("24.11.7", "OK", "NO", "USER"), ("26.05.3", "NO", "NODE", "USER")],
+)
+def test_who_shares_his_nodes_with_nobody(release: str, plain: str, exclusive: str, of_user: str) -> None:
+    """As printed of jobs without --exclusive, with it, and with --exclusive=user."""
+    names = squeue.field_names(capabilities.SlurmVersion.read(release))
+    place = squeue.JOB_FIELDS.index("OverSubscribe")
+
+    def read(said: str) -> str:
+        printed = list(RECORD.values())
+        printed[place] = said
+        return squeue.job(printed, names).exclusive
+
+    assert [read(said) for said in (plain, exclusive, of_user)] == ["", "NODE", "USER"]
 
 
 def test_nodes_asked_for_and_our_note() -> None:

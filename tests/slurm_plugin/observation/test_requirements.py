@@ -33,8 +33,8 @@ def look(*jobs: SlurmJob, nodes: tuple[SlurmNode, ...] = (node("n1"), node("n2")
     ("asks", "why"),
     [
         ({"het_job_id": 4}, "heterogeneous"),
-        ({"sharing": "NO"}, "--exclusive"),
-        ({"sharing": "USER"}, "--exclusive"),
+        ({"exclusive": "NODE"}, "--exclusive"),
+        ({"exclusive": "USER"}, "--exclusive"),
         ({"licenses": "matlab:2"}, "licences \\(matlab:2\\)"),
         ({"reservation": "course"}, "reservation course"),
         ({"required_nodes": ("n1",)}, "certain nodes \\(n1\\)"),

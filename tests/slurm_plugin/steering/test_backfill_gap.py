@@ -68,6 +68,17 @@ def test_what_waits_for_the_gap() -> None:
     assert in_gap == (again, create, AttachReservation(1, "explsched_1"))
 
 
+def test_a_new_order_waits_for_the_gap_but_not_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = tuple(Score(job_id, -job_id, "") for job_id in (1, 2))
+    for loads, waited_s in ((Loads(BUSY, BUSY, IDLE), 2.0), (Loads(BUSY), 5.0)):
+        slurm = FakeSlurm((asking(1, natives=(50,), site_factor=0, priority=50), asking(2)))
+        daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores))
+        monkeypatch.setattr(daemon, "_gap", gap(loads))
+        daemon.reconcile(NOW_S)
+        assert loads.paused_s == waited_s
+        assert {change.job_id for change in slurm.carried_out if isinstance(change, SetSiteFactor)} == {1, 2}
+
+
 def test_a_pass_writes_again_what_is_not_in_force_only_in_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
