@@ -346,10 +346,15 @@ def _making_room(
 
     Only for a job that is known to start then (`Job.may_displace`).
     """
-    gaining = [job for job in first if not job.holds_gpus and job.may_displace]
-    lacking = sum(job.request.total for job in gaining) - max(0, free)
-    for job, verdict in reversed(later):
-        if lacking > 0 and job.job_id in able:
-            reason = f"others of its owner's sweeps go first; {verdict.reason}"
-            yield Preemption(job.job_id, reason, gaining[0].job_id)
-            lacking -= job.request.total
+    victims = ((job, verdict) for job, verdict in reversed(later) if job.job_id in able)
+    left = max(0, free)
+    for gaining in first:
+        if gaining.holds_gpus or not gaining.may_displace:
+            continue
+        while left < gaining.request.total:
+            if (found := next(victims, None)) is None:
+                return
+            job, verdict = found
+            yield Preemption(job.job_id, f"others of its owner's sweeps go first; {verdict.reason}", gaining.job_id)
+            left += job.request.total
+        left -= gaining.request.total

@@ -26,7 +26,7 @@ from slurm_plugin.observation.memory import NotesFile
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
-from slurm_plugin.observation.standing import may_start
+from slurm_plugin.observation.standing import is_untested, may_start
 
 _LOOKED_AT = 500
 """Waiting jobs of which it is worked out whether backfill would start them: as many as Slurm's looks at by default."""
@@ -68,6 +68,7 @@ class PreemptionTracker:
         self._written = dict(self._underway)
         self._let_go: dict[int, _Underway] = {}
         self._begun_s: deque[float] = deque()
+        self._clear_from_s = 0.0
         self._remembers = False
         self._served_s: dict[int, float] = {}
 
@@ -112,12 +113,15 @@ class PreemptionTracker:
         records: Mapping[int, PreemptionRecord],
         now_s: float,
         in_vain: Mapping[int, int | None] = _NOBODY,
+        clear_from_s: float = 0.0,
     ) -> tuple[Change, ...]:
         """The next step of each preemption: requeues of jobs that are ready, signals to new ones.
 
-        `in_vain` are beneficiaries that would not start now if their victims went, each with who would in its place.
+        Nobody is requeued for another before `clear_from_s` (`backpressure.Recalculations`). `in_vain` are
+        beneficiaries that would not start now if their victims went, each with who would in its place.
         A job that is let go and asked again soon has been signalled already, and may have saved.
         """
+        self._clear_from_s = clear_from_s
         self._remember(records.values(), now_s)
         self._take_up_again(preemptions, jobs, progress, now_s)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
@@ -203,7 +207,8 @@ class PreemptionTracker:
             self._remembers = True
 
     def _is_ready(self, step: _Underway, progress: JobProgress, now_s: float) -> bool:
-        return _has_saved(step, progress) or now_s - step.signalled_s >= self._budget.grace_s
+        is_clear = step.beneficiary is None or step.noted or now_s >= self._clear_from_s
+        return is_clear and (_has_saved(step, progress) or now_s - step.signalled_s >= self._budget.grace_s)
 
     def _within_budget(self, now_s: float) -> bool:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
@@ -323,11 +328,9 @@ def _served_in_vain(order: Sequence[int], seen: Observation, victims: Mapping[in
             vain.add(job_id)
     for partition in {seen.jobs[job_id].partition for job_id in victims}:
         own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}
-        # Where Slurm says that another partition's job waits for resources, that may be of a higher tier.
+        # Another partition may be of a higher tier.
         tier = [
-            job_id
-            for job_id in order
-            if _waits_for_resources(seen.jobs[job_id]) and seen.jobs[job_id].partition != partition
+            job_id for job_id in order if seen.jobs[job_id].partition != partition and _may_be_next(seen.jobs[job_id])
         ]
         queue = (*tier, *(job_id for job_id in order if job_id not in tier)) if tier else order
         last = max((at for at, job_id in enumerate(queue) if job_id in own), default=-1)
@@ -338,9 +341,9 @@ def _served_in_vain(order: Sequence[int], seen: Observation, victims: Mapping[in
     return frozenset(vain)
 
 
-def _waits_for_resources(record: SlurmJob) -> bool:
-    """Whether Slurm says that the job is the next to start where it waits, and keeps room for it."""
-    return record.reason == "Resources"
+def _may_be_next(record: SlurmJob) -> bool:
+    """Whether the job may be the next to start where it waits: Slurm says so, or has not looked at it yet."""
+    return record.reason == "Resources" or is_untested(record)
 
 
 def heirs(

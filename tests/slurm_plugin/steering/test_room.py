@@ -103,9 +103,9 @@ def test_a_requeue_waits_while_another_job_is_ahead_by_its_age(
     assert requeues_in_vain(plan, seen, {2: {1}}, factors) == in_vain
 
 
-@pytest.mark.parametrize(("reason", "preemptions"), [("Resources", 0), ("Priority", 1)])
-def test_room_is_kept_for_another_partitions_job_that_slurm_says_is_next(reason: str, preemptions: int) -> None:
-    """It may be of a higher tier, whatever its priority; it is too large to start at once."""
+@pytest.mark.parametrize(("reason", "preemptions"), [("Resources", 0), ("None", 0), ("Priority", 1)])
+def test_room_is_kept_for_another_partitions_job_that_may_be_next(reason: str, preemptions: int) -> None:
+    """It may be of a higher tier, whatever its priority; it is too large to start at once. None: not looked at yet."""
     large = other(natives=(40,), priority=40, partition="fast", gpus=4, gpus_per_node=4, reason=reason)
     assert left(large, time_limit_s=90_000.0) == preemptions
 
