@@ -268,8 +268,10 @@ class Controller:
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
         factors = {change.job_id: change.site_factor for change in steering if isinstance(change, SetSiteFactor)}
-        in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors), factors)
         now_s = seen.snapshot.now_s
+        ready = self._tracker.ready_for(seen.progress, now_s)
+        ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
+        in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
         clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._backfill_interval_s)
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s)
         # One that was cancelled holds its GPUs until it is gone.

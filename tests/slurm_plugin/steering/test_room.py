@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.plan import Plan, Preemption
+from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
@@ -78,6 +79,17 @@ def test_only_the_same_owners_job_that_came_first_and_would_start_takes_over(
     plan, seen = one_gpu_for_job_2(other(**{"time_limit_s": 60.0, **first}), user="alice", time_limit_s=7200.0)
     assert heirs(plan, seen, {2: {1}}, {2}, {}) == {2: heir}
     assert heirs(plan, seen, {2: {1}}, set(), {}) == {}
+
+
+@pytest.mark.parametrize(("ready", "in_vain"), [({}, set()), ({2: {1}}, {2})])
+def test_a_requeue_does_not_count_on_what_others_that_were_asked_have_not_left_yet(
+    ready: dict[int, set[int]], in_vain: set[int]
+) -> None:
+    """Job 9 was asked to go, too; as long as it has not, the first in the queue takes all that job 1 leaves."""
+    plan, seen = one_gpu_for_job_2(other())
+    jobs = [replace(job, yielding=job.job_id in (1, 9)) for job in seen.snapshot.jobs]
+    seen = replace(seen, snapshot=Snapshot.of(seen.snapshot.now_s, seen.snapshot.nodes, jobs))
+    assert requeues_in_vain(plan, seen, {2: {1}}, {}, ready) == in_vain
 
 
 def other(job_id: int = 3, **fields: Any) -> SlurmJob:
