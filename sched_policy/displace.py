@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, takewhile
 
+import numpy as np
 from msgspec import Struct
 
 from sched_policy.model import GpuRequest, Job, JobState
 from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
-from sched_policy.snapshot import Nodes, Snapshot
+from sched_policy.snapshot import Floats, Nodes, Snapshot
 
 _FAVOUR = 1.5
 """The owner of a job has this many times the fair-share figure of those who make room for it in another scope."""
@@ -60,7 +61,7 @@ class Displace(Struct, frozen=True):
         value = ranking.value_of
         sharing = _sharing(snapshot)
         victims = _Victims(
-            (job for job in snapshot.running if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing),
+            [job for job in snapshot.running if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing],
             value,
             self.margin,
             snapshot.nodes,
@@ -76,10 +77,12 @@ class Displace(Struct, frozen=True):
         # Scores at which nobody made room for such a job: nobody does for a lower one, until what is free changes.
         hopeless: dict[tuple[object, ...], float] = {}
         for job, tasks in blocked:
-            ahead.add(job)
             worth = value[job.job_id]
             kind = job.scope, job.request, job.partition, job.lane, job.fair_share
-            if not job.may_displace or 0.0 <= worth < least[job.scope] or worth <= hopeless.get(kind, -float("inf")):
+            if worth <= hopeless.get(kind, -float("inf")):
+                continue  # somebody of this kind is ahead already
+            ahead.add(job)
+            if not job.may_displace or 0.0 <= worth < least[job.scope]:
                 continue
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
@@ -115,6 +118,9 @@ class Displace(Struct, frozen=True):
 
 def _sharing(snapshot: Snapshot) -> set[int]:
     """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
+    held = [(share.node, index) for job in snapshot.running for share in job.allocation for index in share.indices]
+    if len(set(held)) == len(held):
+        return set()
     first: dict[tuple[str, int], int] = {}
     sharing: set[int] = set()
     for job in snapshot.running:
@@ -154,12 +160,14 @@ class _Ahead:
 class _Victims:
     """The jobs that may make room, by scope and queue, so that each blocked job looks only at those it may ask."""
 
-    def __init__(self, jobs: Iterable[Job], value: Mapping[int, float], margin: float, nodes: Nodes) -> None:
+    def __init__(self, jobs: Sequence[Job], value: Mapping[int, float], margin: float, nodes: Nodes) -> None:
+        """`jobs` in order of (submit time, job id)."""
         self._value = value
         self._margin = margin
         self._nodes = nodes
         self._worst_first: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
-        for job in sorted(jobs, key=lambda job: (value[job.job_id], -job.submit_s, -job.job_id)):
+        best_first = sorted(jobs, key=lambda job: -value[job.job_id])
+        for job in reversed(best_first):
             self._worst_first[job.scope, job.queue].append(job)
         self._left = sum(map(len, self._worst_first.values()))
         self._asked: set[int] = set()
@@ -220,9 +228,12 @@ class _Victims:
     def _by_favour(self) -> Mapping[tuple[str, str], Sequence[Job]]:
         """By queue and lane those of known fair share, the least favoured owners first, of those the youngest job."""
         if self._favour is None:
-            known = (job for jobs in self._worst_first.values() for job in jobs if job.fair_share is not None)
+            known = [job for jobs in self._worst_first.values() for job in jobs if job.fair_share is not None]
+            started_s = np.array([job.start_s or 0.0 for job in known])
+            favour: Floats = np.array([job.fair_share for job in known], dtype=np.float64)
+            in_order = np.lexsort((np.array([job.job_id for job in known]), -started_s, favour))
             self._favour = defaultdict(list)
-            for job in sorted(known, key=lambda job: (job.fair_share, -(job.start_s or 0.0), job.job_id)):
+            for job in map(known.__getitem__, in_order.tolist()):
                 self._favour[job.queue, job.lane].append(job)
         return self._favour
 

@@ -66,8 +66,8 @@ class Consolidate(Struct, frozen=True):
         return smallest_scores(request, free, lambda _taken: free, -free)
 
 
-NodeScore = Callable[[Ints], Floats | Ints]
-"""Scores of all nodes, given how many GPUs the task would take on each; both of shape (N,)."""
+NodeScore = Callable[[Ints | int], Floats | Ints]
+"""Scores of all nodes, shape (N,), given how many GPUs the task would take on each: as many numbers, or one for all."""
 
 
 def smallest_scores(
@@ -86,14 +86,14 @@ def smallest_scores(
     if request.total <= 0:
         return None
     if request.per_node is not None:
-        best = _in_order(available >= request.per_node, score(np.full_like(available, request.per_node)))
+        best = _in_order(available >= request.per_node, score(request.per_node))
         if best.size < request.nodes:
             return None
         return tuple((node, request.per_node) for node in best[: request.nodes].tolist())
     if request.nodes <= 1:
         whole = np.flatnonzero(available >= request.total)
         if whole.size:
-            scores = score(np.full_like(available, request.total))[whole]
+            scores = score(request.total)[whole]
             return ((int(whole[np.argmin(scores)]), request.total),)
     return _filled(request, available, _in_order(available > 0, score(available) if filling is None else filling))
 
@@ -136,7 +136,7 @@ class Balanced(Struct, frozen=True):
         available = enough_memory(request, room)
         scores = (room.tasks - available) / np.maximum(room.nodes.gpus, 1)
 
-        def score(_taken: Ints) -> Floats:
+        def score(_taken: Ints | int) -> Floats:
             return scores
 
         return smallest_scores(request, available, score)
@@ -167,7 +167,7 @@ class Simple(Struct, frozen=True):
         asked_mib = request.gpu_memory_mib
         memory_mib = np.where(room.nodes.gpu_memory_mib > 0, room.nodes.gpu_memory_mib, asked_mib)
 
-        def score(taken: Ints) -> Floats:
+        def score(taken: Ints | int) -> Floats:
             spare_mib = available * memory_mib - asked_mib * taken
             return self.gpu_weight * (available - taken) + self.memory_weight * spare_mib
 

@@ -79,10 +79,13 @@ class FreeGpus:
         self._present = present
         self._tasks = tasks
         self._nodes = nodes
+        self._may_go: dict[str, Ints] = {}
 
     def copy(self) -> FreeGpus:
         """Another one to try things out on."""
-        return FreeGpus(self._free.copy(), self._tasks, self._nodes, self._present)
+        other = FreeGpus(self._free.copy(), self._tasks, self._nodes, self._present)
+        other._may_go = self._may_go  # by partition, and the same for both
+        return other
 
     def release(self, allocation: Iterable[NodeGpus]) -> None:
         """Count what a job holds as free; nodes that are unknown are left out."""
@@ -103,9 +106,9 @@ class FreeGpus:
 
     def find(self, request: GpuRequest, partition: str, place: Place) -> Indexed | None:
         """Where the request fits on nodes of its partition, None if it does not."""
-        return place.place(
-            request, Room(self._free * (self._nodes.usable(partition) & self._present), self._tasks, self._nodes)
-        )
+        if partition not in self._may_go:
+            self._may_go[partition] = (self._nodes.usable(partition) & self._present).astype(np.int64)
+        return place.place(request, Room(self._free * self._may_go[partition], self._tasks, self._nodes))
 
     def find_instead(
         self, allocation: Iterable[NodeGpus], requests: Iterable[GpuRequest], partition: str, place: Place

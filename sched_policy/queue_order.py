@@ -40,7 +40,7 @@ def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:
     if all(not job.scope and not job.peers and not job.is_overdue for job in snapshot.jobs):
         return ranking
     rows = ranking.rows
-    is_waiting = np.array([job.state is JobState.PENDING for job in snapshot.jobs], dtype=np.bool_)[rows]
+    is_waiting = ~snapshot.columns.holds[rows]
     arranged = rows.copy()
     arranged[is_waiting] = places(rows[is_waiting], snapshot)
     others = rows[~is_waiting]

@@ -222,7 +222,13 @@ class VirtualSlurm:
 
     def capabilities(self) -> Capabilities:
         """Those of 24.11, as far as the daemon asks."""
-        return Capabilities(SlurmVersion(24, 11, 5), {"PriorityType": "priority/multifactor"})
+        period_s = round(self.times.calc_s)
+        settings = {
+            "PriorityType": "priority/multifactor",
+            "PriorityCalcPeriod": f"{period_s // 60:02d}:{period_s % 60:02d}",
+            "SchedulerParameters": f"bf_interval={self.times.schedule_s:.0f}",
+        }
+        return Capabilities(SlurmVersion(24, 11, 5), settings)
 
     def look(self) -> ClusterRecords:
         """Nodes and jobs."""

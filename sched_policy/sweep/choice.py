@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from statistics import median
 
+import numpy as np
 from msgspec import Struct
 
 from sched_policy.model import Direction, Job, JobState
@@ -83,7 +84,8 @@ class Sweeps(Struct, frozen=True):
     def choose(self, snapshot: Snapshot) -> Choice:
         """Decide about all sweeps of the snapshot, in each scope by itself."""
         by_scope: defaultdict[str, dict[SweepKey, list[Job]]] = defaultdict(dict)
-        members = _members(job for job in snapshot.jobs if job.holds_gpus or job.eligible)
+        able = np.flatnonzero(snapshot.columns.holds | snapshot.columns.waits)
+        members = _members(map(snapshot.jobs.__getitem__, able.tolist()))
         for key, own in members.items():
             by_scope[key[1]][key] = own
         if not members:
@@ -91,7 +93,7 @@ class Sweeps(Struct, frozen=True):
         site = _Site.of(snapshot)
         choices = [self._of_scope(by_scope[scope], site) for scope in sorted(by_scope)]
         _DECISIONS.forget_all_but(members)
-        _REPORTS.forget_all_but(job.points for job in (*snapshot.jobs, *snapshot.ended))
+        _REPORTS.forget_all_but(job.points for job in chain(*members.values(), snapshot.ended))
         wishes = {job_id: wish for choice in choices for job_id, wish in choice.wishes.items()}
         return Choice(
             wishes,
@@ -344,10 +346,15 @@ def _making_room(
 
     Only for a job that is known to start then (`Job.may_displace`).
     """
-    gaining = [job for job in first if not job.holds_gpus and job.may_displace]
-    lacking = sum(job.request.total for job in gaining) - max(0, free)
-    for job, verdict in reversed(later):
-        if lacking > 0 and job.job_id in able:
-            reason = f"others of its owner's sweeps go first; {verdict.reason}"
-            yield Preemption(job.job_id, reason, gaining[0].job_id)
-            lacking -= job.request.total
+    victims = ((job, verdict) for job, verdict in reversed(later) if job.job_id in able)
+    left = max(0, free)
+    for gaining in first:
+        if gaining.holds_gpus or not gaining.may_displace:
+            continue
+        while left < gaining.request.total:
+            if (found := next(victims, None)) is None:
+                return
+            job, verdict = found
+            yield Preemption(job.job_id, f"others of its owner's sweeps go first; {verdict.reason}", gaining.job_id)
+            left += job.request.total
+        left -= gaining.request.total

@@ -5,11 +5,14 @@ Everything that differs between Slurm 22.05 and 26.05 and that explsched acts on
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Self
 
 from msgspec import Struct
+
+from slurm_plugin.client.parse import duration_s
 
 
 class SlurmVersion(Struct, frozen=True, order=True):
@@ -166,6 +169,19 @@ class Capabilities(Struct, frozen=True):
     def backfill_yields_after_s(self) -> float:
         """How long a backfill cycle works until it lets go of its locks for a while. Default: slurm.conf(5)."""
         return self._number("SchedulerParameters", "bf_yield_interval", 2_000_000) / 1e6
+
+    @property
+    def backfill_interval_s(self) -> float:
+        """How long after a backfill cycle the next one begins. Default: slurm.conf(5)."""
+        return float(self._number("SchedulerParameters", "bf_interval", 30))
+
+    @property
+    def priority_period_s(self) -> float:
+        """How often the priorities of all waiting jobs are computed anew; infinity where that is not told."""
+        try:
+            return duration_s(self.settings.get("PriorityCalcPeriod", "")) or math.inf
+        except ValueError:
+            return math.inf
 
     @property
     def defers(self) -> bool:

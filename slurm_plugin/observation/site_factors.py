@@ -196,7 +196,7 @@ class LentPlaces:
             if job is None or (swap.beneficiary is not None and (other is None or other.state == "CANCELLED")):
                 continue  # who does not run in its stead has cleared no place for it
             if job.state == "PENDING" and job.natives and (other is None or other.state != "PENDING"):
-                settled[job_id] = swap.priority - job.priority_with(0)
+                settled[job_id] = max(0, swap.priority - job.priority_with(0))
             else:
                 swaps[job_id] = swap
         began = self._notes.began | {job_id: at for job_id, at in self._waited.items() if job_id not in waiting}
@@ -246,8 +246,8 @@ class LentPlaces:
         swaps = dict(self._notes.swaps)
         for job_id in (one.job_id for one in changes if isinstance(one, RequeueJob) and one.job_id in records):
             other = beneficiaries.get(job_id)
-            cleared = self._notes.began.get(job_id) if other is None else stands.get(other)
-            if cleared is not None and (other is None or _kind(records[job_id]) == _kind(records[other])):
+            cleared = _cleared(records[job_id], records.get(other or 0), self._notes.began.get(job_id), stands)
+            if cleared is not None:
                 swaps[job_id] = _Swap(other, cleared)
         self._notes = replace(self._notes, loans=loans, swaps=swaps)
 
@@ -257,6 +257,22 @@ class LentPlaces:
             self._saved = self._notes
 
 
+def _cleared(job: SlurmJob, other: SlurmJob | None, began: int | None, stands: Mapping[int, int]) -> int | None:
+    """The priority of the place that a job which makes room has cleared; None where there is none for it.
+
+    `other` is the job that runs in its stead, `began` the priority from which it had started. Of another kind the other
+    one's place may be higher than any that the job could have: it waits no higher then than where it had started.
+    """
+    if other is None:
+        return began
+    place = stands.get(other.job_id)
+    if place is None or (job.user, job.account) != (other.user, other.account):
+        return None
+    if _kind(job) == _kind(other):
+        return place
+    return None if began is None else min(place, began)
+
+
 def _kind(job: SlurmJob) -> tuple[object, ...]:
     """What two jobs have in common that may exchange their places, also where one runs and has no priority any more."""
-    return job.user, job.account, job.partition, job.qos, job.nice
+    return job.partition, job.qos, job.nice

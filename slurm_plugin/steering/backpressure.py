@@ -1,4 +1,4 @@
-"""What is better changed between two cycles of Slurm's backfill.
+"""What is better changed between two cycles of Slurm's backfill, and what not just before it computes all priorities.
 
 A cycle that lasts longer than bf_yield_interval lets go of its locks now and then. It takes each job's priority when it
 begins and writes it back when it comes to the job, so a site factor that was written meanwhile is not in force, and
@@ -10,6 +10,7 @@ Cycles that are shorter hold the locks throughout, and nothing has to wait.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -108,3 +109,39 @@ class BackfillGap:
                 return False
             self._pause(_LOOK_EVERY_S)
             waited_s += _LOOK_EVERY_S
+
+
+class Recalculations:
+    """When Slurm computes the priorities of all jobs anew (PriorityCalcPeriod), learnt from what changes all at once.
+
+    Fair share may then put others first: GPUs for which somebody has made room just before would be given out just
+    after it, in an order that nobody has seen. So room is rather made a little later.
+    """
+
+    def __init__(self) -> None:
+        self._waited: dict[int, SlurmJob] = {}
+        self._looked_s = -math.inf
+        self._latest_s: tuple[float, float] | None = None
+
+    def note(self, jobs: Iterable[SlurmJob], now_s: float) -> None:
+        """Compare with the last look. The fair share of a job changes at no other time, nor do most natives at once."""
+        waiting = {job.job_id: job for job in jobs if job.state == "PENDING" and job.natives}
+        both = [(job, self._waited[job_id]) for job_id, job in waiting.items() if job_id in self._waited]
+        alike = [(job, before) for job, before in both if job.site_factor == before.site_factor]
+        others = sum(job.natives != before.natives for job, before in alike)
+        if 2 * others > len(alike) or any(job.fair_share != before.fair_share for job, before in both):
+            self._latest_s = self._looked_s, now_s
+        self._waited, self._looked_s = waiting, now_s
+
+    def clear_from_s(self, now_s: float, period_s: float, cycle_s: float) -> float:
+        """From when on what comes free is given out in the present order, `cycle_s` later at most; mostly `now_s`.
+
+        Nothing is put off where the moment is not known, or so little that there would hardly be another time.
+        """
+        if self._latest_s is None:
+            return now_s
+        first_s, last_s = self._latest_s
+        if 2 * (last_s - first_s + cycle_s) > period_s:
+            return now_s
+        ahead_s = max(1, math.ceil((now_s - last_s) / period_s)) * period_s
+        return last_s + ahead_s if first_s + ahead_s <= now_s + cycle_s else now_s

@@ -39,7 +39,7 @@ from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
-from slurm_plugin.steering.backpressure import BackfillGap, most_written, split
+from slurm_plugin.steering.backpressure import BackfillGap, Recalculations, most_written, split
 from slurm_plugin.steering.grouping import (
     LiveGroup,
     live_groups,
@@ -87,7 +87,9 @@ class Controller:
         self._uids: dict[int, int] = {}
         self._sweep_record = SweepRecord(config.progress.spool)
         self._gap = BackfillGap(client.load)
+        self._recalculations = Recalculations()
         self._yields_after_s = 0.0
+        self._priority_period_s = self._backfill_interval_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._lent_places = LentPlaces(_lent_places_file(config))
         self._run_times: LearntRunTimes | None = None
@@ -122,6 +124,7 @@ class Controller:
         found = replace(found, jobs=self._hidden_reasons.restored(found.jobs, now_s))
         limits = self._limits = self._limits or self._probe(found.nodes)
         self._adopt(found.jobs, now_s)
+        self._recalculations.note(found.jobs, now_s)
         leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         others = self._own_factors.others(found.jobs)
         self._lent_places.take_in({job.job_id: job for job in found.jobs})
@@ -245,6 +248,7 @@ class Controller:
         absent = [capability.name for capability, there in found if not there]
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
         self._yields_after_s = found.backfill_yields_after_s
+        self._priority_period_s, self._backfill_interval_s = found.priority_period_s, found.backfill_interval_s
         limits = SteeringLimits.of(self._config)
         most = most_written(found.rate_limit(), self._config.interval_s, limits.order.max_per_pass)
         widest = 1 if found.has_topology else limits.widest_lease
@@ -267,8 +271,12 @@ class Controller:
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
         asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
         factors = {change.job_id: change.site_factor for change in steering if isinstance(change, SetSiteFactor)}
-        in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors), factors)
-        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, seen.snapshot.now_s, in_vain)
+        now_s = seen.snapshot.now_s
+        ready = self._tracker.ready_for(seen.progress, now_s)
+        ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
+        in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
+        clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._backfill_interval_s)
+        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s)
         # One that was cancelled holds its GPUs until it is gone.
         stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)
         return (*steps, *(CancelJob(stop.job_id) for stop in stops))

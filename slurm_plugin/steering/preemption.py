@@ -26,7 +26,7 @@ from slurm_plugin.observation.memory import NotesFile
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
-from slurm_plugin.observation.standing import may_start
+from slurm_plugin.observation.standing import is_untested, may_start
 
 _LOOKED_AT = 500
 """Waiting jobs of which it is worked out whether backfill would start them: as many as Slurm's looks at by default."""
@@ -36,6 +36,7 @@ _YOUNG_S = 60.0
 than this, and a job that was let go need not save again if it is asked again."""
 
 _NOBODY: Mapping[int, int | None] = MappingProxyType({})
+_NOBODY_GOES: Mapping[int, AbstractSet[int]] = MappingProxyType({})
 
 
 class _Underway(Struct, frozen=True):
@@ -68,6 +69,7 @@ class PreemptionTracker:
         self._written = dict(self._underway)
         self._let_go: dict[int, _Underway] = {}
         self._begun_s: deque[float] = deque()
+        self._clear_from_s = 0.0
         self._remembers = False
         self._served_s: dict[int, float] = {}
 
@@ -78,8 +80,12 @@ class PreemptionTracker:
 
     def is_any_ready(self, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         """Whether a job that was signalled may be requeued now: it has saved, or its grace period is over."""
-        asked = ((job_id, step) for job_id, step in self._underway.items() if not step.noted)
-        return any(self._is_ready(step, progress.get(job_id, JobProgress()), now_s) for job_id, step in asked)
+        return any(not self._underway[job_id].noted for job_id in self._ready(progress, now_s))
+
+    def ready_for(self, progress: Mapping[int, JobProgress], now_s: float) -> Mapping[int, AbstractSet[int]]:
+        """Those of `victims` that would be requeued now."""
+        ready = frozenset(self._ready(progress, now_s))
+        return {job_id: going for job_id, going in self.victims.items() if going <= ready}
 
     @property
     def victims(self) -> Mapping[int, AbstractSet[int]]:
@@ -112,12 +118,15 @@ class PreemptionTracker:
         records: Mapping[int, PreemptionRecord],
         now_s: float,
         in_vain: Mapping[int, int | None] = _NOBODY,
+        clear_from_s: float = 0.0,
     ) -> tuple[Change, ...]:
         """The next step of each preemption: requeues of jobs that are ready, signals to new ones.
 
-        `in_vain` are beneficiaries that would not start now if their victims went, each with who would in its place.
+        Nobody is requeued for another before `clear_from_s` (`backpressure.Recalculations`). `in_vain` are
+        beneficiaries that would not start now if their victims went, each with who would in its place.
         A job that is let go and asked again soon has been signalled already, and may have saved.
         """
+        self._clear_from_s = clear_from_s
         self._remember(records.values(), now_s)
         self._take_up_again(preemptions, jobs, progress, now_s)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
@@ -138,15 +147,17 @@ class PreemptionTracker:
                 not _still_waits(jobs.get(step.beneficiary)) or (not step.noted and step.beneficiary in in_vain)
             ):
                 self._let_go[job_id] = self._underway.pop(job_id)  # nobody would gain; the job has saved, and goes on
-            elif self._is_ready(step, reported, now_s):
-                if not step.noted:
-                    record = records.get(job_id, PreemptionRecord(job.submit_s))
-                    cost = replace(interruption(job, reported, step.reason, now_s), beneficiary=step.beneficiary)
-                    changes.append(SetAdminComment(job_id, record.plus(cost).text()))
-                    self._underway[job_id] = replace(step, noted=True)
-                    if step.beneficiary is not None:
-                        self._served_s[step.beneficiary] = now_s
-                changes.append(RequeueJob(job_id))  # stays underway until it is seen to have left
+        for job_id in self._ready(progress, now_s):
+            step, job = self._underway[job_id], jobs[job_id]
+            if not step.noted:
+                record = records.get(job_id, PreemptionRecord(job.submit_s))
+                reported = progress.get(job_id, JobProgress())
+                cost = replace(interruption(job, reported, step.reason, now_s), beneficiary=step.beneficiary)
+                changes.append(SetAdminComment(job_id, record.plus(cost).text()))
+                self._underway[job_id] = replace(step, noted=True)
+                if step.beneficiary is not None:
+                    self._served_s[step.beneficiary] = now_s
+            changes.append(RequeueJob(job_id))  # stays underway until it is seen to have left
         for preemption in preemptions:
             job = jobs[preemption.job_id]
             if job.job_id in self._underway or not self._within_budget(now_s):
@@ -202,8 +213,17 @@ class PreemptionTracker:
             self._begun_s.extend(sorted(time_s for time_s in times_s if time_s > now_s - HOUR_S))
             self._remembers = True
 
-    def _is_ready(self, step: _Underway, progress: JobProgress, now_s: float) -> bool:
-        return _has_saved(step, progress) or now_s - step.signalled_s >= self._budget.grace_s
+    def _ready(self, progress: Mapping[int, JobProgress], now_s: float) -> tuple[int, ...]:
+        """Who may be requeued. Those for one job go together: what came free by and by others would take by and by."""
+        late = [job_id for job_id, step in self._underway.items() if not self._is_ready(job_id, step, progress, now_s)]
+        awaited = {self._underway[job_id].beneficiary for job_id in late} - {None}
+        asked = ((job_id, step) for job_id, step in self._underway.items() if job_id not in late)
+        return tuple(job_id for job_id, step in asked if step.noted or step.beneficiary not in awaited)
+
+    def _is_ready(self, job_id: int, step: _Underway, progress: Mapping[int, JobProgress], now_s: float) -> bool:
+        is_clear = step.beneficiary is None or step.noted or now_s >= self._clear_from_s
+        has_saved = _has_saved(step, progress.get(job_id, JobProgress()))
+        return is_clear and (has_saved or now_s - step.signalled_s >= self._budget.grace_s)
 
     def _within_budget(self, now_s: float) -> bool:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
@@ -264,15 +284,21 @@ def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
     for preemption in plan.preemptions:
         if preemption.beneficiary is not None:
             victims[preemption.beneficiary].add(preemption.job_id)
-    vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims)
+    vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims, _asked(seen))
     kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
     return replace(plan, preemptions=kept) if vain else plan
 
 
 def requeues_in_vain(
-    plan: Plan, seen: Observation, victims: Mapping[int, AbstractSet[int]], factors: Mapping[int, int]
+    plan: Plan,
+    seen: Observation,
+    victims: Mapping[int, AbstractSet[int]],
+    factors: Mapping[int, int],
+    ready: Mapping[int, AbstractSet[int]] = _NOBODY_GOES,
 ) -> frozenset[int]:
     """Those beneficiaries that would not start if their victims went now. `factors` are the pass's new site factors.
+
+    `ready` are those whose victims do go now. They must start also if all others that were asked to go are still there.
 
     Slurm computes the age of a job that is written at once, those of the others each `PriorityCalcPeriod`. Until then
     two jobs that are near each other may stand in another order than the one that was written, and whoever is ahead in
@@ -281,7 +307,18 @@ def requeues_in_vain(
     if not victims:
         return frozenset()
     ideal, in_force = on_places(plan, seen.snapshot), _in_force(seen, factors)
-    return _served_in_vain(ideal, seen, victims) | _served_in_vain(in_force, seen, victims)
+    asked = _asked(seen)
+    vain = _served_in_vain(ideal, seen, victims, asked) | _served_in_vain(in_force, seen, victims, asked)
+    gone = asked & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
+    alone = {job_id: going for job_id, going in ready.items() if job_id not in vain and gone | going != asked}
+    for job_id, going in alone.items():
+        vain |= _served_in_vain(in_force, seen, {job_id: going}, gone)
+    return vain
+
+
+def _asked(seen: Observation) -> frozenset[int]:
+    """Running jobs that have been asked to make room."""
+    return frozenset(job.job_id for job in seen.snapshot.running if job.yielding)
 
 
 def _in_force(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...]:
@@ -296,21 +333,22 @@ def _in_force(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(job.job_id for job in sorted(waiting, key=rank))
 
 
-def _served_in_vain(order: Sequence[int], seen: Observation, victims: Mapping[int, AbstractSet[int]]) -> frozenset[int]:
-    """Those beneficiaries that would not start if their victims went and Slurm looked at the jobs in this order.
+def _served_in_vain(
+    order: Sequence[int], seen: Observation, victims: Mapping[int, AbstractSet[int]], leaving: frozenset[int]
+) -> frozenset[int]:
+    """Those beneficiaries that would not start if their victims and `leaving` went and Slurm took this order.
 
     A plan weighs only the jobs that are modelled. But Slurm gives what comes free to whoever stands first in its queue:
     to a component of a heterogeneous job, to a job of a partition that we do not steer, or to one that was submitted
     since the victims were asked to save. Or it keeps it for a larger job ahead, whose start must not be delayed. CPUs
     or memory may lack, too.
     """
-    yielding = {job.job_id for job in seen.snapshot.running if job.yielding}
     place = {job_id: at for at, job_id in enumerate(order)}
     waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
     vain = set()
     for job_id, going in victims.items():
         record = seen.jobs[job_id]
-        room = _room(seen, yielding | going)
+        room = _room(seen, leaving | going)
         # Partitions may have tiers, which come before all priorities: of other partitions' jobs any may be first.
         first = [
             other
@@ -323,24 +361,22 @@ def _served_in_vain(order: Sequence[int], seen: Observation, victims: Mapping[in
             vain.add(job_id)
     for partition in {seen.jobs[job_id].partition for job_id in victims}:
         own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}
-        # Where Slurm says that another partition's job waits for resources, that may be of a higher tier.
+        # Another partition may be of a higher tier.
         tier = [
-            job_id
-            for job_id in order
-            if _waits_for_resources(seen.jobs[job_id]) and seen.jobs[job_id].partition != partition
+            job_id for job_id in order if seen.jobs[job_id].partition != partition and _may_be_next(seen.jobs[job_id])
         ]
         queue = (*tier, *(job_id for job_id in order if job_id not in tier)) if tier else order
         last = max((at for at, job_id in enumerate(queue) if job_id in own), default=-1)
         looked_at = queue[: min(last + 1, _LOOKED_AT)]
         vain |= own.intersection(looked_at) - started_once_gone(
-            seen.snapshot, looked_at, yielding.union(*(victims[job_id] for job_id in own))
+            seen.snapshot, looked_at, leaving.union(*(victims[job_id] for job_id in own))
         )
     return frozenset(vain)
 
 
-def _waits_for_resources(record: SlurmJob) -> bool:
-    """Whether Slurm says that the job is the next to start where it waits, and keeps room for it."""
-    return record.reason == "Resources"
+def _may_be_next(record: SlurmJob) -> bool:
+    """Whether the job may be the next to start where it waits: Slurm says so, or has not looked at it yet."""
+    return record.reason == "Resources" or is_untested(record)
 
 
 def heirs(

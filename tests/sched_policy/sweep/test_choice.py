@@ -167,6 +167,14 @@ def test_room_is_made_only_for_jobs_that_would_start_then_and_in_one_scope(
     assert bool([p for p in plan.preemptions if p.beneficiary in range(20, 24)]) is makes_room
 
 
+def test_each_victim_is_named_with_the_job_that_its_gpus_are_for() -> None:
+    """Whether that one would start is looked at before a victim goes: nobody goes in the name of another."""
+    of_ada = {"exploration": consent(), "total_steps": 54, "user": "ada"}
+    held = [running(i, "n1", **of_ada, points=reports(0.1 * i, 20), ran_s=3000.0) for i in range(1, 5)]
+    plan = checked_plan(POLICY, snapshot(*held, *(member(i, user="bob") for i in range(20, 24)), on=nodes(1)))
+    assert sorted(str(p.beneficiary) for p in plan.preemptions) == ["20", "21"]
+
+
 class Watching:
     """A strategy that notes what it is asked."""
 

@@ -219,6 +219,34 @@ def test_a_place_that_is_no_peers_or_was_given_up_is_not_inherited(change: dict[
     assert used(places, [consenting(waiting(1, 100, restarts=1)), replace(running(other), **change)]) == {}
 
 
+@pytest.mark.parametrize(("native", "waits_at"), [(700, 700), (5000, 900)])
+@pytest.mark.parametrize("change", [{"partition": "long"}, {"qos": "high"}, {"nice": 7}])
+def test_for_a_job_of_another_kind_it_waits_no_higher_than_it_stood_itself(
+    change: dict[str, Any], native: int, waits_at: int
+) -> None:
+    """Without a place its owner would pay for the preemption with the age that the job had when it started."""
+    places, other = LentPlaces(), waiting(2, native, **change)
+    a_pass(places, [consenting(waiting(1, 900)), other], [1, 2])
+    a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1])
+    a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1], requeued={1: 2})
+    back = consenting(waiting(1, 100, restarts=1))
+    assert used(places, [back, running(other)]) == {1: waits_at - 100}
+
+
+def test_another_users_job_leaves_no_place() -> None:
+    places, other = LentPlaces(), waiting(2, 700, user="bob")
+    a_pass(places, [consenting(waiting(1, 900)), other], [1, 2])
+    a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1], requeued={1: 2})
+    assert used(places, [consenting(waiting(1, 100, restarts=1)), running(other)]) == {}
+
+
+def test_who_makes_room_stands_no_lower_than_slurm_puts_it() -> None:
+    places, other = LentPlaces(), waiting(2, 50, nice=7)
+    a_pass(places, [consenting(waiting(1, 900)), other], [1, 2])
+    a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1], requeued={1: 2})
+    assert used(places, [consenting(waiting(1, 100, restarts=1)), running(other)]) == {}
+
+
 def test_a_job_that_its_owner_requeues_begins_anew_as_with_slurm() -> None:
     places = LentPlaces()
     a_pass(places, [consenting(waiting(1, 900))], [1])

@@ -1,4 +1,4 @@
-"""Leases, and site factors that are written again, wait for the gap between two backfill cycles: not for ever."""
+"""Leases and factors that are written again wait for a gap between backfill cycles, requeues for new priorities."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sched_policy.plan import Plan, Score
+from sched_policy.plan import Plan, Preemption, Score
 from slurm_plugin.client.changes import AttachReservation, Change, CreateReservation, RequeueJob, SetSiteFactor
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.steering.backpressure import MOST_PUT_OFF, BackfillGap, split
+from slurm_plugin.steering.backpressure import MOST_PUT_OFF, BackfillGap, Recalculations, split
 from tests.slurm_kit import FakeSlurm, record
 from tests.slurm_plugin.steering.test_controller import NOW_S, asking, controller
 
@@ -104,3 +104,46 @@ def test_a_pass_writes_again_what_is_not_in_force_only_in_the_gap(
     loads.loads = [IDLE]
     daemon.reconcile(NOW_S)
     assert slurm.applied == [(SetSiteFactor(1, factor),)]
+
+
+PERIOD_S, CYCLE_S = 300.0, 30.0
+
+
+def looked(*looks: tuple[float, tuple[int, ...], int | None]) -> Recalculations:
+    """After looks at three jobs: (moment, their natives, their fair share)."""
+    found = Recalculations()
+    for now_s, natives, fair_share in looks:
+        jobs = (record(job_id, natives=(native,), fair_share=fair_share) for job_id, native in enumerate(natives, 1))
+        found.note(jobs, now_s)
+    return found
+
+
+def test_the_moment_of_new_priorities_is_learnt_from_most_that_change_at_once() -> None:
+    found = looked((0, (5, 5, 5), None), (15, (5, 5, 5), None), (30, (8, 8, 8), None), (45, (9, 8, 8), None))
+    clear = [found.clear_from_s(now_s, PERIOD_S, CYCLE_S) for now_s in (45, 284, 285, 300, 330, 331, 585)]
+    assert clear == [45, 284, 330, 330, 330, 331, 630]
+
+
+def test_a_changed_fair_share_tells_it_as_well() -> None:
+    found = looked((0, (5, 5, 5), 100), (15, (6, 5, 5), 101))
+    assert found.clear_from_s(290, PERIOD_S, CYCLE_S) == 315
+
+
+def test_a_moment_that_is_not_known_well_puts_nothing_off() -> None:
+    for found in (looked(), looked((0, (5, 5, 5), 7)), looked((0, (5, 5, 5), 7), (140, (8, 8, 8), 8))):
+        assert found.clear_from_s(300, PERIOD_S, CYCLE_S) == 300
+    assert looked((0, (5, 5, 5), 7), (15, (8, 8, 8), 8)).clear_from_s(60, 60.0, CYCLE_S) == 60
+
+
+def test_a_victim_stays_until_slurm_has_computed_priorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A victim that has saved, for a job that others might pass when fair share is computed within the next cycle."""
+    victim = record(5, state="RUNNING", start_s=100.0, node_names=("n1",), gpu_nodes=(("n1", 4),), requeues=True)
+    victim = replace(victim, comment="explsched:checkpoint=USR1")
+    waiting = record(7, reason="Resources", natives=(50,), fair_share=1)
+    slurm = FakeSlurm((victim, waiting), settings={"PriorityCalcPeriod": "00:05:00"})
+    loop = controller(slurm, tmp_path, monkeypatch, Plan(preemptions=(Preemption(5, "why", 7),)))
+    loop.reconcile(NOW_S)
+    slurm.set(7, fair_share=2, natives=(60,))
+    loop.reconcile(NOW_S + 15)  # priorities were computed since the last look
+    assert RequeueJob(5) not in loop.decide(NOW_S + 300).changes
+    assert RequeueJob(5) in loop.decide(NOW_S + 316).changes

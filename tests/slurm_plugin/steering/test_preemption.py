@@ -308,3 +308,37 @@ def test_a_victim_is_left_alone_when_its_beneficiary_would_no_longer_start() -> 
     assert tracker.victims == {7: {5}}
     assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, {7: None}) == ()
     assert (tracker.underway, tracker.victims) == (frozenset(), {})
+
+
+def test_room_for_another_is_made_after_priorities_are_computed_anew() -> None:
+    """Fair share may put somebody else first at that moment, who would get the GPUs."""
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
+    saved = {5: JobProgress(checkpoint_s=5)}
+    tracker.advance((Preemption(5, "", 7),), jobs, {}, {}, 0)
+    assert tracker.advance((), jobs, saved, {}, 10, clear_from_s=30) == ()
+    assert not tracker.is_any_ready(saved, 29)  # the daemon does not wake for it
+    assert RequeueJob(5) in tracker.advance((), jobs, saved, {}, 30, clear_from_s=30)
+
+
+def test_who_makes_room_for_nobody_in_particular_waits_for_no_priorities() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {5: running(5, "n1", exploration=CONSENT)}
+    tracker.advance((Preemption(5, ""),), jobs, {}, {}, 0)
+    assert RequeueJob(5) in tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, clear_from_s=30)
+
+
+def test_victims_of_one_job_go_together_when_the_last_has_saved() -> None:
+    """What the first leaves would be another job's before the last has gone."""
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1", exploration=CONSENT), 7: job(7)}
+    jobs |= {8: running(8, "n2", exploration=CONSENT), 9: job(9)}
+    tracker.advance([Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (8, 9))], jobs, {}, {}, 0)
+    saved = {5: JobProgress(checkpoint_s=5), 8: JobProgress(checkpoint_s=5)}
+    changes = tracker.advance((), jobs, saved, {}, 10)
+    assert [change for change in changes if isinstance(change, RequeueJob)] == [RequeueJob(8)]
+    assert tracker.ready_for(saved, 20) == {}
+    both = saved | {6: JobProgress(checkpoint_s=15)}
+    assert tracker.ready_for(both, 20) == {7: {5, 6}}
+    changes = tracker.advance((), jobs, both, {}, 20)
+    assert {5, 6} <= {change.job_id for change in changes if isinstance(change, RequeueJob)}

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.plan import Plan, Preemption
+from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
@@ -80,6 +81,17 @@ def test_only_the_same_owners_job_that_came_first_and_would_start_takes_over(
     assert heirs(plan, seen, {2: {1}}, set(), {}) == {}
 
 
+@pytest.mark.parametrize(("ready", "in_vain"), [({}, set()), ({2: {1}}, {2})])
+def test_a_requeue_does_not_count_on_what_others_that_were_asked_have_not_left_yet(
+    ready: dict[int, set[int]], in_vain: set[int]
+) -> None:
+    """Job 9 was asked to go, too; as long as it has not, the first in the queue takes all that job 1 leaves."""
+    plan, seen = one_gpu_for_job_2(other())
+    jobs = [replace(job, yielding=job.job_id in (1, 9)) for job in seen.snapshot.jobs]
+    seen = replace(seen, snapshot=Snapshot.of(seen.snapshot.now_s, seen.snapshot.nodes, jobs))
+    assert requeues_in_vain(plan, seen, {2: {1}}, {}, ready) == in_vain
+
+
 def other(job_id: int = 3, **fields: Any) -> SlurmJob:
     base = {"reason": "Resources", "user": "bob", "gpus": 1, "gpus_per_node": 1, "natives": (60,), "priority": 60}
     return record(job_id, **{**base, **fields})
@@ -103,9 +115,9 @@ def test_a_requeue_waits_while_another_job_is_ahead_by_its_age(
     assert requeues_in_vain(plan, seen, {2: {1}}, factors) == in_vain
 
 
-@pytest.mark.parametrize(("reason", "preemptions"), [("Resources", 0), ("Priority", 1)])
-def test_room_is_kept_for_another_partitions_job_that_slurm_says_is_next(reason: str, preemptions: int) -> None:
-    """It may be of a higher tier, whatever its priority; it is too large to start at once."""
+@pytest.mark.parametrize(("reason", "preemptions"), [("Resources", 0), ("None", 0), ("Priority", 1)])
+def test_room_is_kept_for_another_partitions_job_that_may_be_next(reason: str, preemptions: int) -> None:
+    """It may be of a higher tier, whatever its priority; it is too large to start at once. None: not looked at yet."""
     large = other(natives=(40,), priority=40, partition="fast", gpus=4, gpus_per_node=4, reason=reason)
     assert left(large, time_limit_s=90_000.0) == preemptions
 
