@@ -7,6 +7,7 @@ stays on the GPUs of members that run, and is left alone for a quantum. Jobs tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -73,9 +74,9 @@ class Interleave(Struct, frozen=True):
         free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
         for row in movable:
             free.vacate(held.gpus(row))
-        for row in sorted(settled):
+        for row in sorted(settled - self._joinable(snapshot, settled, held)):
             _close(free, held.gpus(row))
-        groups = self._groups(snapshot, ranking, movable, held, free, place)
+        groups = self._groups(snapshot, ranking, movable, settled, held, free, place)
         placed = _place(snapshot, groups, held, free, place)
         shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
         chosen = {row for group in placed for row in group}
@@ -101,11 +102,17 @@ class Interleave(Struct, frozen=True):
         why = "their stages use different resources; they wait for GPUs"
         return [Group(tuple(snapshot.jobs[row].job_id for row in group), why) for group in groups]
 
+    @staticmethod
+    def _joinable(snapshot: Snapshot, settled: set[int], held: GpuMap) -> set[int]:  # noqa: ARG004  a matching takes all
+        """Those of the settled jobs beside whom others may start."""
+        return set()
+
     def _groups(
         self,
         snapshot: Snapshot,
         ranking: Ranking,  # noqa: ARG002  `movable` is in its order
         movable: Sequence[int],
+        settled: set[int],  # noqa: ARG002  nobody joins them
         held: GpuMap,
         free: GpuMap,
         place: Place,
@@ -167,11 +174,29 @@ class InterleaveByWorth(Interleave, frozen=True):
 
     stay: float = 1.5
 
+    @staticmethod
+    def _joinable(snapshot: Snapshot, settled: set[int], held: GpuMap) -> set[int]:
+        """Jobs in their quantum that share: who joins them interrupts nobody."""
+        on: dict[tuple[Gpu, ...], list[int]] = {}
+        for row in settled:
+            on.setdefault(held.gpus(row), []).append(row)
+        holders = Counter(gpu for row in settled for gpu in held.gpus(row))
+        return {
+            row
+            for gpus, rows in on.items()
+            if all(held.open[gpu] and holders[gpu] == len(rows) for gpu in gpus)
+            and len({_shape(snapshot, row) for row in rows}) == 1
+            and _shape(snapshot, rows[0])[2]
+            and not any(snapshot.jobs[row].yielding for row in rows)
+            for row in rows
+        }
+
     def _groups(
         self,
         snapshot: Snapshot,
         ranking: Ranking,
         movable: Sequence[int],
+        settled: set[int],
         held: GpuMap,
         free: GpuMap,
         place: Place,  # noqa: ARG002  groups that do not fit wait
@@ -180,7 +205,8 @@ class InterleaveByWorth(Interleave, frozen=True):
         packer = Packer(self.max_members, self.stay)
         alone = packer.kind(StageProfile(1.0, 0.0, 1.0, 0.0))
         shapes: dict[Shape, list[int]] = {}
-        for row in movable:
+        joinable = self._joinable(snapshot, settled, held)
+        for row in (*movable, *sorted(joinable)):
             shapes.setdefault(_shape(snapshot, row), []).append(row)
         members = list(shapes.values())
         kinds = [
@@ -204,6 +230,7 @@ class InterleaveByWorth(Interleave, frozen=True):
                 theirs,
                 tuple(worth[rows].tolist()),
                 tuple(group for group in _together(rows, held) if held.gpus(rows[group[0]])),
+                frozenset(group for group in _together(rows, held) if rows[group[0]] in joinable),
                 may_share=shares,
             )
             for ((request, _partition, shares), rows), theirs in zip(shapes.items(), kinds, strict=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations_with_replacement
+from math import inf
 
 import numpy as np
 from msgspec import Struct
@@ -43,6 +44,7 @@ class Crowd(Struct, frozen=True):
         kinds: the kind of each job.
         worths: what a second of full speed of each job is worth per GPU, above 0.
         together: groups that run already, as positions in `kinds`: they are kept or given up as a whole.
+        settled: those of `together` that are kept in any case.
         may_share: whether they share GPUs at all.
 
     """
@@ -51,6 +53,7 @@ class Crowd(Struct, frozen=True):
     kinds: tuple[int, ...]
     worths: tuple[float, ...]
     together: tuple[Group, ...] = ()
+    settled: frozenset[Group] = frozenset()
     may_share: bool = True
 
 
@@ -171,7 +174,7 @@ class Packer(Paces):
                 worth, place = max(found)
                 members = (*members, place)
                 queue.remove(place)
-            kept.append((worth * self._stay, members))
+            kept.append((inf if group in crowd.settled else worth * self._stay, members))
         return kept
 
     def _split(self, crowds: Sequence[Crowd], chosen: Sequence[list[Group]], free: int) -> None:

@@ -255,12 +255,6 @@ CLAIMS = (
     ),
     Claim(
         "docs/simulation.md",
-        "live_share_quantum_10.json",
-        "mean JCT is {} times that of ours, makespan {} times",
-        lambda report: [report["jct_ratio"], report["makespan_ratio"]],
-    ),
-    Claim(
-        "docs/simulation.md",
         "run_times.json",
         "under `srsf` is {} s with time limits (the trace has none), {} s with learnt run times and {} s with exact "
         "ones",

@@ -354,6 +354,23 @@ def test_groups_by_worth_let_a_short_job_run_before_a_long_one() -> None:
     assert sorted(started(plan("muri-s", long, short, gpus=1))) == [1, 2]
 
 
+@pytest.mark.parametrize("interrupted", [CONSENT, None])
+def test_groups_by_worth_let_a_job_join_one_that_is_left_alone(interrupted: Exploration | None) -> None:
+    busy = holding(1, "n1", 0, profile=READS, start_s=NOW_S - 1.0, exploration=interrupted)
+    made = plan("explsched-share", busy, job(2, profile=COMPUTES), gpus=1)
+    assert started(made) == {2: (NodeGpus("n1", 1, (0,)),)}
+    assert [group.job_ids for group in made.groups] == [(1, 2)]
+    assert not made.preemptions
+
+
+def test_groups_by_worth_let_nobody_join_a_job_that_it_does_not_suit_or_that_is_about_to_leave() -> None:
+    waiting = job(2, profile=COMPUTES)
+    unlike = holding(1, "n1", 0, profile=COMPUTES, start_s=NOW_S - 1.0)
+    assert not started(plan("explsched-share", unlike, waiting, gpus=1))
+    leaving = holding(1, "n1", 0, profile=READS, start_s=NOW_S - 1.0, yielding=True)
+    assert not started(plan("explsched-share", leaving, waiting, gpus=1))
+
+
 def test_gandiva_packs_where_both_together_get_more_done() -> None:
     suits = holding(1, "n1", 0, profile=COMPUTES), holding(2, "n1", 1, profile=READS)
     assert [group.job_ids for group in plan("gandiva", *suits, job(3, profile=READS)).groups] == [(1, 3)]
