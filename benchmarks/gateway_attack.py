@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -252,27 +252,47 @@ async def smuggling(site: Site, _: int) -> dict[str, float]:
 
 
 async def silent(site: Site, count: int) -> dict[str, float]:
-    """As many connections as were asked for and the limit on open files allows, from a few addresses; for 5 s."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    most = min(count, hard // 2 - 500)
-    links: list[socket.socket] = []
-    try:
-        for number in range(most):
-            link = socket.socket()
-            link.bind((f"127.0.3.{number % _SILENT_ADDRESSES + 1}", 0))
-            link.setblocking(False)  # noqa: FBT003
-            links.append(link)
-            with suppress(BlockingIOError):
-                link.connect(("127.0.0.1", site.port))
+    """Silent connections from a few addresses; how many were made, and how many of them were open after 5 s.
+
+    Each address is a process of its own, since that is whose open files Linux limits. Raises `ClickException` if the
+    limit is too low for that, too.
+    """
+    counts = [len(range(first, count, _SILENT_ADDRESSES)) for first in range(_SILENT_ADDRESSES)]
+    sources = [f"127.0.3.{number + 1}" for number in range(_SILENT_ADDRESSES)]
+    loop = asyncio.get_running_loop()
+    with ProcessPoolExecutor(_SILENT_ADDRESSES, multiprocessing.get_context("spawn")) as pool:
+        asked = zip(sources, counts, strict=True)
+        held = [loop.run_in_executor(pool, _stay_silent, site.port, source, number) for source, number in asked]
+        found = await asyncio.gather(*held)
+    return {
+        "connections": float(sum(made for made, _ in found)),
+        "left_open": float(sum(left for _, left in found)),
+    }
+
+
+def _stay_silent(port: int, source: str, count: int) -> tuple[int, int]:
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files < count + 100:
+        raise click.ClickException(f"{count} connections need a limit of {count + 100} open files, not {most_files}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    with ExitStack() as stack:
+        links = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for number, link in enumerate(links):
+            link.bind((source, 0))
+            link.connect(("127.0.0.1", port))
             if number % 50 == 0:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(5)
-    finally:
-        for link in links:
-            link.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return {"connections": float(len(links))}
+                time.sleep(0.01)
+        time.sleep(5)
+        return len(links), sum(map(_is_open, links))
+
+
+def _is_open(link: socket.socket) -> bool:
+    try:
+        return link.recv(1, socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
 
 
 _LISTENER = """

@@ -1,7 +1,9 @@
 """A key with one thread beside a key with 120: how long its requests take, and how long alone.
 
-Two replicas of eight requests each answer in half a second. The single thread is measured alone, then while 120 threads
-of another key ask without a pause; with the order of `queue_target_s` and with first in, first out.
+Two replicas of eight requests each answer in half a second; 120 threads that ask without a pause fill them seven times
+over. The single thread is measured alone, then beside them: `in_turn` is the gateway with the order of
+`queue_target_s`, `by_class` the gateway without it, where the priority class of HAProxy's queue is left, and `fifo` an
+HAProxy alone, which knows no keys: first in, first out.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
-from benchmarks.gateway.upstream import free_port
+from benchmarks.gateway.upstream import free_port, haproxy
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
 from inference_gateway.model import Endpoint
@@ -24,7 +27,7 @@ _TOKEN_S = 0.02
 _TOKENS = 25
 _REPLICAS, _CONCURRENCY = 2, 8
 _THREADS = 120
-_TARGETS_S = {"in_turn": 2.0, "fifo": 0.0}
+_TARGETS_S = {"in_turn": 2.0, "by_class": 0.0}
 
 
 def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
@@ -40,7 +43,7 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
     )
     figures: dict[str, float] = {}
     with ExitStack() as stack:
-        port, back = (stack.enter_context(free_port()) for _ in range(2))
+        port, back, fifo = (stack.enter_context(free_port()) for _ in range(3))
         argv = [sys.executable, "-m", "inference_gateway.model_server", f"--port={back}"]
         server = subprocess.Popen([*argv, f"--token-ms={1000 * _TOKEN_S}"])
         stack.callback(server.wait)
@@ -53,14 +56,30 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         for service in services:
             for replica in range(_REPLICAS):
                 plane.add(service.name, Endpoint(f"r{replica}", "127.0.0.1", back, _CONCURRENCY))
-        for name, service in zip(_TARGETS_S, services, strict=True):
-            alone, beside, others = asyncio.run(_latencies(port, service.name, rounds * seconds))
-            figures[f"fair_{name}_alone_p99_ms"] = 1000 * _p99(alone)
-            figures[f"fair_{name}_beside_p99_ms"] = 1000 * _p99(beside)
-            figures[f"fair_{name}_ratio"] = _p99(beside) / _p99(alone)
-            figures[f"fair_{name}_requests"] = float(len(beside))
-            figures[f"fair_{name}_others_per_s"] = others / (rounds * seconds)
+        own = directory / "fifo"
+        own.mkdir()
+        replicas = range(_REPLICAS)
+        servers = "".join(f"  server r{index} 127.0.0.1:{back} maxconn {_CONCURRENCY}\n" for index in replicas)
+        frontend = f"frontend f\n  bind 127.0.0.1:{fifo}\n  default_backend b\n"
+        stack.enter_context(haproxy(own, "fifo", f"{frontend}backend b\n  balance leastconn\n{servers}"))
+        arms = [*((name, port) for name in _TARGETS_S), ("fifo", fifo)]
+        for name, address in arms:
+            found = asyncio.run(_latencies(address, name.replace("_", "-"), rounds * seconds))
+            figures[f"fair_{name}_alone_p99_ms"] = 1000 * _p99(found.alone_s)
+            figures[f"fair_{name}_beside_p99_ms"] = 1000 * _p99(found.beside_s)
+            figures[f"fair_{name}_ratio"] = _p99(found.beside_s) / _p99(found.alone_s)
+            figures[f"fair_{name}_requests"] = float(len(found.beside_s))
+            figures[f"fair_{name}_others_per_s"] = found.others_per_s
     return figures
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """How long the single thread's requests took alone and beside the others, and how many of theirs were answered."""
+
+    alone_s: list[float]
+    beside_s: list[float]
+    others_per_s: float
 
 
 def _p99(values: list[float]) -> float:
@@ -68,8 +87,7 @@ def _p99(values: list[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
 
 
-async def _latencies(port: int, service: str, length_s: float) -> tuple[list[float], list[float], int]:
-    """Seconds of the single thread's requests alone and beside the others; how many the others had answered."""
+async def _latencies(port: int, service: str, length_s: float) -> _Found:
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
@@ -85,7 +103,9 @@ async def _latencies(port: int, service: str, length_s: float) -> tuple[list[flo
 
         alone = await ask("one", time.monotonic() + length_s)
         until_s = time.monotonic() + length_s + 2
+        began_s = time.monotonic()
         others = [asyncio.create_task(ask("many", until_s)) for _ in range(_THREADS)]
         await asyncio.sleep(2)  # they wait for each other by then
         beside = await ask("one", until_s)
-        return alone, beside, sum(map(len, await asyncio.gather(*others)))
+        answered = sum(map(len, await asyncio.gather(*others)))
+        return _Found(alone, beside, answered / (time.monotonic() - began_s))

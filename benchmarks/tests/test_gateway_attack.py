@@ -16,4 +16,5 @@ def test_nothing_is_reached() -> None:
     figures = json.loads(done.output)
     assert {name: figures[name] for name in NOTHING} == dict.fromkeys(NOTHING, 0.0)
     assert (figures["keyless_requests"], figures["silent_connections"], figures["stranger_listened"]) == (100, 20, 1)
+    assert figures["silent_left_open"] == 20, "as few of one address stay as long as the time for a request lasts"
     assert figures["smuggling_passed"] > 0, "requests with a good key arrive"
