@@ -43,9 +43,8 @@ constexpr double kRequestUs[] = {10, 20, 30, 40, 60};         // of the server's
 constexpr double kStepUs[] = {5, 15, 40, 100, 250};           // of the training's
 constexpr int kRequestKernels = 60;
 constexpr double kMeanPauseUs = 5000;
-
-// No arm begins later, however many hang, so that what was measured is printed before the plan's limit.
-constexpr double kStartArmsForUs = 300e6, kGetReadyUs = 45e6;
+constexpr double kReadyUs = 60e6, kAfterUs = 30e6;  // for what hangs
+constexpr double kAllUs = 300e6;                    // later no arm begins, so that what was measured is told
 
 constexpr std::size_t kMostStamps = std::size_t{1} << 20;  // later kernels note nothing
 
@@ -320,7 +319,7 @@ class Arms {
     }
 
     std::string run(const std::vector<Side>& sides, const Variables& common, Child* to_kill = nullptr) {
-        if (now_us() > latest_start_us_) return "{\"failed\": \"no time is left\"}";
+        if (now_us() > last_start_us_) return "{\"failed\": \"no time is left\"}";
         std::vector<std::unique_ptr<Child>> children;
         for (const Side& side : sides) {
             Variables variables = common;
@@ -331,7 +330,7 @@ class Arms {
                 variables));
         }
         std::string text;
-        const double ready_by_us = now_us() + kGetReadyUs;
+        const double ready_by_us = now_us() + kReadyUs;
         for (std::size_t i = 0; i < sides.size(); ++i) {
             const std::string ready = children[i]->text(ready_by_us, true);
             if (ready != "ready")
@@ -342,7 +341,7 @@ class Arms {
             usleep(static_cast<useconds_t>(seconds_ * 0.5e6));
             to_kill->kill_hard();
         }
-        const double deadline_us = now_us() + (seconds_ + 30) * 1e6;
+        const double deadline_us = now_us() + seconds_ * 1e6 + kAfterUs;
         for (std::size_t i = 0; i < sides.size(); ++i) {
             const std::string found = children[i]->text(deadline_us, false);
             const bool ended = found.find("\"") == 0;
@@ -409,7 +408,7 @@ class Arms {
     }
 
     std::string program_, interposer_, manager_, directory_;
-    double seconds_, latest_start_us_{now_us() + kStartArmsForUs};
+    double seconds_, last_start_us_{now_us() + kAllUs};
     Variables none_, mps_;
 };
 

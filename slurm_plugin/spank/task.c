@@ -77,7 +77,7 @@ static int ended(pid_t child) {
         if (found != 0) {
             return found == child ? status : -1;
         }
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 10000000L}, NULL);
     }
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
