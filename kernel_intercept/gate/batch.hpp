@@ -14,7 +14,7 @@
 namespace explsched::gate {
 
 constexpr std::uint32_t kMostLaunches = 64;  // in a batch
-constexpr std::uint64_t kMostAhead = 640;    // operations, boundaries too; the driver blocks at a thousand
+constexpr std::uint64_t kMostAhead = 320;    // launches in a stream, up to 3 operations each; it takes 1,000
 constexpr std::uint64_t kReportEveryNs = 200'000;  // of work, where nothing needs to wait
 
 class StreamBatches {
@@ -24,21 +24,21 @@ class StreamBatches {
         const bool full = batch_work_ns_ + gpu_ns > batch_ns || batch_launches_ >= kMostLaunches;
         if (gated_ && !full) return {};
         gated_ = true;
-        return {true, true, cut(2)};
+        return {true, true, cut()};
     }
 
     // Before any other.
     Boundary before_reporting() {
         gated_ = false;
         if (batch_work_ns_ < kReportEveryNs) return {};
-        return {true, false, cut(1)};
+        return {true, false, cut()};
     }
 
     // After the last launch for now. Nothing if the end of the last one is told already.
     Boundary tail() {
         if (batch_launches_ == 0) return {};
         gated_ = false;
-        return {true, false, cut(1)};
+        return {true, false, cut()};
     }
 
     // Returns what has been issued with it.
@@ -46,17 +46,17 @@ class StreamBatches {
         issued_ns_ += gpu_ns;
         batch_work_ns_ += gpu_ns;
         ++batch_launches_;
-        ++operations_;
+        ++launches_;
         return issued_ns_;
     }
 
-    // Operations that are not known to be done.
+    // Launches that are not known to be done.
     std::uint64_t ahead(std::uint64_t done_ns) {
         while (oldest_ != newest_ && cuts_[oldest_ % kCuts].issued_ns <= done_ns) {
-            done_operations_ = cuts_[oldest_ % kCuts].operations;
+            done_launches_ = cuts_[oldest_ % kCuts].launches;
             ++oldest_;
         }
-        return operations_ - done_operations_;
+        return launches_ - done_launches_;
     }
 
     // For a stream that comes anew in its place.
@@ -67,19 +67,19 @@ class StreamBatches {
 
    private:
     struct Cut {
-        std::uint64_t issued_ns, operations;
+        std::uint64_t issued_ns, launches;
     };
-    static constexpr std::uint64_t kCuts = 512;  // more than boundaries can be ahead
+    static constexpr std::uint64_t kCuts = 512;  // more than launches can be ahead
 
-    std::uint64_t cut(std::uint64_t operations) {
-        batch_work_ns_ = batch_launches_ = 0;
+    std::uint64_t cut() {
+        batch_work_ns_ = 0;
+        batch_launches_ = 0;
         if (newest_ - oldest_ == kCuts) ++oldest_;
-        cuts_[newest_++ % kCuts] = {issued_ns_, operations_};
-        operations_ += operations;
+        cuts_[newest_++ % kCuts] = {issued_ns_, launches_};
         return issued_ns_;
     }
 
-    std::uint64_t issued_ns_{0}, batch_work_ns_{0}, operations_{0}, done_operations_{0};
+    std::uint64_t issued_ns_{0}, batch_work_ns_{0}, launches_{0}, done_launches_{0};
     std::uint64_t oldest_{0}, newest_{0};
     std::uint32_t batch_launches_{0};
     bool gated_{false};  // the batch waits for the gate
