@@ -116,11 +116,13 @@ if name == "sbatch":
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An sbatch that notes what it is given, and a squeue that knows of no job; returns the file of the notes."""
+    """An sbatch that notes what it is given, a squeue without jobs, a release; returns the file of the notes."""
     (tmp_path / "bin").mkdir()
     for name in ("sbatch", "squeue", "scancel"):
         (tmp_path / "bin" / name).write_text(SLURM.format(python=sys.executable, here=str(tmp_path)))
         (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho slurm 22.05.8\n")
+    (tmp_path / "bin" / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     config = tmp_path / "explsched.yaml"
