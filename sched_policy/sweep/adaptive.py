@@ -1,13 +1,15 @@
 """Ours: the best trainings run to their ends, the others are explored, and stopping comes late and surely.
 
-Trainings are compared at equal progress. GPUs are split between two aims. *Finishing*: the best trainings run on to
-their ends, on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many trainings are
-contenders. A contender that runs is not displaced: nobody is swapped for noise. *Exploring*: the other GPUs give each
-training a first chance, those first whose hyper-parameters promise most, and when all had theirs run those of which a
-short run tells most by their curves and hyper-parameters, so that no GPU is idle. Nobody is stopped before everybody
-has come so far that a late start would show, the forecast leaves less than `doubt` that anything still beats the best
-by more than `tolerance`, nobody is a contender or as good as the best at equal progress, and the leader has run to its
-end.
+Trainings are compared at equal progress. GPUs are split between two aims. *Finishing*: the best training runs on to its
+end; a contender that runs is not displaced, nobody is swapped for noise. *Exploring*: the other GPUs go where hope per
+second until progress doubles is largest, so that no GPU is idle. Where hyper-parameters differ, hope is what they and
+the trainings' standing promise, of those that have never run as of the others: a first run costs little, a late one
+much. Where only curves tell, each training gets a first chance, then the forecast's chances count, and the best
+trainings run to their ends on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where
+many are contenders. Nobody is stopped before everybody has come so far that a late start would show, the forecast
+leaves less than `doubt` that anything still beats the best by more than `tolerance`, nobody is a contender or as good
+as the best at equal progress, and the leader has run to its end; when only the first of these is lacking, those who
+have not come so far go next.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, never by what
 one reported early with what the other did late: who has just started is not behind because he has just started. Points
@@ -19,14 +21,16 @@ more progress than lies between them, ranks will change, and only finishing tell
 *Promise* of hyper-parameters: a Gaussian process with the exponential kernel exp(-d / l) on the distance d between
 them: numbers by their ranks in the sweep, so that it does not matter whether a rate is given as itself or as its
 logarithm; words as equal or not. Length scale and noise are the likeliest of a small grid (Rasmussen & Williams 2006,
-5.4.1; the scale of the values is integrated out by its maximum).
+5.4.1; the scale of the values is integrated out by its maximum). A learning rate counts four times: no other
+hyper-parameter matters as much (Bengio 2012, arXiv 1206.5533, 3.1), and a few trainings cannot tell that by themselves.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from itertools import product
-from typing import ClassVar
+from itertools import pairwise, product
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -39,6 +43,7 @@ LEAST_SEEN = 6
 _MOST_SEEN = 128  # the cost grows with the cube
 _SCALES = (0.5, 1.0, 2.0, 4.0)
 _NOISES = (0.1, 0.4, 1.5)
+_RATES_WEIGHT = 4.0  # of a learning rate in the distance
 
 
 def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
@@ -78,24 +83,38 @@ def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
     return expected
 
 
-def _columns(sweep: Sweep) -> list[tuple[Floats, bool]]:
-    """Each hyper-parameter that differs between trainings: ranks from 0 to 1, or codes of words; and whether ranks."""
+class _Column(NamedTuple):
+    """One hyper-parameter that differs between trainings: ranks from 0 to 1, or codes of words; and how it counts."""
+
+    values: Floats
+    is_number: bool
+    weight: float
+
+
+def _columns(sweep: Sweep) -> list[_Column]:
     columns = []
     for name in sorted({name for trial in sweep.trials for name in trial.params}):
         given = [trial.params.get(name) for trial in sweep.trials]
         is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given)
         _, codes = np.unique(np.array(given if is_number else [str(v) for v in given]), return_inverse=True)
         if codes.max() > 0:
-            columns.append((codes / codes.max() if is_number else codes.astype(np.float64), is_number))
+            values = codes / codes.max() if is_number else codes.astype(np.float64)
+            columns.append(_Column(values, is_number, _RATES_WEIGHT if _is_rate(name) else 1.0))
     return columns
 
 
-def _distances(columns: list[tuple[Floats, bool]], these: Ints, those: Ints) -> Floats:
+def _is_rate(name: str) -> bool:
+    """Whether the name is one of a learning rate, as `lr`, `learning_rate`, `optimizer.lr` or `learningRate`."""
+    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    return "lr" in words or "learningrate" in words or ("learning", "rate") in pairwise(words)
+
+
+def _distances(columns: list[_Column], these: Ints, those: Ints) -> Floats:
     """Sums over all hyper-parameters, shape (len(these), len(those))."""
     total = np.zeros((these.size, those.size))
-    for column, is_number in columns:
-        apart = np.abs(column[these][:, None] - column[those][None, :])
-        total += apart if is_number else (apart > 0)
+    for values, is_number, weight in columns:
+        apart = np.abs(values[these][:, None] - values[those][None, :])
+        total += weight * (apart if is_number else (apart > 0))
     return total
 
 
@@ -172,6 +191,7 @@ def _best_at(sweep: Sweep) -> Floats:
 _LEAST_SEEN = 3
 _LATE = 0.5  # of a training: nothing that has not come so far tells how late values follow from early ones
 _SHORTEST_S = 1e-6  # of a training whose length is known to be 0
+_STEEPNESS = 2.0  # hope falls with this power of the promised place
 _SWAP = 1.3  # a training that runs is left for one that is better by more than this factor: restarts cost
 
 
@@ -181,7 +201,7 @@ class AdaptiveHalving(Struct, frozen=True):
     Attributes:
         tolerance: an improvement of the sweep's best value by less than this share of it is not worth waiting for.
         doubt: probability of a larger improvement below which the sweep is done.
-        least_finishing: share of the GPUs that always finish the best trainings.
+        least_finishing: share of the GPUs that always finish the best trainings, where only curves tell.
         usual_contenders: share of contenders that is found where ranks are stable, too; it counts as none.
         finishing_per_contender: share of the GPUs that finish trainings, per share of contenders beyond the usual.
         least_progress: share of its length that each training has run before anybody is stopped. Some stand still at
@@ -208,9 +228,13 @@ class AdaptiveHalving(Struct, frozen=True):
         # What the leader itself may still gain keeps nobody else on a GPU.
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         now = standing(sweep)
-        if others < self.doubt and self._is_settled(sweep, histories, now, leader):
+        is_settled = others < self.doubt and self._is_settled(sweep, histories, now, leader)
+        unshown = ~sweep.has_ended & (sweep.progress < self.least_progress)
+        if is_settled and not unshown.any():
             return self._ending(sweep, leader, others)
         order = self._order(sweep, gpus, now, expected.chance)
+        if is_settled:  # all that is lacking before the others are stopped
+            order = iter(sorted(order, key=lambda entry: (entry[0] != leader, not unshown[entry[0]])))
         return SweepDecision(
             tuple(
                 Verdict(sweep.trials[i].trial_id, SweepAction.RUN, expected.open / (place + 1.0), why)
@@ -225,8 +249,7 @@ class AdaptiveHalving(Struct, frozen=True):
         ended = sweep.has_ended
         rivals = (now.may_lead | (now.is_known & (now.ahead == 0))) & ~ended
         rivals[leader] = False
-        has_shown = ended | (sweep.progress >= self.least_progress)
-        return bool(has_shown.all() and (ended | (sweep.progress >= _LATE)).any() and not rivals.any())
+        return bool((ended | (sweep.progress >= _LATE)).any() and not rivals.any())
 
     def _ending(self, sweep: Sweep, leader: int, still_open: float) -> SweepDecision:
         """The leader runs to its end; after that, nothing runs."""
@@ -247,46 +270,43 @@ class AdaptiveHalving(Struct, frozen=True):
     def _order(self, sweep: Sweep, gpus: int, now: Standing, chance: Floats) -> Iterator[tuple[int, str]]:
         """Positions of the trainings that have not ended, in the order in which they should run, and why."""
         trials, known = sweep.trials, now.is_known
-        going = [i for i, trial in enumerate(trials) if not trial.has_ended]
+        seen = np.flatnonzero(known)
+        promises = promise(sweep, seen, now.ahead[seen].astype(np.float64))
+        going = np.flatnonzero(~sweep.has_ended).tolist()
         value = self._value(sweep, now)
         stays = [trials[i].is_running and bool(now.may_lead[i]) for i in range(len(trials))]
         able = sorted((i for i in going if known[i]), key=lambda i: (not stays[i], value[i], i))
-        finishing = self.finishing_per_contender * (now.contenders - self.usual_contenders)
-        first = max(1, round(min(1.0, max(self.least_finishing, finishing)) * gpus))
+        finishing = able[: 1 if _columns(sweep) else self._finishing(now, gpus)]
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
-        for i in able[:first]:
+        for i in finishing:
             role = "a contender" if stays[i] else "one of the best"
             yield i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
-        seen = np.flatnonzero(known)
-        promises = promise(sweep, seen, now.ahead[seen].astype(np.float64))
-        for i in self._unknown(sweep, now, promises):
+        others = set(going).difference(finishing)
+        tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
+        for i in sorted(tried_first, key=lambda i: (trials[i].waits, not trials[i].steps.size, i)):
             yield i, "explored: not far enough to be compared"
-        doubtful = self._doubtful(sweep, chance, promises)
-        for i in sorted(able[first:], key=lambda i: (-doubtful[i], i)):
-            yield i, f"takes a GPU that would be idle: {100 * chance[i]:.1f} % chance to become the best"
+        worth = self._worth(sweep, known, chance if promises is None else np.exp(-_STEEPNESS * promises))
+        by = "its curve" if promises is None else "its hyper-parameters and how it stands"
+        for i in sorted(others.difference(tried_first), key=lambda i: (-worth[i], i)):
+            yield i, f"explored: of those that are not sure to lead, it promises most per second by {by}"
 
-    def _unknown(self, sweep: Sweep, now: Standing, promises: Floats | None) -> list[int]:
-        """Those of whom too little is known, in the order in which they are tried."""
-        trials = sweep.trials
-        return sorted(
-            np.flatnonzero(~now.is_known & ~sweep.has_ended).tolist(),
-            key=lambda i: (trials[i].waits, not trials[i].steps.size, 0.0 if promises is None else promises[i], i),
-        )
+    def _finishing(self, now: Standing, gpus: int) -> int:
+        """On how many GPUs the best trainings run to their ends where only curves tell who is best."""
+        share = self.finishing_per_contender * (now.contenders - self.usual_contenders)
+        return max(1, round(min(1.0, max(self.least_finishing, share)) * gpus))
 
-    def _doubtful(self, sweep: Sweep, chance: Floats, promises: Floats | None) -> Floats:
-        """Chance to become the best per second until progress has doubled, which shows what it was worth, (N,).
+    def _worth(self, sweep: Sweep, known: Bools, hope: Floats) -> Floats:
+        """Hope per second until progress has doubled, which shows what it was worth, shape (N,).
 
-        The curves' chance and that of the hyper-parameters count alike. The floor keeps the order from being one of
-        numbers that are all 0.
+        A first run doubles progress where it has come far enough to be compared. The floor keeps the order from being
+        one of numbers that are all 0.
         """
+        look_s = np.where(known, sweep.restart_s, LEVELS[_DOUBLING] * sweep.length_s)
         gone_s, left_s = sweep.progress * sweep.length_s, (1.0 - sweep.progress) * sweep.length_s
-        more_s = np.maximum(np.minimum(np.maximum(gone_s, sweep.restart_s), left_s), 1e-3 * sweep.length_s)
-        hope = np.maximum(chance, 1e-3 / len(sweep.trials))
-        if promises is not None:
-            hope = np.sqrt(hope) * np.exp(-promises)
-        hope *= np.where(sweep.runs, _SWAP, 1.0)
-        doubtful: Floats = hope / np.maximum(sweep.moving_s + more_s, _SHORTEST_S)
-        return doubtful
+        more_s = np.maximum(np.minimum(np.maximum(gone_s, look_s), left_s), 1e-3 * sweep.length_s)
+        hope = np.maximum(hope, 1e-3 / len(sweep.trials)) * np.where(known & sweep.runs, _SWAP, 1.0)
+        worth: Floats = hope / np.maximum(np.where(sweep.progress > 0, sweep.moving_s, 0.0) + more_s, _SHORTEST_S)
+        return worth
 
     def _value(self, sweep: Sweep, now: Standing) -> Floats:
         """By what the best are chosen: how many are ahead, times what a whole training costs; lower is better, (N,).

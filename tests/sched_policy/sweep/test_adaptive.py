@@ -92,8 +92,41 @@ def test_who_stands_still_is_tried_further_where_hyper_parameters_like_its_own_d
     rates = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 1.1e-3, 1.2e-4, 1.1e-5)  # the last three are near the good ones
     still = [flat(20 + i, 0.95, 6, params={"lr": rate}) for i, rate in enumerate(rates)]
     wanted = AdaptiveHalving().decide(sweep(*shown, *still), gpus=8).wanted
-    assert wanted[:3] == (20, 21, 22)  # finish: all are as good, and have come as far
-    assert set(wanted[3:7]) >= {27, 28, 29}
+    assert wanted[0] == 20  # finishes: all are as good, and have come as far
+    assert set(wanted[1:4]) == {27, 28, 29}
+
+
+def test_a_start_of_which_little_is_hoped_waits_behind_one_that_goes_on_well() -> None:
+    def rated(trial_id: int, rate: float, **fields: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        final = 0.1 + 0.8 * abs(np.log10(rate) + 3) / 3  # 1e-3 is best
+        return trial(trial_id, final=final, params={"lr": rate}, **fields)
+
+    seen = [rated(i, float(rate), steps=6) for i, rate in enumerate(np.logspace(-6, 0, 15))]
+    fresh = [rated(100, 1.1e-3), rated(101, 1.1e-6), rated(102, 0.9)]
+    wanted = AdaptiveHalving().decide(sweep(*seen, *fresh), gpus=4).wanted
+    assert 100 in wanted[:4]
+    assert {101, 102}.isdisjoint(wanted[:6])
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate", "optim.lr", "learningRate", "LR", "--learning-rate"])
+def test_a_learning_rate_tells_more_than_another_hyper_parameter(name: str) -> None:
+    def given(trial_id: int, rate: int, other: int, **fields: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return trial(trial_id, params={name: rate, "dropout": other}, **fields)
+
+    # Of two that nobody has tried one has the rate of the best, the other its dropout.
+    seen = [given(i, i, (3 * i) % 8, steps=4) for i in range(8)]
+    one = sweep(*seen, given(8, 0, 7), given(9, 7, 0))
+    promises = promise(one, np.arange(8), np.arange(8.0))
+    assert promises is not None and promises[8] < promises[9]
+
+
+def test_when_nothing_else_is_open_those_that_were_hardly_tried_go_first() -> None:
+    ended = [trial(i, final=0.1 + 0.1 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(1, 12)]
+    tried = [flat(i, 0.95, 30) for i in range(12, 16)]
+    hardly = [flat(i, 0.95, 4) for i in range(16, 20)]
+    decision = AdaptiveHalving().decide(sweep(*ended, *tried, *hardly), gpus=4)
+    assert not decision.stopped
+    assert set(decision.wanted[:4]) == {16, 17, 18, 19}
 
 
 def test_contenders_that_run_are_not_displaced_for_a_slightly_better_one() -> None:
