@@ -35,9 +35,9 @@ _SPEC = devcluster.ClusterSpec(1, GPUS, shards_per_node=GPUS * PER_GPU, extra=li
 _SCRIPT = Path(__file__).with_name("share.sh")
 
 
-def compressed(trace: Trace, jobs: int, factor: float) -> Trace:
-    """The first jobs, each of one GPU, with all times divided by `factor`."""
-    chosen = trace.jobs[:jobs]
+def compressed(trace: Trace, jobs: int, factor: float, skipped: int = 0) -> Trace:
+    """The jobs after the first `skipped`, each of one GPU, with all times divided by `factor`."""
+    chosen = trace.jobs[skipped : skipped + jobs]
     first_s = chosen[0].submit_s
     return Trace.of(
         replace(
@@ -144,7 +144,8 @@ def _tell(_ended: int, _total: int) -> None:
 
 @click.command()
 @click.option("--trace", "path", required=True, type=click.Path(path_type=Path), help="Jobs with stage times.")
-@click.option("--jobs", default=200, show_default=True, type=click.IntRange(min=1), help="The first so many.")
+@click.option("--jobs", default=200, show_default=True, type=click.IntRange(min=1), help="So many.")
+@click.option("--skip", "skipped", default=0, show_default=True, type=click.IntRange(min=0), help="After so many.")
 @click.option("--compress", default=4000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times.")
 @click.option("--quantum", "quantum_s", default=live.QUANTUM_S, show_default=True, help="Seconds a run is left alone.")
 @click.option("--longest", "longest_s", default=600.0, show_default=True, help="Seconds an arm may take.")
@@ -153,14 +154,17 @@ def _tell(_ended: int, _total: int) -> None:
 def main(
     path: Path,
     jobs: int,
+    skipped: int,
     compress: float,
     quantum_s: float,
     longest_s: float,
     out: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Replay the first jobs of a trace under both policies on private clusters of one node with 4 GPUs."""
-    trace = compressed(read_any(path), jobs, compress)
+    """Replay jobs of a trace under both policies on private clusters of one node with 4 GPUs."""
+    trace = compressed(read_any(path), jobs, compress, skipped)
+    if not trace.jobs:
+        raise click.UsageError(f"{path} has no jobs after the first {skipped}")
     arms: dict[str, dict[str, object]] = {}
     for policy in ("muri-l", "explsched-share"):
         arms[policy] = _arm(policy, trace, quantum_s, longest_s)
@@ -170,6 +174,7 @@ def main(
     report = {
         "attribution": ATTRIBUTION,
         "jobs": len(trace.jobs),
+        "skipped": skipped,
         "gpus": GPUS,
         "compress": compress,
         "quantum_s": quantum_s,
