@@ -135,13 +135,17 @@ WEIGHTS: Floats = np.where(_DISTANCE == 0, 0.0, np.exp(-_DISTANCE / DECAY))
 PRIOR = 0.15
 """Weight of the Pareto tail, in neighbours."""
 TAIL = 0.6
-LEAST_S = 60.0
-"""Below this time the tail is flat."""
-LIKENESS, LIKENESS_S = 1.1, 30.0
-"""Alike jobs take about as long: up to so many times what an ended neighbour took, and so many seconds more."""
+QUANTUM_S = 600.0
+"""What is long and what is short on most clusters: a job is left alone for this time."""
+LEAST = 0.1
+"""Below so many quanta the tail is flat."""
+LIKENESS, LIKENESS_MORE = 1.1, 0.05
+"""Alike jobs take about as long: up to so many times what an ended neighbour took, and so many quanta more."""
 
 
-def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Bools, prior: float = PRIOR) -> Floats:
+def effective_left_s(
+    ran_s: Floats, length_s: Floats, weight: Floats, ended: Bools, prior: float = PRIOR, quantum_s: float = QUANTUM_S
+) -> Floats:
     """The inverse Gittins index of R jobs, in seconds, shape (R,).
 
     Args:
@@ -150,10 +154,11 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
         weight: how much each neighbour counts, 0 where there is none, shape (R, M).
         ended: whether the neighbour has ended; the others run at least so long, shape (R, M).
         prior: weight of the Pareto tail, in neighbours.
+        quantum_s: the time below which differences do not count.
 
     """
     ran = ran_s[:, None]
-    length_s = np.where(ended, LIKENESS * length_s + LIKENESS_S, length_s)
+    length_s = np.where(ended, LIKENESS * length_s + LIKENESS_MORE * quantum_s, length_s)
     weight = np.where(length_s > ran, weight, 0.0)  # who ended earlier says nothing of a job that has come so far
     more_s = np.where(weight > 0, length_s - ran, np.inf)
     by_length = np.argsort(more_s, axis=1)
@@ -163,7 +168,7 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
     counted = np.cumsum(weight, axis=1)
     ends = np.cumsum(weight * ended, axis=1)
     spent_s = np.cumsum(weight * more_s, axis=1) + (at_risk - counted) * more_s
-    base_s = ran + LEAST_S
+    base_s = ran + LEAST * quantum_s
     growth = (base_s + more_s) / base_s
     ends += prior * (1.0 - growth**-TAIL)
     spent_s += prior * base_s / (1.0 - TAIL) * (growth ** (1.0 - TAIL) - 1.0)
@@ -176,8 +181,13 @@ class Gittins(Struct, frozen=True):
     """Least effective service left first: remaining service where the length is known, else as similar jobs tell.
 
     A time limit bounds what can be left.
+
+    Attributes:
+        quantum_s: the time that a job is left alone for, by which long and short are told apart.
+
     """
 
+    quantum_s: float = QUANTUM_S
     needs_durations: ClassVar[bool] = True
 
     def rank(self, snapshot: Snapshot) -> Ranking:
@@ -195,8 +205,7 @@ class Gittins(Struct, frozen=True):
 
         return Ranking(snapshot, -service_gpu_s, reason)
 
-    @staticmethod
-    def _learnt_s(snapshot: Snapshot) -> Floats:
+    def _learnt_s(self, snapshot: Snapshot) -> Floats:
         """Effective seconds left of each job as other jobs of its size tell, shape (J,)."""
         columns, runs = snapshot.columns, snapshot.ended_runs
         ran_s = np.append(columns.executed_s, [run.run_s for run in runs])
@@ -210,7 +219,7 @@ class Gittins(Struct, frozen=True):
         ended = np.zeros(length_s.size, dtype=np.bool_)
         length_s[place], weight[place], ended[place[jobs:]] = ran_s, 1.0, True
         at = place[:jobs, None] + np.arange(-NEIGHBOURS, NEIGHBOURS + 1)
-        return effective_left_s(ran_s[:jobs], length_s[at], weight[at] * WEIGHTS, ended[at])
+        return effective_left_s(ran_s[:jobs], length_s[at], weight[at] * WEIGHTS, ended[at], quantum_s=self.quantum_s)
 
 
 def _places(gpus: Ints, submit_s: Floats, job_id: Ints) -> Ints:

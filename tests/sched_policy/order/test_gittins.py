@@ -9,11 +9,12 @@ import pytest
 
 from sched_policy.model import Job
 from sched_policy.order import (
-    LEAST_S,
+    LEAST,
     LIKENESS,
-    LIKENESS_S,
+    LIKENESS_MORE,
     NEIGHBOURS,
     PRIOR,
+    QUANTUM_S,
     TAIL,
     Gittins,
     effective_left_s,
@@ -25,7 +26,7 @@ from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 def about(length_s: float) -> float:
     """What a length tells of a job that is alike."""
-    return LIKENESS * length_s + LIKENESS_S
+    return LIKENESS * length_s + LIKENESS_MORE * QUANTUM_S
 
 
 def left_s(ran_s: float, *lengths_s: float, weight: float = 1e6, ended: bool = True) -> float:
@@ -56,7 +57,8 @@ def test_neighbours_that_have_not_ended_make_an_early_end_less_likely() -> None:
 def test_without_neighbours_the_least_attained_service_comes_first() -> None:
     none = np.zeros((3, 0))
     found = effective_left_s(np.array([0.0, 1000.0, 50_000.0]), none, none, none.astype(np.bool_))
-    assert found.tolist() == pytest.approx([LEAST_S / TAIL, (1000.0 + LEAST_S) / TAIL, (50_000.0 + LEAST_S) / TAIL])
+    least_s = LEAST * QUANTUM_S
+    assert found.tolist() == pytest.approx([least_s / TAIL, (1000.0 + least_s) / TAIL, (50_000.0 + least_s) / TAIL])
     assert PRIOR < 1.0
 
 
@@ -96,6 +98,19 @@ def test_what_tells_of_nobody_is_forgotten_and_what_may_tell_of_the_next_is_kept
     kept = [one.job_id for one in still_telling([one for one in ended if one.job_id != 50], columns)]
     assert kept == [job_id for job_id in at if abs(job_id - 50) <= NEIGHBOURS or job_id >= 200 - NEIGHBOURS]
     assert still_telling([], columns) == ()
+
+
+def test_jobs_are_judged_alike_whatever_is_long_on_a_cluster() -> None:
+    random = np.random.default_rng(2)
+    at_s, ran_s = np.arange(40.0), random.uniform(1, 9000, 40)
+
+    def judged(scale: float) -> list[float]:
+        jobs = [job(i, time_limit_s=None, submit_s=scale * at_s[i], earlier_s=scale * ran_s[i]) for i in range(20)]
+        ended = [EndedRun(i, scale * at_s[i], 1, scale * ran_s[i]) for i in range(20, 40)]
+        seen = Snapshot.of(scale * 9000, nodes(), jobs, ended_runs=ended)
+        return [value / scale for value in Gittins(scale * QUANTUM_S).rank(seen).value_of.values()]
+
+    assert judged(1 / 4000) == pytest.approx(judged(1.0))
 
 
 def test_who_is_forgotten_changes_nothing_for_who_is_there() -> None:
