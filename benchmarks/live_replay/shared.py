@@ -66,9 +66,13 @@ def profile(job: TraceJob) -> StageProfile:
 
 
 class Progress:
-    """How far the jobs have come. Between two looks they run as they were seen to run at the first."""
+    """How far the jobs have come. Between two looks they run as they were seen to run at the first.
 
-    def __init__(self) -> None:
+    What they print is in `directory`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._left_s: dict[int, float] = {}
         self._speed: dict[int, float] = {}
         self._seen_s = time.monotonic()
@@ -85,7 +89,12 @@ class Progress:
         for job in jobs:
             if job.state == "RUNNING" and job.gpu_indices and job.job_id not in self._ended:
                 there.setdefault(job.gpu_indices, []).append(job.job_id)
-        done = [job_id for ids in there.values() for job_id in ids if self._left_s.get(job_id, 1.0) <= 0]
+        done = [
+            job_id
+            for ids in there.values()
+            for job_id in ids
+            if self._left_s.get(job_id, 1.0) <= 0 and self._is_ready(job_id)
+        ]
         if done:
             argv = ["scancel", "--batch", "--signal=USR2", *map(str, done)]
             subprocess.run(argv, env=dict(environment), check=True)
@@ -96,6 +105,11 @@ class Progress:
             for job_id, speed in speeds({one: profile(submitted[one]) for one in ids if one not in done}).items()
         }
         return len(jobs)
+
+    def _is_ready(self, job_id: int) -> bool:
+        """Whether the job would take a signal for its end, and not be killed by it."""
+        output = self._directory / f"job-{job_id}.out"
+        return output.exists() and output.stat().st_size > 0
 
 
 def speeds(members: Mapping[int, StageProfile]) -> Mapping[int, float]:
@@ -121,11 +135,11 @@ def options(job: TraceJob) -> tuple[str, ...]:
 def _arm(policy: str, trace: Trace, quantum_s: float, longest_s: float) -> dict[str, object]:
     own = {"order": {"scope": "partition"}, "utility": {"quantum_s": quantum_s}}
     settings = {**live.daemon_settings(policy), **own}
-    progress = Progress()
-    work = live.Work(_SPEC, _SCRIPT, options, lambda _job, _directory: (sys.executable,), progress.look, poll_s=0.5)
     began_s, before = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         Path(scratch).chmod(0o755)
+        look = Progress(Path(scratch)).look
+        work = live.Work(_SPEC, _SCRIPT, options, lambda _job, _directory: (sys.executable,), look, poll_s=0.5)
         arm = live.run(Path(scratch), trace, settings, longest_s, _tell, work)
     found = figures.live(arm.jobs)
     return {
