@@ -255,6 +255,12 @@ CLAIMS = (
     ),
     Claim(
         "docs/simulation.md",
+        "policy_pass_share.json",
+        "jobs took it {} s, and `muri-s` {} s in the same run",
+        lambda report: [report["explsched-share"]["plan_s"], report["muri-s"]["plan_s"]],
+    ),
+    Claim(
+        "docs/simulation.md",
         "live_share_held_out.json",
         "the factors are {} for mean JCT and {} for makespan, with {} preemptions and {} jobs lost",
         lambda report: [
