@@ -23,9 +23,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.model import Job
 from sched_policy.plan import Ranking
-from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
+from sched_policy.snapshot import Bools, Columns, EndedRun, Floats, Ints, Snapshot
 
 
 class Order(Protocol):
@@ -130,17 +129,23 @@ class LeastAttainedService(Struct, frozen=True):
 NEIGHBOURS = 20
 """Jobs of the same size before and after a job that tell of its length."""
 DECAY = 2.0
+_DISTANCE = np.abs(np.arange(-NEIGHBOURS, NEIGHBOURS + 1))
+WEIGHTS: Floats = np.where(_DISTANCE == 0, 0.0, np.exp(-_DISTANCE / DECAY))
 """The weight of the k-th neighbour is exp(-k / DECAY)."""
 PRIOR = 0.15
 """Weight of the Pareto tail, in neighbours."""
 TAIL = 0.6
-LEAST_S = 60.0
-"""Below this time the tail is flat."""
-LIKENESS, LIKENESS_S = 1.1, 30.0
-"""Alike jobs take about as long: up to so many times what an ended neighbour took, and so many seconds more."""
+QUANTUM_S = 600.0
+"""What is long and what is short on most clusters: a job is left alone for this time."""
+LEAST = 0.1
+"""Below so many quanta the tail is flat."""
+LIKENESS, LIKENESS_MORE = 1.1, 0.05
+"""Alike jobs take about as long: up to so many times what an ended neighbour took, and so many quanta more."""
 
 
-def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Bools, prior: float = PRIOR) -> Floats:
+def effective_left_s(
+    ran_s: Floats, length_s: Floats, weight: Floats, ended: Bools, prior: float = PRIOR, quantum_s: float = QUANTUM_S
+) -> Floats:
     """The inverse Gittins index of R jobs, in seconds, shape (R,).
 
     Args:
@@ -149,10 +154,11 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
         weight: how much each neighbour counts, 0 where there is none, shape (R, M).
         ended: whether the neighbour has ended; the others run at least so long, shape (R, M).
         prior: weight of the Pareto tail, in neighbours.
+        quantum_s: the time below which differences do not count.
 
     """
     ran = ran_s[:, None]
-    length_s = np.where(ended, LIKENESS * length_s + LIKENESS_S, length_s)
+    length_s = np.where(ended, LIKENESS * length_s + LIKENESS_MORE * quantum_s, length_s)
     weight = np.where(length_s > ran, weight, 0.0)  # who ended earlier says nothing of a job that has come so far
     more_s = np.where(weight > 0, length_s - ran, np.inf)
     by_length = np.argsort(more_s, axis=1)
@@ -162,7 +168,7 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
     counted = np.cumsum(weight, axis=1)
     ends = np.cumsum(weight * ended, axis=1)
     spent_s = np.cumsum(weight * more_s, axis=1) + (at_risk - counted) * more_s
-    base_s = ran + LEAST_S
+    base_s = ran + LEAST * quantum_s
     growth = (base_s + more_s) / base_s
     ends += prior * (1.0 - growth**-TAIL)
     spent_s += prior * base_s / (1.0 - TAIL) * (growth ** (1.0 - TAIL) - 1.0)
@@ -171,52 +177,17 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
     return np.asarray(1.0 / np.maximum(index.max(axis=1, initial=0.0), soon))
 
 
-class Lengths:
-    """Run times of jobs of one size, in order of submission."""
-
-    def __init__(self) -> None:
-        self._jobs = 0
-        # A margin of neighbours that are not there at either end.
-        self._length_s: Floats = np.zeros(2 * NEIGHBOURS)
-        self._there: Floats = np.zeros(2 * NEIGHBOURS)
-        self._ended: Bools = np.zeros(2 * NEIGHBOURS, dtype=np.bool_)
-        distance = np.abs(np.arange(-NEIGHBOURS, NEIGHBOURS + 1))
-        self._weight: Floats = np.where(distance == 0, 0.0, np.exp(-distance / DECAY))
-
-    def add(self) -> int:
-        """The next job submitted; its number, counted from 0."""
-        if self._jobs + 2 * NEIGHBOURS >= self._length_s.size:
-            more = self._length_s.size
-            self._length_s = np.append(self._length_s, np.zeros(more))
-            self._there = np.append(self._there, np.zeros(more))
-            self._ended = np.append(self._ended, np.zeros(more, dtype=np.bool_))
-        self._there[self._jobs + NEIGHBOURS] = 1.0
-        self._jobs += 1
-        return self._jobs - 1
-
-    def ran(self, number: int, seconds: float, *, ended: bool) -> None:
-        """A job has run so long, and has ended or not."""
-        self._length_s[number + NEIGHBOURS] = seconds
-        self._ended[number + NEIGHBOURS] = ended
-
-    def near(self, number: int) -> range:
-        """The jobs that learn from this one, itself among them."""
-        return range(max(0, number - NEIGHBOURS), min(self._jobs, number + NEIGHBOURS + 1))
-
-    def effective_left_s(self, numbers: Sequence[int]) -> Floats:
-        """What is effectively left of these jobs, which have not ended; same shape."""
-        at = np.asarray(numbers, dtype=np.int64)[:, None] + np.arange(2 * NEIGHBOURS + 1)
-        return effective_left_s(
-            self._length_s[at[:, NEIGHBOURS]], self._length_s[at], self._there[at] * self._weight, self._ended[at]
-        )
-
-
 class Gittins(Struct, frozen=True):
     """Least effective service left first: remaining service where the length is known, else as similar jobs tell.
 
-    A time limit bounds what can be left. Of jobs that have ended those of `Snapshot.ended` tell, by their last report.
+    A time limit bounds what can be left.
+
+    Attributes:
+        quantum_s: the time that a job is left alone for, by which long and short are told apart.
+
     """
 
+    quantum_s: float = QUANTUM_S
     needs_durations: ClassVar[bool] = True
 
     def rank(self, snapshot: Snapshot) -> Ranking:
@@ -234,28 +205,42 @@ class Gittins(Struct, frozen=True):
 
         return Ranking(snapshot, -service_gpu_s, reason)
 
-    @staticmethod
-    def _learnt_s(snapshot: Snapshot) -> Floats:
+    def _learnt_s(self, snapshot: Snapshot) -> Floats:
         """Effective seconds left of each job as other jobs of its size tell, shape (J,)."""
-        row_of = {job.job_id: row for row, job in enumerate(snapshot.jobs)}
-        ended = (job for job in snapshot.ended if job.job_id not in row_of and job.points)
-        everyone = [*snapshot.jobs, *ended]
-        by_size: dict[int, list[Job]] = {}
-        for job in sorted(everyone, key=lambda job: (job.submit_s, job.job_id)):
-            by_size.setdefault(job.request.total, []).append(job)
-        result = np.zeros(len(snapshot.jobs))
-        for jobs in by_size.values():
-            lengths = Lengths()
-            asked: list[tuple[int, int]] = []
-            for job in jobs:
-                number = lengths.add()
-                row = row_of.get(job.job_id)
-                if row is None:
-                    lengths.ran(number, job.points[-1].gpu_s / max(job.request.total, 1), ended=True)
-                else:
-                    lengths.ran(number, job.executed_s(snapshot.now_s), ended=False)
-                    asked.append((row, number))
-            if asked:
-                rows: Ints = np.array([row for row, _ in asked], dtype=np.int64)
-                result[rows] = lengths.effective_left_s([number for _, number in asked])
-        return result
+        columns, runs = snapshot.columns, snapshot.ended_runs
+        ran_s = np.append(columns.executed_s, [run.run_s for run in runs])
+        jobs = columns.gpus.size
+        place = _places(
+            np.append(columns.gpus, [run.gpus for run in runs]),
+            np.append(columns.submit_s, [run.submit_s for run in runs]),
+            np.append(columns.job_id, [run.job_id for run in runs]),
+        )
+        length_s, weight = np.zeros((2, place.max(initial=0) + NEIGHBOURS + 1))
+        ended = np.zeros(length_s.size, dtype=np.bool_)
+        length_s[place], weight[place], ended[place[jobs:]] = ran_s, 1.0, True
+        at = place[:jobs, None] + np.arange(-NEIGHBOURS, NEIGHBOURS + 1)
+        return effective_left_s(ran_s[:jobs], length_s[at], weight[at] * WEIGHTS, ended[at], quantum_s=self.quantum_s)
+
+
+def _places(gpus: Ints, submit_s: Floats, job_id: Ints) -> Ints:
+    """Places of jobs in the order in which those of a size were submitted, from `NEIGHBOURS` on, by size far apart."""
+    in_order = np.lexsort((job_id, submit_s, gpus))
+    place = np.empty(gpus.size, dtype=np.int64)
+    place[in_order] = np.arange(gpus.size) + NEIGHBOURS * np.cumsum(np.diff(gpus[in_order], prepend=-1) != 0)
+    return place
+
+
+def still_telling(ended: Sequence[EndedRun], columns: Columns) -> tuple[EndedRun, ...]:
+    """Those of the ended jobs that tell of these jobs, or of the next one of their size that is submitted."""
+    sizes = np.unique(np.array([run.gpus for run in ended], dtype=np.int64))
+    place = _places(
+        np.concatenate([columns.gpus, sizes, [run.gpus for run in ended]]).astype(np.int64),
+        np.concatenate([columns.submit_s, np.full(sizes.size, np.inf), [run.submit_s for run in ended]]),
+        np.concatenate([columns.job_id, sizes, [run.job_id for run in ended]]).astype(np.int64),
+    )
+    who_learns, tells = np.split(place, [columns.gpus.size + sizes.size])
+    who_learns.sort()
+    after = np.searchsorted(who_learns, tells)  # there is one after each: the next to be submitted
+    before = who_learns[np.maximum(after - 1, 0)]
+    near = np.minimum(who_learns[after] - tells, np.abs(tells - before)) <= NEIGHBOURS
+    return tuple(run for run, is_near in zip(ended, near.tolist(), strict=True) if is_near)

@@ -149,7 +149,7 @@ def explsched_share(options: PolicyOptions) -> Policy:
     return Policy(
         "explsched-share",
         summary,
-        Gittins(),
+        Gittins(options.quantum_s),
         sharing=InterleaveByWorth(quantum_s=options.quantum_s),
         needs=(learnt, _GROUPED),
     )

@@ -125,6 +125,15 @@ class Nodes(Sequence[Node]):
         return hash(self._nodes)
 
 
+class EndedRun(Struct, frozen=True, gc=False):
+    """How long a job ran that has ended, all runs together, as the resource manager saw it."""
+
+    job_id: int
+    submit_s: float
+    gpus: int
+    run_s: float
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Everything a policy may know. Made by `Snapshot.of`; a simulator that keeps columns up to date makes it directly.
@@ -137,6 +146,7 @@ class Snapshot:
         ended: jobs of sweeps that have others in `jobs`, and have ended themselves: what they reported tells what the
             others can be expected to. Empty where nobody keeps them.
         absences: when nodes are not there for these jobs.
+        ended_runs: jobs of any kind that have ended and tell how long others will run (`order.still_telling`).
 
     """
 
@@ -146,6 +156,7 @@ class Snapshot:
     columns: Columns = field(compare=False, repr=False)
     ended: tuple[Job, ...] = ()
     absences: tuple[Absence, ...] = ()
+    ended_runs: tuple[EndedRun, ...] = ()
 
     @classmethod
     def of(
@@ -155,11 +166,13 @@ class Snapshot:
         jobs: Iterable[Job],
         ended: Iterable[Job] = (),
         absences: Iterable[Absence] = (),
+        ended_runs: Iterable[EndedRun] = (),
     ) -> Snapshot:
         """A snapshot of these jobs, given in any order."""
         in_order = tuple(sorted(jobs, key=lambda job: (job.submit_s, job.job_id)))
         table = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
-        return cls(now_s, table, in_order, Columns.of(in_order, now_s), tuple(ended), tuple(absences))
+        columns = Columns.of(in_order, now_s)
+        return cls(now_s, table, in_order, columns, tuple(ended), tuple(absences), tuple(ended_runs))
 
     def only(self, rows: Ints) -> Snapshot:
         """The same moment with the jobs at these positions (rising) alone, and nothing known of others."""

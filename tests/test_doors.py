@@ -54,6 +54,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.catalog",
             "sched_policy.curves",
             "sched_policy.model",
+            "sched_policy.order",
             "sched_policy.plan",
             "sched_policy.policy",
             "sched_policy.queue_order",

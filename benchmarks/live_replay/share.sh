@@ -8,5 +8,6 @@ trap 'kill "$sleeper"; exit 143' TERM
 trap 'kill "$sleeper"; exit 0' USR2
 sleep 3600 &
 sleeper=$!
+echo ready # for a signal: before, it would kill this shell
 while kill -0 "$sleeper" 2> /dev/null; do wait "$sleeper"; done
 exit 1

@@ -35,9 +35,9 @@ _SPEC = devcluster.ClusterSpec(1, GPUS, shards_per_node=GPUS * PER_GPU, extra=li
 _SCRIPT = Path(__file__).with_name("share.sh")
 
 
-def compressed(trace: Trace, jobs: int, factor: float) -> Trace:
-    """The first jobs, each of one GPU, with all times divided by `factor`."""
-    chosen = trace.jobs[:jobs]
+def compressed(trace: Trace, jobs: int, factor: float, skipped: int = 0) -> Trace:
+    """The jobs after the first `skipped`, each of one GPU, with all times divided by `factor`."""
+    chosen = trace.jobs[skipped : skipped + jobs]
     first_s = chosen[0].submit_s
     return Trace.of(
         replace(
@@ -66,9 +66,13 @@ def profile(job: TraceJob) -> StageProfile:
 
 
 class Progress:
-    """How far the jobs have come. Between two looks they run as they were seen to run at the first."""
+    """How far the jobs have come. Between two looks they run as they were seen to run at the first.
 
-    def __init__(self) -> None:
+    What they print is in `directory`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._left_s: dict[int, float] = {}
         self._speed: dict[int, float] = {}
         self._seen_s = time.monotonic()
@@ -85,7 +89,12 @@ class Progress:
         for job in jobs:
             if job.state == "RUNNING" and job.gpu_indices and job.job_id not in self._ended:
                 there.setdefault(job.gpu_indices, []).append(job.job_id)
-        done = [job_id for ids in there.values() for job_id in ids if self._left_s.get(job_id, 1.0) <= 0]
+        done = [
+            job_id
+            for ids in there.values()
+            for job_id in ids
+            if self._left_s.get(job_id, 1.0) <= 0 and self._is_ready(job_id)
+        ]
         if done:
             argv = ["scancel", "--batch", "--signal=USR2", *map(str, done)]
             subprocess.run(argv, env=dict(environment), check=True)
@@ -96,6 +105,11 @@ class Progress:
             for job_id, speed in speeds({one: profile(submitted[one]) for one in ids if one not in done}).items()
         }
         return len(jobs)
+
+    def _is_ready(self, job_id: int) -> bool:
+        """Whether the job would take a signal for its end, and not be killed by it."""
+        output = self._directory / f"job-{job_id}.out"
+        return output.exists() and output.stat().st_size > 0
 
 
 def speeds(members: Mapping[int, StageProfile]) -> Mapping[int, float]:
@@ -121,11 +135,11 @@ def options(job: TraceJob) -> tuple[str, ...]:
 def _arm(policy: str, trace: Trace, quantum_s: float, longest_s: float) -> dict[str, object]:
     own = {"order": {"scope": "partition"}, "utility": {"quantum_s": quantum_s}}
     settings = {**live.daemon_settings(policy), **own}
-    progress = Progress()
-    work = live.Work(_SPEC, _SCRIPT, options, lambda _job, _directory: (sys.executable,), progress.look, poll_s=0.5)
     began_s, before = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         Path(scratch).chmod(0o755)
+        look = Progress(Path(scratch)).look
+        work = live.Work(_SPEC, _SCRIPT, options, lambda _job, _directory: (sys.executable,), look, poll_s=0.5)
         arm = live.run(Path(scratch), trace, settings, longest_s, _tell, work)
     found = figures.live(arm.jobs)
     return {
@@ -144,7 +158,8 @@ def _tell(_ended: int, _total: int) -> None:
 
 @click.command()
 @click.option("--trace", "path", required=True, type=click.Path(path_type=Path), help="Jobs with stage times.")
-@click.option("--jobs", default=200, show_default=True, type=click.IntRange(min=1), help="The first so many.")
+@click.option("--jobs", default=200, show_default=True, type=click.IntRange(min=1), help="So many.")
+@click.option("--skip", "skipped", default=0, show_default=True, type=click.IntRange(min=0), help="After so many.")
 @click.option("--compress", default=4000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times.")
 @click.option("--quantum", "quantum_s", default=live.QUANTUM_S, show_default=True, help="Seconds a run is left alone.")
 @click.option("--longest", "longest_s", default=600.0, show_default=True, help="Seconds an arm may take.")
@@ -153,14 +168,17 @@ def _tell(_ended: int, _total: int) -> None:
 def main(
     path: Path,
     jobs: int,
+    skipped: int,
     compress: float,
     quantum_s: float,
     longest_s: float,
     out: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
-    """Replay the first jobs of a trace under both policies on private clusters of one node with 4 GPUs."""
-    trace = compressed(read_any(path), jobs, compress)
+    """Replay jobs of a trace under both policies on private clusters of one node with 4 GPUs."""
+    trace = compressed(read_any(path), jobs, compress, skipped)
+    if not trace.jobs:
+        raise click.UsageError(f"{path} has no jobs after the first {skipped}")
     arms: dict[str, dict[str, object]] = {}
     for policy in ("muri-l", "explsched-share"):
         arms[policy] = _arm(policy, trace, quantum_s, longest_s)
@@ -170,6 +188,7 @@ def main(
     report = {
         "attribution": ATTRIBUTION,
         "jobs": len(trace.jobs),
+        "skipped": skipped,
         "gpus": GPUS,
         "compress": compress,
         "quantum_s": quantum_s,

@@ -41,6 +41,12 @@ def test_shared_jobs_ask_for_one_shard_and_say_their_compressed_stages() -> None
     assert {"--gres=shard:1", "--comment=explsched:checkpoint=USR1&stages=100/40/60/0"} <= set(shared.options(job))
 
 
+def test_a_shared_replay_may_begin_in_the_midst_of_a_trace() -> None:
+    gangs = [TraceJob(i, 100.0 * i, 8, 500.0, iterations=50, stages=StageTimes(4.0, 6.0, 0.0)) for i in range(1, 6)]
+    jobs = shared.compressed(Trace.of(gangs), 2, 100.0, skipped=2).jobs
+    assert [(job.job_id, job.submit_s) for job in jobs] == [(3, 0.0), (4, 1.0)]
+
+
 def test_members_of_a_group_are_slower_than_alone_and_one_alone_is_not() -> None:
     jobs = [TraceJob(i, 0.0, 1, 100.0, iterations=100, stages=StageTimes(*times)) for i, times in enumerate(STAGES)]
     reads, computes = (shared.profile(job) for job in jobs)

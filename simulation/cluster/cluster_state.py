@@ -7,12 +7,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from sched_policy.model import Job, Node, NodeGpus
-from sched_policy.snapshot import Bools, Ints, Nodes, Snapshot
+from sched_policy.order import still_telling
+from sched_policy.snapshot import Bools, EndedRun, Ints, Nodes, Snapshot
 from simulation.cluster.job_table import JobPhase, JobTable, to_policy_job
 from simulation.cluster.settings import Settings
 from simulation.pairs import Interference
 from simulation.results.outcome import Ending, JobRecord, Usage
 from simulation.traces.trace import ClusterShape, TraceJob
+
+_ENDED_RUNS = 100
+"""So many more run times are remembered before those are sought that tell nothing any longer."""
 
 
 class GpuPool:
@@ -81,6 +85,8 @@ class ClusterState:
         self._usage: list[Usage] = []
         self._speed_changed: set[int] = set()
         self._ended: list[Job] = []
+        self._ended_runs: list[EndedRun] = []
+        self._most_ended_runs = _ENDED_RUNS
         self._any_elastic = any(job.least_gpus is not None for job in jobs)
 
     @property
@@ -181,6 +187,7 @@ class ClusterState:
         self._active = self._active[self._active != row]
         self._jobs[row] = None
         job = self._trace[row]
+        self._keep_run(EndedRun(job.job_id, job.submit_s, job.gpus, float(self._table.earlier_s[row])), now_s)
         self._records[row] = JobRecord(
             job_id=job.job_id,
             submit_s=job.submit_s,
@@ -211,9 +218,19 @@ class ClusterState:
             for row in self._active[self._table.phase[self._active] == JobPhase.RUNNING].tolist():
                 self._table.advance(row, now_s)
                 self._refresh_job(row)
-            return Snapshot.of(now_s, self.nodes, self._present_jobs(), self._ended)
+            return Snapshot.of(now_s, self.nodes, self._present_jobs(), self._ended, ended_runs=self._ended_runs)
         columns = self._table.columns(self._active, now_s)
-        return Snapshot(now_s, self.nodes, self._present_jobs(), columns, tuple(self._ended))
+        ended, runs = tuple(self._ended), tuple(self._ended_runs)
+        return Snapshot(now_s, self.nodes, self._present_jobs(), columns, ended, ended_runs=runs)
+
+    def _keep_run(self, run: EndedRun, now_s: float) -> None:
+        """Remember how long a job ran that has ended, as long as that may tell of others."""
+        if run.run_s <= 0:
+            return
+        self._ended_runs.append(run)
+        if len(self._ended_runs) > self._most_ended_runs:
+            self._ended_runs = list(still_telling(self._ended_runs, self._table.columns(self._active, now_s)))
+            self._most_ended_runs = _ENDED_RUNS + 2 * len(self._ended_runs)
 
     def _keep(self, row: int) -> None:
         """Remember what a job of a sweep reported before it ended: its sweep goes on."""

@@ -25,6 +25,7 @@ from explsched.log import event
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Job, JobState
+from sched_policy.snapshot import EndedRun
 from sched_policy.utility import claims_a_prior
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
@@ -89,6 +90,7 @@ class Remembered(Struct, frozen=True):
         trainings: trainings of sweeps that were there before, by job id.
         others_factors: waiting jobs of whose site factors a part is not ours, and that part.
         fresh_leases: jobs whose leases are as they are for a short time only.
+        ended_runs: how long jobs ran that have ended.
 
     """
 
@@ -99,6 +101,7 @@ class Remembered(Struct, frozen=True):
     trainings: Mapping[int, SeenTraining] = field(default_factory=dict)
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
+    ended_runs: tuple[EndedRun, ...] = ()
 
 
 def served_in_vain(

@@ -162,7 +162,8 @@ def observe(
     sets = requirements.names_by_node()
     planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in nodes)
     past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]
-    snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, _absences(seen.reservations, now_s))
+    absences = _absences(seen.reservations, now_s)
+    snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, absences, known.ended_runs)
     return Observation(
         snapshot,
         records,

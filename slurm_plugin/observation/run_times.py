@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +20,11 @@ from msgspec.structs import replace
 from explsched.errors import SlurmError
 from explsched.log import event
 from sched_policy.model import Job
+from sched_policy.order import still_telling
 from sched_policy.run_times import Likeness, RunTimes, of_history
+from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.parse import gpus_of
+from slurm_plugin.observation.memory import NotesFile
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")
 """sacct's fields; JobName, which is free text, stands last."""
@@ -137,6 +142,53 @@ class LearntRunTimes:
 
 def _within_limit(job: Job, left_s: float, now_s: float) -> float:
     return left_s if job.time_limit_s is None else min(left_s, max(0.0, job.time_limit_s - job.run_s(now_s)))
+
+
+class _Notes(Struct, frozen=True):
+    runs: tuple[EndedRun, ...] = ()
+
+
+class EndedRuns:
+    """How long jobs ran that have ended, as long as that tells of others; in a file as well, for the next daemon.
+
+    slurmctld forgets jobs soon after their end, and not every site has slurmdbd. A job that has left between two looks
+    ran until the middle of the time between them; one that was never seen running tells nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = NotesFile(path, _Notes, "run times of ended jobs", "learns them anew")
+        self._notes = self._saved = self._file.read() or _Notes()
+        self._running: dict[int, EndedRun] = {}
+        self._looked_s = 0.0
+
+    def known(self, present: AbstractSet[int], now_s: float) -> tuple[EndedRun, ...]:
+        """Those of jobs that are not among the present ones."""
+        later_s = max(0.0, now_s - self._looked_s) / 2
+        left = [
+            replace(run, run_s=run.run_s + later_s) for job_id, run in self._running.items() if job_id not in present
+        ]
+        self._running = {}
+        self._notes = _Notes((*(run for run in self._notes.runs if run.job_id not in present), *left))
+        return self._notes.runs
+
+    def note(self, snapshot: Snapshot) -> None:
+        """Take in what a pass sees: jobs that run, and who learns."""
+        columns, self._looked_s = snapshot.columns, snapshot.now_s
+        running = columns.holds.nonzero()[0].tolist()
+        numbers = zip(columns.submit_s[running].tolist(), columns.gpus[running].tolist(), strict=True)
+        ran_s = columns.executed_s[running].tolist()
+        jobs = columns.job_id[running].tolist()
+        self._running = {
+            job_id: EndedRun(job_id, submit_s, gpus, run_s)
+            for job_id, (submit_s, gpus), run_s in zip(jobs, numbers, ran_s, strict=True)
+        }
+        if self._notes != self._saved:
+            self._notes = _Notes(still_telling(self._notes.runs, columns))
+
+    def save(self) -> None:
+        """Write the notes down. Without a file all goes on."""
+        if self._notes != self._saved and self._file.write(self._notes):
+            self._saved = self._notes
 
 
 class Coverage(Struct, frozen=True):

@@ -34,9 +34,9 @@ from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
-from slurm_plugin.observation.observe import Observation, observe, without_nodes
+from slurm_plugin.observation.observe import Observation, is_present, observe, without_nodes
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.observation.run_times import LearntRunTimes
+from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
 from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, Recalculations, most_written, split
@@ -69,9 +69,9 @@ class Controller:
     """Turns plans into Slurm's state, pass after pass.
 
     Slurm is the database: nothing is kept between passes but the preemptions underway, which site factors are ours and
-    which places have been lent (these three in files, too), the reports read so far, how long leases have been used,
-    how long trainings ran without reports, why jobs waited before their site factors were written, and the groups last
-    seen, to log what became of them.
+    which places have been lent, how long ended jobs ran (these four in files, too), the reports read so far, how long
+    leases have been used, how long trainings ran without reports, why jobs waited before their site factors were
+    written, and the groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -92,6 +92,7 @@ class Controller:
         self._priority_period_s = self._backfill_interval_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._lent_places = LentPlaces(_lent_places_file(config))
+        self._ended_runs = EndedRuns(config.order.site_factor_file.with_name("ended_runs.json"))
         self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
         self.reconfigure(config)
@@ -137,6 +138,7 @@ class Controller:
             self._trainings.seen,
             {job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()},
             self._lease_use.fresh(now_s),
+            self._ended_runs.known({job.job_id for job in found.jobs if is_present(job)}, now_s),
         )
         seen = observe(
             found,
@@ -150,6 +152,7 @@ class Controller:
             self._run_times,
         )
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
+        self._ended_runs.note(seen.snapshot)
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
@@ -166,6 +169,7 @@ class Controller:
             beneficiaries = self._tracker.beneficiaries
             self._lent_places.note(ranked, decided.seen, decided.changes, most, beneficiaries)
         self._lent_places.save()
+        self._ended_runs.save()
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)

@@ -255,6 +255,23 @@ CLAIMS = (
     ),
     Claim(
         "docs/simulation.md",
+        "policy_pass_share.json",
+        "jobs took it {} s, and `muri-s` {} s in the same run",
+        lambda report: [report["explsched-share"]["plan_s"], report["muri-s"]["plan_s"]],
+    ),
+    Claim(
+        "docs/simulation.md",
+        "live_share_held_out.json",
+        "the factors are {} for mean JCT and {} for makespan, with {} preemptions and {} jobs lost",
+        lambda report: [
+            report["jct_ratio"],
+            report["makespan_ratio"],
+            report["arms"]["explsched-share"]["preemptions"],
+            report["jobs_lost"],
+        ],
+    ),
+    Claim(
+        "docs/simulation.md",
         "run_times.json",
         "under `srsf` is {} s with time limits (the trace has none), {} s with learnt run times and {} s with exact "
         "ones",

@@ -19,7 +19,7 @@ from sched_policy.model import Exploration, NodeGpus
 from sched_policy.order import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
-from sched_policy.snapshot import Columns, Snapshot
+from sched_policy.snapshot import Columns, EndedRun, Snapshot
 from simulation.cluster.engine import SimulationError, simulate
 from simulation.cluster.settings import Estimates, PassTimes, Settings, SimulationSettingsError
 from simulation.results.outcome import Ending, JobRecord, TraceOutcome
@@ -125,6 +125,17 @@ def test_the_policy_plans_once_per_interval_while_jobs_report() -> None:
         assert len(set(asked_s)) == len(asked_s)
         assert asked_s[0] == 0.0
         assert len(asked_s) == pytest.approx(30 / interval_s, abs=1)
+
+
+def test_a_policy_is_told_how_long_ended_jobs_ran_as_long_as_that_tells_of_others() -> None:
+    spy = Spy()
+    jobs = trace(*[(float(i), 1, 10.0 + i % 3) for i in range(400)], (400.0, 2, 5.0))
+    simulate(jobs, ClusterShape(1, 2), Policy("spy", "", spy, backfill=Backfill(0)), EXACT)
+    assert spy.seen[0].ended_runs == ()
+    told = [{run.job_id: run for run in snapshot.ended_runs} for snapshot in spy.seen]
+    assert told[1][1] == EndedRun(1, 0.0, 1, 10.0)
+    assert max(map(len, told)) < 200
+    assert {job_id + 1 for job_id in range(360, 398)} <= told[-1].keys()
 
 
 def test_a_simulation_can_end_before_its_jobs_do() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sched_policy.model import GpuRequest
 from sched_policy.plan import Plan, Resize, Score, Stop
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
@@ -110,6 +110,23 @@ def test_nothing_is_sent_when_nothing_changes(tmp_path: Path, monkeypatch: pytes
     slurm = FakeSlurm((holding(5),))
     assert controller(slurm, tmp_path, monkeypatch, Plan()).reconcile(NOW_S).failures == ()
     assert slurm.applied == []
+
+
+def test_a_job_that_has_ended_tells_others_how_long_it_ran_after_a_restart_too(tmp_path: Path) -> None:
+    slurm = FakeSlurm((holding(5, start_s=NOW_S - 300), asking(6), asking(7)))
+    daemon = Controller(slurm, configured(tmp_path, policy="explsched-share"))
+    before = daemon.reconcile(NOW_S)
+    assert before.seen.snapshot.ended_runs == ()
+    slurm.set(5, state="COMPLETED")
+    slurm.set(7, state="CANCELLED")  # it never ran
+    ended = daemon.reconcile(NOW_S + 20).seen.snapshot.ended_runs
+    assert ended == (EndedRun(5, 0.0, 4, 310.0),)  # it left between the two looks
+    restarted = Controller(slurm, configured(tmp_path, policy="explsched-share"))
+    after = restarted.reconcile(NOW_S + 40)
+    assert after.seen.snapshot.ended_runs == ended
+    assert after.plan.scores[0].value != before.plan.scores[0].value
+    slurm.set(5, state="RUNNING")  # its owner has requeued it
+    assert restarted.reconcile(NOW_S + 60).seen.snapshot.ended_runs == ()
 
 
 def test_deciding_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
