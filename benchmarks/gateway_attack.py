@@ -8,6 +8,7 @@ job), what secrets a stranger has seen, and how much longer another client's req
     admin        what model servers have besides inference, with a good key
     smuggling    requests that two servers could read differently, with a good key
     silent       connections that say nothing, from addresses of their own
+    elsewhere    the same ones to another server of this machine: what of a bystander's wait is the machine's
     stranger     a listener on the port of a replica's server; of another user where this runs as root
 """
 
@@ -35,7 +36,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gateway.upstream import free_port
+from benchmarks.gateway.upstream import free_port, haproxy
 from inference_gateway.dataplane.endpoints import WakeListener
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
@@ -252,6 +253,21 @@ async def smuggling(site: Site, _: int) -> dict[str, float]:
 
 
 async def silent(site: Site, count: int) -> dict[str, float]:
+    """Silent connections to the gateway."""
+    return await _silent(site.port, count)
+
+
+async def elsewhere(site: Site, count: int) -> dict[str, float]:
+    """Silent connections to an HAProxy that the bystander does not ask."""
+    directory = site.paths.root / "elsewhere"
+    directory.mkdir()
+    with free_port() as port:
+        answer = f"frontend f\n  bind 127.0.0.1:{port}\n  http-request return status 200\n"
+        with haproxy(directory, "elsewhere", answer):
+            return await _silent(port, count)
+
+
+async def _silent(port: int, count: int) -> dict[str, float]:
     """Silent connections from a few addresses; how many were made, and how many of them were open after 5 s.
 
     Each address is a process of its own, since that is whose open files Linux limits. Raises `ClickException` if the
@@ -262,7 +278,7 @@ async def silent(site: Site, count: int) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(_SILENT_ADDRESSES, multiprocessing.get_context("spawn")) as pool:
         asked = zip(sources, counts, strict=True)
-        held = [loop.run_in_executor(pool, _stay_silent, site.port, source, number) for source, number in asked]
+        held = [loop.run_in_executor(pool, _stay_silent, port, source, number) for source, number in asked]
         found = await asyncio.gather(*held)
     return {
         "connections": float(sum(made for made, _ in found)),
@@ -363,7 +379,8 @@ async def stranger(site: Site, count: int) -> dict[str, float]:
 
 
 ATTACKS: dict[str, Callable[[Site, int], Awaitable[dict[str, float]]]] = {
-    "keyless": keyless, "admin": admin, "smuggling": smuggling, "silent": silent, "stranger": stranger,
+    "keyless": keyless, "admin": admin, "smuggling": smuggling, "silent": silent, "elsewhere": elsewhere,
+    "stranger": stranger,
 }  # fmt: skip
 
 
@@ -425,7 +442,7 @@ def main(parts: tuple[str, ...], requests: int, connections: int, as_json: bool)
         figures: dict[str, float] = {}
         async with running(directory) as site:
             for name in parts or ATTACKS:
-                figures |= await attack(site, name, connections if name == "silent" else requests)
+                figures |= await attack(site, name, connections if name in ("silent", "elsewhere") else requests)
         return figures
 
     with tempfile.TemporaryDirectory(prefix="igwa") as scratch:

@@ -116,6 +116,8 @@ class FakeSlurm:
                 job.priority,
                 ready=job.state == "PENDING",
                 start_s=None if job.state == "PENDING" else job.start_s,
+                nodes=job.nodes,
+                limit_s=job.time_limit_s,
             )
             for job in self.active()
         )

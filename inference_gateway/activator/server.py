@@ -152,7 +152,7 @@ class Activator:
 
     def _allowed(self, key: str) -> frozenset[str] | None:
         """The services that a key may use; None for all. From HAProxy's own maps, so that both decide alike."""
-        if f"{key} 1\n" not in _map_lines(self._files.restricted):
+        if not any(line.startswith(f"{key} ") for line in _map_lines(self._files.restricted)):
             return None
         granted = (line.removesuffix(" 1\n").partition("/") for line in _map_lines(self._files.grants))
         return frozenset(service for owner, _, service in granted if owner == key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,22 +41,24 @@ class Tail:
     most: int
 
 
-_TAIL_BYTES = 512
+_TAIL_BYTES = 320
 """At least so much of the end of a body is searched; what does not fit is found by the JSON parser."""
 _MAXREWRITE_BYTES = 4096
 _HEADERS_BYTES = 8192
 
 
 def model_tails(buffer_bytes: int) -> list[Tail]:
-    """What to search of a body, by its length: all of a short one, and of longer ones at most 512 bytes and a third.
+    """What to search of a body, by its length: all of a short one, and of others the end.
 
-    HAProxy's `bytes` takes constants only, so there is one entry for each half more of length. A body that may
+    That is of `length` bytes between 320 and 320 + 12 * sqrt(length).
+    HAProxy's `bytes` takes constants only, so there is an entry for each length's range. Passing one over costs as much
+    as searching 75 bytes does, so that ranges which grow with the root of the length cost least. A body that may
     have been cut has no end to search: beside it a buffer has headers and the 4 KiB that HAProxy keeps free.
     """
     longest = buffer_bytes - _MAXREWRITE_BYTES - _HEADERS_BYTES
     bounds = [0, 3 * _TAIL_BYTES]
     while bounds[-1] <= longest:
-        bounds.append(bounds[-1] * 3 // 2)
+        bounds.append(bounds[-1] + 12 * math.isqrt(bounds[-1]))
     return [
         Tail(max(0, least - _TAIL_BYTES), least, min(following - 1, longest)) for least, following in pairwise(bounds)
     ]
@@ -216,7 +219,7 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
         files.spent: "",
         files.weights: _lines((key.name, str(key.weight)) for key in settings.keys if key.weight > 1),
         files.batch: _lines((key.name, "1") for key in settings.keys if key.priority == "batch"),
-        files.restricted: _lines((key.name, "1") for key in restricted),
+        files.restricted: _lines((key.name, key.services[0]) for key in restricted),
         files.grants: _lines((f"{key.name}/{service}", "1") for key in restricted for service in key.services),
         files.narrow: _lines((service.name, "1") for service in narrow),
         files.paths: _lines((service.name + path, "1") for service in narrow for path in exact(service.paths)),

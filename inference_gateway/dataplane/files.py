@@ -152,7 +152,7 @@ class Files:
 
     @property
     def restricted(self) -> Path:
-        """Names of the keys that may not use every service."""
+        """Names of the keys that may not use every service -> one that they may use."""
         return self.directory / "restricted.map"
 
     @property

@@ -25,7 +25,7 @@ class QueuedJob(Struct, frozen=True, gc=False):
     """One job or array task in Slurm's queue: as much as tells whose turn it is.
 
     `ready` jobs wait for nothing but room or jobs of higher priority. `start_s` is the start of a job that runs, and
-    None of one that waits.
+    None of one that waits. `limit_s` is its time limit, None where it has none.
     """
 
     job_id: int
@@ -33,6 +33,8 @@ class QueuedJob(Struct, frozen=True, gc=False):
     priority: int
     ready: bool
     start_s: float | None
+    nodes: int = 1
+    limit_s: float | None = None
 
 
 class SlurmJob(Struct, frozen=True, gc=False):

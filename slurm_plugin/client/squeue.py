@@ -92,13 +92,16 @@ def records(text: str, record_mark: str) -> list[str]:
     return [record.lstrip("\n") for record in text.split(record_mark)[:-1]]
 
 
-QUEUE_FORMAT = "%A|%P|%Q|%t|%r|%S"
+_MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
+"""More than any cluster has: sums of what is asked for stay numbers that arrays can hold."""
+
+QUEUE_FORMAT = "%A|%P|%Q|%t|%r|%S|%D|%l"
 _READY = frozenset({"None", "Priority", "Resources"})
 
 
 def queued(line: str) -> QueuedJob:
     """One line of squeue in `QUEUE_FORMAT`, which has no text of users. Raises `ValueError`."""
-    job_id, partitions, priority, state, reason, start = line.split("|")
+    job_id, partitions, priority, state, reason, start, nodes, limit = line.split("|")
     runs = state != "PD"
     return QueuedJob(
         whole(job_id),
@@ -106,11 +109,9 @@ def queued(line: str) -> QueuedJob:
         whole(priority),
         ready=not runs and reason in _READY,
         start_s=time_s(start) if runs else None,
+        nodes=whole(nodes.partition("-")[0], _MOST_NODES),
+        limit_s=duration_s(limit),
     )
-
-
-_MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
-"""More than any cluster has: sums of what is asked for stay numbers that arrays can hold."""
 
 
 def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:

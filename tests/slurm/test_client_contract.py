@@ -285,6 +285,7 @@ def test_submit_and_find_by_tag(client: SlurmClient, cluster: Cluster) -> None:
     assert queue[first].start_s == pytest.approx(time.time(), abs=60)
     assert (queue[second].start_s, queue[second].ready) == (None, False), "it waits for the first"
     assert queue[second].partitions == found[second].partitions
+    assert {(job.nodes, job.limit_s) for job in queue.values()} == {(1, found[first].time_limit_s)}
     assert client.apply([ClearDependency(second)]) == ()
     until(lambda: all(job.state == "RUNNING" for job in client.tagged_jobs(tag)), "both run")
     assert client.apply([CancelJob(first)]) == ()

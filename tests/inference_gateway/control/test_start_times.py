@@ -122,50 +122,69 @@ def test_jobs_that_are_not_waited_for_any_more_are_forgotten() -> None:
     assert (log.started("a", 5.0), log.started("b", 5.0)) == ((), (Foretold(10.0, 5.0, 10.0),))
 
 
-def running(job_id: int, start_s: float, partition: str = "gpu") -> QueuedJob:
-    return QueuedJob(job_id, (partition,), 1, ready=False, start_s=start_s)
+def running(job_id: int, start_s: float, partition: str = "gpu", limit_s: float | None = 100.0) -> QueuedJob:
+    return QueuedJob(job_id, (partition,), 1, ready=False, start_s=start_s, limit_s=limit_s)
 
 
-def waiting(job_id: int, priority: int, partitions: tuple[str, ...] = ("gpu",), *, ready: bool = True) -> QueuedJob:
-    return QueuedJob(job_id, partitions, priority, ready=ready, start_s=None)
+def waiting(
+    job_id: int, priority: int, partitions: tuple[str, ...] = ("gpu",), *, ready: bool = True, nodes: int = 1
+) -> QueuedJob:
+    return QueuedJob(job_id, partitions, priority, ready=ready, start_s=None, nodes=nodes, limit_s=100.0)
+
+
+@pytest.fixture
+def line() -> WaitingLine:
+    """It has seen many jobs take half of their time limits."""
+    line = WaitingLine()
+    line.take(0.0, [running(1000 + number, -49.0) for number in range(99)], set())
+    line.take(1.0, (), set())
+    return line
 
 
 class TestWaitingLine:
-    STARTED = tuple(running(job_id, 10.0 * job_id) for job_id in range(10))
-    """One every 10 s, until 90."""
+    NODES = (running(1, 60.0), running(2, 80.0))
+    """As others took half of their limits, they end at 110 and 130."""
 
-    def test_the_turn_comes_when_those_before_have_started_at_the_pace_of_late(self) -> None:
-        line = WaitingLine()
+    def test_the_turn_comes_when_those_before_have_started_and_taken_what_jobs_took_of_late(
+        self, line: WaitingLine
+    ) -> None:
         others = (waiting(20, 5), waiting(21, 9), waiting(22, 7), waiting(23, 7))
-        line.take(100.0, (*self.STARTED, *others), {22})
-        turn_s = 10 * (2 - 1 / 3)
-        assert line.turn_s(22, 100.0) == pytest.approx(turn_s), "after 21, and before 23, as important and younger"
-        assert line.turn_s(22, 105.0) == pytest.approx(turn_s - 5)
+        line.take(100.0, (*self.NODES, *others), {21, 22, 23})
+        assert [line.turn_s(job_id, 100.0) for job_id in (21, 22, 23)] == pytest.approx([10, 30, 60])
+        assert line.turn_s(22, 105.0) == pytest.approx(25)
         assert line.turn_s(22, 500.0) == 5.0, "it should have started: at any moment"
         assert line.turn_s(20, 100.0) is None, "nobody asked for that one"
 
-    def test_jobs_of_other_partitions_and_held_ones_are_not_before_it(self) -> None:
-        line = WaitingLine()
+    def test_jobs_of_other_partitions_and_held_ones_are_not_before_it(self, line: WaitingLine) -> None:
         others = (waiting(20, 9, ("cpu",)), waiting(21, 9, ready=False), waiting(22, 9, ("cpu", "gpu")), waiting(23, 1))
         elsewhere = tuple(running(100 + second, float(second), "cpu") for second in range(90))
-        line.take(100.0, (*self.STARTED, *elsewhere, *others), {23})
-        assert line.turn_s(23, 100.0) == pytest.approx(10 * (2 - 1 / 3))
+        line.take(100.0, (*self.NODES, *elsewhere, *others), {23})
+        assert line.turn_s(23, 100.0) == pytest.approx(30)
 
-    def test_jobs_that_have_ended_since_count_among_the_starts(self) -> None:
+    def test_a_job_of_several_nodes_waits_for_as_many_and_leaves_as_many(self, line: WaitingLine) -> None:
+        line.take(100.0, (*self.NODES, waiting(20, 9, nodes=2), waiting(21, 5), waiting(22, 1)), {20, 21, 22})
+        assert [line.turn_s(job_id, 100.0) for job_id in (20, 21, 22)] == pytest.approx([30, 80, 80])
+
+    def test_a_node_that_was_in_use_a_moment_ago_is_free(self, line: WaitingLine) -> None:
+        line.take(95.0, (*self.NODES, running(3, 50.0), waiting(20, 9), waiting(21, 5)), {21})
+        line.take(100.0, (*self.NODES, waiting(20, 9), waiting(21, 5)), {21})
+        assert line.turn_s(21, 100.0) == pytest.approx(10), "the first one takes it"
+        line.take(161.0, (running(4, 151.0), waiting(21, 5)), {21})
+        assert line.turn_s(21, 161.0) == pytest.approx(40), "one that was in use a minute ago may be down"
+
+    def test_who_has_run_longer_than_all_before_may_end_at_any_time_until_its_limit(self, line: WaitingLine) -> None:
+        line.take(100.0, (running(1, 20.0), waiting(20, 1)), {20})
+        assert 5.0 <= (line.turn_s(20, 100.0) or 0.0) <= 20.0
+
+    def test_before_a_job_has_ended_any_part_of_its_limit_is_as_likely(self) -> None:
         line = WaitingLine()
-        line.take(60.0, self.STARTED[:6], set())
-        line.take(100.0, (*self.STARTED[6:], waiting(20, 1)), {20})
-        assert line.turn_s(20, 100.0) == pytest.approx(10 * (1 - 1 / 3))
+        line.take(100.0, (running(1, 100.0, limit_s=1000.0), waiting(20, 1)), {20})
+        assert 200.0 < (line.turn_s(20, 100.0) or 0.0) < 800.0
 
-    def test_the_pace_is_that_of_the_latest_starts(self) -> None:
-        line = WaitingLine()
-        early = tuple(running(job_id, float(job_id)) for job_id in range(50))
-        late = tuple(running(100 + number, 1000.0 + 10 * number) for number in range(30))
-        line.take(1300.0, (*early, *late, waiting(200, 1)), {200})
-        assert line.turn_s(200, 1300.0) == pytest.approx(10 * (1 - 1 / 3), rel=0.05)
-
-    @pytest.mark.parametrize("jobs", [(), (waiting(5, 1),), (running(1, 3.0), waiting(5, 1))])
-    def test_without_starts_nothing_is_said(self, jobs: tuple[QueuedJob, ...]) -> None:
+    @pytest.mark.parametrize(
+        "jobs", [(), (waiting(5, 1),), (running(1, 3.0, limit_s=None), waiting(5, 1))], ids=["none", "idle", "no limit"]
+    )
+    def test_where_nothing_is_known_to_end_nothing_is_said(self, jobs: tuple[QueuedJob, ...]) -> None:
         line = WaitingLine()
         line.take(100.0, jobs, {5})
         assert line.turn_s(5, 100.0) is None

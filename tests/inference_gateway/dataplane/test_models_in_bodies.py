@@ -110,4 +110,4 @@ def test_tails_follow_each_other_and_keep_enough() -> None:
     for one, following in pairwise(tails):
         assert following.least == one.most + 1
     for tail in tails[1:]:
-        assert tail.least - tail.skipped >= 512
+        assert tail.least - tail.skipped >= 320

@@ -141,6 +141,19 @@ def test_a_restricted_key_may_not_use_other_services(directory: Path) -> None:
         assert rig.ask("GET", "/services/big/v1/models", **carol_key).status == 403
 
 
+def test_a_key_of_several_services_may_use_each_of_them_alone(directory: Path) -> None:
+    dora = ApiKey("dora", digest_of("doras-key"), services=("small", "big"))
+    services = (ServiceSettings(name, cold_start_limit=0) for name in ("big", "small", "smaller", "other"))
+    with gateway(directory / "several", *services, keys=(ALICE, dora)) as rig:
+        statuses = {
+            name: rig.complete(name, authorization="Bearer doras-key").status
+            for name in ("big", "small", "smaller", "other")
+        }
+        assert statuses == {"big": 503, "small": 503, "smaller": 403, "other": 403}
+        assert listed(rig.ask("GET", "/v1/models", authorization="Bearer doras-key")) == ["big", "small"]
+        assert rig.complete("other").status == 503, "a key without a list may use all"
+
+
 def test_a_key_that_expires_is_as_good_as_none(directory: Path) -> None:
     """Also on a connection that has shown it before, and without a reload."""
     now_s = int(time.time())
