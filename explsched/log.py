@@ -5,6 +5,12 @@ from __future__ import annotations
 import json
 import logging
 
+from explsched.errors import ExplschedError
+
+
+class LogError(ExplschedError):
+    """The log file cannot be opened."""
+
 
 def event(logger: logging.Logger, level: int, message: str, /, **fields: object) -> None:
     """Log one event. Text values are quoted as JSON strings, so that a line stays one line whatever is in them."""
@@ -19,8 +25,14 @@ def _value(value: object) -> str:
 
 
 def set_up(level: str, path: str | None) -> None:
-    """Send the log to a file, or to standard error (journald) without one."""
-    handler = logging.FileHandler(path, encoding="utf-8") if path else logging.StreamHandler()
+    """Send the log to a file, or to standard error (journald) without one.
+
+    Raises `LogError` for a file that cannot be opened; then the log goes on as before.
+    """
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8") if path else logging.StreamHandler()
+    except OSError as error:
+        raise LogError(f"log file {path}: {error.strerror}") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root = logging.getLogger("explsched")
     for old in tuple(root.handlers):

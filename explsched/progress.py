@@ -115,7 +115,10 @@ def _value(name: str, value: float) -> dict[str, object]:
         raise ValueError(f"the metric's name has {len(name)} characters, {_LONGEST_NAME} are accepted")
     if value is None or isinstance(value, bool | str | bytes):
         raise TypeError(f"metric {name!r} must be a number, not {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except TypeError as error:
+        raise TypeError(f"metric {name!r} must be a number, not of type {type(value).__name__}") from error
     # JSON has no NaN: null marks the report as one without a usable value, which the daemon counts and shows.
     return {"value": number} if math.isfinite(number) else {"value": None, "bad": str(number)}
 

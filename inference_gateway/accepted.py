@@ -10,6 +10,7 @@ keys:
 from __future__ import annotations
 
 import datetime
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,7 +195,8 @@ def retry_after_s(start_s: float) -> int:
     return max(1, min(_LONGEST_RETRY_S, round(start_s)))
 
 
-_Owner = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.-]{0,62}$")]
+_OWNER = r"^[A-Za-z0-9][\w.-]{0,62}$"
+_Owner = Annotated[str, Meta(pattern=_OWNER)]
 
 
 class KeySection(Section, frozen=True):
@@ -245,6 +247,8 @@ def read_keys(path: Path | None, shown_as: Path | None) -> tuple[tuple[ApiKey, .
     """
     if path is None or shown_as is None:
         return (), ""
+    if not path.exists():
+        raise ConfigError(f"{path}: cannot be read: there is none; `sexplsched gateway key OWNER -s FILE` makes it")
     text = strict_yaml.file_text(path)
     return parse_keys(text, shown_as), text
 
@@ -288,7 +292,12 @@ def key_sections(path: Path) -> dict[str, KeySection]:
 
 
 def new_key(owner: str, days: int | None = None) -> tuple[str, str]:
-    """A new random key, and the line for the file of keys that lets `owner` use it, for so many days from now."""
+    """A new random key, and the line for the file of keys that lets `owner` use it, for so many days from now.
+
+    Raises `GatewayError` for a name that no file of keys may have.
+    """
+    if re.fullmatch(_OWNER, owner) is None:
+        raise GatewayError(f"{owner!r}: accepted are letters, digits, `_`, `.` and `-`, the first a letter or a digit")
     key = secrets.token_urlsafe(32)
     last = "" if days is None else f", expires: {datetime.date.today() + datetime.timedelta(days=days)}"
     return key, f"  {owner}: {{sha256: {digest_of(key)}{last}}}"

@@ -25,7 +25,10 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How the server answers. `fault` is empty or one of `FAULTS`; `unhealthy` is the fault of /health alone.
+    """How the server answers. `fault` is empty or one of those below; `unhealthy` is the fault of /health alone.
+
+    status-N: that status. garbage: bytes that are no HTTP. hang: no answer. close: the connection ends without an
+    answer. close-midway: it ends within the answer.
 
     `request_ms` is added to the time between two tokens for each request there is: steps of a batch take longer the
     more it holds.
@@ -36,11 +39,6 @@ class Behaviour:
     request_ms: float = 0.0
     fault: str = ""
     unhealthy: str = ""
-
-
-FAULTS = ("", "status-500", "status-503", "garbage", "hang", "close", "close-midway")
-"""status-N: that status. garbage: bytes that are no HTTP. hang: no answer. close: the connection ends without an
-answer. close-midway: it ends within the answer."""
 
 
 async def fail(request: web.Request, fault: str) -> web.StreamResponse | None:

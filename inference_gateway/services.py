@@ -264,8 +264,6 @@ class GatewaySection(Section, frozen=True):
 
 PORT = "{port}"
 MODEL = "{model}"
-PLACEHOLDERS = (PORT, "{host}", "{key_file}", "{replica}", MODEL, "{nodes}", "{rank}", "{leader}", "{leader_port}")
-"""What the runner of a replica replaces in its command."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

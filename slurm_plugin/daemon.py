@@ -224,7 +224,10 @@ class Daemon:
         """Carry out what signals asked for, between two passes."""
         if self._reopen:
             self._reopen = False
-            log.set_up(self._log_level, self._log_file)
+            try:
+                log.set_up(self._log_level, self._log_file)
+            except log.LogError as error:
+                log.event(_LOG, logging.ERROR, "log not reopened, the old one goes on", why=str(error))
         if self._reload:
             self._reload = False
             try:
@@ -264,8 +267,8 @@ class Daemon:
 @click.version_option(package_name="explsched")
 def command(config_path: Path | None, mode: str | None, log_file: str | None, log_level: str) -> None:
     """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
-    log.set_up(log_level, log_file)
     try:
+        log.set_up(log_level, log_file)
         if mode == "serve-state":
             state = configuration.load(config_path).state
             command_line = serving.argv(state.directory, state.socket)

@@ -128,7 +128,10 @@ def default_metric() -> str:
 
 
 class Reporter:
-    """Splits bytes into lines and reports what a reader finds in them. Never raises: it warns, a few times."""
+    """Splits bytes into lines and reports what a reader finds in them. Never raises: it warns, a few times.
+
+    `has_reported` says whether anything was found.
+    """
 
     def __init__(self, reader: LineReader, program: str, total_steps: int | None = None) -> None:
         self._read = reader
@@ -136,6 +139,7 @@ class Reporter:
         self._total_steps = total_steps
         self._rest = b""
         self._warnings = 0
+        self.has_reported = False
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes. A carriage return ends a line, too: progress bars write nothing else."""
@@ -156,6 +160,7 @@ class Reporter:
     def take(self, reading: Reading) -> None:
         """Report what was read. Raises TypeError or ValueError for what can be no report."""
         report(step=reading.step, total_steps=self._total_steps, params=None, **reading.values)
+        self.has_reported = True
 
     def warn(self, text: str) -> None:
         """Say what is wrong on standard error, but never flood a job's log with it."""
@@ -187,6 +192,9 @@ class LogTail:
         if not from_start and path.is_file():
             status = path.stat()
             self._inode, self._offset = status.st_ino, status.st_size
+
+    def __str__(self) -> str:
+        return str(self._path)
 
     def read(self) -> bytes:
         """The next bytes, at most 1 MiB; empty when there are none now. Raises OSError, e.g. for a directory."""
@@ -295,6 +303,9 @@ class EventTail(LogTail):
         super().__init__(directory / "none")
         self._directory = directory
         self._former = frozenset(self._files())
+
+    def __str__(self) -> str:
+        return str(self._directory)
 
     def read(self) -> bytes:
         """The next bytes; of the next file once this one has no more."""

@@ -139,8 +139,9 @@ def _run(
         child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
     except OSError as error:
         sys.stderr.write(f"sxrun: {command[0]}: {error.strerror}\n")
-        event("end")
-        return 127 if isinstance(error, FileNotFoundError) else 126
+        status = 127 if isinstance(error, FileNotFoundError) else 126
+        event("end", status=status)
+        return status
     ended = threading.Event()
     follower = None
     if reporter and tail:
@@ -153,6 +154,8 @@ def _run(
     ended.set()
     if follower:
         follower.join(_LAST_OUTPUT_S)
+    if reporter and status == 0 and not reporter.has_reported:
+        reporter.warn(f"no progress was found in {tail or 'what the command printed'}: explsched knows of none")
     if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
         event("end", status=None if relay.was_told_to_end else status)
     return status if status >= 0 else 128 - status

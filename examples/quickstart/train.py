@@ -22,7 +22,8 @@ saved = Path(f"line-{os.environ.get('SLURM_JOB_ID', 'local')}.json")
 random.seed(1)
 points = [(x / 100, 3 * x / 100 - 1 + random.gauss(0, 0.1)) for x in range(100)]
 slope, offset, start = 0.0, 0.0, 0
-if saved.exists():  # the job was requeued
+is_new_job = "SLURM_JOB_ID" in os.environ and "SLURM_RESTART_COUNT" not in os.environ
+if saved.exists() and not is_new_job:  # it was requeued; a new job's number may have been another cluster's before
     slope, offset, start = json.loads(saved.read_text())
 
 with explsched.CheckpointSignal() as checkpoint:
@@ -37,3 +38,4 @@ with explsched.CheckpointSignal() as checkpoint:
             explsched.atomic_write(saved, lambda file, state=state: file.write(state))
             checkpoint.saved(step)
         time.sleep(options.step_s)
+saved.unlink(missing_ok=True)

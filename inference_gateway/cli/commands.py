@@ -115,13 +115,18 @@ def down(services_path: Path, how: str | None) -> None:
     if how != "now" and controlled:
         longest_s = max(service.drain_deadline_s for service in section.services.values())
         deadline_s = time.monotonic() + longest_s + _MARGIN_S
-        while time.monotonic() < deadline_s and _replicas(client, section.name):
+        while time.monotonic() < deadline_s and _is_there(paths) and _replicas(client, section.name):
             time.sleep(_POLL_S)
-        while time.monotonic() < deadline_s and any(own.gateway.exists() for own in paths.slots):
+        while time.monotonic() < deadline_s and _is_there(paths):
             time.sleep(_POLL_S)  # the supervisor ends by itself when its control plane has nothing left
     left = _replicas(client, section.name)
     jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, section.name))])
     click.echo(f"gateway {section.name}: down" + (f", {len(left)} replicas cancelled undrained" if left else ""))
+
+
+def _is_there(paths: GatewayPaths) -> bool:
+    """Whether a supervisor has the address; one that has ended, as by Ctrl-C in the foreground, drains nothing."""
+    return any(own.gateway.exists() for own in paths.slots)
 
 
 def _replicas(client: CliClient, gateway: str) -> list[int]:
@@ -229,16 +234,27 @@ def _replica(replica: ReplicaReport) -> tuple[object, ...]:
     return replica.name, replica.phase, replica.job_id, where, replica.in_flight, ends, why
 
 
+def _print_keys(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  as click calls it
+    """Before the services file is asked for: who writes the first one has none."""
+    if wanted:
+        rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in keys())
+        click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
+        ctx.exit()
+
+
 @click.command()
 @services_option
 @json_option
-@click.option("--keys", "show", flag_value="keys", help="List every key of a services file with meaning and default.")
-def services(*, services_path: Path, as_json: bool, show: str | None) -> None:
+@click.option(
+    "--keys",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_keys,
+    help="List every key of a services file with meaning and default.",
+)
+def services(*, services_path: Path, as_json: bool) -> None:
     """Check a services file, and list its services with the ways that lead to them."""
-    if show:
-        rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in keys())
-        click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
-        return
     section, paths = opened(services_path)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(section, enc_hook=str), indent=1))

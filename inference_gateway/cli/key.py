@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import pwd
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -66,7 +67,7 @@ def key(
         )
         click.echo("\n".join(lines(columns, rows, room())))
         return
-    owner = pwd.getpwuid(os.getuid()).pw_name if who == "me" else owner
+    owner = _login() if who == "me" else owner
     if owner is None:
         raise click.UsageError("OWNER or --me is needed")
     if action == "revoke" and path is not None:
@@ -80,6 +81,11 @@ def key(
     if save is None:
         click.echo(secret)
     click.echo(f"{path}: {owner} is in" if path else f"line for the file of keys, below `keys:`\n{line}", err=True)
+
+
+def _login() -> str:
+    r"""The user's login as a name of a key: `CORP\alice` of a directory service is CORP.alice."""
+    return re.sub(r"[^A-Za-z0-9_-]+", ".", pwd.getpwuid(os.getuid()).pw_name).strip("._-")
 
 
 @contextmanager

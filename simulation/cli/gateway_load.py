@@ -19,6 +19,7 @@ import numpy as np
 
 from explsched.cli import json_option
 from explsched.tables import Column, lines, room
+from inference_gateway.errors import GatewayError
 from simulation.requests.trace import (
     Idling,
     Request,
@@ -252,7 +253,7 @@ def load(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Send chat completions to a gateway and measure latencies."""
+    """Send chat completions to a gateway and measure latencies. Exits 1 if none is answered."""
     if curve and trace_path:
         raise click.UsageError("give --curve or --requests, not both")
     if rate_rps * duration_s > _MOST_DRAWN:
@@ -276,6 +277,8 @@ def load(
         _print(figures)
     if interrupted:
         raise click.exceptions.Exit(130)
+    if not seen.latency_s:
+        raise GatewayError(f"{url}: no request was answered")
 
 
 async def _until_interrupted(target: Target, requests: Sequence[Request]) -> tuple[Measured, bool]:

@@ -27,6 +27,7 @@ from sched_policy.policy import SchedulingPolicy, needs_of
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.audit import AuditEntry
+from slurm_plugin.cli.status import JOB_ID
 from slurm_plugin.state.published import clock
 
 _CONFIG_EXAMPLES = """\b
@@ -128,7 +129,7 @@ class ResetError(ExplschedError):
 
 
 @click.command(epilog=_AUDIT_EXAMPLES)
-@click.argument("job_id", type=int, metavar="[JOBID]", required=False)
+@click.argument("job_id", type=JOB_ID, metavar="[JOBID]", required=False)
 @click.option(
     "--since", "since_s", type=MOMENT, default="0", help="From then on: 90m, 2h, 7d ago, or 2026-01-31T12:00."
 )

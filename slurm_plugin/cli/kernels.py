@@ -20,6 +20,7 @@ from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
 from kernel_intercept.profile.manager import forget as forget_in
 from kernel_intercept.profile.match import demangled, outline, profiles_of
 from kernel_intercept.profile.store import Fault, KernelKey, KernelProfile, ProfileError, merged
+from slurm_plugin.cli.status import JOB_ID
 
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 
@@ -199,7 +200,7 @@ that have run under sxrun before, and what is not found is reported.
 
 
 @click.group(invoke_without_command=True, help=_HELP, epilog=_EXAMPLES)
-@click.option("-j", "--job", type=int, help="Only processes of this job.")
+@click.option("-j", "--job", type=JOB_ID, help="Only processes of this job.")
 @click.option("-s", "--socket", "address", type=click.Path(path_type=Path), help="Socket of the manager to ask.")
 @_profiles
 @json_option

@@ -11,6 +11,8 @@ import getpass
 import json
 import logging
 import os
+import re
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,11 +56,32 @@ examples:
   sexplsched plan
   sexplsched plan --fresh --json
 """
+_JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
 Wanted = Callable[["View", Config], Sequence["SlurmChange"]]
 
 
 def _nothing(_view: View, _config: Config) -> Sequence[SlurmChange]:
     return ()
+
+
+class _JobId(click.ParamType[int]):
+    """A job by its number, or a task of an array in squeue's spelling, `4711_3`, whose number Slurm is asked for."""
+
+    name = "jobid"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """As click asks for it. Raises `SlurmError` for a task that Slurm does not know."""
+        text = str(value).strip()
+        if _JOB_ID.fullmatch(text) is None:
+            self.fail(f"{text!r}: accepted are job ids such as 4711, and tasks of arrays such as 4711_3", param, ctx)
+        return CliClient().task(text) if "_" in text else int(text)
+
+
+JOB_ID = _JobId()
+
+
+class NoJobError(ExplschedError):
+    """There is nothing to explain: the job is over, was never there, or is not steered."""
 
 
 fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
@@ -115,8 +138,12 @@ def remembered(config: Config, prefix: str) -> tuple[SlurmJob, ...]:
     return CliClient(config.slurm.timeout_s).tagged_jobs(prefix)
 
 
+def _job_ids(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[str] | None:
+    return frozenset(str(JOB_ID.convert(word, param, ctx)) for word in text.split(",")) if text else None
+
+
 @click.command(epilog=_EXAMPLES)
-@click.option("-j", "--jobs", help="Only these job ids, separated by commas.")
+@click.option("-j", "--jobs", callback=_job_ids, help="Only these job ids, separated by commas.")
 @click.option("-u", "--user", "users", help="Only jobs of these users, separated by commas.")
 @click.option("--me", is_flag=True, help="Only my jobs.")
 @click.option("-p", "--partition", "partitions", help="Only these partitions, separated by commas.")
@@ -135,7 +162,7 @@ def remembered(config: Config, prefix: str) -> tuple[SlurmJob, ...]:
 @json_option
 @config_option
 def status(
-    jobs: str | None,
+    jobs: frozenset[str] | None,
     users: str | None,
     me: bool,  # noqa: FBT001  click passes options by name
     partitions: str | None,
@@ -170,19 +197,15 @@ def status(
 
 
 def _filter(
-    jobs: str | None, users: str | None, partitions: str | None, states: str | None, sweep: str | None
+    jobs: frozenset[str] | None, users: str | None, partitions: str | None, states: str | None, sweep: str | None
 ) -> Callable[[JobRow], bool]:
     wanted = {
-        "jobid": _words(jobs),
+        "jobid": jobs,
         "user": _words(users),
         "partition": _words(partitions),
         "state": _words(states.upper() if states else None),
         "sweep": frozenset({sweep}) if sweep else None,
     }
-    if strange := sorted(word for word in wanted["jobid"] or () if not word.isdecimal()):
-        raise click.BadParameter(
-            f"{', '.join(map(repr, strange))}: accepted are job ids such as 4711", param_hint="--jobs"
-        )
     known = {state.value for state in JobState}
     unknown = (wanted["state"] or frozenset()) - known
     if unknown:
@@ -213,7 +236,7 @@ def _cell(row: JobRow, name: str) -> object:
 
 
 @click.command(epilog=_EXPLAIN_EXAMPLES)
-@click.argument("job_id", type=int, metavar="JOBID")
+@click.argument("job_id", type=JOB_ID, metavar="JOBID")
 @fresh_option
 @json_option
 @config_option
@@ -225,9 +248,9 @@ def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -
         state = current(config_path, fresh=True)
         found = state.explanation(job_id)
     if found is None:
-        raise click.ClickException(f"job {job_id} neither waits nor runs")
+        raise NoJobError(f"job {job_id} neither waits nor runs{_was(job_id, config_path)}")
     if not found.is_steered:
-        raise click.ClickException(found.sentences[0])
+        raise NoJobError(found.sentences[0])
     if as_json:
         row = next(row for row in state.jobs if row.jobid == job_id)
         told = {**to_builtins(row), "explanation": found.sentences, "written_s": state.written_s}
@@ -235,6 +258,14 @@ def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -
         return
     click.echo("\n".join(found.sentences))
     tell_source(state, config_path)
+
+
+def _was(job_id: int, config_path: Path | None) -> str:
+    """Where to look for what became of a job that is gone."""
+    from slurm_plugin.observation.sweep_record import read as notes  # where nothing failed it is not needed
+
+    sweeps = {note.sweep for note in notes(configuration.load(config_path).progress.spool) if note.job == job_id}
+    return "".join(f"; what became of it: sexplsched sweep show {shlex.quote(sweep)}" for sweep in sorted(sweeps))
 
 
 @click.command(epilog=_PLAN_EXAMPLES)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from explsched.errors import SlurmError
+from explsched.errors import SlurmError, SlurmUnreachableError
 from explsched.log import event
 from slurm_plugin.client import batch, parse, process, squeue
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, settings
@@ -83,6 +83,19 @@ class CliClient:
         selection = ("--all", "--array", "--states=PENDING,RUNNING")
         out = self._read("squeue", *selection, "--noheader", "-o", squeue.QUEUE_FORMAT)
         return readable("squeue", squeue.queued, out.splitlines())
+
+    def task(self, name: str) -> int:
+        """The id of a task of a job array, such as 4711_3; of one that waits in its array's record, that record's.
+
+        Raises `SlurmError` for a task that Slurm does not know, or no longer.
+        """
+        try:
+            found = self._read("squeue", "--noheader", "--states=all", "--jobs", name, "-o", "%A").split()
+            return int(found[0])
+        except SlurmUnreachableError:
+            raise
+        except (SlurmError, LookupError) as error:
+            raise SlurmError(f"job {name}: Slurm knows no such task, or no longer; sacct tells its JobIDRaw") from error
 
     def submit(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. On `SlurmUnreachableError` the job may have been accepted all the same."""

@@ -202,6 +202,7 @@ def _write(path: Path, text: str) -> None:
 
 
 _MOST_SOCKET_PATH = 100  # bytes; sun_path holds 108 and munge appends ".lock"
+_NOT_IN_SLURM_CONF = frozenset(" \t\n\"'#=,;%[]\\")
 _LONGEST_SOCKET = "spool/n64/n64_1234567890.4294967291"  # slurmstepd's, one per job step
 
 
@@ -256,12 +257,17 @@ def _make_root(layout: Layout) -> None:
             f"{layout.root}: the path is {longest - _MOST_SOCKET_PATH} bytes too long for a unix socket in it; "
             "choose a shorter one"
         )
+    if strange := sorted({character for character in str(layout.root) if character in _NOT_IN_SLURM_CONF}):
+        raise DevClusterError(f"{layout.root}: Slurm's files cannot name a path with {', '.join(map(repr, strange))}")
     if layout.root.exists():
         if not layout.root.is_dir():
             raise DevClusterError(f"{layout.root}: is not a directory")
         return
-    layout.root.mkdir(parents=True)
-    layout.root.chmod(0o755)
+    try:
+        layout.root.mkdir(parents=True)
+        layout.root.chmod(0o755)
+    except OSError as error:
+        raise DevClusterError(f"{layout.root}: cannot be made: {error.strerror}") from error
 
 
 @contextmanager

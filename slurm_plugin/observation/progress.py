@@ -107,6 +107,7 @@ class JobProgress:
 
     `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `told` are its
     hyper-parameters. `stages` is what its iterations took where they were fastest: a job that shares its GPU is slower.
+    `exit_status` is what its last run ended with, None if it told none.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -114,6 +115,7 @@ class JobProgress:
     total_steps: int | None = None
     checkpoint_s: float | None = None
     ended: bool = False
+    exit_status: int | None = None
     malformed: int = 0
     refused: str | None = None
     told: ToldParameters = field(default_factory=ToldParameters)
@@ -121,6 +123,11 @@ class JobProgress:
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    def instead_of(self, metric: str) -> tuple[str, ...]:
+        """The metrics that it has reported, if `metric` is none of them: mostly a name that was forgotten."""
+        names = sorted({report.metric for report in self.reports})
+        return () if metric in names else tuple(names)
 
     def points(self, metric: str, gpus: int, earlier: tuple[tuple[int, int], ...] = ()) -> tuple[ProgressPoint, ...]:
         """The curve of a metric over the GPU-seconds of a job of `gpus` GPUs.
@@ -171,6 +178,7 @@ class _Line(msgspec.Struct, frozen=True):
     total_steps: Annotated[int, Meta(ge=1, le=10**15)] | None = None
     params: dict[_Name, bool | float | _Value] | None = None
     stages: Annotated[str, Meta(max_length=128)] | None = None
+    status: Annotated[int, Meta(ge=0, le=255)] | None = None
 
     def is_whole(self) -> bool:
         """Whether it says something. Numbers of JSON are finite."""
@@ -343,7 +351,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
     """Add complete lines to what is known; `skew_s` is how far ahead the clocks of some runs are. Pure."""
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
-    malformed, told, stages = progress.malformed, progress.told, progress.stages
+    exit_status, malformed, told, stages = progress.exit_status, progress.malformed, progress.told, progress.stages
     last_step = {(r.restart, r.metric): r.step for r in reports}
     for text in lines:
         line = _parse(text)
@@ -363,7 +371,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
             malformed += measured is None
             stages = min(filter(None, (stages, measured)), default=None)
         elif line.event is not None:
-            ended = line.event == "end"
+            ended, exit_status = line.event == "end", line.status if line.event == "end" else None
             checkpoint_s = line.time_s if line.event == "checkpoint" else checkpoint_s
         elif line.step is None or line.value is None or line.step < last_step.get((line.restart, line.metric), 0):
             malformed += 1  # within one run steps only grow; after a requeue they start from the checkpoint
@@ -375,7 +383,15 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
         reports = reports[:1] + reports[2:-1:2] + reports[-1:]
     runs_in_order = tuple(runs[restart] for restart in sorted(runs))
     return JobProgress(
-        tuple(reports), runs_in_order, total_steps, checkpoint_s, ended, malformed, told=told, stages=stages
+        tuple(reports),
+        runs_in_order,
+        total_steps,
+        checkpoint_s,
+        ended,
+        exit_status,
+        malformed,
+        told=told,
+        stages=stages,
     )
 
 

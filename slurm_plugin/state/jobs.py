@@ -156,7 +156,10 @@ def _progress(view: View, job: Job) -> Iterator[str]:
         last = job.points[-1]
         yield f"It has reported {len(job.points)} times, last step {last.step} with {last.value:.6g}."
     elif job.exploration is not None:
-        yield f"It has not reported {job.exploration.metric} yet."
+        others = progress.instead_of(job.exploration.metric)
+        yield f"It has not reported {job.exploration.metric} yet" + (
+            f", but {', '.join(others)}: --metric of sxbatch names the metric that counts." if others else "."
+        )
     params = job.exploration.params if job.exploration else sorted(progress.told.values.items())
     if params:
         yield f"Its hyper-parameters: {listed(params)}."

@@ -199,9 +199,9 @@ def _training(
     params = job.exploration.params if job and job.exploration else tuple(sorted(progress.told.values.items()))
     if job is None:
         is_stopped = last_word is not None and last_word.what == "stopped"
-        state = "stopped" if is_stopped else "done" if progress.ended or why == _COMPLETED else "ended"
-        explains = state == "ended" and why  # COMPLETED tells of one that is done what its state tells
-        reason = last_word.reason if last_word and is_stopped else f"Slurm says {why}" if explains else ""
+        is_done = why == _COMPLETED or (progress.ended and not progress.exit_status)
+        state = "stopped" if is_stopped else "done" if is_done else "ended"
+        reason = last_word.reason if last_word and is_stopped else "" if is_done else _why_it_ended(progress, why)
     elif job.state is JobState.PENDING:
         state = "paused" if curve or job.restarts else "waiting"
         past = seen.preempted.get(job_id)
@@ -222,9 +222,21 @@ def _training(
         len(progress.told.changed),
         progress.malformed,
         0.0,
-        progress.refused or reason,
+        "; ".join(filter(None, (progress.refused or reason, _forgotten(progress, member.metric)))),
         curve,
     )
+
+
+def _why_it_ended(progress: JobProgress, why: str) -> str:
+    """What its last run and Slurm tell of a training that neither came to its end nor was stopped by us."""
+    status = f"its command ended with status {progress.exit_status}" if progress.exit_status else ""
+    return "; ".join(filter(None, (status, f"Slurm says {why}" if why else "")))
+
+
+def _forgotten(progress: JobProgress, metric: str) -> str:
+    """Of a training whose reports count for nothing: the sweep asks for another metric."""
+    names = progress.instead_of(metric)
+    return f"it reports {', '.join(names)}, but no {metric}: choose with --metric" if names else ""
 
 
 def _with_savings(trainings: Iterable[Training], direction: Direction) -> list[Training]:

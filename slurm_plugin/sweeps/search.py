@@ -131,15 +131,18 @@ class Search:
 
     def _identify(self) -> str:
         """The search's id; what must not change with it is compared with what it was begun with."""
-        space = msgspec.json.encode([self._file.space, self._file.metric, self._file.direction]).decode()
+        fixed = {"space": self._file.space, "metric": self._file.metric, "direction": self._file.direction}
+        space = msgspec.json.encode(list(fixed.values())).decode()
         path = self._directory / "id"
         if not path.exists():
             create_file_durably(path, json.dumps({"id": uuid.uuid4().hex[:16], "space": space}))
         begun = json.loads(path.read_text())
         if begun["space"] != space:
+            pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
+            differ = ", ".join(name for name, before, now in pairs if before != now)
             raise SearchError(
-                f"{self._path}: space, metric or direction differ from those with which {self._directory} was begun: "
-                "choose another name, or remove that directory"
+                f"{self._path}: other than when {self._directory} was begun: {differ}; choose another name, or remove "
+                "that directory"
             )
         return str(begun["id"])
 

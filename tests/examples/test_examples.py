@@ -114,6 +114,18 @@ def test_a_training_saves_when_asked_and_goes_on_from_there(example: Example, tm
     assert reports(tmp_path)[0]["step"] > saved_step
 
 
+def test_a_new_job_takes_no_former_clusters_checkpoint_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "line-1.json").write_text("[1.0, 1.0, 15]")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    quickstart = TRAININGS[0]
+    assert start(quickstart, tmp_path, *quickstart.quick).wait(60) == 0
+    assert next(line["step"] for line in reports(tmp_path) if "step" in line) == 0
+    assert not (tmp_path / "line-1.json").exists()
+
+
 def test_the_services_file_is_valid() -> None:
     section = services.load(EXAMPLES / "services.yaml")
     assert list(section.services) == ["tiny"]

@@ -50,7 +50,7 @@ def test_calls_that_can_never_be_right_are_errors(spool: Path) -> None:
         progress.report(step=1.5, loss=1.0)
     with pytest.raises(ValueError, match="total_steps"):
         progress.report(step=1, total_steps=0, loss=1.0)
-    for value in ("0.5", True, None):
+    for value in ("0.5", True, None, {"train": 0.5}):
         with pytest.raises(TypeError, match="'accuracy' must be a number"):
             progress.report(step=1, accuracy=value)
     with pytest.raises(ValueError, match="257 characters"):

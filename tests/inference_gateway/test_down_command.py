@@ -107,6 +107,13 @@ def test_replicas_and_then_the_gateway_end_by_themselves(site: Site) -> None:
     assert (site.slurm.cancelled, site.now_s - NOW_S) == ([2], 62)
 
 
+def test_nobody_is_waited_for_where_the_gateway_has_just_ended_and_its_replicas_went_on(site: Site) -> None:
+    site.reported(1)
+    site.paths.gateway.unlink()
+    assert site.down() == "gateway t: down, 2 replicas cancelled undrained\n"
+    assert site.now_s == NOW_S
+
+
 def test_what_does_not_end_is_cancelled_after_the_longest_drain(site: Site) -> None:
     site.reported(0)
     assert "2 replicas cancelled undrained" in site.down()

@@ -55,6 +55,15 @@ def report(time_s: float) -> Report:
     return Report("t", "/run", time_s, closing=False, services=(one,))
 
 
+def test_the_keys_of_a_services_file_are_listed_before_there_is_one() -> None:
+    assert "services.NAME.replica.command" in invoke("services", "--keys").output
+
+
+def test_a_missing_file_of_keys_is_told_how_it_is_made(place: Path) -> None:
+    (place / "services.yaml").write_text(SERVICES.replace("127.0.0.1}", "127.0.0.1, keys: keys.yaml}"))
+    assert "there is none; `sexplsched gateway key OWNER -s FILE` makes it" in refused("up")
+
+
 def test_services_and_every_key(place: Path) -> None:
     assert "/services/chat" in invoke("services").output
     keys = invoke("services", "--keys").output

@@ -1,6 +1,8 @@
 """API keys from the command line: made, saved, listed, taken back."""
 
 import getpass
+import os
+import pwd
 import re
 from datetime import date, timedelta
 from pathlib import Path
@@ -81,6 +83,21 @@ def test_keys_are_listed(services: Path, tmp_path: Path) -> None:
     shown = run("--list", "-s", services).output
     assert re.search(r"^carol .* chat$", shown, re.MULTILINE)
     assert 64 * "c" not in shown
+
+
+@pytest.mark.parametrize("login", ["CORP\\alice", "CORP+alice", "-CORP alice$"])
+def test_a_login_that_is_no_name_of_a_key_is_made_one(
+    services: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: str
+) -> None:
+    user = pwd.struct_passwd((login, "x", os.getuid(), 0, "", "/", "/bin/sh"))
+    monkeypatch.setattr("pwd.getpwuid", lambda _uid: user)
+    assert run("--me", "-s", services).exit_code == 0
+    (known,) = accepted.load_keys(tmp_path / "keys.yaml")
+    assert known.name == "CORP.alice"
+
+
+def test_no_line_is_printed_that_the_file_of_keys_may_not_have() -> None:
+    assert "accepted are letters" in str(run("CORP\\alice").exception)
 
 
 def test_without_a_services_file_the_line_is_printed(tmp_path: Path) -> None:

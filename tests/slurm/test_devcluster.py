@@ -240,6 +240,16 @@ class TestRefusals:
             up(SMALL, cluster.layout.root)
         assert cluster.state is State.RUNNING
 
+    @pytest.mark.parametrize("name", ["a b", "a#b", "a=b", "a%n"])
+    def test_a_path_that_slurms_files_cannot_name(self, place: Path, name: str) -> None:
+        with pytest.raises(DevClusterError, match="Slurm's files cannot name a path with"):
+            up(SMALL, place / name)
+        assert not (place / name).exists()
+
+    def test_a_directory_that_cannot_be_made(self) -> None:
+        with pytest.raises(DevClusterError, match="/proc/nowhere/c: cannot be made"):
+            up(SMALL, Path("/proc/nowhere/c"))
+
     def test_path_too_long_for_sockets(self, place: Path) -> None:
         with pytest.raises(DevClusterError, match="bytes too long for a unix socket"):
             up(SMALL, place / ("d" * 100))

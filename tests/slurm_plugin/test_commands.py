@@ -9,10 +9,14 @@ from click.testing import CliRunner
 
 from explsched.cli import root
 from explsched.errors import SlurmError, SlurmUnreachableError
+from slurm_plugin.cli.status import JOB_ID
 from slurm_plugin.cli.submit import TaskError, read_task, sbatch_arguments
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmNode
+from slurm_plugin.config import Config
+from slurm_plugin.state.view import View
+from tests.slurm_kit import FakeSlurm
 
 
 def tool(directory: Path, name: str, body: str) -> None:
@@ -191,11 +195,30 @@ def test_an_unknown_command_is_named_with_what_there_is(word: str, near: str) ->
     assert f"unknown command {word!r}{near}admin, audit, " in result.output.replace("\n", " ")
 
 
-@pytest.mark.parametrize("option", [["-t", "SLEEPING"], ["-o", "colour"], ["-i", "0"], ["-j", "abc"], ["-j", "1,-5"]])
+@pytest.mark.parametrize(
+    "option", [["-t", "SLEEPING"], ["-o", "colour"], ["-i", "0"], ["-j", "abc"], ["-j", "1,-5"], ["-j", "1_x"]]
+)
 def test_status_names_what_it_accepts(option: list[str]) -> None:
     result = CliRunner().invoke(root, ["status", *option])
     assert result.exit_code == 2
     assert "accepted are" in result.output or "range" in result.output
+
+
+def test_a_task_of_an_array_is_found_by_squeues_name_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "squeue", 'case "$*" in *--jobs\\ 39_2\\ *) echo 41;; *) echo Invalid job id >&2; exit 1;; esac')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert JOB_ID.convert("39_2", None, None) == 41
+    with pytest.raises(SlurmError, match="job 39_3: Slurm knows no such task, or no longer"):
+        JOB_ID.convert("39_3", None, None)
+
+
+def test_a_job_that_is_gone_is_looked_for_in_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = {"time_s": 1, "what": "joined", "job": 7, "user": "ada", "uid": 1, "sweep": "my digits"}
+    (tmp_path / "sweeps.jsonl").write_text(json.dumps(note) + "\n")
+    (tmp_path / "explsched.yaml").write_text(f"progress: {{spool: {tmp_path}}}")
+    monkeypatch.setattr("slurm_plugin.cli.status.look", lambda _path: View.of(Config(), FakeSlurm([]).look(), 0.0))
+    done = CliRunner().invoke(root, ["explain", "7", "--config", str(tmp_path / "explsched.yaml"), "--fresh"])
+    assert str(done.exception) == ("job 7 neither waits nor runs; what became of it: sexplsched sweep show 'my digits'")
 
 
 def test_no_first_line_of_help_is_cut() -> None:

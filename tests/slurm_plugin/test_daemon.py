@@ -172,6 +172,22 @@ def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) ->
     assert done.stderr == f"sexplschedd: error: {tmp_path}/none.yaml: cannot be read: No such file or directory\n"
 
 
+def test_a_log_that_cannot_be_opened_is_named_at_the_start_and_kept_at_a_reopening(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = str(tmp_path / "none" / "log")
+    argv = [sys.executable, "-m", "slurm_plugin.daemon", "--config", str(config), "--dry-run", "--log-file", nowhere]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"sexplschedd: error: log file {nowhere}: No such file or directory\n",
+    )
+    slurm = Eventful(events=[lambda: os.kill(os.getpid(), signal.SIGUSR2), lambda: None])
+    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
+    Daemon(config, "info", nowhere).run()
+    assert not slurm.events  # it went on after it
+
+
 def test_status_sees_a_daemon_as_long_as_it_runs(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[instance.Sighting | None] = []
     lived(Eventful(events=[lambda: seen.append(instance.last_heartbeat(tmp_path))]), config, monkeypatch)

@@ -26,6 +26,7 @@ from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import FakeSlurm, record
@@ -54,14 +55,22 @@ def training(job_id: int, comment: str = COMMENT, **fields: Any) -> SlurmJob:
     return record(job_id, comment=comment, uid=os.geteuid(), submit_s=900.0 + job_id, **{**held, **fields})
 
 
-def reported(spool: Path, job_id: int, *values: float | None, end: bool = False, **params: object) -> None:
+def reported(
+    spool: Path,
+    job_id: int,
+    *values: float | None,
+    end: bool = False,
+    status: int = 0,
+    metric: str = "loss",
+    **params: object,
+) -> None:
     """Ten steps and 100 s between reports, of 100 steps."""
     base = {"restart": 0, "total_steps": 100}
     lines: list[dict[str, object]] = [{"time_s": 1000.0, "event": "start"}, {"time_s": 1000.0, "params": params}]
     for at, value in enumerate(values, start=1):
-        lines.append({**base, "time_s": 1000.0 + 100 * at, "step": 10 * at, "metric": "loss", "value": value})
+        lines.append({**base, "time_s": 1000.0 + 100 * at, "step": 10 * at, "metric": metric, "value": value})
     if end:
-        lines.append({"time_s": 1000.0 + 100 * len(values), "event": "end"})
+        lines.append({"time_s": 1000.0 + 100 * len(values), "event": "end", "status": status})
     (spool / f"{job_id}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -127,6 +136,25 @@ def test_the_page_names_what_varies_and_counts_reports_that_were_no_numbers(digi
     assert "1 reports were not usable" in page
     assert "lr=0.01 " in page
     assert "lr=0.01,seed" not in page
+
+
+def test_a_training_whose_command_failed_is_not_done(digits: FakeSlurm, tmp_path: Path) -> None:
+    reported(tmp_path, 1, 3.0, 1.0, 0.5, end=True, status=1)
+    (failed,) = [t for t in shown()["trainings"] if t["job"] == 1]
+    assert (failed["state"], failed["reason"]) == ("ended", "its command ended with status 1")
+
+
+def test_a_training_that_reports_another_metric_is_told_what_to_do(digits: FakeSlurm, tmp_path: Path) -> None:
+    reported(tmp_path, 1, 0.3, 0.5, end=True, metric="accuracy")
+    (silent,) = [t for t in shown()["trainings"] if t["job"] == 1]
+    assert silent["reason"] == "it reports accuracy, but no loss: choose with --metric"
+    reported(tmp_path, 3, 0.3, metric="accuracy")
+    view = View.of(config(tmp_path), digits.look(), NOW_S)
+    (told,) = [one for one in explanations(view) if one.jobid == 3]
+    assert (
+        "It has not reported loss yet, but accuracy: --metric of sxbatch names the metric that counts."
+        in told.sentences
+    )
 
 
 def test_a_paused_training_says_why(digits: FakeSlurm) -> None:

@@ -53,6 +53,7 @@ def test_a_command_that_cannot_be_started_is_the_end_of_the_job(job: Path, tmp_p
     assert subprocess.run([*SXRUN, "/no/such"], check=False).returncode == 127
     assert subprocess.run([*SXRUN, str(tmp_path / "data")], check=False).returncode == 126
     assert [entry["event"] for entry in entries(job)] == 2 * ["start", "end"]
+    assert [entry["status"] for entry in entries(job) if entry["event"] == "end"] == [127, 126]
 
 
 ENDED = [
@@ -169,6 +170,16 @@ def test_sxrun_reads_progress_from_the_log(job: Path) -> None:
     assert "no progress in" in done.stderr
 
 
+def test_a_command_that_tells_no_progress_where_it_is_sought_is_said(job: Path, tmp_path: Path) -> None:
+    def said(*options: str) -> str:
+        return subprocess.run([*SXRUN, *options, "--", "echo", "x"], capture_output=True, text=True, check=True).stderr
+
+    assert f"no progress was found in {tmp_path}/m.csv: " in said("--follow", f"{tmp_path}/m.csv")
+    assert f"no progress was found in {tmp_path}: " in said("--follow", f"{tmp_path}/")
+    assert "no progress was found in what the command printed" in said("--log-regex", r"(?P<step>\d+) (?P<loss>\d)")
+    assert said() == ""
+
+
 def test_a_full_disk_does_not_hold_up_the_command(job: Path) -> None:
     script = "for i in 1 2 3; do echo step $i loss 0.$i; done; seq 1 100000; echo step 4 loss 0.4"
     argv = [*SXRUN, "--log-regex", r"step (?P<step>\d+) loss (?P<loss>\S+)", "--", "sh", "-c", script]
@@ -281,6 +292,12 @@ def test_dry_run_submits_nothing(sbatch: Path, script: str, capsys: pytest.Captu
 def test_parameters_without_a_template_are_refused(capsys: pytest.CaptureFixture[str], script: str) -> None:
     assert sxbatch.main(["--param", "gpus=1", script]) == 2
     assert "need --template" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("values", ["", "0.1,", "0.1,0.1"])
+def test_a_grid_of_empty_or_equal_values_is_refused(capsys: pytest.CaptureFixture[str], values: str) -> None:
+    assert sxbatch.main(["--template", "sweep", "--param-grid", f"lr={values}", "--dry-run", "--", "true"]) == 2
+    assert "accepted are different values, none empty" in capsys.readouterr().err
 
 
 def test_a_hostile_sweep_name_in_a_template_is_refused(sbatch: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,10 +22,11 @@ from tests.inference_gateway.rig import ask, replicas
 COMMAND = [str(Path(sys.executable).parent / "sexplsched"), "gateway", "load"]
 
 
-def run(port: int, *options: str) -> dict[str, object]:
+def run(port: int, *options: str, status: int = 0) -> dict[str, object]:
     argv = [*COMMAND, f"--url=http://127.0.0.1:{port}", "--model=m", "--json", *options]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
+    assert ("no request was answered" in done.stderr) == (status == 1)
     found: dict[str, object] = json.loads(done.stdout)
     return found
 
@@ -48,11 +49,11 @@ def test_failures_are_counted_by_their_kind(tmp_path: Path) -> None:
     trace.write_text("arrival_s,service_s\n0,1\n0.01,1\n0.02,1\n", encoding="ascii")
     with replicas("r") as (server,):
         ask(server.port, "PUT", "/behaviour", body=json.dumps({"fault": "status-503"}).encode())
-        found = run(server.port, f"--requests={trace}")
+        found = run(server.port, f"--requests={trace}", status=1)
         assert (found["answered"], found["failures"]) == (0, {"HTTP 503": 3})
         ask(server.port, "PUT", "/behaviour", body=json.dumps({"fault": "hang"}).encode())
-        assert run(server.port, f"--requests={trace}", "--timeout=0.2")["failures"] == {"timeout": 3}
-        bounded = run(server.port, f"--requests={trace}", "--timeout=0.5", "--in-flight=1")
+        assert run(server.port, f"--requests={trace}", "--timeout=0.2", status=1)["failures"] == {"timeout": 3}
+        bounded = run(server.port, f"--requests={trace}", "--timeout=0.5", "--in-flight=1", status=1)
         assert (bounded["failures"], bounded["not_sent"]) == ({"timeout": 1}, 2)
 
 

@@ -189,6 +189,9 @@ def test_events() -> None:
     assert ended.ended
     # Somebody has put it back to the queue: it may be preempted again.
     assert not fold(ended, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).ended
+    failed = fold(progress, [b'{"time_s": 3, "event": "end", "status": 7}'], NOW_S)
+    assert (failed.ended, failed.exit_status) == (True, 7)
+    assert fold(failed, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).exit_status is None
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20))
