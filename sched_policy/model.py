@@ -59,7 +59,7 @@ class Absence(Struct, frozen=True, gc=False):
     end_s: float
 
 
-class GpuRequest(Struct, frozen=True, gc=False):
+class GpuRequest(Struct, frozen=True, gc=False, cache_hash=True):
     """What a job asks for. All of it starts together (gang) or none of it.
 
     With `per_node` set the job takes exactly that many GPUs on each of `nodes` nodes; without it, `total`
