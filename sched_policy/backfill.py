@@ -120,12 +120,13 @@ class _Gaps:
 
     def now(self, job: Job) -> Indexed | None:
         """Where the job fits from now on for as long as it is booked, or None."""
-        shape = (job.request, job.partition)
-        if shape in self._too_long_s and job.planned_s >= self._too_long_s[shape]:
+        shape, planned_s = (job.request, job.partition), job.planned_s
+        too_long_s = self._too_long_s.get(shape)
+        if too_long_s is not None and planned_s >= too_long_s:
             return None
-        found = self._profile.fits_now(job.request, job.planned_s, job.partition, self._place)
+        found = self._profile.fits_now(job.request, planned_s, job.partition, self._place)
         if found is None:
-            self._too_long_s[shape] = job.planned_s
+            self._too_long_s[shape] = planned_s
         return found
 
 

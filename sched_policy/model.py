@@ -239,7 +239,7 @@ class Job(Struct, frozen=True, gc=False):
     @property
     def queue(self) -> str:
         """The partition itself, where `partition` stands for those of its nodes that suit the job."""
-        return self.partition.partition(NARROWED)[0]
+        return self.partition.partition(NARROWED)[0] if NARROWED in self.partition else self.partition
 
     @property
     def productive_since_s(self) -> float:

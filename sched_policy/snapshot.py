@@ -115,6 +115,12 @@ class Standing(Struct, frozen=True, eq=False):
             is_plain=kinds.keys() <= {("", "")} and not is_overdue.any(),
         )
 
+    def of_rows(self, rows: Ints) -> Standing:
+        """That of the jobs at these positions."""
+        return Standing(
+            self.scopes[rows], self.peers[rows], self.native_priority[rows], self.is_overdue[rows], self.is_plain
+        )
+
 
 class Nodes(Sequence[Node]):
     """The nodes of a cluster with their numbers as arrays, shape (N,). Made once, used by many snapshots."""
@@ -172,6 +178,7 @@ class Snapshot:
         ended: jobs of sweeps that have others in `jobs`, and have ended themselves: what they reported tells what the
             others can be expected to. Empty where nobody keeps them.
         absences: when nodes are not there for these jobs.
+        known_standing: `standing`, where somebody has made it already.
 
     """
 
@@ -181,6 +188,7 @@ class Snapshot:
     columns: Columns = field(compare=False, repr=False)
     ended: tuple[Job, ...] = ()
     absences: tuple[Absence, ...] = ()
+    known_standing: Standing | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -199,7 +207,8 @@ class Snapshot:
     def only(self, rows: Ints) -> Snapshot:
         """The same moment with the jobs at these positions (rising) alone, and nothing known of others."""
         numbers = {name: getattr(self.columns, name)[rows] for name in self.columns.__struct_fields__}
-        return Snapshot(self.now_s, self.nodes, tuple(self.jobs[row] for row in rows.tolist()), Columns(**numbers))
+        jobs = tuple(map(self.jobs.__getitem__, rows.tolist()))
+        return Snapshot(self.now_s, self.nodes, jobs, Columns(**numbers), known_standing=self.standing.of_rows(rows))
 
     @cached_property
     def pending(self) -> tuple[Job, ...]:
@@ -209,7 +218,7 @@ class Snapshot:
     @cached_property
     def standing(self) -> Standing:
         """Among whom each job stands in the queue, and where."""
-        return Standing.of(self.jobs)
+        return self.known_standing or Standing.of(self.jobs)
 
     @property
     def scopes(self) -> Ints:

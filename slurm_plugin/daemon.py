@@ -149,7 +149,7 @@ class Daemon:
             now_s = time.monotonic()
             if until_s <= now_s or (is_quiet and soonest_s <= now_s and self._is_awaited()):
                 return
-            looks = self._controller.has_asked or self._controller.has_put_off
+            looks = self._controller.has_asked or self._controller.waits_for_gap
             longest_s = _LOOK_S if is_quiet and looks else _WATCHDOG_S
             if self._wake.wait(min(until_s - now_s, longest_s)):
                 return
@@ -170,7 +170,7 @@ class Daemon:
         try:
             self._claim()
             failures = self._controller.reconcile(time.time()).failures
-            while self._controller.has_put_off:
+            while self._controller.waits_for_gap:
                 self._rest(began_s := time.monotonic(), began_s + self._interval_s)
                 failures += self._controller.reconcile(time.time()).failures
             return 1 if failures else 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 
 from msgspec import Struct
 
@@ -84,27 +85,36 @@ class CycleTimes(Struct, frozen=True):
     rests_s: float
 
 
-class Gap(Struct, frozen=True):
-    """What may be changed now. `began_s` is when the last cycle began, in Slurm's clock, 0 where that is not known.
+class Backfill(Enum):
+    """What Slurm's backfill does, where its cycles let go of their locks."""
 
-    `is_at_work` tells that a cycle is under way that lets go of its locks, `is_due` that one may begin at any moment.
-    """
+    RESTS = "a cycle has just ended, or cycles are short"
+    IS_DUE = "a cycle may begin at any moment"
+    IDLES = "none has begun for longer than it rests, so nothing is new"
+    WORKS = "a cycle is under way"
+
+
+_OFTEN_S = 2.0
+"""An idle backfill looks each second whether anything is new."""
+
+
+class Gap(Struct, frozen=True):
+    """What may be changed now. `began_s` is when the last cycle began, in Slurm's clock, 0 where that is not known."""
 
     began_s: float
-    is_at_work: bool = False
-    is_due: bool = False
+    backfill: Backfill = Backfill.RESTS
 
     @property
     def is_open(self) -> bool:
         """Whether whatever is changed now stays in force."""
-        return not (self.is_at_work or self.is_due)
+        return self.backfill is Backfill.RESTS
 
     def timely(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> tuple[Change, ...]:
         """The changes for now, in order; the others wait for an open gap.
 
         A new site factor does not wait if something comes with it that frees or needs GPUs, nor that of a job of which
-        the cycle does not know: such a priority is not put back. Where a cycle is due one site factor is set, for with
-        nothing new Slurm begins none, and would begin it in the midst of many.
+        the cycle does not know: such a priority is not put back. Where backfill idles one site factor is set: Slurm
+        begins a cycle as soon as anything is new, and would begin it in the midst of many.
         """
         if self.is_open:
             return tuple(changes)
@@ -113,16 +123,17 @@ class Gap(Struct, frozen=True):
         return tuple(
             change
             for change in changes
-            if (self._suits(change, jobs, is_urgent=is_urgent) or (self.is_due and change is prompt))
+            if self._suits(change, jobs, is_urgent=is_urgent) or (self.backfill is Backfill.IDLES and change is prompt)
         )
 
     def _suits(self, change: Change, jobs: Mapping[int, SlurmJob], *, is_urgent: bool) -> bool:
+        works = self.backfill is Backfill.WORKS
         if isinstance(change, SetSiteFactor):
             job = jobs[change.job_id]
             is_new = change.site_factor != job.site_factor
-            came_later = self.is_at_work and max(job.submit_s, job.eligible_s or 0.0) > self.began_s
+            came_later = works and max(job.submit_s, job.eligible_s or 0.0) > self.began_s
             return is_new and (is_urgent or came_later)
-        return not self.is_at_work or not isinstance(change, _LEASE_CHANGES)
+        return not (works and isinstance(change, _LEASE_CHANGES))
 
 
 class BackfillGap:
@@ -132,30 +143,30 @@ class BackfillGap:
         """`load` tells what slurmctld does now."""
         self._load = load
         self._clock = clock
-        self._at_work_s = (0.0, 0.0)
+        self._at_work_s = self._over_s = (0.0, 0.0)
         self._worked_s = 0.0
-        self._put_off = 0
+        self._passes_without = 0
         self._looked_s = -math.inf
 
     @property
     def is_awaited(self) -> bool:
         """Whether the last pass has put something off."""
-        return self._put_off > 0
+        return self._passes_without > 0
 
     def of_pass(self, times: CycleTimes) -> Gap:
         """What a pass may change, all of it if it has been put off too often."""
         gap = self._look(times)
-        return Gap(gap.began_s) if self._put_off >= MOST_PUT_OFF else gap
+        return Gap(gap.began_s) if self._passes_without >= MOST_PUT_OFF else gap
 
-    def note(self, put_off: int) -> None:
+    def note(self, waiting: int) -> None:
         """How many changes the pass has put off."""
-        self._put_off = self._put_off + 1 if put_off else 0
+        self._passes_without = self._passes_without + 1 if waiting else 0
 
     def has_opened(self, times: CycleTimes) -> bool:
         """Whether what was put off may be changed by now. Asks Slurm once a second at most."""
         if not self.is_awaited or self._clock() - self._looked_s < _LOOK_EVERY_S:
             return False
-        return self._look(times).is_open
+        return self._look(times).backfill in (Backfill.RESTS, Backfill.IDLES)
 
     def _look(self, times: CycleTimes) -> Gap:
         load, now_s = self._load(), self._clock()
@@ -165,12 +176,16 @@ class BackfillGap:
             self._at_work_s = began_s, now_s
         yields = self._worked_s >= times.yields_after_s
         if load.backfills and (yields or 0.0 < began_s < now_s - times.yields_after_s - _MARGIN_S):
-            return Gap(began_s, is_at_work=True)
+            return Gap(began_s, Backfill.WORKS)
         if not yields:
             return Gap(began_s)
+        if self._over_s[0] != began_s:
+            self._over_s = began_s, now_s
         seen_s = self._at_work_s[1] if self._at_work_s[0] == began_s else 0.0
         begins_s = max(began_s + load.backfill_last_cycle_s, seen_s) + times.rests_s  # at the earliest
-        return Gap(began_s, is_due=now_s + _MARGIN_S > begins_s)
+        if now_s + _MARGIN_S <= begins_s:
+            return Gap(began_s)
+        return Gap(began_s, Backfill.IDLES if now_s > self._over_s[1] + times.rests_s + _OFTEN_S else Backfill.IS_DUE)
 
 
 class Recalculations:

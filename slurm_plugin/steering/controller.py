@@ -201,7 +201,7 @@ class Controller:
         return bool(self._tracker.underway)
 
     @property
-    def has_put_off(self) -> bool:
+    def waits_for_gap(self) -> bool:
         """Whether the last pass has left changes for a gap between backfill cycles."""
         return self._gap.is_awaited
 
@@ -261,10 +261,10 @@ class Controller:
         timely = decided.changes
         if timely:
             timely = self._gap.of_pass(self._cycles).timely(timely, decided.seen.jobs)
-        put_off = len(decided.changes) - len(timely)
-        self._gap.note(put_off)
-        if put_off:
-            event(_LOG, logging.INFO, "put off, backfill is at work or about to be", changes=put_off)
+        waiting = len(decided.changes) - len(timely)
+        self._gap.note(waiting)
+        if waiting:
+            event(_LOG, logging.INFO, "put off, backfill is at work or about to be", changes=waiting)
         return replace(decided, changes=timely)
 
     def _ended_meanwhile(self, job_ids: AbstractSet[int], now_s: float) -> frozenset[int]:

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from sched_policy.plan import Plan, Preemption, Score
 from slurm_plugin.client.changes import AttachReservation, Change, CreateReservation, RequeueJob, SetSiteFactor
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.steering.backpressure import MOST_PUT_OFF, BackfillGap, CycleTimes, Gap, Recalculations
+from slurm_plugin.steering.backpressure import (
+    MOST_PUT_OFF,
+    Backfill,
+    BackfillGap,
+    CycleTimes,
+    Gap,
+    Recalculations,
+)
 from tests.slurm_kit import FakeSlurm, record
 from tests.slurm_plugin.steering.test_controller import NOW_S, asking, controller
 
@@ -39,41 +46,51 @@ def gap(loads: Loads) -> BackfillGap:
 
 
 @pytest.mark.parametrize(
-    ("load", "moment"),
+    ("load", "backfill"),
     [
-        (SHORT, "open"),
-        (replace(SHORT, backfills=False), "open"),
-        (BUSY, "at work"),
-        (replace(BUSY, backfill_last_cycle_s=0.0), "at work"),  # statistics were reset, but it has worked long
-        (JUST_ENDED, "open"),
-        (LONG_OVER, "due"),
+        (SHORT, Backfill.RESTS),
+        (replace(SHORT, backfills=False), Backfill.RESTS),
+        (BUSY, Backfill.WORKS),
+        (replace(BUSY, backfill_last_cycle_s=0.0), Backfill.WORKS),  # statistics were reset, but it has worked long
+        (JUST_ENDED, Backfill.RESTS),
+        (LONG_OVER, Backfill.IS_DUE),
     ],
 )
-def test_what_slurm_tells_of_a_cycle_that_lets_go_of_its_locks(load: ControllerLoad, moment: str) -> None:
-    found = gap(Loads(load)).of_pass(TIMES)
-    assert ("at work" if found.is_at_work else "due" if found.is_due else "open") == moment
-    assert found.is_open == (moment == "open")
+def test_what_slurm_tells_of_a_cycle_that_lets_go_of_its_locks(load: ControllerLoad, backfill: Backfill) -> None:
+    assert gap(Loads(load)).of_pass(TIMES).backfill is backfill
+
+
+def test_backfill_idles_where_no_cycle_has_begun_for_longer_than_it_rests() -> None:
+    loads = Loads(LONG_OVER)
+    waits = gap(loads)
+    waits.note(1)
+    found = []
+    for _ in range(3):
+        found.append((waits.of_pass(TIMES).backfill, waits.has_opened(TIMES)))
+        loads.now_s += 20.0
+    assert found == [(Backfill.IS_DUE, False), (Backfill.IS_DUE, False), (Backfill.IDLES, False)]
+    assert waits.has_opened(TIMES)
 
 
 def test_a_cycle_that_was_seen_to_end_is_followed_by_a_rest_from_then_on() -> None:
     """How long it slept is not told: only who has seen it at work knows that it ended late."""
     late = {"backfill_began_s": NOW_S - 60}
-    assert gap(Loads(replace(JUST_ENDED, **late))).of_pass(TIMES).is_due
+    assert gap(Loads(replace(JUST_ENDED, **late))).of_pass(TIMES).backfill is Backfill.IS_DUE
     loads = Loads(replace(BUSY, **late), replace(JUST_ENDED, **late))
     waits = gap(loads)
-    assert waits.of_pass(TIMES).is_at_work
+    assert waits.of_pass(TIMES).backfill is Backfill.WORKS
     loads.now_s += 1
     assert waits.of_pass(TIMES).is_open
     loads.now_s += 28
     assert waits.of_pass(TIMES).is_open
     loads.now_s += 1
-    assert waits.of_pass(TIMES).is_due
+    assert waits.of_pass(TIMES).backfill is Backfill.IS_DUE
 
 
 def test_statistics_that_are_reset_do_not_make_cycles_short() -> None:
     waits = gap(Loads(JUST_ENDED, replace(LONG_OVER, backfill_last_cycle_s=0.0)))
     assert waits.of_pass(TIMES).is_open
-    assert waits.of_pass(TIMES).is_due
+    assert waits.of_pass(TIMES).backfill is Backfill.IS_DUE
 
 
 def test_a_gap_is_awaited_only_after_something_was_put_off_and_asked_for_once_a_second() -> None:
@@ -109,8 +126,9 @@ ATTACH = AttachReservation(1, "explsched_1")
     ("now", "for_now"),
     [
         (Gap(5.0), (AGAIN, CREATE, NEW, LATER, ATTACH)),
-        (Gap(5.0, is_at_work=True), (LATER,)),
-        (Gap(5.0, is_due=True), (AGAIN, CREATE, ATTACH)),  # the first one calls the cycle forth
+        (Gap(5.0, Backfill.WORKS), (LATER,)),
+        (Gap(5.0, Backfill.IS_DUE), (CREATE, ATTACH)),
+        (Gap(5.0, Backfill.IDLES), (AGAIN, CREATE, ATTACH)),  # the first one calls the cycle forth
     ],
 )
 def test_what_waits_for_the_gap(now: Gap, for_now: tuple[Change, ...]) -> None:
@@ -122,7 +140,7 @@ def test_what_waits_for_the_gap(now: Gap, for_now: tuple[Change, ...]) -> None:
 
 def test_new_factors_do_not_wait_where_somebody_makes_room() -> None:
     jobs = {1: record(1, site_factor=300), 2: record(2, site_factor=0)}
-    at_work = Gap(NOW_S, is_at_work=True)
+    at_work = Gap(NOW_S, Backfill.WORKS)
     assert at_work.timely((AGAIN, NEW, RequeueJob(3)), jobs) == (NEW, RequeueJob(3))
 
 
@@ -137,12 +155,12 @@ def test_a_new_order_waits_for_the_gap_and_is_awaited_but_not_for_ever(
         monkeypatch.setattr(daemon, "_gap", gap(loads))
         for _ in range(passes):
             assert daemon.reconcile(NOW_S).changes == ()
-            assert daemon.has_put_off
+            assert daemon.waits_for_gap
             assert slurm.carried_out == []
             loads.now_s += 1
         assert daemon.is_awaited(NOW_S) == (passes == 1)
         daemon.reconcile(NOW_S)
-        assert not daemon.has_put_off
+        assert not daemon.waits_for_gap
         assert {change.job_id for change in slurm.carried_out if isinstance(change, SetSiteFactor)} == {1, 2}
 
 
