@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 
 import numpy as np
 from msgspec import Struct
@@ -118,12 +118,8 @@ class Displace(Struct, frozen=True):
 
 def _sharing(snapshot: Snapshot) -> set[int]:
     """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
-    held: defaultdict[str, set[int]] = defaultdict(set)
-    count = 0
-    for share in chain.from_iterable(job.allocation for job in snapshot.running):
-        held[share.node].update(share.indices)
-        count += len(share.indices)
-    if count == sum(map(len, held.values())):
+    held = [(share.node, index) for job in snapshot.running for share in job.allocation for index in share.indices]
+    if len(set(held)) == len(held):
         return set()
     first: dict[tuple[str, int], int] = {}
     sharing: set[int] = set()
