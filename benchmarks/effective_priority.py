@@ -8,11 +8,13 @@ longer than the interval. EXPLSCHED_SLURM_PREFIX chooses the Slurm.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,11 @@ SETTINGS = (
     "bf_continue,bf_interval=5,bf_max_time=60,bf_max_job_test=20000,bf_resolution=10,"
     "bf_yield_sleep=500000,max_rpc_cnt=0"
 )
+
+
+INTERVAL_S = 15.0
+SOONEST_S = 0.25 * INTERVAL_S
+_NEWS_S = 3.0
 
 
 class PassFigures(Struct, frozen=True):
@@ -115,6 +122,7 @@ def _measure(
 
 
 def _passes(controller: Controller, seconds: float) -> Iterator[PassFigures]:
+    """Passes as the daemon makes them: every `INTERVAL_S`, or as soon as what one has put off may be changed."""
     ends_s = time.monotonic() + seconds
     while time.monotonic() < ends_s:
         began_s = time.monotonic()
@@ -126,18 +134,48 @@ def _passes(controller: Controller, seconds: float) -> Iterator[PassFigures]:
         )
         wrong = [not job.is_in_force for job in waiting]
         yield PassFigures(round(took_s, 2), len(done.changes), sum(wrong), sum(wrong[:20]))
-        time.sleep(max(0.0, 15.0 - took_s))
+        while time.monotonic() < began_s + INTERVAL_S:
+            time.sleep(0.25)
+            if time.monotonic() > began_s + SOONEST_S and controller.is_awaited(time.time()):
+                break
 
 
 def _backfill(environment: dict[str, str], phase: Callable[[], object]) -> Backfill:
-    """What sdiag tells of the cycles of a phase."""
-    subprocess.run(["sdiag", "--reset"], env=environment, capture_output=True, check=True)
-    phase()
-    out = subprocess.run(["sdiag"], env=environment, text=True, capture_output=True, check=True).stdout
-    cycles = out.partition("Backfilling stats")[2]
-    found = {key: re.search(rf"{key}:\s*(\d+)", cycles) for key in ("Depth Mean", "Mean cycle")}
-    depth, cycle_us = (float(match[1]) if match else 0.0 for match in found.values())
+    """What sdiag tells of the cycles of a phase, which begins when one is over: nothing is known before."""
+    is_over = threading.Event()
+    news = threading.Thread(target=_news, args=(environment, is_over))
+    news.start()
+    try:
+        while "middle of backfilling" in _told(environment):  # its depth would be counted from now on
+            time.sleep(1.0)
+        subprocess.run(["sdiag", "--reset"], env=environment, capture_output=True, check=True)
+        while not _cycle_number(environment, "Total cycles"):
+            time.sleep(1.0)
+        phase()
+        depth, cycle_us = (_cycle_number(environment, key) for key in ("Depth Mean", "Mean cycle"))
+    finally:
+        is_over.set()
+        news.join()
     return Backfill(depth, cycle_us / 1e6)
+
+
+def _news(environment: dict[str, str], is_over: threading.Event) -> None:
+    """Something new on the cluster now and then, as everywhere: without any Slurm begins no cycle."""
+    for number in itertools.count():
+        if is_over.wait(_NEWS_S):
+            return
+        argv = ["scontrol", "update", "JobId=1", f"Comment={number}"]
+        subprocess.run(argv, env=environment, capture_output=True, check=True)
+
+
+def _cycle_number(environment: dict[str, str], key: str) -> float:
+    """One of sdiag's numbers about backfill, 0 where it is not there."""
+    found = re.search(rf"{key}:\s*(\d+)", _told(environment).partition("Backfilling stats")[2])
+    return float(found[1]) if found else 0.0
+
+
+def _told(environment: dict[str, str]) -> str:
+    return subprocess.run(["sdiag"], env=environment, text=True, capture_output=True, check=True).stdout
 
 
 def _submit(jobs: int, environment: dict[str, str]) -> None:

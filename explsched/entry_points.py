@@ -5,6 +5,7 @@ Everything that is found by a name that a person typed goes through here. An ent
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import sys
 from collections.abc import Mapping
@@ -53,6 +54,10 @@ def own(group: str) -> Mapping[str, OwnEntry]:
 
 def _own_file() -> Path:
     for directory in sys.path:
+        if not os.access(
+            directory or ".", os.R_OK | os.X_OK
+        ):  # in Python's own home, where that is root's: imports skip it, too
+            continue
         for path in Path(directory).glob(f"{DISTRIBUTION}-*.dist-info/entry_points.txt"):
             return path
     raise RuntimeError(f"the distribution {DISTRIBUTION} is not installed: nothing is registered (pip install -e .)")

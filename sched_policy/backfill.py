@@ -51,10 +51,6 @@ Shrink = Callable[[Job, AvailabilityProfile], Smaller | None]
 """Whether a job that does not fit should start smaller."""
 
 
-def _keep_size(_job: Job, _profile: AvailabilityProfile) -> None:
-    return None
-
-
 class Backfill(Struct, frozen=True):
     """`reservation_depth` 0 is greedy, 1 EASY, N hybrid, `ALL` conservative.
 
@@ -72,14 +68,14 @@ class Backfill(Struct, frozen=True):
         queue: Sequence[Job],
         place: Place,
         admits: Callable[[Job, int], bool] | None = None,
-        shrink: Shrink = _keep_size,
+        shrink: Shrink | None = None,
     ) -> Booked:
         """Walk the waiting jobs, best first; book what they get into `profile`.
 
         `admits` says whether a blocked job may be promised a start, given how many GPUs are promised to others at that
         time; None: any may. The first blocked job that is overdue is promised one whatever the depth. A job array
         starts as many tasks as fit and gets no reservation: it would hold for all its tasks at once. `shrink` is asked
-        about each job that does not fit.
+        about each job that does not fit; None: all keep their sizes.
         """
         starts: list[Start] = []
         reservations: list[Reservation] = []
@@ -93,7 +89,7 @@ class Backfill(Struct, frozen=True):
                     Start(job.job_id, profile.named(here), "its GPUs are free now, and no promised start is delayed")
                 )
                 waiting -= 1
-            if waiting and (smaller := shrink(job, profile)) is not None:
+            if waiting and shrink is not None and (smaller := shrink(job, profile)) is not None:
                 profile.start(smaller.placement, now_s + smaller.planned_s)
                 starts.append(Start(job.job_id, profile.named(smaller.placement), smaller.reason))
                 resizes.append(Resize(job.job_id, smaller.request, smaller.reason))
@@ -124,12 +120,13 @@ class _Gaps:
 
     def now(self, job: Job) -> Indexed | None:
         """Where the job fits from now on for as long as it is booked, or None."""
-        shape = (job.request, job.partition)
-        if shape in self._too_long_s and job.planned_s >= self._too_long_s[shape]:
+        shape, planned_s = (job.request, job.partition), job.planned_s
+        too_long_s = self._too_long_s.get(shape)
+        if too_long_s is not None and planned_s >= too_long_s:
             return None
-        found = self._profile.fits_now(job.request, job.planned_s, job.partition, self._place)
+        found = self._profile.fits_now(job.request, planned_s, job.partition, self._place)
         if found is None:
-            self._too_long_s[shape] = job.planned_s
+            self._too_long_s[shape] = planned_s
         return found
 
 

@@ -59,7 +59,7 @@ class Absence(Struct, frozen=True, gc=False):
     end_s: float
 
 
-class GpuRequest(Struct, frozen=True, gc=False):
+class GpuRequest(Struct, frozen=True, gc=False, cache_hash=True):
     """What a job asks for. All of it starts together (gang) or none of it.
 
     With `per_node` set the job takes exactly that many GPUs on each of `nodes` nodes; without it, `total`
@@ -239,7 +239,7 @@ class Job(Struct, frozen=True, gc=False):
     @property
     def queue(self) -> str:
         """The partition itself, where `partition` stands for those of its nodes that suit the job."""
-        return self.partition.partition(NARROWED)[0]
+        return self.partition.partition(NARROWED)[0] if NARROWED in self.partition else self.partition
 
     @property
     def productive_since_s(self) -> float:

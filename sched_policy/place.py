@@ -86,9 +86,10 @@ def smallest_scores(
     if request.total <= 0:
         return None
     if request.per_node is not None:
-        best = _in_order(available >= request.per_node, score(request.per_node))
-        if best.size < request.nodes:
+        enough = available >= request.per_node
+        if np.count_nonzero(enough) < request.nodes:
             return None
+        best = _in_order(enough, score(request.per_node))
         return tuple((node, request.per_node) for node in best[: request.nodes].tolist())
     if request.nodes <= 1:
         whole = np.flatnonzero(available >= request.total)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -133,8 +134,8 @@ class Policy(Struct, frozen=True):
             )
         choice = chosen(self.sweeps, snapshot) if self.sweeps else Choice({})
         held_back = {job_id for job_id, wish in choice.wishes.items() if wish.place is None}
-        queue = [snapshot.jobs[row] for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()]
-        queue = [job for job in queue if job.job_id not in held_back]
+        rows = ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()
+        queue = [job for job in map(snapshot.jobs.__getitem__, rows) if job.job_id not in held_back]
         admits = self.admission.admits(snapshot, ranking) if self.admission else None
         profile = AvailabilityProfile(snapshot)
         resize = self.resize if self.resize and any(job.elastic for job in snapshot.jobs) else None
@@ -145,8 +146,7 @@ class Policy(Struct, frozen=True):
         stops = (*choice.stops, *(self.stop.stops(snapshot) if self.stop else ()))
         preemptions: tuple[Preemption, ...] = choice.preemptions
         replan_s = ranking.stable_until_s
-        free_to_ask = [job for job in queue if job.job_id not in choice.wishes] if choice.wishes else queue
-        blocked = tuple(_still_blocked(free_to_ask, starts))
+        blocked = tuple(_still_blocked(queue, starts, choice.wishes))
         if self.preempt is not None and blocked:
             stopping = {stop.job_id for stop in stops} | choice.wishes.keys()
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
@@ -197,14 +197,12 @@ def _delays(promise: Reservation, start: Start, snapshot: Snapshot) -> bool:
     return ends_s > promise.start_s and not nodes.isdisjoint(share.node for share in start.placement)
 
 
-def _still_blocked(queue: Sequence[Job], starts: Iterable[Start]) -> Iterable[tuple[Job, int]]:
-    """Jobs with tasks that do not start, and how many of those there are."""
-    started: dict[int, int] = {}
-    for start in starts:
-        started[start.job_id] = started.get(start.job_id, 0) + 1
+def _still_blocked(queue: Sequence[Job], starts: Iterable[Start], others: Container[int]) -> Iterator[tuple[Job, int]]:
+    """Jobs with tasks that do not start, and how many of those there are; `others` are left out."""
+    started = Counter(start.job_id for start in starts)
     for job in queue:
-        left = job.array_tasks - started[job.job_id] if job.job_id in started else job.array_tasks
-        if left > 0:
+        job_id = job.job_id
+        if job_id not in others and (left := job.array_tasks - started.get(job_id, 0)) > 0:
             yield job, left
 
 
@@ -224,7 +222,6 @@ def checked_plan(policy: SchedulingPolicy, snapshot: Snapshot) -> Plan:
 
 
 def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    jobs = {job.job_id: job for job in snapshot.jobs}
     named = {
         "starts": [start.job_id for start in plan.starts],
         "reserves for": [promise.job_id for promise in plan.reservations],
@@ -235,6 +232,10 @@ def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     }
     if not isinstance(plan.scores, Ranking):  # one that is was made from the snapshot, and its texts cost time
         named["scores"] = [score.job_id for score in plan.scores]
+    gaining = [p.beneficiary for p in plan.preemptions if p.beneficiary is not None]
+    ids = np.array([*gaining, *chain.from_iterable(named.values())], dtype=np.int64)
+    rows = np.flatnonzero(np.isin(snapshot.columns.job_id, ids)).tolist()
+    jobs = {job.job_id: job for job in map(snapshot.jobs.__getitem__, rows)}
     unknown = [(verb, job_id) for verb, job_ids in named.items() for job_id in job_ids if job_id not in jobs]
     yield from (f"it {verb} job {job_id}, which is not in the snapshot" for verb, job_id in unknown)
     if unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct
@@ -292,35 +293,26 @@ class _Held(Struct, frozen=True, eq=False):
         # A job past its end still holds its GPUs now: it cannot be planned over in this very moment.
         ends_s = np.maximum(snapshot.columns.end_s, np.nextafter(snapshot.now_s, np.inf))[snapshot.columns.holds]
         position = snapshot.nodes.position
-        shares: list[tuple[int, int, int]] = []  # job, node, GPUs
-        single: list[tuple[int, int, int]] = []  # job, node, index of a GPU
-        tasks: list[int] = []
-        for number, job in enumerate(snapshot.running):
-            for held in job.allocation:
-                node = position.get(held.node)
-                if node is None:
-                    continue
-                tasks.append(node)
-                if held.indices:
-                    single += [(number, node, gpu) for gpu in held.indices]
-                else:
-                    shares.append((number, node, held.gpus))
-        job_, node_, gpus = _table(shares)
-        sharer, shared_node, index = _table(single)
+        known = [
+            (number, where, held.gpus, held.indices)
+            for number, job in enumerate(snapshot.running)
+            for held in job.allocation
+            if (where := position.get(held.node)) is not None
+        ]
+        holder, node, gpus = np.array([entry[:3] for entry in known], dtype=np.int64).reshape(-1, 3).T
+        named = np.array([len(indices) for *_, indices in known], dtype=np.int64)  # GPUs that are known one by one
+        index = np.fromiter(chain.from_iterable(indices for *_, indices in known), np.int64, int(named.sum()))
+        sharer, shared_node, alone = np.repeat(holder, named), np.repeat(node, named), named == 0
         by_gpu = np.lexsort((ends_s[sharer], index, shared_node))
         is_last = np.ones(by_gpu.size, dtype=np.bool_)
         is_last[:-1] = (np.diff(shared_node[by_gpu]) != 0) | (np.diff(index[by_gpu]) != 0)
         longest = by_gpu[is_last]
         return cls(
-            np.concatenate([ends_s[job_], ends_s[sharer[longest]]]),
-            np.concatenate([node_, shared_node[longest]]),
-            np.concatenate([gpus, np.ones(longest.size, dtype=np.int64)]),
-            np.bincount(np.array(tasks, dtype=np.int64), minlength=len(snapshot.nodes)),
+            np.concatenate([ends_s[holder[alone]], ends_s[sharer[longest]]]),
+            np.concatenate([node[alone], shared_node[longest]]),
+            np.concatenate([gpus[alone], np.ones(longest.size, dtype=np.int64)]),
+            np.bincount(node, minlength=len(snapshot.nodes)),
         )
-
-
-def _table(rows: list[tuple[int, int, int]]) -> Ints:
-    return np.array(rows, dtype=np.int64).reshape(-1, 3).T
 
 
 def _running_total(key: Ints, amount: Ints) -> Ints:

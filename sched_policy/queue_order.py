@@ -23,7 +23,7 @@ from sched_policy.model import GpuRequest, JobState
 from sched_policy.place import Consolidate
 from sched_policy.plan import Plan, Ranking
 from sched_policy.profile import AvailabilityProfile
-from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
+from sched_policy.snapshot import Ints, Snapshot
 
 HEAD = 100
 """Jobs at which Slurm's main scheduler looks (default_queue_depth)."""
@@ -37,7 +37,7 @@ def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:
 
     Scores stay what they are, so they only fall within one scope.
     """
-    if all(not job.scope and not job.peers and not job.is_overdue for job in snapshot.jobs):
+    if snapshot.standing.is_plain:
         return ranking
     rows = ranking.rows
     is_waiting = ~snapshot.columns.holds[rows]
@@ -58,18 +58,13 @@ def assignment(preferred: Ints, snapshot: Snapshot) -> tuple[Ints, Ints]:
 
     `preferred` are waiting jobs (positions in the snapshot, all of them, in a wanted order).
     """
-    jobs = [snapshot.jobs[row] for row in preferred.tolist()]
-    numbers: dict[tuple[str, str], int] = {}
-    peers: Ints = np.zeros(len(snapshot.jobs), dtype=np.int64)
-    peers[preferred] = [numbers.setdefault((job.scope, job.peers), len(numbers)) for job in jobs]
-    priority: Floats = np.zeros(len(snapshot.jobs))
-    priority[preferred] = [job.native_priority for job in jobs]
-    overdue: Bools = np.array([job.is_overdue for job in jobs], dtype=np.bool_)
+    standing = snapshot.standing
+    overdue = standing.is_overdue[preferred]
     # A snapshot is in order of (submit time, job id).
     best_first = np.concatenate([np.sort(preferred[overdue]), preferred[~overdue]])
     by_place = np.sort(preferred)
-    by_place = by_place[np.argsort(-priority[by_place], kind="stable")]
-    return by_place, _permuted(by_place, best_first, peers)
+    by_place = by_place[np.argsort(-standing.native_priority[by_place], kind="stable")]
+    return by_place, _permuted(by_place, best_first, standing.peers)
 
 
 def _permuted(by_place: Ints, best_first: Ints, group: Ints) -> Ints:

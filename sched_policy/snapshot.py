@@ -81,6 +81,47 @@ class Columns(Struct, frozen=True, eq=False):
         )
 
 
+class Standing(Struct, frozen=True, eq=False):
+    """Among whom the jobs of a snapshot stand in the queue, and where. All arrays have shape (J,).
+
+    Attributes:
+        scopes: the number of each job's scope.
+        peers: the number of those of its scope with whom it may exchange places.
+        native_priority: what the resource manager itself gives it.
+        is_overdue: whether it has waited too long.
+        is_plain: whether there is one scope with one kind of peers, both without a name, and nobody is overdue.
+
+    """
+
+    scopes: Ints
+    peers: Ints
+    native_priority: Floats
+    is_overdue: Bools
+    is_plain: bool
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> Standing:
+        """That of these jobs."""
+        whose = [(job.scope, job.peers) for job in jobs]
+        kinds = {kind: number for number, kind in enumerate(dict.fromkeys(whose))}
+        scopes = {scope: number for number, scope in enumerate(dict.fromkeys(scope for scope, _ in kinds))}
+        peers = np.fromiter(map(kinds.__getitem__, whose), np.int64, len(whose))
+        is_overdue = np.array([job.is_overdue for job in jobs], dtype=np.bool_)
+        return cls(
+            scopes=np.array([scopes[scope] for scope, _ in kinds], dtype=np.int64)[peers],
+            peers=peers,
+            native_priority=np.array([job.native_priority for job in jobs], dtype=np.float64),
+            is_overdue=is_overdue,
+            is_plain=kinds.keys() <= {("", "")} and not is_overdue.any(),
+        )
+
+    def of_rows(self, rows: Ints) -> Standing:
+        """That of the jobs at these positions."""
+        return Standing(
+            self.scopes[rows], self.peers[rows], self.native_priority[rows], self.is_overdue[rows], self.is_plain
+        )
+
+
 class Nodes(Sequence[Node]):
     """The nodes of a cluster with their numbers as arrays, shape (N,). Made once, used by many snapshots."""
 
@@ -147,6 +188,7 @@ class Snapshot:
             others can be expected to. Empty where nobody keeps them.
         absences: when nodes are not there for these jobs.
         ended_runs: jobs of any kind that have ended and tell how long others will run (`order.still_telling`).
+        known_standing: `standing`, where somebody has made it already.
 
     """
 
@@ -157,6 +199,7 @@ class Snapshot:
     ended: tuple[Job, ...] = ()
     absences: tuple[Absence, ...] = ()
     ended_runs: tuple[EndedRun, ...] = ()
+    known_standing: Standing | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -177,7 +220,8 @@ class Snapshot:
     def only(self, rows: Ints) -> Snapshot:
         """The same moment with the jobs at these positions (rising) alone, and nothing known of others."""
         numbers = {name: getattr(self.columns, name)[rows] for name in self.columns.__struct_fields__}
-        return Snapshot(self.now_s, self.nodes, tuple(self.jobs[row] for row in rows.tolist()), Columns(**numbers))
+        jobs = tuple(map(self.jobs.__getitem__, rows.tolist()))
+        return Snapshot(self.now_s, self.nodes, jobs, Columns(**numbers), known_standing=self.standing.of_rows(rows))
 
     @cached_property
     def pending(self) -> tuple[Job, ...]:
@@ -185,10 +229,14 @@ class Snapshot:
         return tuple(self.jobs[row] for row in self.columns.waits.nonzero()[0])
 
     @cached_property
+    def standing(self) -> Standing:
+        """Among whom each job stands in the queue, and where."""
+        return self.known_standing or Standing.of(self.jobs)
+
+    @property
     def scopes(self) -> Ints:
-        """The number of each job's scope, shape (J,); all 0 where there is one scope."""
-        numbers: dict[str, int] = {}
-        return np.array([numbers.setdefault(job.scope, len(numbers)) for job in self.jobs], dtype=np.int64)
+        """The number of each job's scope, shape (J,)."""
+        return self.standing.scopes
 
     @cached_property
     def rows_by_scope(self) -> tuple[Ints, ...]:

@@ -140,24 +140,40 @@ class Daemon:
         """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang.
 
         A job that was asked to make room trains on when it has saved, and loses that. So as soon as one has, the next
-        pass is made, unless slurmctld is busy.
+        pass is made, unless slurmctld is busy; also as soon as what was put off may be changed.
         """
         soonest_s = began_s + _SOONEST * self._interval_s
         is_quiet = self._interval_s <= self._config.interval_s
         while True:
             notify("WATCHDOG=1")
             now_s = time.monotonic()
-            if until_s <= now_s or (is_quiet and soonest_s <= now_s and self._controller.is_awaited(time.time())):
+            if until_s <= now_s or (is_quiet and soonest_s <= now_s and self._is_awaited()):
                 return
-            longest_s = _LOOK_S if is_quiet and self._controller.has_asked else _WATCHDOG_S
+            looks = self._controller.has_asked or self._controller.waits_for_gap
+            longest_s = _LOOK_S if is_quiet and looks else _WATCHDOG_S
             if self._wake.wait(min(until_s - now_s, longest_s)):
                 return
 
+    def _is_awaited(self) -> bool:
+        """Whether the next pass should be made now; one that slurmctld does not answer would come to nothing."""
+        try:
+            return self._controller.is_awaited(time.time())
+        except SlurmError as error:
+            log.event(_LOG, logging.DEBUG, "nothing known of backfill", why=str(error))
+            return False
+
     def once(self) -> int:
-        """A single pass; returns the exit code: 1 if Slurm refused a change. Raises `AnotherDaemonError`."""
+        """A single pass, again as often as it has to wait for backfill; returns the exit code: 1 if Slurm refused.
+
+        Raises `AnotherDaemonError`.
+        """
         try:
             self._claim()
-            return 1 if self._controller.reconcile(time.time()).failures else 0
+            failures = self._controller.reconcile(time.time()).failures
+            while self._controller.waits_for_gap:
+                self._rest(began_s := time.monotonic(), began_s + self._interval_s)
+                failures += self._controller.reconcile(time.time()).failures
+            return 1 if failures else 0
         finally:
             self._only_one.release()
 

@@ -317,6 +317,7 @@ def load(text: str) -> ControllerLoad:
         match = re.search(rf"{label}:\s*(\d+)", page)
         return int(match[1]) if match else 0
 
+    began = re.search(r"Last cycle when:.*\((\d+)\)", backfill)
     if "Server thread count" not in main:
         raise ValueError("sdiag names no server thread count")
     return ControllerLoad(
@@ -326,6 +327,7 @@ def load(text: str) -> ControllerLoad:
         backfill_last_cycle_s=number(backfill, "Last cycle") / 1e6,
         jobs_pending=number(main, "Jobs pending"),
         backfills="middle of backfilling" in backfill.partition("\n")[0],
+        backfill_began_s=float(began[1]) if began else 0.0,
     )
 
 

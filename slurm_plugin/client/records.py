@@ -208,7 +208,8 @@ class ControllerLoad(Struct, frozen=True):
     """How busy slurmctld is, from sdiag. Used to leave it alone when it is.
 
     `backfill_last_cycle_s` is what the last cycle worked, without the time that it slept. `backfills` tells whether a
-    cycle is under way: what is written meanwhile it may overwrite.
+    cycle is under way: what is written meanwhile it may overwrite. `backfill_began_s` is when the last one began, that
+    one or the one before; 0 where none has.
     """
 
     server_threads: int
@@ -217,6 +218,7 @@ class ControllerLoad(Struct, frozen=True):
     backfill_last_cycle_s: float
     jobs_pending: int
     backfills: bool = False
+    backfill_began_s: float = 0.0
 
 
 class ClusterRecords(Struct, frozen=True):

@@ -5,14 +5,17 @@ begins and writes it back when it comes to the job, so a site factor that was wr
 writing it again meanwhile would help no more. And a reservation that is made or changed while the locks are free ends
 the cycle, bf_continue or not: with a change every quarter of a minute backfill saw a third fewer jobs (Slurm 22.05).
 
-Cycles that are shorter hold the locks throughout, and nothing has to wait.
+Cycles that are shorter hold the locks throughout, and nothing has to wait. After a long one Slurm rests for
+bf_interval; then it begins the next as soon as anything has changed, so what is written later may fall into one that it
+calls forth.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 
 from msgspec import Struct
 
@@ -27,6 +30,8 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import ControllerLoad, SlurmJob
 from slurm_plugin.config import BackpressureSection
+
+_LEASE_CHANGES = CreateReservation | DeleteReservation | ExtendReservation | AttachReservation
 
 _OTHER_REQUESTS = 15
 """A pass reads with 7 requests; some more are for leases and preemptions."""
@@ -64,51 +69,123 @@ def most_written(limit: RateLimit | None, interval_s: float, most: int) -> int:
     return most if limit is None else max(1, min(most, limit.requests(interval_s) - _OTHER_REQUESTS))
 
 
-LONGEST_WAIT_S = 5.0
-"""A pass waits for a gap no longer than this."""
-
 MOST_PUT_OFF = 4
 """So many passes in a row may end without a gap; then what waits for one is changed all the same."""
 
 _LOOK_EVERY_S = 1.0
 
-
-def better_in_gap(change: Change, jobs: Mapping[int, SlurmJob]) -> bool:
-    """Whether the change is one to a lease, or writes again the site factor that the job has."""
-    if isinstance(change, SetSiteFactor):
-        return change.site_factor == jobs[change.job_id].site_factor
-    return isinstance(change, CreateReservation | DeleteReservation | ExtendReservation | AttachReservation)
+_MARGIN_S = 1.0
+"""The changes of a pass take some tenths of a second; a cycle must not begin meanwhile."""
 
 
-def split(changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
-    """The changes for now and those for the gap, each in order."""
-    listed = tuple(changes)
-    in_gap = tuple(change for change in listed if better_in_gap(change, jobs))
-    return tuple(change for change in listed if not better_in_gap(change, jobs)), in_gap
+class CycleTimes(Struct, frozen=True):
+    """When a cycle lets go of its locks (bf_yield_interval), and how long it rests after one (bf_interval)."""
+
+    yields_after_s: float
+    rests_s: float
+
+
+class Backfill(Enum):
+    """What Slurm's backfill does, where its cycles let go of their locks."""
+
+    RESTS = "a cycle has just ended, or cycles are short"
+    IS_DUE = "a cycle may begin at any moment"
+    IDLES = "none has begun for longer than it rests, so nothing is new"
+    WORKS = "a cycle is under way"
+
+
+_OFTEN_S = 2.0
+"""An idle backfill looks each second whether anything is new."""
+
+
+class Gap(Struct, frozen=True):
+    """What may be changed now. `began_s` is when the last cycle began, in Slurm's clock, 0 where that is not known."""
+
+    began_s: float
+    backfill: Backfill = Backfill.RESTS
+
+    @property
+    def is_open(self) -> bool:
+        """Whether whatever is changed now stays in force."""
+        return self.backfill is Backfill.RESTS
+
+    def timely(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> tuple[Change, ...]:
+        """The changes for now, in order; the others wait for an open gap.
+
+        A new site factor does not wait if something comes with it that frees or needs GPUs, nor that of a job of which
+        the cycle does not know: such a priority is not put back. Where backfill idles one site factor is set: Slurm
+        begins a cycle as soon as anything is new, and would begin it in the midst of many.
+        """
+        if self.is_open:
+            return tuple(changes)
+        is_urgent = any(not isinstance(change, SetSiteFactor | _LEASE_CHANGES) for change in changes)
+        prompt = next((change for change in changes if isinstance(change, SetSiteFactor)), None)
+        return tuple(
+            change
+            for change in changes
+            if self._suits(change, jobs, is_urgent=is_urgent) or (self.backfill is Backfill.IDLES and change is prompt)
+        )
+
+    def _suits(self, change: Change, jobs: Mapping[int, SlurmJob], *, is_urgent: bool) -> bool:
+        works = self.backfill is Backfill.WORKS
+        if isinstance(change, SetSiteFactor):
+            job = jobs[change.job_id]
+            is_new = change.site_factor != job.site_factor
+            came_later = works and max(job.submit_s, job.eligible_s or 0.0) > self.began_s
+            return is_new and (is_urgent or came_later)
+        return not (works and isinstance(change, _LEASE_CHANGES))
 
 
 class BackfillGap:
-    """Waits for the end of a cycle, a bounded time."""
+    """Tells when a cycle is under way, has just ended, or is due."""
 
-    def __init__(self, load: Callable[[], ControllerLoad], pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, load: Callable[[], ControllerLoad], clock: Callable[[], float] = time.time) -> None:
         """`load` tells what slurmctld does now."""
         self._load = load
-        self._pause = pause
-        self._put_off = 0
+        self._clock = clock
+        self._at_work_s = self._over_s = (0.0, 0.0)
+        self._worked_s = 0.0
+        self._passes_without = 0
+        self._looked_s = -math.inf
 
-    def is_open(self, yields_after_s: float) -> bool:
-        """Whether changes may be made now, after some waiting. Cycles longer than `yields_after_s` let go of locks."""
-        waited_s = 0.0
-        while True:
-            load = self._load()
-            if not load.backfills or load.backfill_last_cycle_s < yields_after_s or self._put_off >= MOST_PUT_OFF:
-                self._put_off = 0
-                return True
-            if waited_s >= LONGEST_WAIT_S:
-                self._put_off += 1
-                return False
-            self._pause(_LOOK_EVERY_S)
-            waited_s += _LOOK_EVERY_S
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the last pass has put something off."""
+        return self._passes_without > 0
+
+    def of_pass(self, times: CycleTimes) -> Gap:
+        """What a pass may change, all of it if it has been put off too often."""
+        gap = self._look(times)
+        return Gap(gap.began_s) if self._passes_without >= MOST_PUT_OFF else gap
+
+    def note(self, waiting: int) -> None:
+        """How many changes the pass has put off."""
+        self._passes_without = self._passes_without + 1 if waiting else 0
+
+    def has_opened(self, times: CycleTimes) -> bool:
+        """Whether what was put off may be changed by now. Asks Slurm once a second at most."""
+        if not self.is_awaited or self._clock() - self._looked_s < _LOOK_EVERY_S:
+            return False
+        return self._look(times).backfill in (Backfill.RESTS, Backfill.IDLES)
+
+    def _look(self, times: CycleTimes) -> Gap:
+        load, now_s = self._load(), self._clock()
+        began_s, self._looked_s = load.backfill_began_s, now_s
+        self._worked_s = load.backfill_last_cycle_s or self._worked_s  # 0 after its statistics were reset
+        if load.backfills:
+            self._at_work_s = began_s, now_s
+        yields = self._worked_s >= times.yields_after_s
+        if load.backfills and (yields or 0.0 < began_s < now_s - times.yields_after_s - _MARGIN_S):
+            return Gap(began_s, Backfill.WORKS)
+        if not yields:
+            return Gap(began_s)
+        if self._over_s[0] != began_s:
+            self._over_s = began_s, now_s
+        seen_s = self._at_work_s[1] if self._at_work_s[0] == began_s else 0.0
+        begins_s = max(began_s + load.backfill_last_cycle_s, seen_s) + times.rests_s  # at the earliest
+        if now_s + _MARGIN_S <= begins_s:
+            return Gap(began_s)
+        return Gap(began_s, Backfill.IDLES if now_s > self._over_s[1] + times.rests_s + _OFTEN_S else Backfill.IS_DUE)
 
 
 class Recalculations:

@@ -39,7 +39,7 @@ from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
 from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
-from slurm_plugin.steering.backpressure import BackfillGap, Recalculations, most_written, split
+from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
 from slurm_plugin.steering.grouping import (
     LiveGroup,
     live_groups,
@@ -88,8 +88,8 @@ class Controller:
         self._sweep_record = SweepRecord(config.progress.spool)
         self._gap = BackfillGap(client.load)
         self._recalculations = Recalculations()
-        self._yields_after_s = 0.0
-        self._priority_period_s = self._backfill_interval_s = 0.0
+        self._cycles = CycleTimes(0.0, 0.0)
+        self._priority_period_s = 0.0
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._lent_places = LentPlaces(_lent_places_file(config))
         self._ended_runs = EndedRuns(config.order.site_factor_file.with_name("ended_runs.json"))
@@ -161,7 +161,7 @@ class Controller:
 
     def reconcile(self, now_s: float) -> Pass:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
-        decided = self.decide(now_s)
+        decided = self._timely(self.decide(now_s))
         self._own_factors.note(decided.changes, decided.seen.jobs)
         self._hidden_reasons.note(decided.changes)
         if self._limits and self._limits.scope != "partition":
@@ -173,11 +173,7 @@ class Controller:
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
-        at_once, in_gap = split(decided.changes, decided.seen.jobs)
-        # A new site factor is undone in the midst of a cycle, too. It waits if nothing urgent comes with it.
-        is_calm = all(isinstance(change, SetSiteFactor) for change in at_once)
-        is_open = is_calm and bool(decided.changes) and self._gap.is_open(self._yields_after_s)
-        first, leaving = _requeues_apart(at_once)
+        first, leaving = _requeues_apart(decided.changes)
         failures = apply(self._client, self._trail, first, before, reasons, now_s)
         if leaving:
             ended = self._ended_meanwhile({change.job_id for change in leaving}, now_s)
@@ -185,10 +181,6 @@ class Controller:
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
             failures += apply(self._client, self._trail, leaving, before, reasons, now_s)
-        if in_gap and (is_open or (not is_calm and self._gap.is_open(self._yields_after_s))):
-            failures += apply(self._client, self._trail, in_gap, before, reasons, now_s)
-        elif in_gap:
-            event(_LOG, logging.INFO, "put off, backfill is at work", changes=len(in_gap))
         if undo := restored(failures, decided.seen.jobs):
             failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
         _log_pass(decided, failures)
@@ -212,8 +204,18 @@ class Controller:
         """Whether there are jobs that have been asked to make room."""
         return bool(self._tracker.underway)
 
+    @property
+    def waits_for_gap(self) -> bool:
+        """Whether the last pass has left changes for a gap between backfill cycles."""
+        return self._gap.is_awaited
+
     def is_awaited(self, now_s: float) -> bool:
-        """Whether a job that was asked to make room has done what the next pass waits for. Asks nothing of Slurm."""
+        """Whether what the next pass waits for has happened: a job has made room, or a cycle of backfill is over.
+
+        Raises `SlurmError`: where a gap is awaited, Slurm is asked whether it has come.
+        """
+        if self._gap.has_opened(self._cycles):
+            return True
         asked = {job_id: uid for job_id, uid in self._uids.items() if job_id in self._tracker.underway}
         return bool(asked) and self._tracker.is_any_ready(self._saves.read(asked, now_s), now_s)
 
@@ -251,12 +253,23 @@ class Controller:
         found = self._client.capabilities()
         absent = [capability.name for capability, there in found if not there]
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
-        self._yields_after_s = found.backfill_yields_after_s
-        self._priority_period_s, self._backfill_interval_s = found.priority_period_s, found.backfill_interval_s
+        self._cycles = CycleTimes(found.backfill_yields_after_s, found.backfill_interval_s)
+        self._priority_period_s = found.priority_period_s
         limits = SteeringLimits.of(self._config)
         most = most_written(found.rate_limit(), self._config.interval_s, limits.order.max_per_pass)
         widest = 1 if found.has_topology else limits.widest_lease
         return replace(limits, order=replace(limits.order, max_per_pass=most), widest_lease=widest)
+
+    def _timely(self, decided: Pass) -> Pass:
+        """Without the changes that wait for a gap between backfill cycles: a later pass decides about them anew."""
+        timely = decided.changes
+        if timely:
+            timely = self._gap.of_pass(self._cycles).timely(timely, decided.seen.jobs)
+        waiting = len(decided.changes) - len(timely)
+        self._gap.note(waiting)
+        if waiting:
+            event(_LOG, logging.INFO, "put off, backfill is at work or about to be", changes=waiting)
+        return replace(decided, changes=timely)
 
     def _ended_meanwhile(self, job_ids: AbstractSet[int], now_s: float) -> frozenset[int]:
         """Jobs that have told their end since the pass looked, which Slurm may not have noticed yet.
@@ -279,7 +292,7 @@ class Controller:
         ready = self._tracker.ready_for(seen.progress, now_s)
         ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
         in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
-        clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._backfill_interval_s)
+        clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s)
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s)
         # One that was cancelled holds its GPUs until it is gone.
         stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)

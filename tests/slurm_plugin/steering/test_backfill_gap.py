@@ -10,72 +10,157 @@ from msgspec.structs import replace
 from sched_policy.plan import Plan, Preemption, Score
 from slurm_plugin.client.changes import AttachReservation, Change, CreateReservation, RequeueJob, SetSiteFactor
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.steering.backpressure import MOST_PUT_OFF, BackfillGap, Recalculations, split
+from slurm_plugin.steering.backpressure import (
+    MOST_PUT_OFF,
+    Backfill,
+    BackfillGap,
+    CycleTimes,
+    Gap,
+    Recalculations,
+)
 from tests.slurm_kit import FakeSlurm, record
 from tests.slurm_plugin.steering.test_controller import NOW_S, asking, controller
 
-YIELDS_AFTER_S = 2.0
-BUSY = ControllerLoad(1, 0, 0.0, 5.0, 0, backfills=True)
-SHORT = replace(BUSY, backfill_last_cycle_s=1.0)
-IDLE = replace(BUSY, backfills=False)
+TIMES = CycleTimes(yields_after_s=2.0, rests_s=30.0)
+BUSY = ControllerLoad(1, 0, 0.0, 5.0, 0, backfills=True, backfill_began_s=NOW_S - 10)
+SHORT = replace(BUSY, backfill_last_cycle_s=1.0, backfill_began_s=NOW_S - 1)
+JUST_ENDED = replace(BUSY, backfills=False)
+LONG_OVER = replace(JUST_ENDED, backfill_began_s=NOW_S - 100)
 
 
 class Loads:
-    """What slurmctld tells, one after the other, the last for ever; pauses take no time."""
+    """What slurmctld tells, one after the other, the last for ever; and a clock."""
 
-    def __init__(self, *loads: ControllerLoad) -> None:
+    def __init__(self, *loads: ControllerLoad, now_s: float = NOW_S) -> None:
         self.loads = list(loads)
-        self.paused_s = 0.0
+        self.now_s = now_s
+        self.asked = 0
 
     def load(self) -> ControllerLoad:
+        self.asked += 1
         return self.loads.pop(0) if len(self.loads) > 1 else self.loads[0]
-
-    def pause(self, seconds: float) -> None:
-        self.paused_s += seconds
 
 
 def gap(loads: Loads) -> BackfillGap:
-    return BackfillGap(loads.load, loads.pause)
+    return BackfillGap(loads.load, lambda: loads.now_s)
 
 
-def test_nothing_waits_while_no_cycle_runs_or_cycles_keep_their_locks() -> None:
-    for load in (IDLE, SHORT):
-        loads = Loads(load)
-        assert gap(loads).is_open(YIELDS_AFTER_S)
-        assert loads.paused_s == 0.0
+@pytest.mark.parametrize(
+    ("load", "backfill"),
+    [
+        (SHORT, Backfill.RESTS),
+        (replace(SHORT, backfills=False), Backfill.RESTS),
+        (BUSY, Backfill.WORKS),
+        (replace(BUSY, backfill_last_cycle_s=0.0), Backfill.WORKS),  # statistics were reset, but it has worked long
+        (JUST_ENDED, Backfill.RESTS),
+        (LONG_OVER, Backfill.IS_DUE),
+    ],
+)
+def test_what_slurm_tells_of_a_cycle_that_lets_go_of_its_locks(load: ControllerLoad, backfill: Backfill) -> None:
+    assert gap(Loads(load)).of_pass(TIMES).backfill is backfill
 
 
-def test_the_end_of_a_cycle_is_waited_for() -> None:
-    loads = Loads(BUSY, BUSY, IDLE)
-    assert gap(loads).is_open(YIELDS_AFTER_S)
-    assert loads.paused_s == 2.0
+def test_backfill_idles_where_no_cycle_has_begun_for_longer_than_it_rests() -> None:
+    loads = Loads(LONG_OVER)
+    waits = gap(loads)
+    waits.note(1)
+    found = []
+    for _ in range(3):
+        found.append((waits.of_pass(TIMES).backfill, waits.has_opened(TIMES)))
+        loads.now_s += 20.0
+    assert found == [(Backfill.IS_DUE, False), (Backfill.IS_DUE, False), (Backfill.IDLES, False)]
+    assert waits.has_opened(TIMES)
+
+
+def test_a_cycle_that_was_seen_to_end_is_followed_by_a_rest_from_then_on() -> None:
+    """How long it slept is not told: only who has seen it at work knows that it ended late."""
+    late = {"backfill_began_s": NOW_S - 60}
+    assert gap(Loads(replace(JUST_ENDED, **late))).of_pass(TIMES).backfill is Backfill.IS_DUE
+    loads = Loads(replace(BUSY, **late), replace(JUST_ENDED, **late))
+    waits = gap(loads)
+    assert waits.of_pass(TIMES).backfill is Backfill.WORKS
+    loads.now_s += 1
+    assert waits.of_pass(TIMES).is_open
+    loads.now_s += 28
+    assert waits.of_pass(TIMES).is_open
+    loads.now_s += 1
+    assert waits.of_pass(TIMES).backfill is Backfill.IS_DUE
+
+
+def test_statistics_that_are_reset_do_not_make_cycles_short() -> None:
+    waits = gap(Loads(JUST_ENDED, replace(LONG_OVER, backfill_last_cycle_s=0.0)))
+    assert waits.of_pass(TIMES).is_open
+    assert waits.of_pass(TIMES).backfill is Backfill.IS_DUE
+
+
+def test_a_gap_is_awaited_only_after_something_was_put_off_and_asked_for_once_a_second() -> None:
+    loads = Loads(BUSY)
+    waits = gap(loads)
+    waits.note(0)
+    assert not waits.has_opened(TIMES)
+    assert loads.asked == 0
+    waits.note(3)
+    assert not waits.has_opened(TIMES)
+    loads.loads = [JUST_ENDED]
+    assert not waits.has_opened(TIMES)
+    loads.now_s += 1
+    assert waits.has_opened(TIMES)
+    assert loads.asked == 2
 
 
 def test_a_cycle_without_end_puts_changes_off_a_bounded_number_of_times() -> None:
-    loads = Loads(BUSY)
-    waits = gap(loads)
-    assert [waits.is_open(YIELDS_AFTER_S) for _ in range(MOST_PUT_OFF + 2)] == [*[False] * MOST_PUT_OFF, True, False]
-    assert loads.paused_s == (MOST_PUT_OFF + 1) * 5.0
+    waits = gap(Loads(BUSY))
+    opened = []
+    for _ in range(MOST_PUT_OFF + 2):
+        opened.append(waits.of_pass(TIMES).is_open)
+        waits.note(0 if opened[-1] else 1)
+    assert opened == [*[False] * MOST_PUT_OFF, True, False]
 
 
-def test_what_waits_for_the_gap() -> None:
+AGAIN, NEW, LATER = SetSiteFactor(1, 300), SetSiteFactor(2, 300), SetSiteFactor(3, 300)
+CREATE = CreateReservation("explsched_1", 0.0, 2, ("n1",), ("ada",), "main")
+ATTACH = AttachReservation(1, "explsched_1")
+
+
+@pytest.mark.parametrize(
+    ("now", "for_now"),
+    [
+        (Gap(5.0), (AGAIN, CREATE, NEW, LATER, ATTACH)),
+        (Gap(5.0, Backfill.WORKS), (LATER,)),
+        (Gap(5.0, Backfill.IS_DUE), (CREATE, ATTACH)),
+        (Gap(5.0, Backfill.IDLES), (AGAIN, CREATE, ATTACH)),  # the first one calls the cycle forth
+    ],
+)
+def test_what_waits_for_the_gap(now: Gap, for_now: tuple[Change, ...]) -> None:
+    """Of a job that was submitted since its cycle began backfill does not know: it cannot put its priority back."""
+    jobs = {1: record(1, site_factor=300), 2: record(2, site_factor=0), 3: record(3, site_factor=0, submit_s=6.0)}
+    jobs = {job_id: replace(job, submit_s=6.0 if job_id == 3 else 1.0) for job_id, job in jobs.items()}
+    assert now.timely((AGAIN, CREATE, NEW, LATER, ATTACH), jobs) == for_now
+
+
+def test_new_factors_do_not_wait_where_somebody_makes_room() -> None:
     jobs = {1: record(1, site_factor=300), 2: record(2, site_factor=0)}
-    again, new = SetSiteFactor(1, 300), SetSiteFactor(2, 300)
-    create = CreateReservation("explsched_1", 0.0, 2, ("n1",), ("ada",), "main")
-    changes: list[Change] = [again, create, new, AttachReservation(1, "explsched_1"), RequeueJob(3)]
-    at_once, in_gap = split(changes, jobs)
-    assert at_once == (new, RequeueJob(3))
-    assert in_gap == (again, create, AttachReservation(1, "explsched_1"))
+    at_work = Gap(NOW_S, Backfill.WORKS)
+    assert at_work.timely((AGAIN, NEW, RequeueJob(3)), jobs) == (NEW, RequeueJob(3))
 
 
-def test_a_new_order_waits_for_the_gap_but_not_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_order_waits_for_the_gap_and_is_awaited_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores = tuple(Score(job_id, -job_id, "") for job_id in (1, 2))
-    for loads, waited_s in ((Loads(BUSY, BUSY, IDLE), 2.0), (Loads(BUSY), 5.0)):
+    for loads, passes in ((Loads(BUSY, JUST_ENDED), 1), (Loads(BUSY), MOST_PUT_OFF)):
         slurm = FakeSlurm((asking(1, natives=(50,), site_factor=0, priority=50), asking(2)))
+        slurm.known = {job_id: replace(job, submit_s=0.0, eligible_s=0.0) for job_id, job in slurm.known.items()}
         daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores))
         monkeypatch.setattr(daemon, "_gap", gap(loads))
+        for _ in range(passes):
+            assert daemon.reconcile(NOW_S).changes == ()
+            assert daemon.waits_for_gap
+            assert slurm.carried_out == []
+            loads.now_s += 1
+        assert daemon.is_awaited(NOW_S) == (passes == 1)
         daemon.reconcile(NOW_S)
-        assert loads.paused_s == waited_s
+        assert not daemon.waits_for_gap
         assert {change.job_id for change in slurm.carried_out if isinstance(change, SetSiteFactor)} == {1, 2}
 
 
@@ -91,8 +176,6 @@ def test_a_pass_writes_again_what_is_not_in_force_only_in_the_gap(
     right = [asking(1, natives=(50,), site_factor=factor, priority=50 + factor)]
     stale = [replace(right[0], priority=50)]
     loads = Loads(BUSY)
-    monkeypatch.setattr(slurm, "load", loads.load)
-    monkeypatch.setattr("slurm_plugin.steering.backpressure.time.sleep", loads.pause)
     daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores[:1]))
     monkeypatch.setattr(daemon, "_gap", gap(loads))
     slurm.known = {job.job_id: job for job in right}
@@ -101,7 +184,7 @@ def test_a_pass_writes_again_what_is_not_in_force_only_in_the_gap(
     slurm.known = {job.job_id: job for job in stale}
     daemon.reconcile(NOW_S)
     assert slurm.applied == []  # a cycle is at work
-    loads.loads = [IDLE]
+    loads.loads = [JUST_ENDED]
     daemon.reconcile(NOW_S)
     assert slurm.applied == [(SetSiteFactor(1, factor),)]
 
