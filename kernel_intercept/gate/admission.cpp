@@ -22,8 +22,9 @@ bool needs_gate(const shared::Page& page, std::uint32_t slot) {
            page.control.high.load(std::memory_order_relaxed) != 0;
 }
 
+// A manager that was killed is known by its connection, long before its heartbeat is stale.
 bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns) {
-    return manager_alive(page.control, now_ns) && link.is_tenant(page);
+    return manager_alive(page.control, now_ns) && !link.registration_lost();
 }
 
 void raise_peak(Slot& slot, const KernelCost& cost) {
