@@ -13,12 +13,11 @@
 
 namespace explsched::gate {
 
-constexpr std::uint32_t kMostLaunches = 64;         // in a batch
-constexpr std::uint64_t kReportEveryNs = 200'000;   // of work, where nothing needs to wait
-constexpr std::uint64_t kReportEvery = 16;          // launches that wait, or
-constexpr std::uint64_t kReportLongNs = 2'000'000;  // of work
-// Launches in a stream: of kernels below 2 ms 660 operations at most, with a wait each. A driver takes 1,000
-// and then holds up the launching thread; the rest is for streams that wait for that very thread.
+constexpr std::uint32_t kMostLaunches = 64;        // in a batch
+constexpr std::uint64_t kReportEvery = 16;         // launches that wait
+constexpr std::uint64_t kReportEveryNs = 200'000;  // of work, where nothing needs to wait
+// Launches in a stream: 660 operations at most, with a wait each. A driver takes 1,000 and then holds up the
+// launching thread; the rest is for streams that wait for that very thread.
 constexpr std::uint64_t kMostAhead = 320;
 
 class StreamBatches {
@@ -30,7 +29,7 @@ class StreamBatches {
         gated_ = true;
         batch_work_ns_ = 0;
         batch_launches_ = 0;
-        if (untold_launches_ < kReportEvery && untold_ns_ < kReportLongNs) return {false, true, 0};
+        if (untold_launches_ < kReportEvery) return {false, true, 0};
         return {true, true, cut()};
     }
 
