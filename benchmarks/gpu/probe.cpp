@@ -1,6 +1,7 @@
 // What a GPU, its driver and its memory operations in streams do: to be run first where a GPU is lent.
 //
-//   gpu_measure probe         every probe in a process of its own, with a deadline; prints one JSON object
+//   gpu_measure probe         every probe in a process of its own, with a deadline; prints a line of JSON
+//                             after each, with all so far
 //   gpu_measure probe NAME    one probe; prints its members
 //
 // A probe that fails says with which error of the driver, one that hangs or crashes says so, and the others
@@ -282,12 +283,12 @@ int probe(const std::string& one) {
             return std::fflush(stdout);
         }
     }
-    std::printf("{\"time\": %lld", static_cast<long long>(time(nullptr)));
+    std::string text = "{\"time\": " + std::to_string(time(nullptr));
     for (const Probe& probe : kProbes) {
-        std::printf(", \"%s\": {%s}", probe.name, run_alone("/proc/self/exe", probe.name).c_str());
+        text += std::string(", \"") + probe.name + "\": {" + run_alone("/proc/self/exe", probe.name) + '}';
+        std::puts((text + '}').c_str());
         std::fflush(stdout);
     }
-    std::puts("}");
     return 0;
 }
 

@@ -2,8 +2,8 @@
 // client priority or thread percentage, and with explsched. Needs the driver; for some arms
 // nvidia-cuda-mps-control, and for ours the interposer and the kernel manager.
 //
-//   gpu_measure share SECONDS INTERPOSER MANAGER    all arms; prints one JSON object
-//   gpu_measure worker ROLE SECONDS STAMPS          one side: server or training; used by the former
+//   gpu_measure share SECONDS INTERPOSER MANAGER    all arms; prints a line of JSON after each, with all so
+//   far gpu_measure worker ROLE SECONDS STAMPS          one side: server or training; used by the former
 //
 // The server answers requests of 60 short kernels, which arrive at random (Poisson), and waits for each. The
 // training launches ahead and never waits but for full queues. All kernels do a fixed amount of work, half of
@@ -270,14 +270,16 @@ class Child {
 
 class Arms {
    public:
-    Arms(std::string program, double seconds, std::string interposer, std::string manager)
-        : program_(std::move(program)),
+    // `head`: the members of what is printed before the arms.
+    Arms(std::string head, std::string program, double seconds, std::string interposer, std::string manager)
+        : head_(std::move(head)),
+          program_(std::move(program)),
           interposer_(std::move(interposer)),
           manager_(std::move(manager)),
           seconds_(seconds) {
-        char directory[] = "/tmp/gpu-share-XXXXXX";
-        if (mkdtemp(directory) == nullptr) std::abort();
-        directory_ = directory;
+        const char* scratch = std::getenv("TMPDIR");
+        directory_ = std::string(scratch == nullptr ? "/tmp" : scratch) + "/gpu-share-XXXXXX";
+        if (mkdtemp(directory_.data()) == nullptr) std::abort();
         none_ = {{"CUDA_MPS_PIPE_DIRECTORY", directory_ + "/no-mps"}};
         mps_ = {{"CUDA_MPS_PIPE_DIRECTORY", directory_ + "/mps"},
                 {"CUDA_MPS_LOG_DIRECTORY", directory_ + "/log"}};
@@ -289,33 +291,44 @@ class Arms {
     Arms(const Arms&) = delete;
     Arms& operator=(const Arms&) = delete;
 
-    std::string all() {
+    void all() {
         const Side server{"server", "server", {}}, training{"training", "training", {}};
-        std::string text = member("server_alone", run({server}, none_));
-        text += ", " + member("training_alone", run({training}, none_));
-        text += ", " + member("time_slices", run({server, training}, none_));
-        const bool has_mps = start_mps();
-        const auto under_mps = [&](const char* name, const std::vector<Side>& sides) {
-            text += ", " + member(name, has_mps ? run(sides, mps_) : kNoMps);
+        add("server_alone", run({server}, none_));
+        add("training_alone", run({training}, none_));
+        add("time_slices", run({server, training}, none_));
+        // Where it starts and serves nobody, as in some containers, each arm would wait for it.
+        const bool starts = start_mps();
+        const std::string both = starts ? run({server, training}, mps_) : kNoMps;
+        const bool has_mps = both.find("\"failed\"") == std::string::npos;
+        add("mps", both);
+        const auto under_mps = [&](const char* name, const char* variable, const char* value) {
+            if (!has_mps) return add(name, "{\"failed\": \"no MPS, see mps\"}");
+            Side below = training;
+            below.variables.emplace_back(variable, value);
+            add(name, run({server, below}, mps_));
         };
-        under_mps("mps", {server, training});
-        under_mps("mps_priority", {server, {"training", "training", {{"CUDA_MPS_CLIENT_PRIORITY", "1"}}}});
-        under_mps("mps_percentage",
-                  {server, {"training", "training", {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30"}}}});
+        under_mps("mps_priority", "CUDA_MPS_CLIENT_PRIORITY", "1");
+        under_mps("mps_percentage", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30");
         const Variables& served = has_mps ? mps_ : none_;
-        for (const char* gate : {"host", "device"}) {
-            for (const bool kills : {false, true})
-                text += ", " + member(std::string("explsched_") + gate + (kills ? "_manager_killed" : ""),
-                                      managed(gate, kills, served));
-        }
-        text += ", " + member("explsched_quota_30_70", quota(served));
-        if (has_mps) stop_mps();
-        return text;
+        for (const char* gate : {"host", "device"})
+            add(std::string("explsched_") + gate, managed(gate, false, served));
+        add("explsched_quota_30_70", quota(served));
+        // Last, since what MPS does then is not defined.
+        for (const char* gate : {"host", "device"})
+            add(std::string("explsched_") + gate + "_manager_killed", managed(gate, true, served));
+        if (starts) stop_mps();
     }
 
    private:
     static std::string member(const std::string& name, const std::string& value) {
         return '"' + name + "\": " + value;
+    }
+
+    // Whoever ends this program leaves what was measured so far.
+    void add(const std::string& name, const std::string& value) {
+        text_ += (text_.empty() ? "" : ", ") + member(name, value);
+        std::printf("{%s, \"arms\": {%s}}\n", head_.c_str(), text_.c_str());
+        std::fflush(stdout);
     }
 
     std::string run(const std::vector<Side>& sides, const Variables& common, Child* to_kill = nullptr) {
@@ -407,7 +420,7 @@ class Arms {
         return text;
     }
 
-    std::string program_, interposer_, manager_, directory_;
+    std::string head_, program_, interposer_, manager_, directory_, text_;
     double seconds_, last_start_us_{now_us() + kAllUs};
     Variables none_, mps_;
 };
@@ -436,8 +449,9 @@ int gpu_bench::share(const std::string& program, double seconds, const std::stri
     tm parts{};
     strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &parts));
     const std::string device = Child({program, "device"}, {}).text(now_us() + 30e6, false);
-    Arms arms(program, seconds, interposer, manager);
-    std::printf("{\"date\": \"%s\", %s, \"seconds\": %g, \"arms\": {%s}}\n", date, device.c_str(), seconds,
-                arms.all().c_str());
+    const std::string head = std::string("\"date\": \"") + date + "\", " +
+                             (device.empty() ? "\"device\": null" : device) +
+                             ", \"seconds\": " + std::to_string(seconds);
+    Arms(head, program, seconds, interposer, manager).all();
     return 0;
 }

@@ -15,6 +15,7 @@ using shared::Slot;
 
 constexpr std::uint64_t kLookAgainNs = 100'000;  // at what the GPU has done
 constexpr std::uint64_t kSleepNs = 5'000'000;    // while waiting for a grant
+constexpr std::uint64_t kStuckNs = 5'000'000;    // with the gate open, without an end
 constexpr std::uint64_t kShortNs = 10'000;       // kernels whose shares tell little
 
 bool needs_gate(const shared::Page& page, std::uint32_t slot) {
@@ -22,8 +23,9 @@ bool needs_gate(const shared::Page& page, std::uint32_t slot) {
            page.control.high.load(std::memory_order_relaxed) != 0;
 }
 
+// A manager that was killed is known by its connection, long before its heartbeat is stale.
 bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns) {
-    return manager_alive(page.control, now_ns) && link.is_tenant(page);
+    return manager_alive(page.control, now_ns) && !link.registration_lost();
 }
 
 void raise_peak(Slot& slot, const KernelCost& cost) {
@@ -46,17 +48,21 @@ Admission wait_for_room(Link& link, shared::Page& page, shared::Signals& signals
                         std::uint64_t since_ns) {
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     CountedStream& counted = link.streams[static_cast<std::size_t>(stream)];
+    const shared::ClientSignals& own = signals.clients[index];
+    const std::atomic<std::uint64_t>& done = own.lines[static_cast<std::size_t>(stream)].done;
+    const std::uint64_t done_ns = done.load(std::memory_order_relaxed);
     bool room = false;
-    std::uint64_t now_ns = since_ns;
+    std::uint64_t now_ns = since_ns, open_ns = 0;
     const FineTimer fine;
     while (!room && now_ns < since_ns + kLongestWaitNs && is_served(link, page, now_ns)) {
         timed_wait(kLookAgainNs);
+        const std::uint64_t looked_ns = now_ns;
         now_ns = shared::now_ns();
+        if (shared::is_open(own.gate.load(std::memory_order_relaxed))) open_ns += now_ns - looked_ns;
         room = has_room(page, signals, index, stream, counted);
     }
-    const shared::ClientSignals& own = signals.clients[index];
-    if (!room && stream != kUncounted && shared::is_open(own.gate.load(std::memory_order_relaxed)))
-        counted.stuck_at = own.lines[static_cast<std::size_t>(stream)].done.load(std::memory_order_relaxed);
+    if (!room && stream != kUncounted && open_ns >= kStuckNs && done.load() == done_ns)
+        counted.stuck_at = done_ns;
     if (link.is_tenant(page)) count_wait(page.slots[index], now_ns - since_ns, !room);
     return room ? Admission::kGranted : Admission::kPassThrough;
 }

@@ -9,7 +9,7 @@
 namespace explsched::gate {
 
 // Bound of the time a launch is held up; callers are promised 50 ms, of which this leaves some for waking up.
-constexpr std::uint64_t kLongestWaitNs = 45'000'000;
+constexpr std::uint64_t kLongestWaitNs = 40'000'000;
 
 // Whether the manager has shown life lately: within three of its longest recent beats, at least 30 ms and at
 // most 40 ms.

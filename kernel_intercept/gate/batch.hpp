@@ -1,8 +1,8 @@
 // What is remembered of a stream's launches: where its last boundary lies, and what follows it.
 //
-// A boundary is a pair of memory operations in the stream. One writes how much is done. The other, for
-// best-effort clients, waits until the gate is open: launches go ahead into the stream, and no more than one
-// batch of them runs on when a high-priority client starts.
+// A boundary is one or two memory operations in the stream. One writes how much is done, now and then. The
+// other, for best-effort clients, waits until the gate is open: launches go ahead into the stream, and no
+// more than one batch of them runs on when a high-priority client starts.
 #pragma once
 
 #include <array>
@@ -13,9 +13,12 @@
 
 namespace explsched::gate {
 
-constexpr std::uint32_t kMostLaunches = 64;  // in a batch
-constexpr std::uint64_t kMostAhead = 320;    // launches in a stream, up to 3 operations each; it takes 1,000
+constexpr std::uint32_t kMostLaunches = 64;        // in a batch
+constexpr std::uint64_t kReportEvery = 16;         // launches that wait
 constexpr std::uint64_t kReportEveryNs = 200'000;  // of work, where nothing needs to wait
+// Launches in a stream: 660 operations at most, with a wait each. A driver takes 1,000 and then holds up the
+// launching thread; the rest is for streams that wait for that very thread.
+constexpr std::uint64_t kMostAhead = 320;
 
 class StreamBatches {
    public:
@@ -24,19 +27,22 @@ class StreamBatches {
         const bool full = batch_work_ns_ + gpu_ns > batch_ns || batch_launches_ >= kMostLaunches;
         if (gated_ && !full) return {};
         gated_ = true;
+        batch_work_ns_ = 0;
+        batch_launches_ = 0;
+        if (untold_launches_ < kReportEvery) return {false, true, 0};
         return {true, true, cut()};
     }
 
     // Before any other.
     Boundary before_reporting() {
         gated_ = false;
-        if (batch_work_ns_ < kReportEveryNs) return {};
+        if (untold_ns_ < kReportEveryNs) return {};
         return {true, false, cut()};
     }
 
     // After the last launch for now. Nothing if the end of the last one is told already.
     Boundary tail() {
-        if (batch_launches_ == 0) return {};
+        if (untold_launches_ == 0) return {};
         gated_ = false;
         return {true, false, cut()};
     }
@@ -44,6 +50,8 @@ class StreamBatches {
     // Returns what has been issued with it.
     std::uint64_t launched(std::uint64_t gpu_ns) {
         issued_ns_ += gpu_ns;
+        untold_ns_ += gpu_ns;
+        ++untold_launches_;
         batch_work_ns_ += gpu_ns;
         ++batch_launches_;
         ++launches_;
@@ -72,16 +80,16 @@ class StreamBatches {
     static constexpr std::uint64_t kCuts = 512;  // more than launches can be ahead
 
     std::uint64_t cut() {
-        batch_work_ns_ = 0;
-        batch_launches_ = 0;
+        untold_ns_ = 0;
+        untold_launches_ = 0;
         if (newest_ - oldest_ == kCuts) ++oldest_;
         cuts_[newest_++ % kCuts] = {issued_ns_, launches_};
         return issued_ns_;
     }
 
-    std::uint64_t issued_ns_{0}, batch_work_ns_{0}, launches_{0}, done_launches_{0};
+    std::uint64_t issued_ns_{0}, untold_ns_{0}, batch_work_ns_{0};
+    std::uint64_t launches_{0}, untold_launches_{0}, batch_launches_{0}, done_launches_{0};
     std::uint64_t oldest_{0}, newest_{0};
-    std::uint32_t batch_launches_{0};
     bool gated_{false};  // the batch waits for the gate
     std::array<Cut, kCuts> cuts_{};
 };

@@ -30,8 +30,8 @@ enum class Admission : std::uint8_t {
     kPassThrough,  // no manager, a dead one, or a wait that reached its bound
 };
 
-// Memory operations to put into the launch's stream before it: a write of `done_ns` to the stream's `done`
-// word, then a wait for the lowest bit of the client's gate.
+// Memory operations to put into the launch's stream before it, if any: a write of `done_ns` to the stream's
+// `done` word, then a wait for the lowest bit of the client's gate.
 struct Boundary {
     bool writes{false};
     bool waits{false};

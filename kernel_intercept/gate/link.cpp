@@ -210,8 +210,11 @@ bool Link::notify() noexcept {
 bool Link::registration_lost() const noexcept {
     char byte = 0;
     if (own_page() == nullptr || !socket_.is_ours()) return true;
+    const int kept_errno = errno;
     const ssize_t got = recv(socket_.number(), &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT);
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+    const bool lost = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+    errno = kept_errno;
+    return lost;
 }
 
 void Link::retire() noexcept {

@@ -127,7 +127,8 @@ void put_boundary(ContextRecord& context, int number, Stream stream, NullStream 
         write_to(at + signals.first_done_offset + static_cast<std::size_t>(number) * signals.stream_stride,
                  boundary.done_ns),
         {kWaitValue32, at + signals.gate_offset, 1, kWaitForBits, 0, 0}};
-    if (submit(stream, null_stream, boundary.waits ? 2 : 1, operations) != kSuccess)
+    if (submit(stream, null_stream, boundary.writes + boundary.waits,
+               operations + (boundary.writes ? 0 : 1)) != kSuccess)
         context.signals_work.store(false, std::memory_order_release);
 }
 

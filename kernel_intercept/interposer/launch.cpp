@@ -29,7 +29,7 @@ gate::Admission pay(const Launch& launch, Waiting waiting, const KernelCost& cos
     } else {
         decision.boundary = gate::charge(context.ordinal, stream, cost);
     }
-    if (__builtin_expect(decision.boundary.writes, 0))
+    if (__builtin_expect(decision.boundary.writes || decision.boundary.waits, 0))
         put_boundary(context, stream, launch.stream, launch.null_stream, decision.boundary);
     return decision.admission;
 }

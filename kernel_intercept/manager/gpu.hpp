@@ -65,7 +65,6 @@ class Gpu {
 
    private:
     std::uint64_t serve_group(std::uint64_t now_ns);
-    std::uint64_t look_at_group(std::uint64_t now_ns);
     std::uint64_t look_at_busy(std::uint32_t slot, std::uint64_t now_ns);
     void end_period(std::uint32_t slot, std::uint64_t issued_ns);
     std::uint64_t expected_beside(std::uint64_t low);
@@ -93,7 +92,6 @@ class Gpu {
     std::array<std::uint64_t, shared::kSlots> open_since_ns_{};  // of gates that are to be shut; 0: is shut
     std::uint32_t first_open_{0}, last_slot_{shared::kSlots - 1};
     std::uint64_t turn_ends_ns_{0};
-    std::uint64_t serve_at_ns_{0}, late_ns_{0};  // when to look again, and how late this was of late, at most
     std::array<std::optional<Tenant>, shared::kSlots> tenants_;
     std::uint32_t tenancies_{0};  // so far
     std::array<std::int64_t, shared::kSlots> room_ns_{};

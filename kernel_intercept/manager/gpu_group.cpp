@@ -130,20 +130,16 @@ void Gpu::set_batch(std::uint64_t open, bool allowed) {
     // Those that are not kept end their batches at the same time, and slow each other down, too.
     const auto count = static_cast<std::uint64_t>(std::max(__builtin_popcountll(open), 1));
     runs_on_ns /= count;
-    std::uint64_t batch_ns = std::clamp(runs_on_ns / kBatchesOn / count, kLeastBatchNs, kMostBatchNs);
-    const std::uint64_t less_ns = runs_on_ns / kBatchesOn + late_ns_;
-    std::uint64_t allowance_ns = runs_on_ns > less_ns ? runs_on_ns - less_ns : 0;
-    if (!allowed || allowance_ns < kLeastAllowanceNs) {
-        allowance_ns = 0;
-        batch_ns = std::clamp(runs_on_ns / count, kLeastBatchNs, kMostBatchNs);
-    }
-    if (allowance_ns == 0 || beside_.measures_alone()) {
-        allowance_ns = 0;
-        kept = shared::kSlots;
-    }
+    const bool keeps = allowed && runs_on_ns >= kLeastAllowanceNs;
+    const std::uint64_t batch_ns =
+        std::clamp(runs_on_ns / (keeps ? kBatchesOn : 1) / count, kLeastBatchNs, kMostBatchNs);
+    const bool keeps_now = keeps && !beside_.measures_alone();
+    // What its own batch takes after the allowance, and what the manager is late, is in the loss that was
+    // measured.
+    const std::uint64_t others_ns = std::min((count - 1) * batch_ns, runs_on_ns);
     page_->control.batch_ns.store(batch_ns, std::memory_order_relaxed);
-    page_->control.allowance_ns.store(allowance_ns, std::memory_order_relaxed);
-    page_->control.kept.store(kept, std::memory_order_relaxed);
+    page_->control.allowance_ns.store(keeps_now ? runs_on_ns - others_ns : 0, std::memory_order_relaxed);
+    page_->control.kept.store(keeps_now ? kept : shared::kSlots, std::memory_order_relaxed);
 }
 
 // The clients whose turn it is, and when the next one's comes, 0 for never.
@@ -163,16 +159,8 @@ std::uint64_t Gpu::choose_open(std::uint64_t low, std::uint64_t now_ns, std::uin
     return chosen;
 }
 
-std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
-    if (serve_at_ns_ != 0 && now_ns >= serve_at_ns_) {
-        const std::uint64_t late_ns = now_ns - serve_at_ns_;
-        late_ns_ = late_ns >= late_ns_ ? late_ns : late_ns_ - (late_ns_ - late_ns) / 64;
-    }
-    return serve_at_ns_ = look_at_group(now_ns);
-}
-
 // Returns when to look again, 0 for no such time.
-std::uint64_t Gpu::look_at_group(std::uint64_t now_ns) {
+std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     const shared::Control& control = page_->control;
     const std::uint64_t high = control.high.load(), low = control.occupied.load() & ~high;
     std::array<std::uint32_t, shared::kSlots> seen{};

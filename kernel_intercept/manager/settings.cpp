@@ -23,7 +23,7 @@ const char* const kUsage =
     "  --cap-bandwidth X      and of the memory bandwidth (default 0.95), are tried beside them first\n"
     "  --hp-share X           how much longer high-priority work may take, for best-effort work that runs "
     "on\n"
-    "                         when it begins, as a share of its usual latency, 0..1 (default 0.075)\n"
+    "                         when it begins, as a share of its usual latency, 0..1 (default 0.06)\n"
     "  --profiles FILE        kernel profiles (default "
     "${XDG_CACHE_HOME:-~/.cache}/explsched/kernels-v1.tsv)\n"
     "  --foreground           do not detach; without it the command returns when the socket is ready\n"

@@ -14,7 +14,7 @@ struct Settings {
     shared::Policy policy{shared::Policy::kGroup};
     std::uint32_t cap_compute_permille{950};
     std::uint32_t cap_bandwidth_permille{950};
-    std::uint32_t high_share_permille{75};
+    std::uint32_t high_share_permille{60};
     std::uint64_t beat_ns{5'000'000};
     std::uint64_t save_ns{60'000'000'000};
     bool foreground{false};

@@ -10,9 +10,8 @@ namespace {
 constexpr std::uint64_t kTryEvery = 256;
 constexpr std::uint32_t kEnough = 8;  // measurements
 constexpr double kMostStretch = 1.03;
-constexpr double kMemory = 8, kLossMemory = 128;   // periods of the running means
-constexpr double kGuess = 0.3, kGuessCounts = 16;  // loss by an unknown client, as many measurements
-constexpr double kMostLoss = 0.8;                  // beyond, the clock has changed between the two periods
+constexpr double kMemory = 8, kLossMemory = 128;  // periods of the running means
+constexpr double kMostError = 0.3;                // beyond, the clock has changed between the two periods
 
 }  // namespace
 
@@ -51,20 +50,15 @@ void BesideRule::ended(const Period& period) {
             ++client.periods;
             client.stretch += (ratio / alone_ - client.stretch) / std::min<double>(client.periods, kMemory);
         } else if (const std::uint64_t kept_ns = std::min(period.kept_ns, period.wall_ns)) {
-            ++client.kept;
-            const double loss =
-                std::clamp((ratio - alone_) * work / static_cast<double>(kept_ns), 0.0, kMostLoss);
-            client.loss += (loss - client.loss) / std::min<double>(client.kept, kLossMemory);
+            const double loss = (ratio - alone_) * work / static_cast<double>(kept_ns);
+            client.loss += std::clamp(loss - client.loss, -kMostError, kMostError) /
+                           std::min<double>(++client.kept, kLossMemory);
         }
     }
     alone_ = 0;
 }
 
-double BesideRule::loss(std::uint32_t client) const {
-    const Client& one = clients_[client];
-    const double known = std::min<double>(one.kept, kLossMemory);
-    return std::clamp((kGuess * kGuessCounts + one.loss * known) / (kGuessCounts + known), 0.03, 1.0);
-}
+double BesideRule::loss(std::uint32_t client) const { return std::clamp(clients_[client].loss, 0.03, 1.0); }
 
 void BesideRule::forget(std::uint32_t client) { clients_[client] = {}; }
 

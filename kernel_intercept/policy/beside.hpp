@@ -36,8 +36,8 @@ class BesideRule {
    private:
     static constexpr std::uint64_t kAloneEvery = 16;  // periods; clocks change
     struct Client {
-        std::uint32_t periods{0}, kept{0};
-        double stretch{1}, loss{0};  // running means
+        std::uint32_t periods{0}, kept{16};  // the guess counts as so many measurements
+        double stretch{1}, loss{0.3};        // running means
     };
     bool allowed(std::uint32_t client, std::uint64_t expected) const;
 

@@ -170,6 +170,26 @@ void a_wait_is_bounded(Manager& manager) {
     control.occupied = std::uint64_t{1} << kSlot;
 }
 
+// Nor is it waited for again and again when the stream did not move though its gate was open, for long
+// enough, while the launch waited.
+void a_stream_that_stands_still_holds_up_one_launch(Manager& manager) {
+    constexpr int kStream = 5;
+    const shared::Slot& slot = manager.slot();
+    manager.page().control.high = 1 << 5;
+    gate::open_stream(0, kStream);
+    for (std::uint64_t i = 0; i < gate::kMostAhead; ++i) gate::admit(0, kStream, {1000, 100, 100});
+    const std::uint64_t waits = slot.counters.waits;
+    std::thread high([&] {
+        usleep(20'000);
+        shared::close_gate(manager.own().gate);
+    });
+    for (int i = 0; i < 10; ++i) gate::admit(0, kStream, {1000, 100, 100});
+    high.join();
+    CHECK(slot.counters.waits == waits + 1);
+    manager.own().gate.fetch_or(shared::kOpen);
+    manager.page().control.high = 0;
+}
+
 void a_wait_for_credit_leaves_an_idle_gate(Manager& manager) {
     shared::Slot& slot = manager.slot();
     manager.page().control.policy = shared::Policy::kQuota;
@@ -278,6 +298,7 @@ int main() {
     the_end_of_high_priority_work_is_told_to_the_manager(manager);
     samples_are_dropped_while_nobody_reads_them(manager);
     a_wait_is_bounded(manager);
+    a_stream_that_stands_still_holds_up_one_launch(manager);
     a_wait_for_credit_leaves_an_idle_gate(manager);
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);

@@ -14,7 +14,6 @@ using namespace explsched;
 
 constexpr std::uint64_t kBeatNs = 5'000'000;
 constexpr std::uint64_t kGraphPieceNs = 100'000;
-constexpr std::uint64_t kLongestWaitNs = 45'000'000;
 constexpr std::uint64_t kWakesNs = 8'000;  // from a grant to the launch
 
 class MpsAlone : public Arm {
@@ -102,7 +101,7 @@ class Gated : public Arm {
                               : gate::has_room(gpu_.page(), gpu_.signals(), client.slot,
                                                line_of(client, launch.stream), client.streams[launch.stream]);
         const bool waited_long =
-            client.waits_since_ns != 0 && now_ns - client.waits_since_ns >= kLongestWaitNs;
+            client.waits_since_ns != 0 && now_ns - client.waits_since_ns >= gate::kLongestWaitNs;
         if (goes || waited_long) {
             client.waits_since_ns = 0;
             slot.client.gate = slot.client.gate & ~shared::kGateState;

@@ -152,7 +152,9 @@ std::uint64_t Device::next_ns() {
     running_.clear();
     for (const Stream& stream : streams_) {
         if (!stream.running || !takes_gpu(stream.queue.front().work.kind)) continue;
-        running_.push_back({stream.client, stream.queue.front().work.load, stream.queue.front().called_ns});
+        const Operation& head = stream.queue.front();
+        running_.push_back(
+            {stream.client, head.work.load, head.called_ns, stream.remaining_ns < head.work.alone_ns});
     }
     if (choice_) hold_back(choice_(running_));
     const double slow = slowdown(running_) / clock_;

@@ -67,6 +67,7 @@ struct Running {
     std::uint32_t client;
     Load load;
     std::uint64_t called_ns;
+    bool begun;  // it has run for a while
 };
 
 // Of what could run now, the clients that may, as bits: for models that hold work back by magic.

@@ -81,14 +81,15 @@ void print(const Figures& f, const char* separator) {
 
 // The most work with a 99th percentile within the bar, over how much slowdown high-priority work is given
 // company at, and by how much requests are let take longer.
-void print_oracle(const Mix& mix, Promise promise, std::uint64_t duration_ns, const Result& alone,
-                  const Result& free, const char* separator) {
+void print_oracle(const Mix& mix, Means means, Promise promise, std::uint64_t duration_ns,
+                  const Result& alone, const Result& free, const char* separator) {
     constexpr double kBar = 1.07;
     const auto warm_up_ns = static_cast<std::uint64_t>(kSecond);
     double total = 0, ratio = 0, median = 0, kept = 0;
     for (const double most_slowdown : {1.1, 1.2, 1.3, 1e9}) {
-        for (const double share : {0.07, 0.05, 0.03}) {
-            const auto arm = oracle({promise, share, p99(alone), p50(alone), most_slowdown});
+        if (means == Means::kGates && most_slowdown < 1e9) continue;
+        for (const double share : {0.07, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.0}) {
+            const auto arm = oracle({means, promise, share, p99(alone), p50(alone), most_slowdown});
             const Result best = run(mix.programs, Profiles::kKnown, *arm, warm_up_ns, duration_ns);
             if (p99(best) > kBar * p99(alone)) continue;
             if (total_ns(best, 0) > total) {
@@ -112,8 +113,10 @@ int oracles(std::uint64_t duration_ns) {
         const Result alone = run({mix.programs[0]}, Profiles::kKnown, *mps_alone(), warm_up_ns, duration_ns);
         const Result free = run(mix.programs, Profiles::kKnown, *mps_alone(), warm_up_ns, duration_ns);
         std::printf("%s{\"mix\": \"%s\", \"each\": ", first ? "" : ", ", mix.name);
-        print_oracle(mix, Promise::kEach, duration_ns, alone, free, ", \"tail\": ");
-        print_oracle(mix, Promise::kTail, duration_ns, alone, free, "}");
+        print_oracle(mix, Means::kPairs, Promise::kEach, duration_ns, alone, free, ", \"tail\": ");
+        print_oracle(mix, Means::kPairs, Promise::kTail, duration_ns, alone, free, ", \"gate_each\": ");
+        print_oracle(mix, Means::kGates, Promise::kEach, duration_ns, alone, free, ", \"gate_tail\": ");
+        print_oracle(mix, Means::kGates, Promise::kTail, duration_ns, alone, free, "}");
         std::fflush(stdout);
         first = false;
     }

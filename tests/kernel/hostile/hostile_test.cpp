@@ -55,11 +55,13 @@ void an_oracle_keeps_its_promise() {
     const Result alone = run_with({mix[0]}, Profiles::kKnown, mps_alone());
     const double slow_ns = p99(alone), usual_ns = percentile(alone.clients[0].latencies_ns, 0.5);
     for (const Promise promise : {Promise::kEach, Promise::kTail}) {
-        const Result best = run_with(mix, Profiles::kKnown, oracle({promise, 0.07, slow_ns, usual_ns, 1.2}));
+        const Result best =
+            run_with(mix, Profiles::kKnown, oracle({Means::kPairs, promise, 0.07, slow_ns, usual_ns, 1.2}));
         CHECK(p99(best) <= 1.071 * slow_ns);
         CHECK(low_work(best) > low_work(run_with(mix, Profiles::kKnown, gated({}))));
     }
-    const Result none = run_with(mix, Profiles::kKnown, oracle({Promise::kEach, 0, slow_ns, usual_ns, 1.2}));
+    const Result none =
+        run_with(mix, Profiles::kKnown, oracle({Means::kPairs, Promise::kEach, 0, slow_ns, usual_ns, 1.2}));
     CHECK(p99(none) <= 1.001 * slow_ns);
 }
 

@@ -49,12 +49,24 @@ class Oracle : public Arm {
         if (high_runs_) delayed_ns_ += static_cast<double>(device.now_ns() - at_ns_) * (1 - 1 / slowdown_);
         at_ns_ = device.now_ns();
         std::uint64_t all = 0;
-        for (const Running& one : ready) all |= std::uint64_t{1} << one.client;
+        std::uint64_t begun = 0;
+        for (const Running& one : ready) {
+            all |= std::uint64_t{1} << one.client;
+            if (one.begun) begun |= std::uint64_t{1} << one.client;
+        }
         const bool slack = !high || has_slack(device);
+        high_runs_ = high;
+        if (settings_.means == Means::kGates && !device.is_idle(0)) {
+            const std::uint64_t some = has_slack(device) ? all : (all & 1) | begun;
+            std::vector<Running> together;
+            std::copy_if(ready.begin(), ready.end(), std::back_inserter(together),
+                         [some](const Running& one) { return (some >> one.client & 1) != 0; });
+            slowdown_ = device.slowdown(together);
+            return some;
+        }
         std::uint64_t best = all & 1;
         double most = high ? 1 : 0;
         slowdown_ = 1;
-        high_runs_ = high;
         for (std::uint64_t some = all; slack && some != 0; some = (some - 1) & all) {
             if (high && (some & 1) == 0) continue;
             std::vector<Running> together;

@@ -14,7 +14,14 @@ enum class Promise : std::uint8_t {
     kTail,  // no request takes longer than a time that slow ones take alone, and so much more
 };
 
+// What it does with best-effort kernels.
+enum class Means : std::uint8_t {
+    kPairs,  // stops and resumes each at any moment, and runs together what slows each other down least
+    kGates,  // as gates can: lets a client begin kernels or not, whatever they are; what has begun ends
+};
+
 struct OracleSettings {
+    Means means;
     Promise promise;
     double share;            // by which requests may take longer
     double slow_request_ns;  // kTail: the time above which requests are slow, alone

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <new>
 
+#include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
 #include "tests/kernel/manager/gate_client.hpp"
@@ -33,11 +34,12 @@ struct Offer {
     shared::Header signals{shared::kSignalsMagic, shared::kLayoutVersion, sizeof(shared::Signals),
                            shared::kSlots};
     std::size_t signals_bytes{sizeof(shared::Signals)};
+    shared::Policy policy{shared::Policy::kGroup};
     int seals{F_SEAL_SHRINK | F_SEAL_GROW};
     std::size_t descriptors{shared::kWelcomeDescriptors};
 };
 
-int memory(const shared::Header& header, std::size_t bytes, int seals) {
+int memory(const shared::Header& header, std::size_t bytes, const Offer& offer) {
     const int fd = memfd_create("false", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     REQUIRE(fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0);
     void* at = mmap(nullptr, sizeof(shared::Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -48,19 +50,19 @@ int memory(const shared::Header& header, std::size_t bytes, int seals) {
         page->control.heartbeat_ns = shared::now_ns() + 3'600'000'000'000;  // alive for an hour
         page->control.beat_interval_ns = 5'000'000;
         page->control.occupied = 1;
+        page->control.policy = offer.policy;
     }
     munmap(at, sizeof(shared::Page));
-    CHECK(fcntl(fd, F_ADD_SEALS, seals) == 0);
+    CHECK(fcntl(fd, F_ADD_SEALS, offer.seals) == 0);
     return fd;
 }
 
 void answer(int connection, const Offer& offer) {
     shared::Hello hello{};
     if (recv(connection, &hello, sizeof(hello), 0) != sizeof(hello)) return;  // it went without a word
-    const std::array<int, shared::kWelcomeDescriptors> fds{
-        memory(offer.page, offer.page_bytes, offer.seals),
-        memory(offer.table, offer.table_bytes, offer.seals),
-        memory(offer.signals, offer.signals_bytes, offer.seals)};
+    const std::array<int, shared::kWelcomeDescriptors> fds{memory(offer.page, offer.page_bytes, offer),
+                                                           memory(offer.table, offer.table_bytes, offer),
+                                                           memory(offer.signals, offer.signals_bytes, offer)};
     iovec part{const_cast<shared::Welcome*>(&offer.welcome), offer.welcome_bytes};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control{};
     msghdr message{};
@@ -171,6 +173,38 @@ void what_does_not_fit_is_not_used() {
     CHECK(passes([](Offer& o) { o.descriptors = 0; }));
 }
 
+// A launch that waits when the manager is killed goes on, whatever the heartbeat says: whether it did so
+// before its longest wait was over.
+bool goes_on_when_killed() {
+    const std::string address = scratch + "/socket";
+    const int listener = listener_at(address);
+    const pid_t manager = child_that([&] {
+        const int connection = accept(listener, nullptr, nullptr);
+        Offer offer;
+        offer.policy = shared::Policy::kQuota;  // and there is no credit
+        answer(connection, offer);
+        char notice = 0;
+        return recv(connection, &notice, sizeof(notice), 0) > 0 ? 0 : 1;
+    });
+    close(listener);
+    const pid_t client = child_that([&] {
+        gate::reset_after_fork();
+        setenv("EXPLSCHED_KM_SOCKET", address.c_str(), 1);
+        gate::attach(0, kGpu);
+        const std::uint64_t began_ns = shared::now_ns();
+        CHECK(gate::admit(0, gate::kUncounted, kSmall).admission == Admission::kPassThrough);
+        return shared::now_ns() - began_ns < gate::kLongestWaitNs ? 0 : 1;
+    });
+    const bool went_on = status_of(client) == 0;
+    return status_of(manager) == 0 && went_on;
+}
+
+void who_waits_for_one_that_is_killed_goes_on() {
+    bool went_on = false;
+    for (int i = 0; i < 20 && !went_on; ++i) went_on = goes_on_when_killed();  // the machine may be busy
+    CHECK(went_on);
+}
+
 // Launches cost next to nothing where there is no manager to be had.
 void one_that_hangs_up_is_seldom_asked_again() {
     const std::string address = scratch + "/socket";
@@ -220,6 +254,7 @@ int main() {
     scratch = pattern;
     one_that_seems_true_is_used();
     what_does_not_fit_is_not_used();
+    who_waits_for_one_that_is_killed_goes_on();
     one_that_hangs_up_is_seldom_asked_again();
     that_of_another_user_is_not_used();
     std::filesystem::remove_all(scratch);
