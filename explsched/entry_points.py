@@ -1,4 +1,4 @@
-"""What packages register with explsched: commands, policies and scaling rules, by entry-point group.
+"""What packages register with explsched: commands, policies, sweep strategies and scaling rules, by entry-point group.
 
 Everything that is found by a name that a person typed goes through here. An entry is imported only when asked for.
 """
@@ -20,6 +20,7 @@ DISTRIBUTION = "explsched"
 COMMANDS = "explsched.commands"
 GATEWAY_COMMANDS = "explsched.gateway_commands"
 POLICIES = "explsched.policies"
+SWEEP_STRATEGIES = "explsched.sweep_strategies"
 SCALING_RULES = "explsched.scaling_rules"
 
 

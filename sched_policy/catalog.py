@@ -1,14 +1,16 @@
-"""Every policy by name, and what a site may set about them: ours (`policies`, by family) and those of other packages.
+"""Every policy and sweep strategy by name, ours and those of other packages, and what a site may set about policies.
 
-Both are entries of the entry-point group `explsched.policies`: a callable that takes `PolicyOptions` and returns a
-`policy.SchedulingPolicy`. A package that fails to load harms nobody but those who ask for its policy.
+A policy is an entry of the entry-point group `explsched.policies`: a callable that takes `PolicyOptions` and returns a
+`policy.SchedulingPolicy`. A strategy is one of `explsched.sweep_strategies`: a callable that takes nothing and returns
+a `sweep.trials.Strategy`. A package that fails to load harms nobody but those who ask for its entry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -20,12 +22,10 @@ if TYPE_CHECKING:
 
     # A configuration is checked against the names without loading what policies compute with.
     from sched_policy.policy import SchedulingPolicy
+    from sched_policy.sweep.trials import Strategy
 
 OBJECTIVES = ("best", "total")
 """What the `explsched` policy is after: each sweep's best model, or the sum of all improvements (as published)."""
-
-SWEEP_STRATEGIES = ("adaptive", "asha", "hyperband", "median-stop")
-"""Who decides inside a sweep under the objective `best`."""
 
 NO_REPORT_ORDERS = ("srsf", "fifo")
 """Orders for jobs that report nothing."""
@@ -48,7 +48,7 @@ class PolicyOptions(Struct, frozen=True):
         resize_lead_s: an elastic job that runs smaller than it could is asked to save so long before its time limit.
         las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
         objective: what `explsched` is after, `best` or `total`.
-        sweep_strategy: who decides inside a sweep, one of `SWEEP_STRATEGIES`.
+        sweep_strategy: who decides inside a sweep, one of `strategies()`.
         no_report_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
@@ -70,9 +70,8 @@ class PolicyOptions(Struct, frozen=True):
     sweep_strategy: str = "adaptive"
 
 
-__all__ = ["PolicyOptions", "build", "fault", "knows", "names", "registered_by_others"]
-
 _GROUP = entry_points.POLICIES
+_STRATEGIES = entry_points.SWEEP_STRATEGIES
 
 TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
 """Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
@@ -84,7 +83,10 @@ CHOOSE_NODES = frozenset({"balanced", "dilu", "simple"})
 
 def names() -> tuple[str, ...]:
     """Names of all policies that can be built: ours first, then those of other packages that load."""
-    return (*entry_points.own(_GROUP), *(entry.name for entry in registered_by_others() if fault(entry) is None))
+    return (
+        *entry_points.own(_GROUP),
+        *(name for name, entry in entry_points.others(_GROUP).items() if fault(entry) is None),
+    )
 
 
 def knows(name: str) -> bool:
@@ -92,14 +94,15 @@ def knows(name: str) -> bool:
     return name in entry_points.own(_GROUP) or name in names()
 
 
-def registered_by_others() -> tuple[EntryPoint, ...]:
-    """The policies that other packages register, whether they load or not; none that has the name of one of ours."""
-    return tuple(entry_points.others(_GROUP).values())
+def registered_by_others() -> tuple[tuple[str, EntryPoint], ...]:
+    """What other packages register, whether it loads or not: (`policy` or `sweep strategy`, entry)."""
+    groups = (("policy", _GROUP), ("sweep strategy", _STRATEGIES))
+    return tuple((what, entry) for what, group in groups for entry in entry_points.others(group).values())
 
 
 @cache
 def fault(entry: EntryPoint) -> str | None:
-    """Why a registered policy cannot be used; None if it loads."""
+    """Why what a package registers cannot be used; None if it loads."""
     try:
         make = entry.load()
     except Exception as error:  # another package's import may raise anything
@@ -113,33 +116,61 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     for what, found, known in (
         ("order for jobs that report nothing", options.no_report_order, NO_REPORT_ORDERS),
         ("objective", options.objective, OBJECTIVES),
-        ("sweep strategy", options.sweep_strategy, SWEEP_STRATEGIES),
     ):
         if found not in known:
             raise PolicyError(f"unknown {what} {found!r} (known: {', '.join(known)})")
+    if not knows_strategy(options.sweep_strategy):
+        raise _unknown("sweep strategy", options.sweep_strategy, strategies())
+    policy: SchedulingPolicy
     if entry := entry_points.own(_GROUP).get(name):
-        policy: SchedulingPolicy = entry.load()(options)
+        policy = entry.load()(options)
         return policy
     if other := entry_points.others(_GROUP).get(name):
-        return _of_another_package(other, options)
-    near = get_close_matches(name, names(), n=1)
+        policy = _of_another_package("policy", other, ("name", "summary", "needs_durations", "plan"), options)
+        return policy
+    raise _unknown("policy", name, names())
+
+
+def strategies() -> tuple[str, ...]:
+    """Names of all strategies that decide inside a sweep: ours, the default first, then those of other packages."""
+    return (*entry_points.own(_STRATEGIES), *entry_points.others(_STRATEGIES))
+
+
+def knows_strategy(name: str) -> bool:
+    """Whether there is a sweep strategy of that name. Looks at other packages only if none of ours has it."""
+    return name in entry_points.own(_STRATEGIES) or name in strategies()
+
+
+def build_strategy(name: str) -> Strategy:
+    """The sweep strategy of that name. Raises `PolicyError`: unknown, or a package's fault."""
+    strategy: Strategy
+    if entry := entry_points.own(_STRATEGIES).get(name):
+        strategy = entry.load()()
+        return strategy
+    if other := entry_points.others(_STRATEGIES).get(name):
+        strategy = _of_another_package("sweep strategy", other, ("name", "decide"))
+        return strategy
+    raise _unknown("sweep strategy", name, strategies())
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> PolicyError:
+    near = get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise PolicyError(f"unknown policy {name!r}{hint} (known: {', '.join(names())})")
+    return PolicyError(f"unknown {what} {name!r}{hint} (known: {', '.join(known)})")
 
 
-def _of_another_package(entry: EntryPoint, options: PolicyOptions) -> SchedulingPolicy:
-    described = f"policy {entry.name!r} of package {package(entry)!r}"
+def _of_another_package(what: str, entry: EntryPoint, parts: Iterable[str], *arguments: object) -> Any:  # noqa: ANN401
+    described = f"{what} {entry.name!r} of package {package(entry)!r}"
     if reason := fault(entry):
         raise PolicyError(f"{described} does not load: {reason}")
     try:
-        made = entry.load()(options)
+        made = entry.load()(*arguments)
     except Exception as error:  # likewise
         raise PolicyError(f"{described} cannot be built: {error!r}") from error
-    missing = [part for part in ("name", "summary", "needs_durations", "plan") if not hasattr(made, part)]
+    missing = [part for part in parts if not hasattr(made, part)]
     if missing:
         raise PolicyError(f"{described} lacks {', '.join(missing)}")
-    policy: SchedulingPolicy = made
-    return policy
+    return made
 
 
 def package(entry: EntryPoint) -> str:

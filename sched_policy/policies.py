@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from sched_policy.backfill import Backfill, PayoffAdmission
-from sched_policy.catalog import PolicyOptions
+from sched_policy.catalog import PolicyOptions, build_strategy
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing, WalltimeRequeue
 from sched_policy.improvement import EarlyStop
 from sched_policy.order import Fifo, Gittins, LeastAttainedService, Order, Srsf, Srtf
 from sched_policy.place import Balanced, Simple
 from sched_policy.policy import JobData, Need, Policy
-from sched_policy.sweep import strategies
 from sched_policy.sweep.choice import Sweeps
 from sched_policy.utility import BySweep, ByUtility
 
@@ -83,7 +82,7 @@ def explsched(options: PolicyOptions) -> Policy:
 
 
 def _best(options: PolicyOptions) -> Policy:
-    sweeps = Sweeps(strategies.build(options.sweep_strategy))
+    sweeps = Sweeps(build_strategy(options.sweep_strategy))
     total = _total(options)
     return replace(
         total,

@@ -59,6 +59,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.queue_order",
             "sched_policy.run_times",
             "sched_policy.snapshot",
+            "sched_policy.sweep",
             "sched_policy.utility",
             "wrappers.kernel_manager",
             "wrappers.mps",
@@ -106,6 +107,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.queue_order",
             "sched_policy.run_times",
             "sched_policy.snapshot",
+            "sched_policy.sweep",
         }
     ),
 }
