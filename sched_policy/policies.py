@@ -14,15 +14,15 @@ from sched_policy.catalog import PolicyOptions, build_strategy
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing, WalltimeRequeue
 from sched_policy.improvement import EarlyStop
-from sched_policy.order import Fifo, Gittins, LeastAttainedService, Order, Srsf, Srtf
-from sched_policy.place import Balanced, Simple
+from sched_policy.order import Fifo, Gittins, Order, Srsf, Srtf
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.sweep.choice import Sweeps
 from sched_policy.utility import BySweep, ByUtility
 
 SHORTEST_FIRST = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission")
 """Of orders by remaining run time."""
-_GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")
+GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")
+"""Of groups that interleave stages."""
 _NO_REPORT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
 
 
@@ -61,12 +61,6 @@ def srsf(options: PolicyOptions) -> Policy:
     return preemptive(
         "srsf", "shortest remaining service (time x GPUs) first, preemptive", Srsf(), options, (SHORTEST_FIRST,)
     )
-
-
-def tiresias(options: PolicyOptions) -> Policy:
-    """Two-dimensional least attained service."""
-    order = LeastAttainedService(options.las_limits_gpu_s, options.starvation)
-    return preemptive("tiresias", "least attained service in few queues (2D-LAS), preemptive", order, options)
 
 
 def fifo(options: PolicyOptions) -> Policy:
@@ -114,34 +108,9 @@ def _total(options: PolicyOptions) -> Policy:
     )
 
 
-def muri_s(options: PolicyOptions) -> Policy:
-    """Muri with known durations."""
-    from sched_policy.group.muri import Interleave
-
-    summary = "interleaving groups of up to 4 jobs (Muri), shortest remaining service first"
-    return Policy(
-        "muri-s", summary, Srsf(), sharing=Interleave(quantum_s=options.quantum_s), needs=(SHORTEST_FIRST, _GROUPED)
-    )
-
-
-def muri_l(options: PolicyOptions) -> Policy:
-    """Muri without durations."""
-    from sched_policy.group.muri import Interleave
-
-    # In queues, as Tiresias: by continuous attained service jobs would change places, and restart, at every quantum.
-    summary = "interleaving groups of up to 4 jobs (Muri), least attained service in few queues first"
-    return Policy(
-        "muri-l",
-        summary,
-        LeastAttainedService(options.las_limits_gpu_s, options.starvation),
-        sharing=Interleave(quantum_s=options.quantum_s),
-        needs=(_GROUPED,),
-    )
-
-
 def explsched_share(options: PolicyOptions) -> Policy:
     """Packing, sharing and order in one: the groups whose progress is worth most."""
-    from sched_policy.group.muri import InterleaveByWorth
+    from sched_policy.group.muri import ByWorth, Interleave
 
     summary = "groups of up to 4 jobs whose progress is worth most, by known or learnt remaining service"
     learnt = Need(JobData.RUN_TIMES, "their length is judged by jobs of the same size submitted just before and after")
@@ -149,38 +118,6 @@ def explsched_share(options: PolicyOptions) -> Policy:
         "explsched-share",
         summary,
         Gittins(),
-        sharing=InterleaveByWorth(quantum_s=options.quantum_s),
-        needs=(learnt, _GROUPED),
+        sharing=Interleave(ByWorth(), options.quantum_s),
+        needs=(learnt, GROUPED),
     )
-
-
-def simple(options: PolicyOptions) -> Policy:
-    """Idle nodes only."""
-    return Policy(
-        "simple",
-        "order of submission, greedy; one job per node, the idle node with the least to spare",
-        Fifo(),
-        place=Simple(),
-        backfill=depth(options, 0),
-        resize=resizing(options),
-    )
-
-
-def balanced(options: PolicyOptions) -> Policy:
-    """Spread over the nodes."""
-    return Policy(
-        "balanced",
-        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
-        Fifo(),
-        place=Balanced(),
-        backfill=depth(options, 0),
-        resize=resizing(options),
-    )
-
-
-def dilu(_options: PolicyOptions) -> Policy:
-    """Dilu's placement of jobs that ask for parts of GPUs."""
-    from sched_policy.group.gpus import Complementary
-
-    summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
-    return Policy("dilu", summary, Fifo(), sharing=Complementary())

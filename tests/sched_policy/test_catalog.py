@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sched_policy import catalog
-from sched_policy.group.gpus import Complementary
 from sched_policy.policy import JobData, Policy, needs_of
+from simulation.colocation.dilu import ComplementaryJobs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy"
 
@@ -139,5 +139,5 @@ def test_the_list_of_policies_names_their_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(catalog.names()))
 def test_policies_that_choose_nodes_are_known_by_name(name: str) -> None:
     policy = catalog.build(name)
-    chooses = isinstance(policy, Policy) and (policy.place.binds or isinstance(policy.sharing, Complementary))
+    chooses = isinstance(policy, Policy) and (policy.place.binds or isinstance(policy.sharing, ComplementaryJobs))
     assert chooses == (name in catalog.CHOOSE_NODES)
