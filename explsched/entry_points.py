@@ -20,6 +20,7 @@ DISTRIBUTION = "explsched"
 COMMANDS = "explsched.commands"
 GATEWAY_COMMANDS = "explsched.gateway_commands"
 POLICIES = "explsched.policies"
+OBJECTIVES = "explsched.objectives"
 SWEEP_STRATEGIES = "explsched.sweep_strategies"
 SCALING_RULES = "explsched.scaling_rules"
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from sched_policy.policy import SchedulingPolicy
     from sched_policy.sweep.trials import Strategy
 
-OBJECTIVES = ("best", "total")
-"""What the `explsched` policy is after: each sweep's best model, or the sum of all improvements (as published)."""
-
 NO_REPORT_ORDERS = ("srsf", "fifo")
 """Orders for jobs that report nothing."""
 
@@ -47,7 +44,7 @@ class PolicyOptions(Struct, frozen=True):
         resize_gain: a running job is resized only if that saves this many times what the restart costs.
         resize_lead_s: an elastic job that runs smaller than it could is asked to save so long before its time limit.
         las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
-        objective: what `explsched` is after, `best` or `total`.
+        objective: each sweep's `best` model, or the `total` of all improvements, as published (explsched).
         sweep_strategy: who decides inside a sweep, one of `strategies()`.
         no_report_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
@@ -115,7 +112,7 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     options = options or PolicyOptions()
     for what, found, known in (
         ("order for jobs that report nothing", options.no_report_order, NO_REPORT_ORDERS),
-        ("objective", options.objective, OBJECTIVES),
+        ("objective", options.objective, entry_points.own(entry_points.OBJECTIVES)),
     ):
         if found not in known:
             raise PolicyError(f"unknown {what} {found!r} (known: {', '.join(known)})")

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
-from sched_policy.backfill import Backfill, PayoffAdmission
+from explsched import entry_points
+from sched_policy.backfill import Backfill
 from sched_policy.catalog import PolicyOptions, build_strategy
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing, WalltimeRequeue
-from sched_policy.improvement import EarlyStop
 from sched_policy.order import Fifo, Gittins, Order, Srsf, Srtf
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.sweep.choice import Sweeps
@@ -23,7 +21,8 @@ SHORTEST_FIRST = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in o
 """Of orders by remaining run time."""
 GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")
 """Of groups that interleave stages."""
-_NO_REPORT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
+NO_REPORT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
+"""Orders for jobs that report nothing."""
 
 
 def depth(options: PolicyOptions, own: int) -> Backfill:
@@ -71,40 +70,26 @@ def fifo(options: PolicyOptions) -> Policy:
 
 
 def explsched(options: PolicyOptions) -> Policy:
-    """Each sweep's best model first, or with the objective `total` the sum of improvements, as published."""
-    return _total(options) if options.objective == "total" else _best(options)
+    """The policy after the objective that the site has set."""
+    policy: Policy = entry_points.own(entry_points.OBJECTIVES)[options.objective].load()(options)
+    return policy
 
 
-def _best(options: PolicyOptions) -> Policy:
+def best(options: PolicyOptions) -> Policy:
+    """Each sweep's best model first; the other jobs by expected improvement per GPU-second."""
     sweeps = Sweeps(build_strategy(options.sweep_strategy))
-    total = _total(options)
-    return replace(
-        total,
-        summary="each sweep's best model first; pauses and stops jobs that opted in",
-        order=BySweep(sweeps, total.order),
-        backfill=depth(options, 1),
-        admission=None,
-        stop=None,
-        sweeps=sweeps,
-    )
-
-
-def _total(options: PolicyOptions) -> Policy:
-    """Expected improvement per GPU-second."""
+    others = ByUtility(options.quantum_s, NO_REPORT[options.no_report_order])
     backfill = depth(options, 1)
-    untried = "jobs that report nothing are ordered as by"
+    untried = f"jobs that report nothing are ordered as by {options.no_report_order}"
     return Policy(
         "explsched",
-        "expected improvement per GPU-second first; preempts and stops jobs that opted in",
-        ByUtility(options.quantum_s, _NO_REPORT[options.no_report_order]),
+        "each sweep's best model first; pauses and stops jobs that opted in",
+        BySweep(sweeps, others),
         backfill=backfill,
-        admission=PayoffAdmission(),
-        preempt=Displace(
-            margin=options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions
-        ),
+        preempt=Displace(options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions),
         resize=resizing(options),
-        stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
-        needs=(Need(JobData.LEARNING_CURVES, f"{untried} {options.no_report_order}"), *reserving(backfill)),
+        sweeps=sweeps,
+        needs=(Need(JobData.LEARNING_CURVES, untried), *reserving(backfill)),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -16,14 +16,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError
-from sched_policy.backfill import Backfill, PayoffAdmission
+from sched_policy.backfill import Backfill
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing
-from sched_policy.improvement import EarlyStop
 from sched_policy.model import Job, JobState
 from sched_policy.order import Order
 from sched_policy.place import Consolidate, Place
-from sched_policy.plan import Plan, Preemption, Ranking, Reservation, Start
+from sched_policy.plan import Plan, Preemption, Ranking, Reservation, Start, Stop
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import within_scopes
 from sched_policy.snapshot import Snapshot
@@ -83,6 +82,22 @@ class Sharing(Protocol):
         ...
 
 
+class Admission(Protocol):
+    """Decides which blocked jobs may be promised a start."""
+
+    def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
+        """The test for this snapshot: (job, GPUs promised to others then) -> may be promised."""
+        ...
+
+
+class Stopping(Protocol):
+    """Decides which jobs have nothing left to learn."""
+
+    def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
+        """Jobs of the snapshot that should end now."""
+        ...
+
+
 class Policy(Struct, frozen=True):
     """A named scheduling policy.
 
@@ -98,9 +113,9 @@ class Policy(Struct, frozen=True):
     order: Order
     place: Place = Consolidate()
     backfill: Backfill = Backfill()
-    admission: PayoffAdmission | None = None
+    admission: Admission | None = None
     preempt: Displace | None = None
-    stop: EarlyStop | None = None
+    stop: Stopping | None = None
     sharing: Sharing | None = None
     resize: Resizing | None = None
     sweeps: Sweeps | None = None

@@ -108,6 +108,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.run_times",
             "sched_policy.snapshot",
             "sched_policy.sweep",
+            "sched_policy.utility",
         }
     ),
 }
