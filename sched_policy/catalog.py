@@ -7,10 +7,7 @@ a `sweep.trials.Strategy`. A package that fails to load harms nobody but those w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,8 +15,6 @@ from explsched import entry_points
 from explsched.errors import PolicyError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     # A configuration is checked against the names without loading what policies compute with.
     from sched_policy.policy import SchedulingPolicy
     from sched_policy.sweep.trials import Strategy
@@ -67,8 +62,10 @@ class PolicyOptions(Struct, frozen=True):
     sweep_strategy: str = "adaptive"
 
 
-_GROUP = entry_points.POLICIES
-_STRATEGIES = entry_points.SWEEP_STRATEGIES
+_POLICIES = entry_points.Kind(
+    entry_points.POLICIES, "policy", ("name", "summary", "needs_durations", "plan"), PolicyError
+)
+_STRATEGIES = entry_points.Kind(entry_points.SWEEP_STRATEGIES, "sweep strategy", ("name", "decide"), PolicyError)
 
 TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
 """Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
@@ -80,31 +77,27 @@ CHOOSE_NODES = frozenset({"balanced", "dilu", "simple"})
 
 def names() -> tuple[str, ...]:
     """Names of all policies that can be built: ours first, then those of other packages that load."""
-    return (
-        *entry_points.own(_GROUP),
-        *(name for name, entry in entry_points.others(_GROUP).items() if fault(entry) is None),
-    )
+    return _POLICIES.names()
 
 
 def knows(name: str) -> bool:
-    """Whether there is a policy of that name. Looks at other packages only if none of ours has it."""
-    return name in entry_points.own(_GROUP) or name in names()
+    """Whether there is a policy of that name."""
+    return _POLICIES.knows(name)
 
 
-def registered_by_others() -> tuple[tuple[str, EntryPoint], ...]:
-    """What other packages register, whether it loads or not: (`policy` or `sweep strategy`, entry)."""
-    groups = (("policy", _GROUP), ("sweep strategy", _STRATEGIES))
-    return tuple((what, entry) for what, group in groups for entry in entry_points.others(group).values())
+def strategies() -> tuple[str, ...]:
+    """Names of all strategies that decide inside a sweep, the default first."""
+    return _STRATEGIES.names()
 
 
-@cache
-def fault(entry: EntryPoint) -> str | None:
-    """Why what a package registers cannot be used; None if it loads."""
-    try:
-        make = entry.load()
-    except Exception as error:  # another package's import may raise anything
-        return f"{entry.value}: {type(error).__name__}: {error}"
-    return None if callable(make) else f"{entry.value}: is not callable"
+def knows_strategy(name: str) -> bool:
+    """Whether there is a sweep strategy of that name."""
+    return _STRATEGIES.knows(name)
+
+
+def of_other_packages() -> tuple[entry_points.Foreign, ...]:
+    """The policies and sweep strategies that other packages register, whether they load or not."""
+    return (*_POLICIES.foreign(), *_STRATEGIES.foreign())
 
 
 def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
@@ -116,60 +109,12 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     ):
         if found not in known:
             raise PolicyError(f"unknown {what} {found!r} (known: {', '.join(known)})")
-    if not knows_strategy(options.sweep_strategy):
-        raise _unknown("sweep strategy", options.sweep_strategy, strategies())
-    policy: SchedulingPolicy
-    if entry := entry_points.own(_GROUP).get(name):
-        policy = entry.load()(options)
-        return policy
-    if other := entry_points.others(_GROUP).get(name):
-        policy = _of_another_package("policy", other, ("name", "summary", "needs_durations", "plan"), options)
-        return policy
-    raise _unknown("policy", name, names())
-
-
-def strategies() -> tuple[str, ...]:
-    """Names of all strategies that decide inside a sweep: ours, the default first, then those of other packages."""
-    return (*entry_points.own(_STRATEGIES), *entry_points.others(_STRATEGIES))
-
-
-def knows_strategy(name: str) -> bool:
-    """Whether there is a sweep strategy of that name. Looks at other packages only if none of ours has it."""
-    return name in entry_points.own(_STRATEGIES) or name in strategies()
+    _STRATEGIES.check(options.sweep_strategy)
+    policy: SchedulingPolicy = _POLICIES.build(name, options)
+    return policy
 
 
 def build_strategy(name: str) -> Strategy:
     """The sweep strategy of that name. Raises `PolicyError`: unknown, or a package's fault."""
-    strategy: Strategy
-    if entry := entry_points.own(_STRATEGIES).get(name):
-        strategy = entry.load()()
-        return strategy
-    if other := entry_points.others(_STRATEGIES).get(name):
-        strategy = _of_another_package("sweep strategy", other, ("name", "decide"))
-        return strategy
-    raise _unknown("sweep strategy", name, strategies())
-
-
-def _unknown(what: str, name: str, known: Sequence[str]) -> PolicyError:
-    near = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return PolicyError(f"unknown {what} {name!r}{hint} (known: {', '.join(known)})")
-
-
-def _of_another_package(what: str, entry: EntryPoint, parts: Iterable[str], *arguments: object) -> Any:  # noqa: ANN401
-    described = f"{what} {entry.name!r} of package {package(entry)!r}"
-    if reason := fault(entry):
-        raise PolicyError(f"{described} does not load: {reason}")
-    try:
-        made = entry.load()(*arguments)
-    except Exception as error:  # likewise
-        raise PolicyError(f"{described} cannot be built: {error!r}") from error
-    missing = [part for part in parts if not hasattr(made, part)]
-    if missing:
-        raise PolicyError(f"{described} lacks {', '.join(missing)}")
-    return made
-
-
-def package(entry: EntryPoint) -> str:
-    """The name of the distribution that registers an entry; its target where that is unknown."""
-    return entry.dist.name if entry.dist else entry.value
+    strategy: Strategy = _STRATEGIES.build(name)
+    return strategy

@@ -110,7 +110,7 @@ catalog.build("explsched", catalog.PolicyOptions(sweep_strategy="worse"))
 """
     environment = {**os.environ, "PYTHONPATH": f"{path}:{EXAMPLE.parents[1]}"}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert ran.stdout == "('mine', 'worse') 7\n"
+    assert ran.stdout == "('median-stop', 'mine') 7\n"
     assert "sweep strategy 'worse' of package 'worse' does not load: worse:make: is not callable" in ran.stderr
 
 
