@@ -41,10 +41,6 @@ Shrink = Callable[[Job, AvailabilityProfile], Smaller | None]
 """Whether a job that does not fit should start smaller."""
 
 
-def _keep_size(_job: Job, _profile: AvailabilityProfile) -> None:
-    return None
-
-
 class Backfill(Struct, frozen=True):
     """`reservation_depth` 0 is greedy, 1 EASY, N hybrid, `ALL` conservative.
 
@@ -62,7 +58,7 @@ class Backfill(Struct, frozen=True):
         queue: Sequence[Job],
         place: Place,
         admits: Callable[[Job, int], bool] | None = None,
-        shrink: Shrink = _keep_size,
+        shrink: Shrink | None = None,
     ) -> Booked:
         """Walk the waiting jobs, best first; book what they get into `profile`.
 
@@ -83,7 +79,7 @@ class Backfill(Struct, frozen=True):
                     Start(job.job_id, profile.named(here), "its GPUs are free now, and no promised start is delayed")
                 )
                 waiting -= 1
-            if waiting and (smaller := shrink(job, profile)) is not None:
+            if waiting and shrink and (smaller := shrink(job, profile)) is not None:
                 profile.start(smaller.placement, now_s + smaller.planned_s)
                 starts.append(Start(job.job_id, profile.named(smaller.placement), smaller.reason))
                 resizes.append(Resize(job.job_id, smaller.request, smaller.reason))

@@ -1,7 +1,6 @@
 """Orders: which job comes first. Here those by how long jobs have run, will run, or are expected to run.
 
-Arrival (FIFO), shortest remaining time (SRTF) or service (SRSF; Muri's `shortest[-gpu]`), and the Gittins index, learnt
-from similar jobs.
+Arrival (FIFO), shortest remaining service (SRSF), and the Gittins index, learnt from similar jobs.
 
 Gittins (1979): among jobs of unknown length run the one with the largest
 
@@ -16,7 +15,6 @@ exponent `TAIL` stands in, whose index falls with the service attained: least at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -35,17 +33,6 @@ class Order(Protocol):
     def rank(self, snapshot: Snapshot) -> Ranking:
         """All jobs, best first, ties broken by (submit time, job id)."""
         ...
-
-
-class Srtf(Struct, frozen=True):
-    """The less run time a job has left, the earlier it runs; a job of unknown length comes last."""
-
-    needs_durations: ClassVar[bool] = True
-
-    def rank(self, snapshot: Snapshot) -> Ranking:
-        """Minus the remaining seconds of each job."""
-        left_s = snapshot.columns.left_s
-        return Ranking(snapshot, -left_s, lambda row: f"{left_s[row]:.0f} seconds remain")
 
 
 class Srsf(Struct, frozen=True):
@@ -114,44 +101,10 @@ def effective_left_s(ran_s: Floats, length_s: Floats, weight: Floats, ended: Boo
     return np.asarray(1.0 / np.maximum(index.max(axis=1, initial=0.0), soon))
 
 
-class Lengths:
-    """Run times of jobs of one size, in order of submission."""
-
-    def __init__(self) -> None:
-        self._jobs = 0
-        # A margin of neighbours that are not there at either end.
-        self._length_s: Floats = np.zeros(2 * NEIGHBOURS)
-        self._there: Floats = np.zeros(2 * NEIGHBOURS)
-        self._ended: Bools = np.zeros(2 * NEIGHBOURS, dtype=np.bool_)
-        distance = np.abs(np.arange(-NEIGHBOURS, NEIGHBOURS + 1))
-        self._weight: Floats = np.where(distance == 0, 0.0, np.exp(-distance / DECAY))
-
-    def add(self) -> int:
-        """The next job submitted; its number, counted from 0."""
-        if self._jobs + 2 * NEIGHBOURS >= self._length_s.size:
-            more = self._length_s.size
-            self._length_s = np.append(self._length_s, np.zeros(more))
-            self._there = np.append(self._there, np.zeros(more))
-            self._ended = np.append(self._ended, np.zeros(more, dtype=np.bool_))
-        self._there[self._jobs + NEIGHBOURS] = 1.0
-        self._jobs += 1
-        return self._jobs - 1
-
-    def ran(self, number: int, seconds: float, *, ended: bool) -> None:
-        """A job has run so long, and has ended or not."""
-        self._length_s[number + NEIGHBOURS] = seconds
-        self._ended[number + NEIGHBOURS] = ended
-
-    def near(self, number: int) -> range:
-        """The jobs that learn from this one, itself among them."""
-        return range(max(0, number - NEIGHBOURS), min(self._jobs, number + NEIGHBOURS + 1))
-
-    def effective_left_s(self, numbers: Sequence[int]) -> Floats:
-        """What is effectively left of these jobs, which have not ended; same shape."""
-        at = np.asarray(numbers, dtype=np.int64)[:, None] + np.arange(2 * NEIGHBOURS + 1)
-        return effective_left_s(
-            self._length_s[at[:, NEIGHBOURS]], self._length_s[at], self._there[at] * self._weight, self._ended[at]
-        )
+def weights_of_neighbours(decay: float) -> Floats:
+    """How much each neighbour counts, from the farthest before a job to the farthest after it."""
+    distance = np.abs(np.arange(-NEIGHBOURS, NEIGHBOURS + 1))
+    return np.where(distance == 0, 0.0, np.exp(-distance / decay))
 
 
 class Gittins(Struct, frozen=True):
@@ -188,17 +141,15 @@ class Gittins(Struct, frozen=True):
             by_size.setdefault(job.request.total, []).append(job)
         result = np.zeros(len(snapshot.jobs))
         for jobs in by_size.values():
-            lengths = Lengths()
-            asked: list[tuple[int, int]] = []
-            for job in jobs:
-                number = lengths.add()
-                row = row_of.get(job.job_id)
-                if row is None:
-                    lengths.ran(number, job.points[-1].gpu_s / max(job.request.total, 1), ended=True)
-                else:
-                    lengths.ran(number, job.executed_s(snapshot.now_s), ended=False)
-                    asked.append((row, number))
-            if asked:
-                rows: Ints = np.array([row for row, _ in asked], dtype=np.int64)
-                result[rows] = lengths.effective_left_s([number for _, number in asked])
+            rows: Ints = np.array([row_of.get(job.job_id, -1) for job in jobs], dtype=np.int64)
+            length_s = [
+                job.executed_s(snapshot.now_s) if row >= 0 else job.points[-1].gpu_s / max(job.request.total, 1)
+                for job, row in zip(jobs, rows.tolist(), strict=True)
+            ]
+            asked = np.flatnonzero(rows >= 0)
+            # A margin of neighbours that are not there at either end.
+            ran_s, ended_, there = (np.pad(one, NEIGHBOURS) for one in (length_s, rows < 0, np.ones(len(jobs))))
+            near = asked[:, None] + np.arange(2 * NEIGHBOURS + 1)
+            weight = there[near] * weights_of_neighbours(DECAY)
+            result[rows[asked]] = effective_left_s(ran_s[asked + NEIGHBOURS], ran_s[near], weight, ended_[near])
         return result

@@ -12,7 +12,7 @@ from sched_policy.backfill import Backfill
 from sched_policy.catalog import PolicyOptions, build_strategy
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing, WalltimeRequeue
-from sched_policy.order import Fifo, Gittins, Order, Srsf, Srtf
+from sched_policy.order import Fifo, Gittins, Order, Srsf
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.sweep.choice import Sweeps
 from sched_policy.utility import BySweep, ByUtility
@@ -48,11 +48,6 @@ def preemptive(name: str, summary: str, order: Order, options: PolicyOptions, ne
     return Policy(
         name, summary, order, backfill=depth(options, 0), preempt=displace, resize=resizing(options), needs=needs
     )
-
-
-def srtf(options: PolicyOptions) -> Policy:
-    """Shortest remaining time first."""
-    return preemptive("srtf", "shortest remaining time first, preemptive", Srtf(), options, (SHORTEST_FIRST,))
 
 
 def srsf(options: PolicyOptions) -> Policy:

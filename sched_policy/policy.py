@@ -153,8 +153,8 @@ class Policy(Struct, frozen=True):
         admits = self.admission.admits(snapshot, ranking) if self.admission else None
         profile = AvailabilityProfile(snapshot)
         resize = self.resize if self.resize and any(job.elastic for job in snapshot.jobs) else None
-        shrink = (resize.shrink(snapshot.now_s, self.place),) if resize else ()
-        booked = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits, *shrink)
+        shrink = resize.shrink(snapshot.now_s, self.place) if resize else None
+        booked = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits, shrink)
         starts, resizes = booked.starts, booked.resizes
 
         stops = (*choice.stops, *(self.stop.stops(snapshot) if self.stop else ()))

@@ -16,11 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.order import effective_left_s
+from sched_policy.order import NEIGHBOURS, effective_left_s, weights_of_neighbours
 from sched_policy.snapshot import Floats, Ints
 
-NEIGHBOURS = 20
-"""Jobs of a group before and after a job that tell of its length."""
 DECAY = 5.0
 """The weight of the k-th neighbour is exp(-k / DECAY)."""
 RECENT = 24
@@ -119,8 +117,7 @@ class RunTimes:
         self._there = np.zeros(1024, dtype=np.bool_)
         self._left_s: Floats = np.full(1024, np.nan)
         self._judged_at_s: Floats = np.full(1024, -np.inf)
-        distance = np.abs(np.arange(-NEIGHBOURS, NEIGHBOURS + 1))
-        self._weight: Floats = np.where(distance == 0, 0.0, np.exp(-distance / DECAY))
+        self._weight = weights_of_neighbours(DECAY)
 
     @property
     def jobs(self) -> int:

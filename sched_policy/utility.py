@@ -34,17 +34,11 @@ def no_prior(known: RemainingImprovement, snapshot: Snapshot, quantum_s: float) 
 class Utility(Struct, frozen=True):
     """A job's expected share of improvement per GPU-second, over the next quantum.
 
-    `std` is its standard deviation; `remaining` is the expected improvement (same scale) until the end of the
-    job as far as that is known, `remaining_std` its standard deviation; `best` is the job's best metric value
-    so far, oriented so that lower is better. `measured` is false where the sweep's prior stands in.
+    `std` is its standard deviation. `measured` is false where the sweep's prior stands in.
     """
 
     value: float
     std: float
-    remaining: float
-    remaining_std: float
-    best: float | None
-    scale: float
     measured: bool
 
 
@@ -70,16 +64,7 @@ class Utilities(Mapping[int, Utility]):
 
     def __getitem__(self, job_id: int) -> Utility:
         i = self._position[job_id]
-        measured = bool(self.known.measured[i])
-        return Utility(
-            value=float(self.value[i]),
-            std=float(self.std[i]),
-            remaining=float(self.known.remaining[i]),
-            remaining_std=float(self.known.remaining_std[i]),
-            best=float(self.known.best[i]) if measured else None,
-            scale=float(self.known.scale[i]),
-            measured=measured,
-        )
+        return Utility(float(self.value[i]), float(self.std[i]), bool(self.known.measured[i]))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._position)
@@ -126,13 +111,9 @@ class ByUtility(Struct, frozen=True):
 
     needs_durations: ClassVar[bool] = True
 
-    def utilities(self, snapshot: Snapshot) -> Utilities:
-        """Utilities of the jobs that take part in exploration."""
-        return estimate(snapshot, self.quantum_s, self.prior)
-
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Utility in percent of the sweep's known improvement per GPU-hour."""
-        utilities = self.utilities(snapshot)
+        utilities = estimate(snapshot, self.quantum_s, self.prior)
         job_id = snapshot.columns.job_id
         values = np.full(len(job_id), np.nan)
         rows, measured = utilities.known.rows, utilities.known.measured

@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import attrgetter
 
 import numpy as np
 
 from sched_policy.group.worth import Crowd, Packer, worth_of
-from sched_policy.order import Lengths
+from sched_policy.order import DECAY, NEIGHBOURS, effective_left_s, weights_of_neighbours
+from sched_policy.snapshot import Bools, Floats
 from simulation.muri.interleaved import Interleaved
 from simulation.muri.loop import Merging, MuriJob
 from simulation.muri.preemptive import Refilling, Yarn, remaining_gpu_s
 from simulation.traces.trace import ClusterShape
 
 _KEY = attrgetter("key")
+
+
+class Lengths:
+    """Run times of jobs of one size, in order of submission."""
+
+    def __init__(self) -> None:
+        self._jobs = 0
+        # A margin of neighbours that are not there at either end.
+        self._length_s: Floats = np.zeros(2 * NEIGHBOURS)
+        self._there: Floats = np.zeros(2 * NEIGHBOURS)
+        self._ended: Bools = np.zeros(2 * NEIGHBOURS, dtype=np.bool_)
+        self._weight = weights_of_neighbours(DECAY)
+
+    def add(self) -> int:
+        """The next job submitted; its number, counted from 0."""
+        if self._jobs + 2 * NEIGHBOURS >= self._length_s.size:
+            more = self._length_s.size
+            self._length_s = np.append(self._length_s, np.zeros(more))
+            self._there = np.append(self._there, np.zeros(more))
+            self._ended = np.append(self._ended, np.zeros(more, dtype=np.bool_))
+        self._there[self._jobs + NEIGHBOURS] = 1.0
+        self._jobs += 1
+        return self._jobs - 1
+
+    def ran(self, number: int, seconds: float, *, ended: bool) -> None:
+        """A job has run so long, and has ended or not."""
+        self._length_s[number + NEIGHBOURS] = seconds
+        self._ended[number + NEIGHBOURS] = ended
+
+    def near(self, number: int) -> range:
+        """The jobs that learn from this one, itself among them."""
+        return range(max(0, number - NEIGHBOURS), min(self._jobs, number + NEIGHBOURS + 1))
+
+    def effective_left_s(self, numbers: Sequence[int]) -> Floats:
+        """What is effectively left of these jobs, which have not ended; same shape."""
+        at = np.asarray(numbers, dtype=np.int64)[:, None] + np.arange(2 * NEIGHBOURS + 1)
+        return effective_left_s(
+            self._length_s[at[:, NEIGHBOURS]], self._length_s[at], self._there[at] * self._weight, self._ended[at]
+        )
 
 
 class KnownLengths:
