@@ -26,7 +26,7 @@ PACKAGES = (
 DOORS: Mapping[str, frozenset[str]] = {
     "explsched": frozenset(),
     "sbatch_templates": frozenset(),
-    "sched_policy": frozenset({"explsched.entry_points", "explsched.errors"}),
+    "sched_policy": frozenset({"explsched.entry_points", "explsched.errors", "explsched.run_times"}),
     "kernel_intercept": frozenset({"explsched.atomic_file", "explsched.errors"}),
     "wrappers": frozenset(
         {
@@ -47,6 +47,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.parameters",
             "explsched.preemption_record",
             "explsched.process",
+            "explsched.run_times",
             "explsched.spool",
             "explsched.strict_yaml",
             "explsched.tables",
@@ -60,7 +61,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.policy",
             "sched_policy.profile",
             "sched_policy.queue_order",
-            "sched_policy.run_times",
             "sched_policy.snapshot",
             "sched_policy.sweep",
             "sched_policy.utility",
@@ -90,6 +90,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.cli",
             "explsched.errors",
             "explsched.preemption_record",
+            "explsched.run_times",
             "explsched.tables",
             "inference_gateway.errors",
             "inference_gateway.model",
@@ -108,7 +109,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.policy",
             "sched_policy.profile",
             "sched_policy.queue_order",
-            "sched_policy.run_times",
             "sched_policy.snapshot",
             "sched_policy.sweep",
             "sched_policy.utility",

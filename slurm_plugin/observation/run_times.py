@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from explsched.errors import SlurmError
 from explsched.log import event
+from explsched.run_times import Likeness, RunTimes, of_history
 from sched_policy.model import Job
-from sched_policy.run_times import Likeness, RunTimes, of_history
 from slurm_plugin.client.parse import gpus_of
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")

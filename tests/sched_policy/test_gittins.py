@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from explsched.run_times import LEAST_S, LIKENESS, LIKENESS_S, PRIOR, TAIL, effective_left_s
 from sched_policy.model import Direction, Exploration, ProgressPoint
-from sched_policy.order import LEAST_S, LIKENESS, LIKENESS_S, PRIOR, TAIL, Gittins, effective_left_s
+from sched_policy.order import Gittins
 from sched_policy.snapshot import Snapshot
 from simulation.muri.share import Lengths
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
