@@ -83,7 +83,7 @@ class Foreign(NamedTuple):
     fault: str | None
 
 
-class Kind(NamedTuple):
+class Registry(NamedTuple):
     """One kind of thing that packages register: a callable each, which makes it.
 
     Attributes:

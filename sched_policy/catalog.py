@@ -62,10 +62,10 @@ class PolicyOptions(Struct, frozen=True):
     sweep_strategy: str = "adaptive"
 
 
-_POLICIES = entry_points.Kind(
+_POLICIES = entry_points.Registry(
     entry_points.POLICIES, "policy", ("name", "summary", "needs_durations", "plan"), PolicyError
 )
-_STRATEGIES = entry_points.Kind(entry_points.SWEEP_STRATEGIES, "sweep strategy", ("name", "decide"), PolicyError)
+_STRATEGIES = entry_points.Registry(entry_points.SWEEP_STRATEGIES, "sweep strategy", ("name", "decide"), PolicyError)
 
 TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
 """Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""

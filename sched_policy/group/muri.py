@@ -1,7 +1,7 @@
 """Groups of jobs that interleave their stages on the same GPUs (Muri, SIGCOMM 2022).
 
 A job that changes its group or its GPUs has to be restarted, so a group stays on the GPUs of members that run, and is
-left alone for a quantum. Jobs that share with nobody are groups of one. Which groups there are a `Grouping` says: here
+left alone for a quantum. Jobs that share with nobody are groups of one. A `GroupChoice` says which there are: here
 by worth (`ByWorth`), as the paper does in `simulation.muri.matching`.
 """
 
@@ -60,7 +60,7 @@ class Candidates(NamedTuple):
     place: Place
 
 
-class Grouping(Protocol):
+class GroupChoice(Protocol):
     """Chooses groups of jobs of equal shape."""
 
     def joinable(self, snapshot: Snapshot, settled: set[int], held: GpuMap) -> set[int]:
@@ -82,7 +82,7 @@ class Interleave(Struct, frozen=True):
 
     """
 
-    grouping: Grouping
+    grouping: GroupChoice
     quantum_s: float = 600.0
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
