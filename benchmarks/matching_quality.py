@@ -12,8 +12,9 @@ import click
 import numpy as np
 
 from sched_policy.group.interleave import efficiencies
-from sched_policy.group.rounds import match, match_kinds
+from sched_policy.group.rounds import match
 from sched_policy.snapshot import Floats
+from simulation.muri.matching import match_kinds
 
 # Iteration, io, gpu and net milliseconds on 8 GPUs: vgg16, vgg19, resnet18, shufflenet, bert, gpt2, a2c, dqn.
 _MODELS_MS = np.array(

@@ -1,4 +1,4 @@
-"""What packages register with explsched: commands, policies and scaling rules, by entry-point group.
+"""What packages register with explsched: commands, policies, sweep strategies and scaling rules, by entry-point group.
 
 Everything that is found by a name that a person typed goes through here. An entry is imported only when asked for.
 """
@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from explsched.errors import ExplschedError
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
@@ -21,6 +23,8 @@ DISTRIBUTION = "explsched"
 COMMANDS = "explsched.commands"
 GATEWAY_COMMANDS = "explsched.gateway_commands"
 POLICIES = "explsched.policies"
+OBJECTIVES = "explsched.objectives"
+SWEEP_STRATEGIES = "explsched.sweep_strategies"
 SCALING_RULES = "explsched.scaling_rules"
 
 
@@ -73,3 +77,94 @@ def others(group: str) -> Mapping[str, EntryPoint]:
 
     found = sorted(metadata.entry_points(group=group), key=lambda entry: (entry.name, entry.value), reverse=True)
     return dict(sorted((entry.name, entry) for entry in found if entry.name not in own(group)))
+
+
+class Foreign(NamedTuple):
+    """What another package registers; `fault` says why it cannot be used, None if it loads."""
+
+    what: str
+    name: str
+    package: str
+    fault: str | None
+
+
+class Registry(NamedTuple):
+    """One kind of thing that packages register: a callable each, which makes it.
+
+    Attributes:
+        group: the entry-point group.
+        what: its noun, for messages.
+        parts: attributes that what is made must have.
+        error: what is raised for an unknown name, or one of another package that cannot be used.
+
+    """
+
+    group: str
+    what: str
+    parts: tuple[str, ...]
+    error: type[ExplschedError]
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all that can be built: ours first, then those of other packages that load."""
+        return (*own(self.group), *(name for name, entry in others(self.group).items() if _fault(entry) is None))
+
+    def knows(self, name: str) -> bool:
+        """Whether there is one of that name. Looks at other packages only if none of ours has it."""
+        return name in own(self.group) or name in self.names()
+
+    def foreign(self) -> tuple[Foreign, ...]:
+        """Those of other packages, whether they load or not."""
+        entries = others(self.group).values()
+        return tuple(Foreign(self.what, entry.name, _package(entry), _fault(entry)) for entry in entries)
+
+    def build(self, name: str, *arguments: object) -> Any:  # noqa: ANN401  the caller knows what the group makes
+        """What the entry of that name makes of the arguments. Raises `error`."""
+        self.check(name)
+        if entry := own(self.group).get(name):
+            return entry.load()(*arguments)
+        return self._built(others(self.group)[name], arguments)
+
+    def check(self, name: str) -> None:
+        """Raise `error` if nothing has that name, or what has it does not load. Does not load what is ours."""
+        if name in own(self.group):
+            return
+        other = others(self.group).get(name)
+        if other is None:
+            raise self._unknown(name)
+        if reason := _fault(other):
+            raise self.error(f"{self._described(other)} does not load: {reason}")
+
+    def _unknown(self, name: str) -> ExplschedError:
+        from difflib import get_close_matches
+
+        known = self.names()
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return self.error(f"unknown {self.what} {name!r}{hint} (known: {', '.join(known)})")
+
+    def _described(self, entry: EntryPoint) -> str:
+        return f"{self.what} {entry.name!r} of package {_package(entry)!r}"
+
+    def _built(self, entry: EntryPoint, arguments: tuple[object, ...]) -> object:
+        try:
+            made = entry.load()(*arguments)
+        except Exception as error:  # another package's code may raise anything
+            raise self.error(f"{self._described(entry)} cannot be built: {error!r}") from error
+        missing = [part for part in self.parts if not hasattr(made, part)]
+        if missing:
+            raise self.error(f"{self._described(entry)} lacks {', '.join(missing)}")
+        return made
+
+
+@cache
+def _fault(entry: EntryPoint) -> str | None:
+    try:
+        make = entry.load()
+    except Exception as error:  # likewise
+        return f"{entry.value}: {type(error).__name__}: {error}"
+    return None if callable(make) else f"{entry.value}: is not callable"
+
+
+def _package(entry: EntryPoint) -> str:
+    """The name of the distribution that registers an entry; its target where that is unknown."""
+    return entry.dist.name if entry.dist else entry.value

@@ -1,13 +1,12 @@
-"""Every policy by name, and what a site may set about them: ours (`policies`, by family) and those of other packages.
+"""Every policy and sweep strategy by name, ours and those of other packages, and what a site may set about policies.
 
-Both are entries of the entry-point group `explsched.policies`: a callable that takes `PolicyOptions` and returns a
-`policy.SchedulingPolicy`. A package that fails to load harms nobody but those who ask for its policy.
+A policy is an entry of the entry-point group `explsched.policies`: a callable that takes `PolicyOptions` and returns a
+`policy.SchedulingPolicy`. A strategy is one of `explsched.sweep_strategies`: a callable that takes nothing and returns
+a `sweep.trials.Strategy`. A package that fails to load harms nobody but those who ask for its entry.
 """
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,16 +15,9 @@ from explsched import entry_points
 from explsched.errors import PolicyError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     # A configuration is checked against the names without loading what policies compute with.
     from sched_policy.policy import SchedulingPolicy
-
-OBJECTIVES = ("best", "total")
-"""What the `explsched` policy is after: each sweep's best model, or the sum of all improvements (as published)."""
-
-SWEEP_STRATEGIES = ("adaptive", "asha", "hyperband", "median-stop")
-"""Who decides inside a sweep under the objective `best`."""
+    from sched_policy.sweep.trials import Strategy
 
 NO_REPORT_ORDERS = ("srsf", "fifo")
 """Orders for jobs that report nothing."""
@@ -47,8 +39,8 @@ class PolicyOptions(Struct, frozen=True):
         resize_gain: a running job is resized only if that saves this many times what the restart costs.
         resize_lead_s: an elastic job that runs smaller than it could is asked to save so long before its time limit.
         las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
-        objective: what `explsched` is after, `best` or `total`.
-        sweep_strategy: who decides inside a sweep, one of `SWEEP_STRATEGIES`.
+        objective: each sweep's `best` model, or the `total` of all improvements, as published (explsched).
+        sweep_strategy: who decides inside a sweep, one of `strategies()`.
         no_report_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
@@ -70,9 +62,10 @@ class PolicyOptions(Struct, frozen=True):
     sweep_strategy: str = "adaptive"
 
 
-__all__ = ["PolicyOptions", "build", "fault", "knows", "names", "registered_by_others"]
-
-_GROUP = entry_points.POLICIES
+_POLICIES = entry_points.Registry(
+    entry_points.POLICIES, "policy", ("name", "summary", "needs_durations", "plan"), PolicyError
+)
+_STRATEGIES = entry_points.Registry(entry_points.SWEEP_STRATEGIES, "sweep strategy", ("name", "decide"), PolicyError)
 
 TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
 """Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
@@ -84,27 +77,27 @@ CHOOSE_NODES = frozenset({"balanced", "dilu", "simple"})
 
 def names() -> tuple[str, ...]:
     """Names of all policies that can be built: ours first, then those of other packages that load."""
-    return (*entry_points.own(_GROUP), *(entry.name for entry in registered_by_others() if fault(entry) is None))
+    return _POLICIES.names()
 
 
 def knows(name: str) -> bool:
-    """Whether there is a policy of that name. Looks at other packages only if none of ours has it."""
-    return name in entry_points.own(_GROUP) or name in names()
+    """Whether there is a policy of that name."""
+    return _POLICIES.knows(name)
 
 
-def registered_by_others() -> tuple[EntryPoint, ...]:
-    """The policies that other packages register, whether they load or not; none that has the name of one of ours."""
-    return tuple(entry_points.others(_GROUP).values())
+def strategies() -> tuple[str, ...]:
+    """Names of all strategies that decide inside a sweep, the default first."""
+    return _STRATEGIES.names()
 
 
-@cache
-def fault(entry: EntryPoint) -> str | None:
-    """Why a registered policy cannot be used; None if it loads."""
-    try:
-        make = entry.load()
-    except Exception as error:  # another package's import may raise anything
-        return f"{entry.value}: {type(error).__name__}: {error}"
-    return None if callable(make) else f"{entry.value}: is not callable"
+def knows_strategy(name: str) -> bool:
+    """Whether there is a sweep strategy of that name."""
+    return _STRATEGIES.knows(name)
+
+
+def of_other_packages() -> tuple[entry_points.Foreign, ...]:
+    """The policies and sweep strategies that other packages register, whether they load or not."""
+    return (*_POLICIES.foreign(), *_STRATEGIES.foreign())
 
 
 def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
@@ -112,36 +105,16 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     options = options or PolicyOptions()
     for what, found, known in (
         ("order for jobs that report nothing", options.no_report_order, NO_REPORT_ORDERS),
-        ("objective", options.objective, OBJECTIVES),
-        ("sweep strategy", options.sweep_strategy, SWEEP_STRATEGIES),
+        ("objective", options.objective, entry_points.own(entry_points.OBJECTIVES)),
     ):
         if found not in known:
             raise PolicyError(f"unknown {what} {found!r} (known: {', '.join(known)})")
-    if entry := entry_points.own(_GROUP).get(name):
-        policy: SchedulingPolicy = entry.load()(options)
-        return policy
-    if other := entry_points.others(_GROUP).get(name):
-        return _of_another_package(other, options)
-    near = get_close_matches(name, names(), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise PolicyError(f"unknown policy {name!r}{hint} (known: {', '.join(names())})")
-
-
-def _of_another_package(entry: EntryPoint, options: PolicyOptions) -> SchedulingPolicy:
-    described = f"policy {entry.name!r} of package {package(entry)!r}"
-    if reason := fault(entry):
-        raise PolicyError(f"{described} does not load: {reason}")
-    try:
-        made = entry.load()(options)
-    except Exception as error:  # likewise
-        raise PolicyError(f"{described} cannot be built: {error!r}") from error
-    missing = [part for part in ("name", "summary", "needs_durations", "plan") if not hasattr(made, part)]
-    if missing:
-        raise PolicyError(f"{described} lacks {', '.join(missing)}")
-    policy: SchedulingPolicy = made
+    _STRATEGIES.check(options.sweep_strategy)
+    policy: SchedulingPolicy = _POLICIES.build(name, options)
     return policy
 
 
-def package(entry: EntryPoint) -> str:
-    """The name of the distribution that registers an entry; its target where that is unknown."""
-    return entry.dist.name if entry.dist else entry.value
+def build_strategy(name: str) -> Strategy:
+    """The sweep strategy of that name. Raises `PolicyError`: unknown, or a package's fault."""
+    strategy: Strategy = _STRATEGIES.build(name)
+    return strategy

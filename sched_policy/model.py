@@ -242,6 +242,11 @@ class Job(Struct, frozen=True, gc=False):
         return self.partition.partition(NARROWED)[0] if NARROWED in self.partition else self.partition
 
     @property
+    def is_of_sweep(self) -> bool:
+        """Whether the job says that it belongs to a sweep: without reports that is nothing but a claim."""
+        return self.exploration is not None and self.exploration.sweep is not None
+
+    @property
     def productive_since_s(self) -> float:
         """When the present run began to earn; in the infinite future while the job is still starting up."""
         if self.first_report_s is not None:

@@ -1,19 +1,4 @@
-"""Orders: which job comes first. Here those by how long jobs have run, will run, or are expected to run.
-
-Arrival (FIFO), shortest remaining time (SRTF) or service (SRSF; Muri's `shortest[-gpu]`), least attained service in
-queues (discretised two-dimensional LAS, Tiresias-L: Gu et al., NSDI 2019, section 3.3), and the Gittins index, learnt
-from similar jobs.
-
-Gittins (1979): among jobs of unknown length run the one with the largest
-
-    max over d of  P(it ends within d more seconds) / E[seconds that it runs in them],
-
-which for a job of known length is 1 / (what is left), so that known and unknown lengths compare. Its inverse is called
-`effective` time left here. Lengths are learnt from jobs of the same number of GPUs that were submitted just before and
-after: users submit alike trainings together. Those that have ended tell a length, those that have not tell a least one
-(they count as long as they were watched, as in Kaplan and Meier's estimate). Where nothing is known, a Pareto tail with
-exponent `TAIL` stands in, whose index falls with the service attained: least attained service first.
-"""
+"""Orders: which job comes first. Here arrival (FIFO), shortest remaining service (SRSF), and the Gittins index."""
 
 from __future__ import annotations
 
@@ -23,8 +8,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 from msgspec import Struct
 
+from explsched.run_times import NEIGHBOURS, QUANTUM_S, effective_left_s, weights_of_neighbours
 from sched_policy.plan import Ranking
-from sched_policy.snapshot import Bools, Columns, EndedRun, Floats, Ints, Snapshot
+from sched_policy.snapshot import Columns, EndedRun, Floats, Ints, Snapshot
 
 
 class Order(Protocol):
@@ -35,17 +21,6 @@ class Order(Protocol):
     def rank(self, snapshot: Snapshot) -> Ranking:
         """All jobs, best first, ties broken by (submit time, job id)."""
         ...
-
-
-class Srtf(Struct, frozen=True):
-    """The less run time a job has left, the earlier it runs; a job of unknown length comes last."""
-
-    needs_durations: ClassVar[bool] = True
-
-    def rank(self, snapshot: Snapshot) -> Ranking:
-        """Minus the remaining seconds of each job."""
-        left_s = snapshot.columns.left_s
-        return Ranking(snapshot, -left_s, lambda row: f"{left_s[row]:.0f} seconds remain")
 
 
 class Srsf(Struct, frozen=True):
@@ -70,111 +45,8 @@ class Fifo(Struct, frozen=True):
         return Ranking(snapshot, since_s, lambda row: f"submitted {since_s[row]:.0f} s ago")
 
 
-class LeastAttainedService(Struct, frozen=True):
-    """A few queues by attained service (run time x GPUs); first in, first out inside a queue. Needs no durations.
-
-    A running job is not displaced by a waiting one of its own queue.
-
-    Attributes:
-        limits_gpu_s: attained service at which a job falls from each queue into the next; one queue more than limits.
-        starvation: a job that has waited `starvation` times as long as it had run before counts as new, until it has
-            attained a queue's limit again. 0 switches this off.
-
-    """
-
-    limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
-    starvation: float = 0.0
-    needs_durations: ClassVar[bool] = False
-
-    def rank(self, snapshot: Snapshot) -> Ranking:
-        """Minus the number of the queue; half a point more for jobs that run."""
-        columns = snapshot.columns
-        gpus = np.maximum(columns.gpus, 1)
-        counted_s = self._counted_s(snapshot)
-        queue = self._queue(counted_s * gpus)
-        values = -queue + 0.5 * columns.holds
-
-        def reason(row: int) -> str:
-            return (
-                f"queue {queue[row]} of {len(self.limits_gpu_s)}, {counted_s[row] * gpus[row]:.0f} GPU-seconds attained"
-            )
-
-        return Ranking(snapshot, values, reason, self._stable_until_s(snapshot, counted_s, queue))
-
-    def _queue(self, service_gpu_s: Floats) -> Ints:
-        """The queue of each job. Within 1e-9 of a limit counts as reached: rounding must not put a demotion off."""
-        limits = np.asarray(self.limits_gpu_s) * (1 - 1e-9)
-        return np.searchsorted(limits, service_gpu_s, side="right").astype(np.int64)
-
-    def _counted_s(self, snapshot: Snapshot) -> Floats:
-        """Run time that counts: all of it, or only the present run's after a wait that was too long."""
-        columns = snapshot.columns
-        if self.starvation <= 0:
-            return columns.executed_s
-        earlier_s = columns.executed_s - columns.run_s
-        starved = (earlier_s > 0) & (columns.waited_s >= self.starvation * earlier_s)
-        return np.where(starved, columns.run_s, columns.executed_s)
-
-    def _stable_until_s(self, snapshot: Snapshot, counted_s: Floats, queue: Ints) -> float:
-        """When the next job changes its queue, if no job starts or ends before."""
-        columns = snapshot.columns
-        limits = np.append(np.asarray(self.limits_gpu_s), np.inf)
-        until_s = np.where(columns.holds, limits[queue] / np.maximum(columns.gpus, 1) - counted_s, np.inf)
-        if self.starvation > 0:
-            waits = columns.waits & (columns.executed_s > 0) & (counted_s > 0)
-            until_s = np.where(waits, self.starvation * columns.executed_s - columns.waited_s, until_s)
-        return snapshot.now_s + float(until_s.min(initial=np.inf))
-
-
-NEIGHBOURS = 20
-"""Jobs of the same size before and after a job that tell of its length."""
 DECAY = 2.0
-_DISTANCE = np.abs(np.arange(-NEIGHBOURS, NEIGHBOURS + 1))
-WEIGHTS: Floats = np.where(_DISTANCE == 0, 0.0, np.exp(-_DISTANCE / DECAY))
 """The weight of the k-th neighbour is exp(-k / DECAY)."""
-PRIOR = 0.15
-"""Weight of the Pareto tail, in neighbours."""
-TAIL = 0.6
-QUANTUM_S = 600.0
-"""What is long and what is short on most clusters: a job is left alone for this time."""
-LEAST = 0.1
-"""Below so many quanta the tail is flat."""
-LIKENESS, LIKENESS_MORE = 1.1, 0.05
-"""Alike jobs take about as long: up to so many times what an ended neighbour took, and so many quanta more."""
-
-
-def effective_left_s(
-    ran_s: Floats, length_s: Floats, weight: Floats, ended: Bools, prior: float = PRIOR, quantum_s: float = QUANTUM_S
-) -> Floats:
-    """The inverse Gittins index of R jobs, in seconds, shape (R,).
-
-    Args:
-        ran_s: how long each has run, shape (R,).
-        length_s: how long each of its M neighbours has run, shape (R, M).
-        weight: how much each neighbour counts, 0 where there is none, shape (R, M).
-        ended: whether the neighbour has ended; the others run at least so long, shape (R, M).
-        prior: weight of the Pareto tail, in neighbours.
-        quantum_s: the time below which differences do not count.
-
-    """
-    ran = ran_s[:, None]
-    length_s = np.where(ended, LIKENESS * length_s + LIKENESS_MORE * quantum_s, length_s)
-    weight = np.where(length_s > ran, weight, 0.0)  # who ended earlier says nothing of a job that has come so far
-    more_s = np.where(weight > 0, length_s - ran, np.inf)
-    by_length = np.argsort(more_s, axis=1)
-    more_s, weight, ended = (np.take_along_axis(one, by_length, axis=1) for one in (more_s, weight, ended))
-    more_s = np.where(np.isinf(more_s), 0.0, more_s)
-    at_risk = weight.sum(axis=1, keepdims=True)
-    counted = np.cumsum(weight, axis=1)
-    ends = np.cumsum(weight * ended, axis=1)
-    spent_s = np.cumsum(weight * more_s, axis=1) + (at_risk - counted) * more_s
-    base_s = ran + LEAST * quantum_s
-    growth = (base_s + more_s) / base_s
-    ends += prior * (1.0 - growth**-TAIL)
-    spent_s += prior * base_s / (1.0 - TAIL) * (growth ** (1.0 - TAIL) - 1.0)
-    index = np.where(weight * ended > 0, ends / np.maximum(spent_s, 1e-9), 0.0)
-    soon = prior * TAIL / base_s[:, 0] / (prior + at_risk[:, 0])  # of an instant in which only the tail ends
-    return np.asarray(1.0 / np.maximum(index.max(axis=1, initial=0.0), soon))
 
 
 class Gittins(Struct, frozen=True):
@@ -219,7 +91,9 @@ class Gittins(Struct, frozen=True):
         ended = np.zeros(length_s.size, dtype=np.bool_)
         length_s[place], weight[place], ended[place[jobs:]] = ran_s, 1.0, True
         at = place[:jobs, None] + np.arange(-NEIGHBOURS, NEIGHBOURS + 1)
-        return effective_left_s(ran_s[:jobs], length_s[at], weight[at] * WEIGHTS, ended[at], quantum_s=self.quantum_s)
+        return effective_left_s(
+            ran_s[:jobs], length_s[at], weight[at] * weights_of_neighbours(DECAY), ended[at], quantum_s=self.quantum_s
+        )
 
 
 def _places(gpus: Ints, submit_s: Floats, job_id: Ints) -> Ints:

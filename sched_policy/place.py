@@ -1,8 +1,4 @@
-"""Placement: which GPUs a job gets.
-
-`Simple` and `Balanced` are the Go scheduler's (Pewpenguin/training-scheduler): the node with the smallest score wins,
-ties go to the lower index.
-"""
+"""Placement: which GPUs a job gets. Nodes with the smallest score win, ties go to the lower index."""
 
 from __future__ import annotations
 
@@ -75,8 +71,6 @@ def smallest_scores(
 ) -> Indexed | None:
     """The nodes with the smallest scores that together hold the request, None if there are not enough of them.
 
-    The Go scheduler knows one node per task; what goes beyond that is ours:
-
     * `per_node` GPUs on each of k nodes: the k nodes with the smallest scores for one share.
     * any GPUs: one node that has them all, if there is one and the request allows one node; otherwise nodes are filled
       in order of `filling`; without it of the score they have when all their available GPUs are taken.
@@ -117,59 +111,3 @@ def _filled(request: GpuRequest, available: Ints, order: Ints) -> Indexed | None
         if left == 0:
             break
     return tuple(taken)
-
-
-class Balanced(Struct, frozen=True):
-    """Spread tasks over the nodes: few tasks and many free GPUs, both per GPU of the node.
-
-        score = tasks / GPUs of the node - available / GPUs of the node        smallest wins,
-
-    where `available` counts free GPUs with the memory asked for.
-
-    Where we deviate: ties go to the lower node index (the original: random); tasks are counted as of now, also when a
-    later time is planned. Requests over several nodes: see `smallest_scores`.
-    """
-
-    binds: ClassVar[bool] = True
-
-    def place(self, request: GpuRequest, room: Room) -> Indexed | None:
-        """Choose nodes for a gang, None if it does not fit."""
-        available = enough_memory(request, room)
-        scores = (room.tasks - available) / np.maximum(room.nodes.gpus, 1)
-
-        def score(_taken: Ints | int) -> Floats:
-            return scores
-
-        return smallest_scores(request, available, score)
-
-
-class Simple(Struct, frozen=True):
-    """One task per node: only wholly idle nodes, the one with the least to spare.
-
-    A task asks for n GPUs of at least m MiB. With `available` GPUs of that memory on a node,
-
-        score = 0.7 (available - n) + 0.3 (sum of the memory of all available GPUs - m n)        smallest wins.
-
-    The formula is kept as it is, although memory counts in MiB (the original: MB) and therefore swamps the GPU term: in
-    effect the node with the least total memory wins, and GPUs decide only between nodes of equal memory.
-
-    Where we deviate: ties go to the lower node index (the original: random); a node is idle if all its GPUs are free,
-    so that the rule also answers for a later time; a node of unknown memory is taken to have what is asked; GPUs of one
-    node all have the same memory. Requests over several nodes: see `smallest_scores`.
-    """
-
-    gpu_weight: float = 0.7
-    memory_weight: float = 0.3
-    binds: ClassVar[bool] = True
-
-    def place(self, request: GpuRequest, room: Room) -> Indexed | None:
-        """Choose idle nodes for a gang, None if it does not fit."""
-        available = np.where(room.free == room.nodes.gpus, enough_memory(request, room), 0)
-        asked_mib = request.gpu_memory_mib
-        memory_mib = np.where(room.nodes.gpu_memory_mib > 0, room.nodes.gpu_memory_mib, asked_mib)
-
-        def score(taken: Ints | int) -> Floats:
-            spare_mib = available * memory_mib - asked_mib * taken
-            return self.gpu_weight * (available - taken) + self.memory_weight * spare_mib
-
-        return smallest_scores(request, available, score)

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
-from sched_policy.backfill import Backfill, PayoffAdmission
-from sched_policy.catalog import PolicyOptions
+from explsched import entry_points
+from sched_policy.backfill import Backfill
+from sched_policy.catalog import PolicyOptions, build_strategy
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing, WalltimeRequeue
-from sched_policy.improvement import EarlyStop
-from sched_policy.order import Fifo, Gittins, LeastAttainedService, Order, Srsf, Srtf
-from sched_policy.place import Balanced, Simple
+from sched_policy.order import Fifo, Gittins, Order, Srsf
 from sched_policy.policy import JobData, Need, Policy
-from sched_policy.sweep import strategies
 from sched_policy.sweep.choice import Sweeps
 from sched_policy.utility import BySweep, ByUtility
 
 SHORTEST_FIRST = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission")
 """Of orders by remaining run time."""
-_GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")
-_NO_REPORT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
+GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")
+"""Of groups that interleave stages."""
+NO_REPORT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
+"""Orders for jobs that report nothing."""
 
 
 def depth(options: PolicyOptions, own: int) -> Backfill:
@@ -52,22 +50,11 @@ def preemptive(name: str, summary: str, order: Order, options: PolicyOptions, ne
     )
 
 
-def srtf(options: PolicyOptions) -> Policy:
-    """Shortest remaining time first."""
-    return preemptive("srtf", "shortest remaining time first, preemptive", Srtf(), options, (SHORTEST_FIRST,))
-
-
 def srsf(options: PolicyOptions) -> Policy:
     """Shortest remaining service first."""
     return preemptive(
         "srsf", "shortest remaining service (time x GPUs) first, preemptive", Srsf(), options, (SHORTEST_FIRST,)
     )
-
-
-def tiresias(options: PolicyOptions) -> Policy:
-    """Two-dimensional least attained service."""
-    order = LeastAttainedService(options.las_limits_gpu_s, options.starvation)
-    return preemptive("tiresias", "least attained service in few queues (2D-LAS), preemptive", order, options)
 
 
 def fifo(options: PolicyOptions) -> Policy:
@@ -78,71 +65,32 @@ def fifo(options: PolicyOptions) -> Policy:
 
 
 def explsched(options: PolicyOptions) -> Policy:
-    """Each sweep's best model first, or with the objective `total` the sum of improvements, as published."""
-    return _total(options) if options.objective == "total" else _best(options)
+    """The policy after the objective that the site has set."""
+    policy: Policy = entry_points.own(entry_points.OBJECTIVES)[options.objective].load()(options)
+    return policy
 
 
-def _best(options: PolicyOptions) -> Policy:
-    sweeps = Sweeps(strategies.build(options.sweep_strategy))
-    total = _total(options)
-    return replace(
-        total,
-        summary="each sweep's best model first; pauses and stops jobs that opted in",
-        order=BySweep(sweeps, total.order),
-        backfill=depth(options, 1),
-        admission=None,
-        stop=None,
-        sweeps=sweeps,
-    )
-
-
-def _total(options: PolicyOptions) -> Policy:
-    """Expected improvement per GPU-second."""
+def best(options: PolicyOptions) -> Policy:
+    """Each sweep's best model first; the other jobs by expected improvement per GPU-second."""
+    sweeps = Sweeps(build_strategy(options.sweep_strategy))
+    others = ByUtility(options.quantum_s, NO_REPORT[options.no_report_order])
     backfill = depth(options, 1)
-    untried = "jobs that report nothing are ordered as by"
+    untried = f"jobs that report nothing are ordered as by {options.no_report_order}"
     return Policy(
         "explsched",
-        "expected improvement per GPU-second first; preempts and stops jobs that opted in",
-        ByUtility(options.quantum_s, _NO_REPORT[options.no_report_order]),
+        "each sweep's best model first; pauses and stops jobs that opted in",
+        BySweep(sweeps, others),
         backfill=backfill,
-        admission=PayoffAdmission(),
-        preempt=Displace(
-            margin=options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions
-        ),
+        preempt=Displace(options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions),
         resize=resizing(options),
-        stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
-        needs=(Need(JobData.LEARNING_CURVES, f"{untried} {options.no_report_order}"), *reserving(backfill)),
-    )
-
-
-def muri_s(options: PolicyOptions) -> Policy:
-    """Muri with known durations."""
-    from sched_policy.group.muri import Interleave
-
-    summary = "interleaving groups of up to 4 jobs (Muri), shortest remaining service first"
-    return Policy(
-        "muri-s", summary, Srsf(), sharing=Interleave(quantum_s=options.quantum_s), needs=(SHORTEST_FIRST, _GROUPED)
-    )
-
-
-def muri_l(options: PolicyOptions) -> Policy:
-    """Muri without durations."""
-    from sched_policy.group.muri import Interleave
-
-    # In queues, as Tiresias: by continuous attained service jobs would change places, and restart, at every quantum.
-    summary = "interleaving groups of up to 4 jobs (Muri), least attained service in few queues first"
-    return Policy(
-        "muri-l",
-        summary,
-        LeastAttainedService(options.las_limits_gpu_s, options.starvation),
-        sharing=Interleave(quantum_s=options.quantum_s),
-        needs=(_GROUPED,),
+        sweeps=sweeps,
+        needs=(Need(JobData.LEARNING_CURVES, untried), *reserving(backfill)),
     )
 
 
 def explsched_share(options: PolicyOptions) -> Policy:
     """Packing, sharing and order in one: the groups whose progress is worth most."""
-    from sched_policy.group.muri import InterleaveByWorth
+    from sched_policy.group.muri import ByWorth, Interleave
 
     summary = "groups of up to 4 jobs whose progress is worth most, by known or learnt remaining service"
     learnt = Need(JobData.RUN_TIMES, "their length is judged by jobs of the same size submitted just before and after")
@@ -150,38 +98,6 @@ def explsched_share(options: PolicyOptions) -> Policy:
         "explsched-share",
         summary,
         Gittins(options.quantum_s),
-        sharing=InterleaveByWorth(quantum_s=options.quantum_s),
-        needs=(learnt, _GROUPED),
+        sharing=Interleave(ByWorth(), options.quantum_s),
+        needs=(learnt, GROUPED),
     )
-
-
-def simple(options: PolicyOptions) -> Policy:
-    """Idle nodes only."""
-    return Policy(
-        "simple",
-        "order of submission, greedy; one job per node, the idle node with the least to spare",
-        Fifo(),
-        place=Simple(),
-        backfill=depth(options, 0),
-        resize=resizing(options),
-    )
-
-
-def balanced(options: PolicyOptions) -> Policy:
-    """Spread over the nodes."""
-    return Policy(
-        "balanced",
-        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
-        Fifo(),
-        place=Balanced(),
-        backfill=depth(options, 0),
-        resize=resizing(options),
-    )
-
-
-def dilu(_options: PolicyOptions) -> Policy:
-    """Dilu's placement of jobs that ask for parts of GPUs."""
-    from sched_policy.group.gpus import Complementary
-
-    summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
-    return Policy("dilu", summary, Fifo(), sharing=Complementary())

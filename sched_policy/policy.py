@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import Protocol
@@ -17,14 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError
-from sched_policy.backfill import Backfill, PayoffAdmission
+from sched_policy.backfill import Backfill
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing
-from sched_policy.improvement import EarlyStop
 from sched_policy.model import Job, JobState
 from sched_policy.order import Order
 from sched_policy.place import Consolidate, Place
-from sched_policy.plan import Plan, Preemption, Ranking, Reservation, Start
+from sched_policy.plan import Plan, Preemption, Ranking, Reservation, Start, Stop
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import within_scopes
 from sched_policy.snapshot import Snapshot
@@ -84,6 +83,22 @@ class Sharing(Protocol):
         ...
 
 
+class Admission(Protocol):
+    """Decides which blocked jobs may be promised a start."""
+
+    def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
+        """The test for this snapshot: (job, GPUs promised to others then) -> may be promised."""
+        ...
+
+
+class Stopping(Protocol):
+    """Decides which jobs have nothing left to learn."""
+
+    def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
+        """Jobs of the snapshot that should end now."""
+        ...
+
+
 class Policy(Struct, frozen=True):
     """A named scheduling policy.
 
@@ -99,9 +114,9 @@ class Policy(Struct, frozen=True):
     order: Order
     place: Place = Consolidate()
     backfill: Backfill = Backfill()
-    admission: PayoffAdmission | None = None
+    admission: Admission | None = None
     preempt: Displace | None = None
-    stop: EarlyStop | None = None
+    stop: Stopping | None = None
     sharing: Sharing | None = None
     resize: Resizing | None = None
     sweeps: Sweeps | None = None
@@ -139,8 +154,8 @@ class Policy(Struct, frozen=True):
         admits = self.admission.admits(snapshot, ranking) if self.admission else None
         profile = AvailabilityProfile(snapshot)
         resize = self.resize if self.resize and any(job.elastic for job in snapshot.jobs) else None
-        shrink = (resize.shrink(snapshot.now_s, self.place),) if resize else ()
-        booked = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits, *shrink)
+        shrink = resize.shrink(snapshot.now_s, self.place) if resize else None
+        booked = self.backfill.schedule(profile, snapshot.now_s, queue, self.place, admits, shrink)
         starts, resizes = booked.starts, booked.resizes
 
         stops = (*choice.stops, *(self.stop.stops(snapshot) if self.stop else ()))

@@ -14,22 +14,16 @@ which the next release of GPUs makes room.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from sched_policy.backfill import Backfill
-from sched_policy.model import GpuRequest, JobState
-from sched_policy.place import Consolidate
+from sched_policy.model import GpuRequest
 from sched_policy.plan import Plan, Ranking
-from sched_policy.profile import AvailabilityProfile
 from sched_policy.snapshot import Ints, Snapshot
 
 HEAD = 100
 """Jobs at which Slurm's main scheduler looks (default_queue_depth)."""
-
-PROMISED = 20
-"""Blocked jobs whose planned starts others must not delay."""
 
 
 def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:
@@ -99,28 +93,6 @@ def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
             counted[job.partition] += 1
         kept.append(job_id)
     return (*kept, *far)
-
-
-def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
-    """Ids of the waiting jobs in the order in which Slurm will consider them: `queue_order`, on the places of peers."""
-    row = {job.job_id: at for at, job in enumerate(snapshot.jobs)}
-    wanted = [row[job_id] for job_id in queue_order(plan, snapshot) if job_id in row]
-    waiting = [at for at in wanted if snapshot.jobs[at].state is JobState.PENDING]
-    return tuple(snapshot.jobs[at].job_id for at in places(np.array(waiting, dtype=np.int64), snapshot).tolist())
-
-
-def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:
-    """Which waiting jobs Slurm would start if the running jobs `going` were gone; `order` are the first that wait.
-
-    It promises a start to jobs that are blocked, so what comes free may have to be kept for a larger job ahead. Here
-    the first `PROMISED` are: each costs milliseconds on a large cluster, and few further back want the same GPUs.
-    """
-    jobs = {job.job_id: job for job in snapshot.jobs}
-    left = [job for job in snapshot.running if job.job_id not in going]
-    profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
-    queue = [jobs[job_id] for job_id in order if jobs[job_id].eligible]
-    booked = Backfill(PROMISED).schedule(profile, snapshot.now_s, queue, Consolidate())
-    return frozenset(start.job_id for start in booked.starts)
 
 
 class _Reach:

@@ -8,8 +8,7 @@ beside its siblings even when it moves as fast as it ever will.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,94 +16,29 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.improvement import RemainingImprovement, remaining_improvement
-from sched_policy.model import Job
 from sched_policy.order import Order, Srsf
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 from sched_policy.sweep.choice import Sweeps, chosen
 
-
-def prior(known: RemainingImprovement, snapshot: Snapshot, quantum_s: float) -> Floats:
-    """What an untried training is expected to do: share of the sweep's improvement per GPU-second, shape (E,).
-
-    Optimism in the face of uncertainty: an untried configuration may turn out as good as the best one, and a short look
-    costs little. It counts as learning as fast, per GPU-second, as the best of its sweep did in the beginning; where
-    nobody has shown anything, as learning the whole of its sweep's improvement in one quantum, whatever its GPUs.
-
-    Nobody may live on that. A prior costs nothing to claim, a sweep's name even less, so
-
-    * a training outside a sweep has none: nothing is looked at for the sake of others;
-    * it ends when a training has run for a quantum without enough reports for a curve, or was requeued without them;
-    * where nobody of the sweep has shown anything, one training of each user has it at a time, whatever the number of
-      the user's sweeps: one that runs, else the first that may start. A job array, which would start many at once, has
-      none;
-    * a user whose trainings in sweeps have had a quantum in all without a curve, present and recent ones, has none.
-
-    Not a number where there is no prior: the job is ranked as one that does not report. What is said of jobs that are
-    measured themselves has no meaning.
-    """
-    on = known.measured
-    gpus = np.maximum(known.gpus, 1)
-    ahead_gpu_s = quantum_s * gpus[on]
-    first, _ = known.curves.improvement(np.zeros(int(on.sum())), ahead_gpu_s)
-    best = np.full(int(known.sweep.max(initial=-1)) + 1, np.nan)
-    np.fmax.at(best, known.sweep[on], first / known.scale[on] / ahead_gpu_s)
-    shown = best[known.sweep]
-    jobs = [snapshot.jobs[row] for row in known.rows.tolist()]
-    believed = _believed(known, jobs, snapshot.now_s, quantum_s)
-    looks = _first_looks(jobs, believed & np.isnan(shown))
-    value = np.where(np.isnan(shown), np.where(looks, 1.0 / (quantum_s * gpus), np.nan), shown)
-    return np.where(believed | on, value, np.nan)
+Prior = Callable[[RemainingImprovement, Snapshot, float], Floats]
+"""(figures, snapshot, quantum in seconds) -> what untried trainings are expected to do, as `Utility.value`, shape (E,);
+not a number where a training is ranked as one that does not report."""
 
 
-def _believed(known: RemainingImprovement, jobs: list[Job], now_s: float, quantum_s: float) -> Bools:
-    """Unmeasured trainings that have not had their quantum, of users who have not had theirs; shape (E,)."""
-    silent_s: defaultdict[str, float] = defaultdict(float)
-    untried = ~known.measured & np.array([claims_a_prior(job) for job in jobs], dtype=np.bool_)
-    for i in untried.nonzero()[0].tolist():
-        job = jobs[i]
-        # How long a job ran before it was requeued is known from its reports only.
-        if job.restarts > 0 or job.executed_s(now_s) >= quantum_s:
-            untried[i] = False
-            silent_s[job.user] += max(quantum_s, job.executed_s(now_s))
-    spent = [job.user_silent_s + silent_s[job.user] >= quantum_s for job in jobs]
-    return untried & ~np.array(spent, dtype=np.bool_)
-
-
-def claims_a_prior(job: Job) -> bool:
-    """Whether the job says that it belongs to a sweep: without reports that is nothing but a claim."""
-    return job.exploration is not None and job.exploration.sweep is not None
-
-
-def _first_looks(jobs: list[Job], untried: Bools) -> Bools:
-    """Of each user's trainings in untried sweeps the one that is looked at first; shape (E,)."""
-    runs: dict[str, int] = {}
-    waits: dict[str, int] = {}
-    for i in untried.nonzero()[0].tolist():
-        job = jobs[i]
-        if job.holds_gpus:
-            runs.setdefault(job.user, i)
-        elif job.eligible and job.array_tasks == 1:
-            waits.setdefault(job.user, i)
-    looks = np.zeros(len(jobs), dtype=np.bool_)
-    looks[list({**waits, **runs}.values())] = True
-    return looks
+def no_prior(known: RemainingImprovement, snapshot: Snapshot, quantum_s: float) -> Floats:  # noqa: ARG001
+    """Nothing is believed of untried trainings."""
+    return np.full(known.rows.size, np.nan)
 
 
 class Utility(Struct, frozen=True):
     """A job's expected share of improvement per GPU-second, over the next quantum.
 
-    `std` is its standard deviation; `remaining` is the expected improvement (same scale) until the end of the
-    job as far as that is known, `remaining_std` its standard deviation; `best` is the job's best metric value
-    so far, oriented so that lower is better. `measured` is false where the sweep's prior stands in.
+    `std` is its standard deviation. `measured` is false where the sweep's prior stands in.
     """
 
     value: float
     std: float
-    remaining: float
-    remaining_std: float
-    best: float | None
-    scale: float
     measured: bool
 
 
@@ -130,16 +64,7 @@ class Utilities(Mapping[int, Utility]):
 
     def __getitem__(self, job_id: int) -> Utility:
         i = self._position[job_id]
-        measured = bool(self.known.measured[i])
-        return Utility(
-            value=float(self.value[i]),
-            std=float(self.std[i]),
-            remaining=float(self.known.remaining[i]),
-            remaining_std=float(self.known.remaining_std[i]),
-            best=float(self.known.best[i]) if measured else None,
-            scale=float(self.known.scale[i]),
-            measured=measured,
-        )
+        return Utility(float(self.value[i]), float(self.std[i]), bool(self.known.measured[i]))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._position)
@@ -148,11 +73,11 @@ class Utilities(Mapping[int, Utility]):
         return len(self._position)
 
 
-def estimate(snapshot: Snapshot, quantum_s: float) -> Utilities:
+def estimate(snapshot: Snapshot, quantum_s: float, prior: Prior = no_prior) -> Utilities:
     """Utilities of the jobs of a snapshot that take part in exploration.
 
     `quantum_s` is how far ahead a decision looks, in seconds of a job's run time. Jobs without an `Exploration` have no
-    entry, nor has one that has shown nothing and has no `prior`: it counts as a job that does not report.
+    entry, nor has one that has shown nothing and has no prior: it counts as a job that does not report.
     """
     known = remaining_improvement(snapshot.jobs)
     on = known.measured
@@ -176,21 +101,19 @@ class ByUtility(Struct, frozen=True):
     Attributes:
         quantum_s: how far ahead a decision looks, in seconds of the job's run time.
         fallback: the order of jobs that take no part in exploration.
+        prior: what is believed of untried trainings.
 
     """
 
     quantum_s: float = 600.0
     fallback: Order = Srsf()
+    prior: Prior = no_prior
 
     needs_durations: ClassVar[bool] = True
 
-    def utilities(self, snapshot: Snapshot) -> Utilities:
-        """Utilities of the jobs that take part in exploration."""
-        return estimate(snapshot, self.quantum_s)
-
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Utility in percent of the sweep's known improvement per GPU-hour."""
-        utilities = self.utilities(snapshot)
+        utilities = estimate(snapshot, self.quantum_s, self.prior)
         job_id = snapshot.columns.job_id
         values = np.full(len(job_id), np.nan)
         rows, measured = utilities.known.rows, utilities.known.measured

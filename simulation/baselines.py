@@ -1,7 +1,9 @@
-"""Policies that ours are compared with: Slurm's own, FAIR, SLAQ, Themis. Rows of the catalogue.
+"""Policies that ours are compared with: Slurm's own, FAIR, SLAQ, Themis, Tiresias and the Go scheduler's placements.
 
 FAIR (every job gets the same GPU time, a slice at a time) and SLAQ (Zhang et al., SoCC 2017) are baselines of ExplSched
-(CLUSTER 2023); Multifactor is Slurm's priority/multifactor (see the plugin's documentation).
+(CLUSTER 2023); Multifactor is Slurm's priority/multifactor (see the plugin's documentation). Tiresias-L is discretised
+two-dimensional least attained service (Gu et al., NSDI 2019, section 3.3). `Simple` and `Balanced` are those of
+Pewpenguin/training-scheduler.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from msgspec.structs import replace
 from sched_policy.catalog import PolicyOptions
 from sched_policy.curves import CurveTable
 from sched_policy.improvement import reported
+from sched_policy.model import GpuRequest
+from sched_policy.order import Fifo
+from sched_policy.place import Indexed, Room, enough_memory, smallest_scores
 from sched_policy.plan import Ranking
-from sched_policy.policies import preemptive, reserving
+from sched_policy.policies import depth, preemptive, reserving, resizing
 from sched_policy.policy import JobData, Need, Policy
-from sched_policy.snapshot import Floats, Snapshot
+from sched_policy.snapshot import Floats, Ints, Snapshot
 from simulation.cluster.engine import AS_SLURM
 from simulation.finish_time import FinishTimeFair
 
@@ -29,6 +34,36 @@ def slurm(options: PolicyOptions) -> Policy:
     backfill = AS_SLURM if own_depth is None else replace(AS_SLURM, reservation_depth=own_depth)
     summary = "Slurm's own: multifactor priority, conservative backfill"
     return Policy("slurm", summary, Multifactor(), backfill=backfill, needs=reserving(backfill))
+
+
+def tiresias(options: PolicyOptions) -> Policy:
+    """Two-dimensional least attained service."""
+    order = LeastAttainedService(options.las_limits_gpu_s, options.starvation)
+    return preemptive("tiresias", "least attained service in few queues (2D-LAS), preemptive", order, options)
+
+
+def simple(options: PolicyOptions) -> Policy:
+    """Idle nodes only."""
+    return Policy(
+        "simple",
+        "order of submission, greedy; one job per node, the idle node with the least to spare",
+        Fifo(),
+        place=Simple(),
+        backfill=depth(options, 0),
+        resize=resizing(options),
+    )
+
+
+def balanced(options: PolicyOptions) -> Policy:
+    """Spread over the nodes."""
+    return Policy(
+        "balanced",
+        "order of submission, greedy; the node with the fewest jobs and the most free GPUs",
+        Fifo(),
+        place=Balanced(),
+        backfill=depth(options, 0),
+        resize=resizing(options),
+    )
 
 
 def fair(options: PolicyOptions) -> Policy:
@@ -173,3 +208,115 @@ class Slaq(Struct, frozen=True):
             return f"expected to improve by {values[row]:.3g} times its largest change per GPU-hour"
 
         return Ranking(snapshot, values, reason)
+
+
+class LeastAttainedService(Struct, frozen=True):
+    """A few queues by attained service (run time x GPUs); first in, first out inside a queue. Needs no durations.
+
+    A running job is not displaced by a waiting one of its own queue.
+
+    Attributes:
+        limits_gpu_s: attained service at which a job falls from each queue into the next; one queue more than limits.
+        starvation: a job that has waited `starvation` times as long as it had run before counts as new, until it has
+            attained a queue's limit again. 0 switches this off.
+
+    """
+
+    limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
+    starvation: float = 0.0
+    needs_durations: ClassVar[bool] = False
+
+    def rank(self, snapshot: Snapshot) -> Ranking:
+        """Minus the number of the queue; half a point more for jobs that run."""
+        columns = snapshot.columns
+        gpus = np.maximum(columns.gpus, 1)
+        counted_s = self._counted_s(snapshot)
+        queue = self._queue(counted_s * gpus)
+        values = -queue + 0.5 * columns.holds
+
+        def reason(row: int) -> str:
+            return (
+                f"queue {queue[row]} of {len(self.limits_gpu_s)}, {counted_s[row] * gpus[row]:.0f} GPU-seconds attained"
+            )
+
+        return Ranking(snapshot, values, reason, self._stable_until_s(snapshot, counted_s, queue))
+
+    def _queue(self, service_gpu_s: Floats) -> Ints:
+        """The queue of each job. Within 1e-9 of a limit counts as reached: rounding must not put a demotion off."""
+        limits = np.asarray(self.limits_gpu_s) * (1 - 1e-9)
+        return np.searchsorted(limits, service_gpu_s, side="right").astype(np.int64)
+
+    def _counted_s(self, snapshot: Snapshot) -> Floats:
+        """Run time that counts: all of it, or only the present run's after a wait that was too long."""
+        columns = snapshot.columns
+        if self.starvation <= 0:
+            return columns.executed_s
+        earlier_s = columns.executed_s - columns.run_s
+        starved = (earlier_s > 0) & (columns.waited_s >= self.starvation * earlier_s)
+        return np.where(starved, columns.run_s, columns.executed_s)
+
+    def _stable_until_s(self, snapshot: Snapshot, counted_s: Floats, queue: Ints) -> float:
+        """When the next job changes its queue, if no job starts or ends before."""
+        columns = snapshot.columns
+        limits = np.append(np.asarray(self.limits_gpu_s), np.inf)
+        until_s = np.where(columns.holds, limits[queue] / np.maximum(columns.gpus, 1) - counted_s, np.inf)
+        if self.starvation > 0:
+            waits = columns.waits & (columns.executed_s > 0) & (counted_s > 0)
+            until_s = np.where(waits, self.starvation * columns.executed_s - columns.waited_s, until_s)
+        return snapshot.now_s + float(until_s.min(initial=np.inf))
+
+
+class Balanced(Struct, frozen=True):
+    """Spread tasks over the nodes: few tasks and many free GPUs, both per GPU of the node.
+
+        score = tasks / GPUs of the node - available / GPUs of the node        smallest wins,
+
+    where `available` counts free GPUs with the memory asked for.
+
+    Where we deviate: ties go to the lower node index (the original: random); tasks are counted as of now, also when a
+    later time is planned. Requests over several nodes: see `smallest_scores`.
+    """
+
+    binds: ClassVar[bool] = True
+
+    def place(self, request: GpuRequest, room: Room) -> Indexed | None:
+        """Choose nodes for a gang, None if it does not fit."""
+        available = enough_memory(request, room)
+        scores = (room.tasks - available) / np.maximum(room.nodes.gpus, 1)
+
+        def score(_taken: Ints | int) -> Floats:
+            return scores
+
+        return smallest_scores(request, available, score)
+
+
+class Simple(Struct, frozen=True):
+    """One task per node: only wholly idle nodes, the one with the least to spare.
+
+    A task asks for n GPUs of at least m MiB. With `available` GPUs of that memory on a node,
+
+        score = 0.7 (available - n) + 0.3 (sum of the memory of all available GPUs - m n)        smallest wins.
+
+    The formula is kept as it is, although memory counts in MiB (the original: MB) and therefore swamps the GPU term: in
+    effect the node with the least total memory wins, and GPUs decide only between nodes of equal memory.
+
+    Where we deviate: ties go to the lower node index (the original: random); a node is idle if all its GPUs are free,
+    so that the rule also answers for a later time; a node of unknown memory is taken to have what is asked; GPUs of one
+    node all have the same memory. Requests over several nodes: see `smallest_scores`.
+    """
+
+    gpu_weight: float = 0.7
+    memory_weight: float = 0.3
+    binds: ClassVar[bool] = True
+
+    def place(self, request: GpuRequest, room: Room) -> Indexed | None:
+        """Choose idle nodes for a gang, None if it does not fit."""
+        available = np.where(room.free == room.nodes.gpus, enough_memory(request, room), 0)
+        asked_mib = request.gpu_memory_mib
+        memory_mib = np.where(room.nodes.gpu_memory_mib > 0, room.nodes.gpu_memory_mib, asked_mib)
+
+        def score(taken: Ints | int) -> Floats:
+            spare_mib = available * memory_mib - asked_mib * taken
+            return self.gpu_weight * (available - taken) + self.memory_weight * spare_mib
+
+        return smallest_scores(request, available, score)

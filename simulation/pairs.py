@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import floor
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from msgspec import Struct
 
 from sched_policy.catalog import PolicyOptions
 from sched_policy.group.gpus import Gpu, GpuMap
-from sched_policy.group.interleave import Interleaving
+from sched_policy.group.interleave import MAX_MEMBERS, iteration_s
 from sched_policy.model import GpuPart, GpuRequest, Job, StageProfile
-from sched_policy.order import Fifo, Srtf
+from sched_policy.order import Fifo
 from sched_policy.place import Place
 from sched_policy.plan import Group, Plan, Ranking, Start
-from sched_policy.policies import SHORTEST_FIRST
+from sched_policy.policies import SHORTEST_FIRST, preemptive
 from sched_policy.policy import JobData, Need, Policy, SchedulingPolicy
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
@@ -252,6 +252,22 @@ def gandiva(_options: PolicyOptions) -> Policy:
     return Policy("gandiva", summary, Fifo(), sharing=Pairs(packing), needs=(_PAIRED,))
 
 
+class Srtf(Struct, frozen=True):
+    """The less run time a job has left, the earlier it runs; a job of unknown length comes last."""
+
+    needs_durations: ClassVar[bool] = True
+
+    def rank(self, snapshot: Snapshot) -> Ranking:
+        """Minus the remaining seconds of each job."""
+        left_s = snapshot.columns.left_s
+        return Ranking(snapshot, -left_s, lambda row: f"{left_s[row]:.0f} seconds remain")
+
+
+def srtf(options: PolicyOptions) -> Policy:
+    """Shortest remaining time first."""
+    return preemptive("srtf", "shortest remaining time first, preemptive", Srtf(), options, (SHORTEST_FIRST,))
+
+
 def sjf_ffs(_options: PolicyOptions) -> Policy:
     """Pairs by first fit."""
     summary = "shortest job first, pairs share GPUs first-fit"
@@ -271,6 +287,22 @@ class Interference(Protocol):
     def slowdown(self, job: Job, others: Sequence[Job]) -> float:
         """How many times longer an iteration of `job` takes beside `others` on the same GPUs than alone; at least 1."""
         ...
+
+
+class Interleaving(Struct, frozen=True):
+    """What sharing costs members of a group that take turns on their stages, the measured contention included.
+
+    Jobs of unknown stages, or more than a group may have, slice time: each is as many times slower as there are jobs.
+    """
+
+    def slowdown(self, job: Job, others: Sequence[Job]) -> float:
+        """The group's iteration time over the job's own."""
+        if not others:
+            return 1.0
+        profiles = [member.profile for member in (job, *others) if member.profile is not None]
+        if job.profile is None or len(profiles) <= len(others) or len(profiles) > MAX_MEMBERS:
+            return 1.0 + len(others)
+        return max(1.0, iteration_s(profiles) / job.profile.iteration_s)
 
 
 class Guarantee(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Primal-dual allocation: GPUs have a price that rises with what is promised of them (OASiS, ExplSched).
+"""ExplSched as published, and primal-dual allocation: GPUs have a price that rises with what is promised (OASiS).
 
 Jobs come one after the other. Each is offered the plan that pays best at the prices of that moment, and is admitted if
 its payoff is positive; its plan then raises the prices for all who come later:
@@ -12,24 +12,29 @@ L makes an empty slot so cheap that everybody can pay it, U a full one so dear t
 INFOCOM 2018) has a utility that falls with the completion time; ExplSched (Li et al., CLUSTER 2023) the reduction of
 the loss. Its text is not public in full: after its abstract this is the form of OASiS with that profit.
 
-Baselines, as those of `simulation.baselines`.
+Baselines, as those of `simulation.baselines`; and the objective `total` of the policy `explsched`: ExplSched's order by
+utility, its admission (`PayoffAdmission`) and its early stop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.catalog import PolicyOptions
-from sched_policy.improvement import remaining_improvement
-from sched_policy.plan import Ranking
-from sched_policy.policies import depth, resizing
+from sched_policy.improvement import RemainingImprovement, remaining_improvement
+from sched_policy.model import Job, JobState
+from sched_policy.plan import Ranking, Stop
+from sched_policy.policies import NO_REPORT, best, depth, resizing
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
+from sched_policy.utility import ByUtility
 
 _LENGTHS = Need(JobData.RUN_TIMES, "jobs of unknown length are offered plans of one slot")
 SURVIVAL = 0.7
@@ -158,3 +163,190 @@ def oasis(options: PolicyOptions) -> Policy:
 
 def _priced(name: str, summary: str, order: PrimalDual, options: PolicyOptions, needs: tuple[Need, ...]) -> Policy:
     return Policy(name, summary, order, backfill=depth(options, 0), resize=resizing(options), needs=needs)
+
+
+ETA = 2.0
+"""Scaling of the lowest price: L is the least utility on the market divided by 2 * ETA."""
+
+
+class Market(Struct, frozen=True):
+    """Prices between `low` and `high` (utility per GPU-second) for `capacity` GPUs.
+
+    `low` and `high` are the bounds L and U of the price function.
+    """
+
+    low: float
+    high: float
+    capacity: int
+
+    @classmethod
+    def of(cls, utilities: Iterable[float], capacity: int) -> Market:
+        """The market of jobs with these utilities per GPU-second; jobs without any gain set no price."""
+        positive = [value for value in utilities if value > 0]
+        if not positive:
+            return cls(low=0.0, high=0.0, capacity=capacity)
+        return cls(low=min(positive) / (2 * ETA), high=max(positive), capacity=capacity)
+
+    def price(self, promised_gpus: int) -> float:
+        """Price of one GPU-second while `promised_gpus` are promised; U from the capacity on."""
+        if self.high <= 0 or self.capacity <= 0:
+            return 0.0
+        share = min(1.0, max(0.0, promised_gpus / self.capacity))
+        return float(self.low * (self.high / self.low) ** share)
+
+    def payoff(self, utility: float, gpus: int, promised_gpus: int) -> float:
+        """Profit minus price per second for a job of `gpus` GPUs with `utility` per GPU-second.
+
+        The price is that of the market before the job joins it; a payoff of zero or less means: no promise.
+        """
+        return gpus * (utility - self.price(promised_gpus))
+
+
+class PayoffAdmission(Struct, frozen=True):
+    """Promise a start only to jobs whose payoff at the current price is positive.
+
+    A reconstruction of ExplSched's admission in the form of OASiS. GPUs that stand idle are never refused to anybody.
+    Needs an order whose scores are utilities per GPU-second.
+    """
+
+    def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
+        """The test for this snapshot's markets: (job, GPUs promised to others then) -> may be promised.
+
+        Each scope has its own: what one user reports sets no price for another.
+        """
+        value = ranking.value_of
+        capacity = snapshot.nodes.capacity
+        markets = {
+            snapshot.jobs[int(rows[0])].scope: Market.of(ranking.values[rows].tolist(), capacity)
+            for rows in snapshot.rows_by_scope
+        }
+
+        def admits(job: Job, promised: int) -> bool:
+            return markets[job.scope].payoff(value[job.job_id], job.request.total, promised) > 0
+
+        return admits
+
+
+MIN_REPORTS = 8
+"""A job with fewer reports is never stopped."""
+
+
+class EarlyStop(Struct, frozen=True):
+    """Stop a job that opted in when it has nothing left to learn.
+
+    What it may still improve, even in the optimistic case (mean + 2 standard deviations), is less than a share of its
+    sweep's known improvement: `threshold` for a job that would still end behind the best value of its sweep, and
+    `leader_threshold` for one that may lead it.
+
+    Attributes:
+        threshold: 0 never stops a job that is behind.
+        leader_threshold: 0 never stops a job that leads, however flat its curve has become.
+        least_share: a job is left alone until it has done this share of its steps. Many trainings stay on a plateau
+            before they begin to learn, which no falling curve family can foresee.
+
+    """
+
+    threshold: float = 0.05
+    leader_threshold: float = 0.0
+    least_share: float = 0.1
+
+    def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
+        """Jobs of the snapshot that should end now."""
+        open_to_it = {job.job_id for job in snapshot.running if _may_stop(job, self.least_share)}
+        known = remaining_improvement(snapshot.jobs)
+        hope = known.remaining + 2 * known.remaining_std
+        behind = known.best - hope * known.scale > known.best_of_sweep()
+        exhausted = known.measured & (hope < np.where(behind, self.threshold, self.leader_threshold))
+        stops = []
+        for i in exhausted.nonzero()[0].tolist():
+            job = snapshot.jobs[known.rows[i]]
+            if job.job_id in open_to_it:
+                learns = f"expected to improve by {100 * known.remaining[i]:.2g} % of its sweep"
+                stops.append(Stop(job.job_id, f"{learns} and to end behind its best" if behind[i] else learns))
+        return tuple(stops)
+
+
+def _may_stop(job: Job, least_share: float) -> bool:
+    exploration = job.exploration
+    return (
+        exploration is not None
+        and exploration.may_stop
+        and exploration.sweep is not None
+        and job.state is JobState.RUNNING
+        and len(job.points) >= MIN_REPORTS
+        and job.points[-1].step >= least_share * (job.total_steps or 0)
+    )
+
+
+def prior(known: RemainingImprovement, snapshot: Snapshot, quantum_s: float) -> Floats:
+    """What an untried training is expected to do: share of the sweep's improvement per GPU-second, shape (E,).
+
+    Optimism in the face of uncertainty: an untried configuration may turn out as good as the best one, and a short look
+    costs little. It counts as learning as fast, per GPU-second, as the best of its sweep did in the beginning; where
+    nobody has shown anything, as learning the whole of its sweep's improvement in one quantum, whatever its GPUs.
+
+    Nobody may live on that. A prior costs nothing to claim, a sweep's name even less, so
+
+    * a training outside a sweep has none: nothing is looked at for the sake of others;
+    * it ends when a training has run for a quantum without enough reports for a curve, or was requeued without them;
+    * where nobody of the sweep has shown anything, one training of each user has it at a time, whatever the number of
+      the user's sweeps: one that runs, else the first that may start. A job array, which would start many at once, has
+      none;
+    * a user whose trainings in sweeps have had a quantum in all without a curve, present and recent ones, has none.
+
+    Not a number where there is no prior: the job is ranked as one that does not report. What is said of jobs that are
+    measured themselves has no meaning.
+    """
+    on = known.measured
+    gpus = np.maximum(known.gpus, 1)
+    ahead_gpu_s = quantum_s * gpus[on]
+    first, _ = known.curves.improvement(np.zeros(int(on.sum())), ahead_gpu_s)
+    best = np.full(int(known.sweep.max(initial=-1)) + 1, np.nan)
+    np.fmax.at(best, known.sweep[on], first / known.scale[on] / ahead_gpu_s)
+    shown = best[known.sweep]
+    jobs = [snapshot.jobs[row] for row in known.rows.tolist()]
+    believed = _believed(known, jobs, snapshot.now_s, quantum_s)
+    looks = _first_looks(jobs, believed & np.isnan(shown))
+    value = np.where(np.isnan(shown), np.where(looks, 1.0 / (quantum_s * gpus), np.nan), shown)
+    return np.where(believed | on, value, np.nan)
+
+
+def _believed(known: RemainingImprovement, jobs: list[Job], now_s: float, quantum_s: float) -> Bools:
+    """Unmeasured trainings that have not had their quantum, of users who have not had theirs; shape (E,)."""
+    silent_s: defaultdict[str, float] = defaultdict(float)
+    untried = ~known.measured & np.array([job.is_of_sweep for job in jobs], dtype=np.bool_)
+    for i in untried.nonzero()[0].tolist():
+        job = jobs[i]
+        # How long a job ran before it was requeued is known from its reports only.
+        if job.restarts > 0 or job.executed_s(now_s) >= quantum_s:
+            untried[i] = False
+            silent_s[job.user] += max(quantum_s, job.executed_s(now_s))
+    spent = [job.user_silent_s + silent_s[job.user] >= quantum_s for job in jobs]
+    return untried & ~np.array(spent, dtype=np.bool_)
+
+
+def _first_looks(jobs: list[Job], untried: Bools) -> Bools:
+    """Of each user's trainings in untried sweeps the one that is looked at first; shape (E,)."""
+    runs: dict[str, int] = {}
+    waits: dict[str, int] = {}
+    for i in untried.nonzero()[0].tolist():
+        job = jobs[i]
+        if job.holds_gpus:
+            runs.setdefault(job.user, i)
+        elif job.eligible and job.array_tasks == 1:
+            waits.setdefault(job.user, i)
+    looks = np.zeros(len(jobs), dtype=np.bool_)
+    looks[list({**waits, **runs}.values())] = True
+    return looks
+
+
+def total(options: PolicyOptions) -> Policy:
+    """The sum of all improvements: expected improvement per GPU-second first."""
+    return replace(
+        best(options),
+        summary="expected improvement per GPU-second first; preempts and stops jobs that opted in",
+        order=ByUtility(options.quantum_s, NO_REPORT[options.no_report_order], prior),
+        admission=PayoffAdmission(),
+        stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
+        sweeps=None,
+    )

@@ -134,8 +134,11 @@ class UtilitySection(Section, frozen=True):
         Meta(description="aim of policy explsched: each sweep's best model, or the sum of all improvements"),
     ] = "best"
     sweep_strategy: Annotated[
-        Literal["adaptive", "asha", "hyperband", "median-stop"],
-        Meta(description="who of a sweep runs, pauses and stops, under the objective best"),
+        str,
+        Meta(
+            description="who of a sweep runs, pauses and stops under the objective best: adaptive; as published asha, "
+            "hyperband, median-stop; or another package's"
+        ),
     ] = "adaptive"
     no_report_order: Annotated[Literal["srsf", "fifo"], Meta(description="order of jobs that report no progress")] = (
         "srsf"
@@ -335,6 +338,9 @@ def parse(text: str, path: Path) -> Config:
     if not catalog.knows(config.policy):
         known = strict_yaml.accepted(config.policy, catalog.names())
         faults.append(f"policy: unknown policy {config.policy!r}{known}")
+    if not catalog.knows_strategy(strategy := config.utility.sweep_strategy):
+        known = strict_yaml.accepted(strategy, catalog.strategies())
+        faults.append(f"utility.sweep_strategy: unknown strategy {strategy!r}{known}")
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")
     paths = {"progress.spool": config.progress.spool, "order.site_factor_file": config.order.site_factor_file}

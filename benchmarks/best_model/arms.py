@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from benchmarks.best_model.drawn import DrawnSweep
 from benchmarks.best_model.small_cluster import Moves
-from sched_policy.sweep.strategies import Asha
 from sched_policy.sweep.trials import Strategy, Sweep, SweepAction, SweepDecision, TrialState, Verdict
+from simulation.strategies import Asha
 
 _HOLDS = (TrialState.RUNNING, TrialState.LEAVING)
 

@@ -12,9 +12,8 @@ from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
-from msgspec import Struct
 
-from sched_policy.model import Job, StageProfile
+from sched_policy.model import StageProfile
 from sched_policy.snapshot import Floats
 
 SLOTS = 4  # resources a group is spread over; three of them are profiled
@@ -30,22 +29,6 @@ class Ordering(StrEnum):
 
     BEST = "best"
     WORST = "worst"  # the ablation of the paper
-
-
-class Interleaving(Struct, frozen=True):
-    """What sharing costs members of a group that take turns on their stages, the measured contention included.
-
-    Jobs of unknown stages, or more than a group may have, slice time: each is as many times slower as there are jobs.
-    """
-
-    def slowdown(self, job: Job, others: Sequence[Job]) -> float:
-        """The group's iteration time over the job's own."""
-        if not others:
-            return 1.0
-        profiles = [member.profile for member in (job, *others) if member.profile is not None]
-        if job.profile is None or len(profiles) <= len(others) or len(profiles) > MAX_MEMBERS:
-            return 1.0 + len(others)
-        return max(1.0, iteration_s(profiles) / job.profile.iteration_s)
 
 
 def iteration_s(members: Sequence[StageProfile], ordering: Ordering = Ordering.BEST) -> float:

@@ -1,4 +1,4 @@
-"""Dilu's placements, those that they are compared with, and all by name.
+"""Dilu's placements, those that they are compared with, and all by name; and the policy `dilu` for jobs.
 
 Resourcing-complementary placement lets instances share a GPU that together use it well (Dilu, ASPLOS 2025).
 `DiluOriginal` is what its authors publish; `Complementary` is ours, which needs fewer GPUs.
@@ -14,8 +14,17 @@ import numpy as np
 from msgspec import Struct
 
 from explsched.errors import PolicyError
-from sched_policy.snapshot import Ints
+from sched_policy.catalog import PolicyOptions
+from sched_policy.group.gpus import GpuMap
+from sched_policy.model import Job
+from sched_policy.order import Fifo
+from sched_policy.place import Place
+from sched_policy.plan import Group, Plan, Ranking, Start
+from sched_policy.policy import Policy
+from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 from simulation.colocation.instance import (
+    GAMMA,
+    OMEGA,
     GpuLoads,
     Instance,
     InstanceShare,
@@ -24,6 +33,7 @@ from simulation.colocation.instance import (
     SharePlace,
     as_declared,
     filled,
+    left_over,
     part_of_split,
 )
 
@@ -239,3 +249,80 @@ def share_placement(name: str) -> SharePlace:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise PolicyError(f"unknown placement {name!r}{hint} (known: {', '.join(SHARE_PLACEMENTS)})")
     return SHARE_PLACEMENTS[name]
+
+
+_ROUNDING = 1e-9
+
+
+class ComplementaryJobs(Struct, frozen=True):
+    """The policy `dilu`: jobs that ask for a part of one GPU go where they fit best, in the order of the ranking.
+
+    A job may start on a GPU on which requests sum up to at most omega, limits to at most gamma, and memory to the
+    GPU's. Of those the one wins of which least is left; GPUs in use before unused ones. Others stay alone.
+    Non-preemptive. What a job does not say of its share of time is taken to be its share of memory.
+    """
+
+    def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
+        """Starts of all that fit, and who will be beside whom."""
+        gpus, taken = GpuMap(snapshot), _Taken(snapshot)
+        starts: list[Start] = []
+        groups: list[Group] = []
+        for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
+            job = snapshot.jobs[row]
+            found = None
+            for cost in taken.costs(job, gpus):
+                found = found or gpus.find(job.request, job.partition, place, cost)
+            if found is None:
+                continue
+            beside = tuple(snapshot.jobs[other].job_id for other in sorted(taken.rows_on(found[0])))
+            gpus.hold(row, found)
+            taken.add(row, found)
+            if beside:
+                groups.append(Group((*beside, job.job_id), "their requests, limits and memory fit on one GPU"))
+            starts.append(Start(job.job_id, gpus.named(found), f"shares with {len(beside)} job(s), by complementarity"))
+        return Plan(starts=tuple(starts), groups=tuple(groups))
+
+
+class _Taken:
+    """What is requested, allowed and filled of every GPU, shape (N, G), and by whom."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        shape = (len(snapshot.nodes), int(snapshot.nodes.gpus.max(initial=0)))
+        self._snapshot = snapshot
+        self._request, self._limit, self._memory = (np.zeros(shape) for _ in range(3))
+        self._rows: dict[tuple[int, int], list[int]] = {}
+        holding = GpuMap(snapshot)
+        for row in snapshot.columns.holds.nonzero()[0].tolist():
+            self.add(row, holding.gpus(row))
+
+    def add(self, row: int, gpus: tuple[tuple[int, int], ...]) -> None:
+        part = self._snapshot.jobs[row].part
+        for gpu in gpus:
+            self._request[gpu] += part.request if part else OMEGA
+            self._limit[gpu] += part.limit if part else GAMMA
+            self._memory[gpu] += part.memory if part else 1.0
+            self._rows.setdefault(gpu, []).append(row)
+
+    def rows_on(self, gpu: tuple[int, int]) -> list[int]:
+        return self._rows.get(gpu, [])
+
+    def costs(self, job: Job, gpus: GpuMap) -> tuple[Floats, ...]:
+        """Scores of the GPUs in use that can take the job, then of the unused ones; infinity where it cannot go."""
+        unused: Bools = gpus.jobs == 0
+        alone: Floats = np.where(unused, 0.0, np.inf)
+        part = job.part
+        if part is None or not job.may_share or job.request.total != 1:
+            return (alone,)
+        fits = self._request + part.request <= OMEGA + _ROUNDING
+        fits &= self._limit + part.limit <= GAMMA + _ROUNDING
+        fits &= self._memory + part.memory <= 1.0 + _ROUNDING
+        score = left_over(self._request + part.request, self._memory + part.memory)
+        used = fits & ~unused
+        best: Floats = np.where(used & (score <= score[used].min()), score, np.inf) if used.any() else alone
+        return (best, alone)
+
+
+def dilu(_options: PolicyOptions) -> Policy:
+    """Dilu's placement of jobs that ask for parts of GPUs."""
+    summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
+    return Policy("dilu", summary, Fifo(), sharing=ComplementaryJobs())

@@ -9,16 +9,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError
-from sched_policy.group.gpus import GAMMA, OMEGA, left_over
 from sched_policy.model import Node, NodeGpus
 from sched_policy.snapshot import Bools, Floats, Ints, Nodes
+
+OMEGA, GAMMA = 1.0, 1.5
+"""The sums of requests and of limits that no GPU exceeds."""
+
+ALPHA, BETA = 0.6, 0.4
+"""What a GPU's free share, and its free memory, count."""
+
+_Value = TypeVar("_Value", float, Floats)
+
+
+def left_over(requests: _Value, memory: _Value) -> _Value:
+    """The score of GPUs, given the shares of them that would be requested and filled: the smallest wins."""
+    return ALPHA * (1.0 - requests) + BETA * (1.0 - memory)
 
 
 class InstanceKind(StrEnum):
@@ -254,7 +266,7 @@ class BestFit(Struct, frozen=True):
         score = alpha (1 - (sum of requests + request)) + beta (1 - (memory taken + memory) / M)    smallest wins
 
     Of equal scores the GPU with the lowest index wins. A GPU of unknown memory (M = 0) takes nothing. `bounds` are
-    omega and gamma; the score is that of the daemon's policy (`sched_policy.group.gpus`).
+    omega and gamma; the score is that of the policy `dilu`.
     """
 
     bounds: ShareBounds = ShareBounds()

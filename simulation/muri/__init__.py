@@ -106,11 +106,11 @@ def _muri_l(cluster: ClusterShape, options: MuriOptions) -> Discipline:
 
 
 def _muri(cluster: ClusterShape, options: MuriOptions, sorting: Sorting) -> Discipline:
-    from sched_policy.group.rounds import Grouper
     from simulation.muri import interleaved
     from simulation.muri.interleaved import InOrder
+    from simulation.muri.matching import ManyJobs
 
-    grouper = {Grouping.MATCHING: Grouper, Grouping.IN_ORDER: InOrder}[options.grouping]
+    grouper = {Grouping.MATCHING: ManyJobs, Grouping.IN_ORDER: InOrder}[options.grouping]
     packing = interleaved.autopack if options.autopack else interleaved.keep_all
     return interleaved.Muri(cluster, sorting, packing, grouper(options.max_members, options.ordering))
 

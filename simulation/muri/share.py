@@ -8,8 +8,9 @@ from operator import attrgetter
 
 import numpy as np
 
+from explsched.run_times import NEIGHBOURS, effective_left_s, weights_of_neighbours
 from sched_policy.group.worth import Crowd, Packer, worth_of
-from sched_policy.order import NEIGHBOURS, WEIGHTS, effective_left_s
+from sched_policy.order import DECAY
 from sched_policy.snapshot import Bools, Floats
 from simulation.muri.interleaved import Interleaved
 from simulation.muri.loop import Merging, MuriJob
@@ -17,24 +18,6 @@ from simulation.muri.preemptive import Refilling, Yarn, remaining_gpu_s
 from simulation.traces.trace import ClusterShape
 
 _KEY = attrgetter("key")
-
-
-class KnownLengths:
-    """What Muri-S knows: the service that each job needs until it ends."""
-
-    own = 1.0
-
-    def arrive(self, job: MuriJob) -> None:
-        """A job is submitted."""
-        job.key = remaining_gpu_s(job)
-
-    def leave(self, job: MuriJob) -> None:
-        """A job has ended."""
-
-    def update(self, running: list[MuriJob]) -> None:
-        """Set the keys of jobs, the service they effectively need, after these have run."""
-        for job in running:
-            job.key = remaining_gpu_s(job)
 
 
 class Lengths:
@@ -46,6 +29,7 @@ class Lengths:
         self._length_s: Floats = np.zeros(2 * NEIGHBOURS)
         self._there: Floats = np.zeros(2 * NEIGHBOURS)
         self._ended: Bools = np.zeros(2 * NEIGHBOURS, dtype=np.bool_)
+        self._weight = weights_of_neighbours(DECAY)
 
     def add(self) -> int:
         """The next job submitted; its number, counted from 0."""
@@ -71,8 +55,26 @@ class Lengths:
         """What is effectively left of these jobs, which have not ended; same shape."""
         at = np.asarray(numbers, dtype=np.int64)[:, None] + np.arange(2 * NEIGHBOURS + 1)
         return effective_left_s(
-            self._length_s[at[:, NEIGHBOURS]], self._length_s[at], self._there[at] * WEIGHTS, self._ended[at]
+            self._length_s[at[:, NEIGHBOURS]], self._length_s[at], self._there[at] * self._weight, self._ended[at]
         )
+
+
+class KnownLengths:
+    """What Muri-S knows: the service that each job needs until it ends."""
+
+    own = 1.0
+
+    def arrive(self, job: MuriJob) -> None:
+        """A job is submitted."""
+        job.key = remaining_gpu_s(job)
+
+    def leave(self, job: MuriJob) -> None:
+        """A job has ended."""
+
+    def update(self, running: list[MuriJob]) -> None:
+        """Set the keys of jobs, the service they effectively need, after these have run."""
+        for job in running:
+            job.key = remaining_gpu_s(job)
 
 
 class LearntLengths:

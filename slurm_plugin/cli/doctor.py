@@ -280,11 +280,13 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     yield _daemon(config.progress.spool)
     yield from plain_sbatch(os.environ)
     yield from sharing(os.environ)
-    for entry in catalog.registered_by_others():
-        package = catalog.package(entry)
-        fault, advice = catalog.fault(entry), f"mend or remove the package: pip uninstall {package}"
-        what = f"policy {entry.name!r} of package {package!r}"
-        yield Finding("plugin", "note", f"{what}: {fault}", advice) if fault else Finding("plugin", "ok", what)
+    for one in catalog.of_other_packages():
+        what, advice = f"{one.what} {one.name!r} of package {one.package!r}", f"pip uninstall {one.package}"
+        yield (
+            Finding("plugin", "note", f"{what}: {one.fault}", f"mend or remove the package: {advice}")
+            if one.fault
+            else Finding("plugin", "ok", what)
+        )
 
 
 def _tools() -> Iterator[Finding]:

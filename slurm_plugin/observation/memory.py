@@ -26,7 +26,6 @@ from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Job, JobState
 from sched_policy.snapshot import EndedRun
-from sched_policy.utility import claims_a_prior
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.standing import is_untested, leased_job
@@ -171,7 +170,7 @@ class RunsWithoutReports:
         self._running_s = {  # a job that waits again keeps what it had: its owner may have requeued it
             job.job_id: (job.user, max(job.executed_s(now_s), before.get(job.job_id, ("", 0.0))[1]))
             for job in present.values()
-            if claims_a_prior(job) and len(job.points) < MIN_POINTS
+            if job.is_of_sweep and len(job.points) < MIN_POINTS
         }
 
 
@@ -196,7 +195,7 @@ class SweepTrainings:
 
     def note(self, jobs: Iterable[Job], ended: Iterable[Job], uids: Mapping[int, int], now_s: float) -> None:
         """Take in what a pass sees: jobs that wait or run, and ended ones with all that they have reported."""
-        present = {job.job_id: SeenTraining(job, uids[job.job_id]) for job in jobs if claims_a_prior(job)}
+        present = {job.job_id: SeenTraining(job, uids[job.job_id]) for job in jobs if job.is_of_sweep}
         sweeps = {_sweep(training.job) for training in present.values()}
         gone = {job.job_id: SeenTraining(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
         self._seen = {**gone, **{job_id: _stopped(training, now_s) for job_id, training in present.items()}}

@@ -14,13 +14,19 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from operator import itemgetter
 
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.queue_order import places
+from sched_policy.backfill import Backfill
+from sched_policy.model import JobState
+from sched_policy.place import Consolidate
+from sched_policy.plan import Plan
+from sched_policy.profile import AvailabilityProfile
+from sched_policy.queue_order import places, queue_order
+from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
@@ -34,6 +40,10 @@ _SPARE = 4
 
 _HIGHEST = 2_147_483_645
 """Slurm's bound on a site factor, either way."""
+
+
+PROMISED = 20
+"""Blocked jobs whose planned starts others must not delay."""
 
 
 class _Item(Struct, frozen=True, gc=False):
@@ -99,11 +109,11 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     places_of = sorted(
         ((-_native(seen, job), *_age(seen, job), job) for job in (*wanted, *others)), key=itemgetter(0, 1, 2)
     )
-    on_places = iter(wanted)
+    next_wanted = iter(wanted)
     items = []
     for negated, _, _, holder in places_of:
         is_steered = holder.job_id in steered_ids
-        job = next(on_places) if is_steered else holder
+        job = next(next_wanted) if is_steered else holder
         has = job.priority_with(job.site_factor or 0)
         kind = group[job.job_id] if is_steered else job.job_id
         items.append(_Item(job, -negated, has, (job.submit_s, job.job_id), kind, is_steered))
@@ -235,3 +245,25 @@ def _between(wanted: Sequence[int], high: float, low: float) -> list[int]:
         bottom = low
     step = (top - bottom) / (len(wanted) + 1)
     return [int(top - step * (i + 1)) if step >= 2 else int(top) - 1 - i for i in range(len(wanted))]
+
+
+def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
+    """Ids of the waiting jobs in the order in which Slurm will consider them: `queue_order`, on the places of peers."""
+    row = {job.job_id: at for at, job in enumerate(snapshot.jobs)}
+    wanted = [row[job_id] for job_id in queue_order(plan, snapshot) if job_id in row]
+    waiting = [at for at in wanted if snapshot.jobs[at].state is JobState.PENDING]
+    return tuple(snapshot.jobs[at].job_id for at in places(np.array(waiting, dtype=np.int64), snapshot).tolist())
+
+
+def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:
+    """Which waiting jobs Slurm would start if the running jobs `going` were gone; `order` are the first that wait.
+
+    It promises a start to jobs that are blocked, so what comes free may have to be kept for a larger job ahead. Here
+    the first `PROMISED` are: each costs milliseconds on a large cluster, and few further back want the same GPUs.
+    """
+    jobs = {job.job_id: job for job in snapshot.jobs}
+    left = [job for job in snapshot.running if job.job_id not in going]
+    profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
+    queue = [jobs[job_id] for job_id in order if jobs[job_id].eligible]
+    booked = Backfill(PROMISED).schedule(profile, snapshot.now_s, queue, Consolidate())
+    return frozenset(start.job_id for start in booked.starts)

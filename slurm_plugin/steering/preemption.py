@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
-from sched_policy.queue_order import on_places, started_once_gone
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.config import HOUR_S, PreemptionBudget
@@ -27,6 +26,7 @@ from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
 from slurm_plugin.observation.standing import is_untested, may_start
+from slurm_plugin.steering.places import on_places, started_once_gone
 
 _LOOKED_AT = 500
 """Waiting jobs of which it is worked out whether backfill would start them: as many as Slurm's looks at by default."""

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sched_policy import catalog
-from sched_policy.group.gpus import Complementary
 from sched_policy.policy import JobData, Policy, needs_of
+from simulation.colocation.dilu import ComplementaryJobs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "policy"
 
@@ -35,13 +35,13 @@ def sexplsched(*words: str, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
 
-def broken(path: Path, name: str, code: str) -> Path:
+def broken(path: Path, name: str, code: str, group: str = "policies") -> Path:
     """A package whose entry point leads to `code`."""
     (path / f"{name}.py").write_text(code)
     info = path / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[explsched.policies]\n{name} = {name}:make\n")
+    (info / "entry_points.txt").write_text(f"[explsched.{group}]\n{name} = {name}:make\n")
     return path
 
 
@@ -100,6 +100,20 @@ def test_a_package_that_does_not_work_is_named_and_harms_nobody_else(tmp_path: P
     assert sexplsched("policies", path=path).returncode == 0
 
 
+def test_a_sweep_strategy_of_another_package_decides_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    works = "class make:\n  name = 'mine'\n  def decide(self, sweep, gpus): return sweep"
+    path = broken(broken(tmp_path, "mine", works, "sweep_strategies"), "worse", "make = 3", "sweep_strategies")
+    code = """
+from sched_policy import catalog
+print(catalog.strategies()[-2:], catalog.build_strategy("mine").decide(7, 1))
+catalog.build("explsched", catalog.PolicyOptions(sweep_strategy="worse"))
+"""
+    environment = {**os.environ, "PYTHONPATH": f"{path}:{EXAMPLE.parents[1]}"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ran.stdout == "('median-stop', 'mine') 7\n"
+    assert "sweep strategy 'worse' of package 'worse' does not load: worse:make: is not callable" in ran.stderr
+
+
 def test_a_plugin_cannot_take_the_name_of_a_policy_of_ours(tmp_path: Path) -> None:
     path = broken(tmp_path, "fifo", "raise RuntimeError")
     assert json.loads(plans(path, "fifo").stdout)[0] == [1, 2, 3]
@@ -125,5 +139,5 @@ def test_the_list_of_policies_names_their_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(catalog.names()))
 def test_policies_that_choose_nodes_are_known_by_name(name: str) -> None:
     policy = catalog.build(name)
-    chooses = isinstance(policy, Policy) and (policy.place.binds or isinstance(policy.sharing, Complementary))
+    chooses = isinstance(policy, Policy) and (policy.place.binds or isinstance(policy.sharing, ComplementaryJobs))
     assert chooses == (name in catalog.CHOOSE_NODES)

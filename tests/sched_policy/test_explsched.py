@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from explsched.errors import PolicyError
 from sched_policy import catalog
-from sched_policy.backfill import Market
 from sched_policy.model import Direction, Exploration, GpuRequest, Job, JobState, ProgressPoint
 from sched_policy.plan import Plan
 from sched_policy.utility import estimate
+from simulation.primal_dual import Market
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes, row, running, snapshot
 
 POLICY = row("explsched", catalog.PolicyOptions(objective="total", quantum_s=100, stop_threshold=0.02))

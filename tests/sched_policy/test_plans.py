@@ -12,10 +12,11 @@ from sched_policy import catalog
 from sched_policy.backfill import ALL, Backfill
 from sched_policy.model import GpuRequest, Job, JobState, Node
 from sched_policy.order import Fifo
-from sched_policy.place import Consolidate, Simple
+from sched_policy.place import Consolidate
 from sched_policy.plan import Plan, Reservation, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Snapshot
+from simulation.baselines import Simple
 from tests.sched_policy.builders import NOW_S, job, running
 from tests.sched_policy.hash_seeds import outputs
 from tests.sched_policy.plain_backfill import PlainBackfill, most_held, whole

@@ -19,6 +19,7 @@ PATH = Path("/etc/explsched/explsched.yaml")
         ("slurm: {client: rest}", "slurm.client: must be one of auto, pyslurm, cli, found 'rest'"),
         ("slurm: {partitions: main}", "slurm.partitions: must be a list of words, found 'main'"),
         ("policy: exlpsched", "did you mean 'explsched'"),
+        ("utility: {sweep_strategy: ash}", "did you mean 'asha'.*known: adaptive, asha, hyperband, median-stop"),
         ("interval_s: -1", "interval_s: must be a number of seconds above 0 to 86,400, found -1"),
         ("interval_s: 15s", "interval_s: must be a number of seconds .*, found '15s'"),
         ("interval_s: 1.0e+9", "interval_s: .*86,400, found 1000000000.0"),

@@ -1,9 +1,7 @@
 import pytest
 
-from sched_policy.group import rounds
-from sched_policy.group.rounds import Bucket, Grouper, match
+from sched_policy.group.rounds import Bucket, Grouper
 from simulation.traces.generate import profile
-from tests.sched_policy.group.profiles import different, efficiencies_of_pairs
 
 
 def _grouper(*models: str, max_members: int = 4) -> tuple[Grouper, tuple[int, ...]]:
@@ -53,32 +51,3 @@ def test_earlier_buckets_are_merged_first_and_sizes_never_mix() -> None:
     grouper, kinds = _grouper("a2c", "gpt2")
     groups = grouper.groups([Bucket(4, kinds), Bucket(1, kinds)], capacity_gpus=6)
     assert groups == [[(0, 1)], [(0,), (1,)]]
-
-
-def test_many_different_jobs_are_grouped_by_the_same_efficiencies() -> None:
-    jobs = different(120, 3)
-    grouper = Grouper()
-    kinds = tuple(grouper.kind(job) for job in jobs)
-    groups = grouper.groups([Bucket(1, kinds)], capacity_gpus=40)[0]
-    assert len(groups) == 40
-    assert sorted(place for group in groups for place in group) == list(range(120))
-    assert max(len(group) for group in groups) <= 4
-
-
-def test_pairs_of_many_different_jobs_reach_99_percent_of_the_exact_maximum() -> None:
-    jobs = different(160, 4)
-    weights = efficiencies_of_pairs(jobs)
-    grouper = Grouper(max_members=2)
-    groups = grouper.groups([Bucket(1, tuple(grouper.kind(job) for job in jobs))], capacity_gpus=1)[0]
-    reached = sum(weights[group[0], group[1]] for group in groups if len(group) == 2)
-    assert reached >= 0.99 * sum(weights[pair] for pair in match(weights))
-
-
-def test_very_many_different_jobs_are_matched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "MOST_AT_ONCE", 70)
-    jobs = different(150, 5)
-    grouper = Grouper(max_members=2)
-    groups = grouper.groups([Bucket(1, tuple(grouper.kind(job) for job in jobs))], capacity_gpus=1)[0]
-    assert sorted(place for group in groups for place in group) == list(range(150))
-    assert len(groups) == 75
-    assert all(group[0] // 70 == group[1] // 70 for group in groups)

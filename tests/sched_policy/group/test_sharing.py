@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sched_policy import catalog
-from sched_policy.group.interleave import Interleaving
 from sched_policy.model import Exploration, GpuPart, Job, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
 from sched_policy.policy import checked_plan
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
-from simulation.pairs import Guarantee, best_benefit
+from simulation.pairs import Guarantee, Interleaving, best_benefit
 from simulation.results.outcome import Ending
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot

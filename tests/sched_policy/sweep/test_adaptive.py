@@ -7,8 +7,8 @@ import pytest
 
 from sched_policy.sweep.adaptive import AdaptiveHalving, promise, standing
 from sched_policy.sweep.forecast import Histories, forecast
-from sched_policy.sweep.strategies import MedianStop
 from sched_policy.sweep.trials import Sweep, SweepAction, TrialState
+from simulation.strategies import MedianStop
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from sched_policy import catalog
 from sched_policy.model import Exploration, GpuRequest, Job, JobState
 from sched_policy.utility import estimate
+from simulation.primal_dual import prior
 from tests.sched_policy.builders import EXPLORING, curve, job, nodes, row, running, snapshot
 
 QUANTUM_S = 100.0
@@ -38,7 +39,7 @@ def silent(job_id: int, ran_s: float, sweep: str = "new", **fields: Any) -> Job:
 
 def believed(*jobs: Job) -> dict[int, float]:
     """Utilities of the jobs that have a prior."""
-    found = estimate(snapshot(*jobs), QUANTUM_S)
+    found = estimate(snapshot(*jobs), QUANTUM_S, prior)
     return {job_id: one.value for job_id, one in found.items() if not one.measured}
 
 
@@ -86,7 +87,7 @@ def test_a_sibling_vouches_for_all_that_are_untried() -> None:
     assert found.keys() == {3, 4}
     # As fast per GPU-second as the best was over its first quantum, whatever the GPUs.
     assert found[3] == found[4]
-    assert found[3] > estimate(snapshot(sibling), QUANTUM_S)[1].value
+    assert found[3] > estimate(snapshot(sibling), QUANTUM_S, prior)[1].value
 
 
 def test_a_training_outside_a_sweep_has_none_and_costs_none() -> None:

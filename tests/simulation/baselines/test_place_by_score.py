@@ -5,8 +5,9 @@ import pytest
 
 from sched_policy import catalog
 from sched_policy.model import GpuRequest, Node
-from sched_policy.place import Balanced, Place, Room, Simple
+from sched_policy.place import Place, Room
 from sched_policy.snapshot import Nodes
+from simulation.baselines import Balanced, Simple
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 

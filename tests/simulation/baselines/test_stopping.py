@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sched_policy.improvement import MIN_REPORTS, EarlyStop
 from sched_policy.model import Exploration, JobState, ProgressPoint
+from simulation.primal_dual import MIN_REPORTS, EarlyStop
 from tests.sched_policy.builders import EXPLORING, curve, running, snapshot
 
 RULE = EarlyStop(0.02)

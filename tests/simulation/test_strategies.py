@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_policy.sweep.strategies import Asha, Hyperband, Rungs
 from sched_policy.sweep.trials import SweepAction, Trial, TrialState
+from simulation.strategies import Asha, Hyperband, Rungs
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
 
 

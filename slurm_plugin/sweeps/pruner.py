@@ -16,7 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
-from sched_policy.sweep import strategies
+from sched_policy import catalog
 from sched_policy.sweep.trials import Sweep, SweepAction, Trial, TrialState
 
 _SEEN = (OptunaState.RUNNING, OptunaState.COMPLETE, OptunaState.PRUNED)
@@ -27,7 +27,7 @@ class SweepPruner(optuna.pruners.BasePruner):
 
     Args:
         total_steps: the steps of a whole trial; without it the most that any trial has reported.
-        strategy: a name of `sched_policy.sweep.strategies`; the first of them by default.
+        strategy: a name of `sched_policy.catalog.strategies`; the first of them by default.
 
     Raises PolicyError for an unknown strategy.
 
@@ -35,7 +35,7 @@ class SweepPruner(optuna.pruners.BasePruner):
 
     def __init__(self, total_steps: int | None = None, strategy: str | None = None) -> None:
         self._total_steps = None if total_steps is None else float(total_steps)
-        self._strategy = strategies.build(strategy or strategies.names()[0])
+        self._strategy = catalog.build_strategy(strategy or catalog.strategies()[0])
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether the trial should end now. Raises ValueError for a study of several objectives."""

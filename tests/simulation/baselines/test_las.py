@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sched_policy import catalog
-from sched_policy.order import LeastAttainedService
+from simulation.baselines import LeastAttainedService
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Settings
 from simulation.traces.trace import ClusterShape, Trace, TraceJob

@@ -4,8 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy.group.interleave import efficiency
-from sched_policy.group.rounds import EXACT_VERTICES, match, match_kinds, relaxed
+from sched_policy.group.rounds import Bucket, match
 from sched_policy.snapshot import Floats, Ints
+from simulation.muri import matching
+from simulation.muri.matching import EXACT_VERTICES, ManyJobs, match_kinds, relaxed
 from tests.sched_policy.group.profiles import different, efficiencies_of_pairs, profiles
 
 
@@ -90,3 +92,32 @@ def test_clusters_of_equal_vertices() -> None:
 def test_no_edges_no_pairs() -> None:
     assert not match_kinds([30, 30], np.zeros((2, 2))).any()
     assert not match_kinds([1] * 100, np.zeros((100, 100))).any()
+
+
+def test_many_different_jobs_are_grouped_by_the_same_efficiencies() -> None:
+    jobs = different(120, 3)
+    grouper = ManyJobs()
+    kinds = tuple(grouper.kind(job) for job in jobs)
+    groups = grouper.groups([Bucket(1, kinds)], capacity_gpus=40)[0]
+    assert len(groups) == 40
+    assert sorted(place for group in groups for place in group) == list(range(120))
+    assert max(len(group) for group in groups) <= 4
+
+
+def test_pairs_of_many_different_jobs_reach_99_percent_of_the_exact_maximum() -> None:
+    jobs = different(160, 4)
+    weights = efficiencies_of_pairs(jobs)
+    grouper = ManyJobs(max_members=2)
+    groups = grouper.groups([Bucket(1, tuple(grouper.kind(job) for job in jobs))], capacity_gpus=1)[0]
+    reached = sum(weights[group[0], group[1]] for group in groups if len(group) == 2)
+    assert reached >= 0.99 * sum(weights[pair] for pair in match(weights))
+
+
+def test_very_many_different_jobs_are_matched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "MOST_AT_ONCE", 70)
+    jobs = different(150, 5)
+    grouper = ManyJobs(max_members=2)
+    groups = grouper.groups([Bucket(1, tuple(grouper.kind(job) for job in jobs))], capacity_gpus=1)[0]
+    assert sorted(place for group in groups for place in group) == list(range(150))
+    assert len(groups) == 75
+    assert all(group[0] // 70 == group[1] // 70 for group in groups)

@@ -1,19 +1,16 @@
-"""Every named strategy: ours (`adaptive`), and as published ASHA, Hyperband and the median stopping rule."""
+"""Sweep strategies that ours is compared with, as published: ASHA, Hyperband and the median stopping rule."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.errors import PolicyError
 from sched_policy.snapshot import Floats
-from sched_policy.sweep.adaptive import AdaptiveHalving
-from sched_policy.sweep.trials import Strategy, Sweep, SweepAction, SweepDecision, Trial, Verdict
+from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, Verdict
 
 _ROUNDING = 1e-9
 
@@ -204,23 +201,3 @@ class MedianStop(Struct, frozen=True):
         by_id = {trial.trial_id: trial for trial in sweep.trials}
         runs.sort(key=lambda v: (by_id[v.trial_id].waits, not by_id[v.trial_id].steps.size, v.trial_id))
         return SweepDecision((*runs, *stops))
-
-
-_ROWS: Mapping[str, Callable[[], Strategy]] = {
-    "adaptive": AdaptiveHalving,
-    "asha": Asha,
-    "hyperband": Hyperband,
-    "median-stop": MedianStop,
-}
-
-
-def names() -> tuple[str, ...]:
-    """Names of all strategies, the default first."""
-    return tuple(_ROWS)
-
-
-def build(name: str) -> Strategy:
-    """The strategy of that name. Raises `PolicyError` for an unknown one."""
-    if name not in _ROWS:
-        raise PolicyError(f"unknown sweep strategy {name!r} (known: {', '.join(_ROWS)})")
-    return _ROWS[name]()
