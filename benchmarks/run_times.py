@@ -25,7 +25,7 @@ from simulation.results.outcome import measure
 from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import Trace, TraceJob, fit
-from slurm_plugin.observation.run_times import PastJob, coverage
+from slurm_plugin.observation.run_times import AccountedJob, coverage
 
 ARMS = ("limit", "learnt", "exact")
 ATTRIBUTION = (
@@ -46,9 +46,11 @@ def closed(jct_s: dict[str, float]) -> float | None:
     return (jct_s["limit"] - jct_s["learnt"]) / gap_s if gap_s > 0 else None
 
 
-def past(jobs: Sequence[TraceJob]) -> list[PastJob]:
+def past(jobs: Sequence[TraceJob]) -> list[AccountedJob]:
     """The jobs as if they had started when they were submitted."""
-    return [PastJob(Likeness(job.gpus, job.queue), job.submit_s, job.submit_s + job.run_s, job.run_s) for job in jobs]
+    return [
+        AccountedJob(Likeness(job.gpus, job.queue), job.submit_s, job.submit_s + job.run_s, job.run_s) for job in jobs
+    ]
 
 
 @click.command()

@@ -110,18 +110,18 @@ class Likeness(NamedTuple):
     user: str = ""
     name: str = ""
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[AlikeJobs, ...]:
         """The groups that the job belongs to, the most telling first."""
         name = _NUMBER.sub("#", self.name)
-        by_user: tuple[Group, ...] = (
-            (Group("user, name and GPUs", (self.user, name, self.gpus)),) if self.user and name else ()
+        by_user: tuple[AlikeJobs, ...] = (
+            (AlikeJobs("user, name and GPUs", (self.user, name, self.gpus)),) if self.user and name else ()
         )
-        by_user += (Group("user and GPUs", (self.user, self.gpus)),) if self.user else ()
-        by_queue = (Group("queue and GPUs", (self.queue, self.gpus)),) if self.queue else ()
-        return (*by_user, *by_queue, Group("GPUs", (self.gpus,)))
+        by_user += (AlikeJobs("user and GPUs", (self.user, self.gpus)),) if self.user else ()
+        by_queue = (AlikeJobs("queue and GPUs", (self.queue, self.gpus)),) if self.queue else ()
+        return (*by_user, *by_queue, AlikeJobs("GPUs", (self.gpus,)))
 
 
-class Group(NamedTuple):
+class AlikeJobs(NamedTuple):
     """In what its jobs are alike, and what they have there."""
 
     alike_in: str
@@ -174,7 +174,7 @@ class RunTimes:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[Group, _Members] = {}
+        self._groups: dict[AlikeJobs, _Members] = {}
         self._places: list[tuple[tuple[_Members, int, str], ...]] = [()]
         self._length_s: Floats = np.zeros(1024)
         self._ended = np.zeros(1024, dtype=np.bool_)

@@ -77,7 +77,7 @@ class Pairs(Struct, frozen=True):
         """Waiting jobs in the order of `ranking` on unused GPUs, else beside running jobs that are alone."""
         gpus = GpuMap(snapshot)
         slowdowns = _Slowdowns(snapshot.jobs)
-        memory = _Memory(snapshot, gpus)
+        memory = _GpuMemory(snapshot, gpus)
         partners = _Partners(gpus)
         left_s = snapshot.columns.left_s
         crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
@@ -146,7 +146,7 @@ class _Partners:
         return cost
 
 
-class _Memory:
+class _GpuMemory:
     """How much of each GPU's memory is taken, as a fraction, where jobs say what they need: their shards of the GPU.
 
     Of jobs that do not say, as those of traces, none is known to be too large.
@@ -203,7 +203,7 @@ class Opportunistic(Struct, frozen=True):
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
         """Guaranteed jobs first, each class in the order of `ranking`; whatever fits starts."""
         gpus = GpuMap(snapshot)
-        memory = _Memory(snapshot, gpus)
+        memory = _GpuMemory(snapshot, gpus)
         waits = snapshot.columns.waits
         queue = [row for row in ranking.rows.tolist() if waits[row]]
         queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)

@@ -31,7 +31,7 @@ _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerPlace:
     """Where the daemon of a user on some GPUs keeps its files, and which jobs use it."""
 
     directory: Path
@@ -53,13 +53,13 @@ class Place:
         return {mps.PIPE_VARIABLE: str(self.pipes), mps.LOG_VARIABLE: str(self.directory / "log")}
 
 
-def place(environment: Mapping[str, str], uid: int) -> Place | None:
+def place(environment: Mapping[str, str], uid: int) -> ServerPlace | None:
     """Of a job of that user; None if it has no GPUs."""
     gpus = environment.get("SLURM_JOB_GPUS", "")
     if not gpus or not all(part.isdecimal() for part in gpus.split(",")):
         return None
     base = Path(environment.get(DIRECTORY_VARIABLE) or _DIRECTORY)
-    return Place(base / f"{uid}-{gpus.replace(',', '-')}", uid, gpus)
+    return ServerPlace(base / f"{uid}-{gpus.replace(',', '-')}", uid, gpus)
 
 
 def of_job(environment: Mapping[str, str]) -> dict[str, str]:
@@ -105,7 +105,7 @@ def end(environment: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _locked(where: Place) -> Iterator[None]:
+def _locked(where: ServerPlace) -> Iterator[None]:
     """One prolog or epilog at a time. Nobody but root can put anything there."""
     where.jobs.mkdir(mode=0o755, parents=True, exist_ok=True)
     with (where.jobs.parent / "lock").open("w") as lock:
@@ -113,7 +113,7 @@ def _locked(where: Place) -> Iterator[None]:
         yield
 
 
-def _run_as(user: pwd.struct_passwd, argv: list[str], where: Place, told: bytes, limit_s: float) -> None:
+def _run_as(user: pwd.struct_passwd, argv: list[str], where: ServerPlace, told: bytes, limit_s: float) -> None:
     """As the user: a daemon of root's would serve root. With nothing of slurmd's environment but PATH."""
     own = os.geteuid() == user.pw_uid
     try:

@@ -19,7 +19,7 @@ _BEST_EFFORT = SHARE.kind.choices[1]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareRequest:
     """What is asked for, by the option's name. Without any of it there is no kernel-level sharing."""
 
     values: Mapping[str, str]
@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         add(group, option)
 
 
-def chosen(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[Share, list[str]]:
+def chosen(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[ShareRequest, list[str]]:
     """What is asked for, and warnings about variables that cannot be used (they are passed over: the job must run).
 
     Raises ValueError if the options contradict each other.
@@ -84,4 +84,4 @@ def chosen(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple
         values.setdefault(SHARE.name, _BEST_EFFORT)
     if environment.get(_SWITCH, "").lower() == "off":
         values = {}
-    return Share(values, mps), warnings
+    return ShareRequest(values, mps), warnings

@@ -17,11 +17,13 @@ from explsched.job_options.table import MPS
 from wrappers import kernel_manager, mps, node_mps, runtime_directory
 from wrappers.kernel_manager import NotInstalledError, kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, place, shared_place
-from wrappers.share_options import Share
+from wrappers.share_options import ShareRequest
 
 
 @contextmanager
-def prepared(share: Share, environment: Mapping[str, str], unblock: Callable[[], None]) -> Iterator[dict[str, str]]:
+def prepared(
+    share: ShareRequest, environment: Mapping[str, str], unblock: Callable[[], None]
+) -> Iterator[dict[str, str]]:
     """The command's environment: `environment` and what sharing needs. At the end the daemons it needed are stopped.
 
     `unblock` restores the signal mask in the daemons' processes.
@@ -67,7 +69,7 @@ def _without_second_spanning_client(
         yield {} if is_sole else mps.none_in(room, environment)
 
 
-def _memory(share: Share, environment: Mapping[str, str], command: Mapping[str, str]) -> dict[str, str]:
+def _memory(share: ShareRequest, environment: Mapping[str, str], command: Mapping[str, str]) -> dict[str, str]:
     """What holds the command to its memory: the interposer, and MPS where that serves it."""
     if share.memory is None:
         return {}
@@ -91,7 +93,7 @@ def _preloaded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _served(
-    share: Share,
+    share: ShareRequest,
     room: RuntimeDirectory,
     manager_room: RuntimeDirectory,
     environment: Mapping[str, str],
@@ -136,7 +138,9 @@ def _joined(path: Path) -> RuntimeDirectory | None:
         return None
 
 
-def _mps(share: Share, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+def _mps(
+    share: ShareRequest, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]
+) -> dict[str, str]:
     if mps.answering(environment):
         return {}
     if of_node := node_mps.of_job(environment):
@@ -151,7 +155,9 @@ def _mps(share: Share, room: Path, environment: Mapping[str, str], unblock: Call
         return {}
 
 
-def _kernels(share: Share, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+def _kernels(
+    share: ShareRequest, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]
+) -> dict[str, str]:
     if share.priority is None:
         return {}
     try:
@@ -173,7 +179,7 @@ def _is_served_in(room: RuntimeDirectory, command: Mapping[str, str]) -> bool:
     return command.get(kernel_manager.SOCKET_VARIABLE) == str(kernel_manager.socket_of(room.path))
 
 
-def _policy(share: Share) -> str:
+def _policy(share: ShareRequest) -> str:
     return "quota" if share.has_quota else "group"
 
 

@@ -48,7 +48,7 @@ from wrappers.follow import (
     row_reader,
 )
 from wrappers.relay import SignalRelay
-from wrappers.share_options import Share, add_options, chosen
+from wrappers.share_options import ShareRequest, add_options, chosen
 
 _COLUMN = 27
 _EPILOG = rf"""
@@ -249,7 +249,7 @@ def _scontrol(what: str, *entity: str) -> str:
         return ""
 
 
-def _prepared(share: Share, relay: SignalRelay) -> AbstractContextManager[dict[str, str]]:
+def _prepared(share: ShareRequest, relay: SignalRelay) -> AbstractContextManager[dict[str, str]]:
     """The command's environment, and around it what sharing a GPU takes."""
     if not share.is_any:
         return nullcontext(dict(os.environ))

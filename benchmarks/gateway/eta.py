@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inference_gateway.control.start_times import EstimateLog, Foretold, Start, StartTimes, WaitingLine
+from inference_gateway.control.start_times import EstimateLog, Foretold, ReplicaStart, StartTimes, WaitingLine
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
@@ -125,7 +125,7 @@ def _note(replicas: dict[int, Waiting], jobs: dict[int, SlurmJob], history: Hist
         turn_s = history.line.turn_s(job_id, now_s)
         if slurm_s is not None:
             one.slurm.append((now_s, slurm_s))
-        start = Start(running=False, age_s=now_s - one.asked_s, expected_in_s=slurm_s, turn_in_s=turn_s)
+        start = ReplicaStart(running=False, age_s=now_s - one.asked_s, expected_in_s=slurm_s, turn_in_s=turn_s)
         history.log.note(str(job_id), now_s, start, history.foretold)
         said = times.next_in_s([start], 0.0)
         if said is not None and (slurm_s is not None or turn_s is not None or history.waits_s):

@@ -17,10 +17,10 @@ from typing import NamedTuple
 from explsched.job_options.values import (
     FilePath,
     Fraction,
+    HyperParameters,
     Kind,
-    Memory,
+    MemoryAmount,
     OneOf,
-    Pairs,
     Signal,
     Sizes,
     Stages,
@@ -148,7 +148,7 @@ DIRECTION = Option(
 )
 PARAMS = Option(
     "params",
-    Pairs(),
+    HyperParameters(),
     "K=V,...",
     "hyper-parameters of the training; --key=value and --key value of sxrun's command and explsched.report add to them",
     Topic.LEARNING,
@@ -246,7 +246,7 @@ MPS = Option(
 )
 MEMORY = Option(
     "memory",
-    Memory(),
+    MemoryAmount(),
     "SIZE",
     "most memory that each process of the command gets on a GPU, such as 20G; more is out of memory",
     Topic.SHARING,

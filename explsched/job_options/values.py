@@ -58,7 +58,7 @@ class Text(NamedTuple):
         return text
 
 
-class Pairs(NamedTuple):
+class HyperParameters(NamedTuple):
     """Hyper-parameters."""
 
     c_name: str = "pairs"
@@ -139,7 +139,7 @@ class Fraction(NamedTuple):
         return f"{permille(text) / _WHOLE_GPU:g}"
 
 
-class Memory(NamedTuple):
+class MemoryAmount(NamedTuple):
     """An amount of a GPU's memory, with Slurm's suffixes: powers of 1024, and mebibytes without one."""
 
     c_name: str = "text"

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from inference_gateway.accepted import Accepted
-from inference_gateway.batches.store import Batch, Counts, Fault, Faults, Owned
+from inference_gateway.batches.store import Batch, Counts, Faults, LineFault, Owned
 from inference_gateway.dataplane.settings import ApiKey
 
 _SAVE_S = 1.0
@@ -30,7 +30,7 @@ class _Body(msgspec.Struct):
     stream: bool = False
 
 
-class _Line(msgspec.Struct):
+class _InputLine(msgspec.Struct):
     """A line of the input."""
 
     custom_id: str
@@ -83,7 +83,7 @@ def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, 
     service_of = {
         model: name for name, one in now.section.services.items() for model in (name, *one.models, *one.also_serves)
     }
-    faults: list[Fault] = []
+    faults: list[LineFault] = []
     places: dict[str, tuple[int, int]] = {}
     services: set[str] = set()
     offset = 0
@@ -93,9 +93,9 @@ def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, 
             if not text.strip():
                 continue
             try:
-                line = msgspec.json.decode(text, type=_Line)
+                line = msgspec.json.decode(text, type=_InputLine)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                faults.append(Fault("invalid_json_line", str(error), number))
+                faults.append(LineFault("invalid_json_line", str(error), number))
                 continue
             service = service_of.get(line.body.model, "")
             faults += _line_faults(line, number, endpoint, line.custom_id in places)
@@ -103,37 +103,37 @@ def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, 
             services.add(service)
             places[line.custom_id] = place
             if len(places) > most:
-                faults.append(Fault("too_many_requests", f"more than {most} (batches.requests_per_batch)", number))
+                faults.append(LineFault("too_many_requests", f"more than {most} (batches.requests_per_batch)", number))
             if len(faults) >= _SHOWN_FAULTS:
                 break
     if not places and not faults:
-        faults.append(Fault("empty_file", "the file has no requests"))
+        faults.append(LineFault("empty_file", "the file has no requests"))
     if len(services) > 1:
-        faults.append(Fault("mismatched_model", "all requests of a batch are for one service"))
+        faults.append(LineFault("mismatched_model", "all requests of a batch are for one service"))
     if faults:
         return Faults(tuple(faults[:_SHOWN_FAULTS]))
     return Requests(services.pop(), tuple(places), tuple(places.values()))
 
 
-def _line_faults(line: _Line, number: int, endpoint: str, seen: object) -> Iterator[Fault]:
+def _line_faults(line: _InputLine, number: int, endpoint: str, seen: object) -> Iterator[LineFault]:
     if seen:
-        yield Fault("duplicate_custom_id", f"{line.custom_id!r} is there twice", number, "custom_id")
+        yield LineFault("duplicate_custom_id", f"{line.custom_id!r} is there twice", number, "custom_id")
     if line.method != "POST":
-        yield Fault("invalid_method", f"found {line.method!r}, accepted: POST", number, "method")
+        yield LineFault("invalid_method", f"found {line.method!r}, accepted: POST", number, "method")
     if line.url != endpoint:
-        yield Fault("invalid_url", f"found {line.url!r}, accepted: {endpoint}, as the batch says", number, "url")
+        yield LineFault("invalid_url", f"found {line.url!r}, accepted: {endpoint}, as the batch says", number, "url")
     if line.body.stream:
-        yield Fault("invalid_request", "a batch has no streams", number, "body.stream")
+        yield LineFault("invalid_request", "a batch has no streams", number, "body.stream")
 
 
 def _service_faults(
     model: str, service: str, number: int, endpoint: str, now: Accepted, key: ApiKey | None
-) -> Iterator[Fault]:
+) -> Iterator[LineFault]:
     one = now.section.services.get(service)
     if one is None or one.batches == "none" or (key is not None and key.services and service not in key.services):
-        yield Fault("model_not_found", f"no batches of {model!r}: unknown, closed to them or to this key", number)
+        yield LineFault("model_not_found", f"no batches of {model!r}: unknown, closed to them or to this key", number)
     elif endpoint not in one.paths:
-        yield Fault("invalid_url", f"{service} has no open path {endpoint}", number, "url")
+        yield LineFault("invalid_url", f"{service} has no open path {endpoint}", number, "url")
 
 
 class Results:
@@ -171,7 +171,7 @@ class Results:
 
 
 @dataclass(slots=True)
-class Job:
+class BatchJob:
     """A batch that is being worked off."""
 
     owned: Owned
@@ -188,7 +188,7 @@ class Job:
     """While requests find no room, or their key has no tokens left, none is sent."""
 
     @classmethod
-    def of(cls, owned: Owned, batch: Batch, requests: Requests) -> Job:
+    def of(cls, owned: Owned, batch: Batch, requests: Requests) -> BatchJob:
         """Begin or go on: what has a line of results is done. Raises `OSError`."""
         output, errors = Results(owned.path(batch.id, "output")), Results(owned.path(batch.id, "errors"))
         done = output.custom_ids | errors.custom_ids

@@ -45,7 +45,7 @@ class FileRecord(msgspec.Struct, frozen=True):
     status: str = "processed"
 
 
-class Fault(msgspec.Struct, frozen=True):
+class LineFault(msgspec.Struct, frozen=True):
     """What is wrong with a line of a batch's input; lines count from 1."""
 
     code: str
@@ -57,7 +57,7 @@ class Fault(msgspec.Struct, frozen=True):
 class Faults(msgspec.Struct, frozen=True):
     """Why a batch was not begun."""
 
-    data: tuple[Fault, ...]
+    data: tuple[LineFault, ...]
     object: str = "list"
 
 

@@ -26,8 +26,8 @@ from explsched import log
 from explsched.errors import ExplschedError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
-from inference_gateway.batches.job import Job, finish, read_requests
-from inference_gateway.batches.store import Batch, Fault, Faults, Owned, owners
+from inference_gateway.batches.job import BatchJob, finish, read_requests
+from inference_gateway.batches.store import Batch, Faults, LineFault, Owned, owners
 from inference_gateway.control import state
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.dataplane.files import Files
@@ -76,7 +76,7 @@ class Worker:
         self._settings = settings
         self._again = again
         self._keys = {key.name: key for key in now.keys}
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, BatchJob] = {}
         self._ended: dict[str, set[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight: Counter[str] = Counter()
@@ -122,24 +122,24 @@ class Worker:
         job.end(ending)
         log.event(_LOG, logging.INFO, "batch ended", batch=batch.id, key=owned.owner, status=ending)
 
-    def _begin(self, owned: Owned, batch: Batch) -> Job | None:
+    def _begin(self, owned: Owned, batch: Batch) -> BatchJob | None:
         """Check its input and begin or go on; None if it has failed."""
         key = self._keys.get(owned.owner)
         try:
             data = owned.path(batch.input_file_id, "data")
             found = read_requests(data, batch.endpoint, self._now, key, self._settings.requests_per_batch)
         except FileNotFoundError:
-            found = Faults((Fault("file_not_found", f"{batch.input_file_id} is gone"),))
+            found = Faults((LineFault("file_not_found", f"{batch.input_file_id} is gone"),))
         if isinstance(found, Faults):
             failed = {"status": "failed", "failed_at": int(time.time()), "errors": found}
             owned.update(msgspec.structs.replace(batch, **failed))
             return None
-        job = self._jobs[batch.id] = Job.of(owned, batch, found)
+        job = self._jobs[batch.id] = BatchJob.of(owned, batch, found)
         owned.update(job.batch)
         log.event(_LOG, logging.INFO, "batch", batch=batch.id, key=owned.owner, requests=len(found.custom_ids))
         return job
 
-    def _ending(self, job: Job, now_s: float) -> str:
+    def _ending(self, job: BatchJob, now_s: float) -> str:
         """The status that it ends with, once nothing of it is in flight; empty while it goes on."""
         if not job.pending and sum((job.counts().completed, job.counts().failed)) == job.counts().total:
             return "completed"
@@ -172,7 +172,7 @@ class Worker:
         own = self._in_flight[name]
         return room(self._now.section.services[name], self._seen.get(name), own) - own
 
-    async def _ask(self, job: Job, index: int) -> None:
+    async def _ask(self, job: BatchJob, index: int) -> None:
         """One request; its answer is written, or it is asked again later."""
         service = job.requests.service
         job.in_flight += 1
@@ -192,7 +192,7 @@ class Worker:
             job.pending.append(index)
             job.resume_s = max(job.resume_s, time.time() + _RETRY_S)
 
-    async def _write(self, job: Job, index: int) -> bool:
+    async def _write(self, job: BatchJob, index: int) -> bool:
         """Ask, and write what came; False if it is to be asked again. Raises `OSError` of the disk."""
         try:
             status, wait_s, body = await self._post(job, job.body(index))
@@ -212,7 +212,7 @@ class Worker:
         job.answer(index, status, body)
         return True
 
-    async def _post(self, job: Job, body: bytes) -> tuple[int, float, bytes]:
+    async def _post(self, job: BatchJob, body: bytes) -> tuple[int, float, bytes]:
         """Status, the seconds that the gateway wants to be left alone, and the answer."""
         headers = {
             "content-type": "application/json",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from inference_gateway.accepted import retry_after_s
 from inference_gateway.control import service as fleet
 from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
-from inference_gateway.control.start_times import EstimateLog, Start, StartTimes, WaitingLine, quantile
+from inference_gateway.control.start_times import EstimateLog, ReplicaStart, StartTimes, WaitingLine, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
 from inference_gateway.scaling.measured import MeasuredRule
@@ -228,7 +228,7 @@ class ServiceControl:
         """What is to be remembered."""
         return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s, self._foretold)
 
-    def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[Start], now_s: float) -> None:
+    def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[ReplicaStart], now_s: float) -> None:
         """Remember what Slurm says of each job's wait, and what came of it."""
         self._estimates.keep({replica.name for replica in coming})
         for replica, start in zip(coming, starts, strict=True):
@@ -297,12 +297,12 @@ class ServiceControl:
         return replace(self.section.capacity(), start_s=self.start_s)
 
 
-def _start(replica: Replica, job: SlurmJob | None, line: WaitingLine, now_s: float) -> Start:
+def _start(replica: Replica, job: SlurmJob | None, line: WaitingLine, now_s: float) -> ReplicaStart:
     if replica.phase is Phase.STARTING:
-        return Start(running=True, age_s=now_s - replica.since_s)
+        return ReplicaStart(running=True, age_s=now_s - replica.since_s)
     estimate = None if job is None or job.start_s is None else job.start_s - now_s
     turn_s = None if job is None else line.turn_s(job.job_id, now_s)
-    return Start(running=False, age_s=now_s - replica.asked_s, expected_in_s=estimate, turn_in_s=turn_s)
+    return ReplicaStart(running=False, age_s=now_s - replica.asked_s, expected_in_s=estimate, turn_in_s=turn_s)
 
 
 def _coarse(time_s: float) -> float:

@@ -52,7 +52,7 @@ _MOST_NOTED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ReplicaStart:
     """A replica on its way, now. `age_s` is since its job runs, else since it was asked for.
 
     `expected_in_s` is Slurm's own estimate for a job that waits, None while it has none: the backfill scheduler has not
@@ -86,7 +86,7 @@ class EstimateLog:
     def __init__(self) -> None:
         self._said: dict[str, list[tuple[float, float, float, float | None]]] = {}
 
-    def note(self, name: str, now_s: float, start: Start, foretold: Sequence[Foretold] = ()) -> None:
+    def note(self, name: str, now_s: float, start: ReplicaStart, foretold: Sequence[Foretold] = ()) -> None:
         """What is said now of a job that waits, if Slurm says anything; `foretold` is what is known by now."""
         said_s = start.expected_in_s
         if said_s is None:
@@ -248,12 +248,12 @@ class StartTimes:
     loads_s: Sequence[float]
     foretold: Sequence[Foretold] = ()
 
-    def next_in_s(self, starts: Iterable[Start], configured_s: float) -> float | None:
+    def next_in_s(self, starts: Iterable[ReplicaStart], configured_s: float) -> float | None:
         """When the first of these will serve; None if there is none. `configured_s` stands for what is not measured."""
         known = tuple(starts)
         return min((self._left_s(start, known, configured_s) for start in known), default=None)
 
-    def _left_s(self, start: Start, known: Sequence[Start], configured_s: float) -> float:
+    def _left_s(self, start: ReplicaStart, known: Sequence[ReplicaStart], configured_s: float) -> float:
         loading = [other.age_s for other in known if other.running]
         if start.running:
             if not self.loads_s and start.age_s < configured_s:

@@ -20,7 +20,7 @@ from inference_gateway.model import ServerState, Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class _Counters:
+class _ProxyCounters:
     arrivals: int = 0
     responses_5xx: int = 0
     responses_4xx: int = 0
@@ -33,14 +33,14 @@ class TrafficCounters:
     A worker starts to count at zero. The last counts of one that has ended stay in the sums.
     """
 
-    _ended: dict[str, _Counters] = field(default_factory=dict)
+    _ended: dict[str, _ProxyCounters] = field(default_factory=dict)
     _last: dict[int, tuple[BackendRow, ...]] = field(default_factory=dict)
 
     def update(self, alive: Mapping[int, Sequence[BackendRow]]) -> None:
         """Take the statistics of every worker there is now."""
         for pid in self._last.keys() - alive.keys():
             for row in self._last.pop(pid):
-                self._ended[row.service] = _plus(self._ended.get(row.service, _Counters()), row)
+                self._ended[row.service] = _plus(self._ended.get(row.service, _ProxyCounters()), row)
         self._last.update({pid: tuple(rows) for pid, rows in alive.items()})
 
     def traffic(self, services: Iterable[str], holding: Mapping[str, int]) -> list[Traffic]:
@@ -50,20 +50,20 @@ class TrafficCounters:
         queued = dict.fromkeys(counters, 0)
         for rows in self._last.values():
             for row in rows:
-                counters[row.service] = _plus(counters.get(row.service, _Counters()), row)
+                counters[row.service] = _plus(counters.get(row.service, _ProxyCounters()), row)
                 present[row.service] = present.get(row.service, 0) + row.present
                 queued[row.service] = queued.get(row.service, 0) + row.queued
         found = []
         for service in services:
-            count = counters.get(service, _Counters())
+            count = counters.get(service, _ProxyCounters())
             waiting = queued.get(service, 0) + holding.get(service, 0)
             served = max(0, present.get(service, 0) - waiting)
             found.append(Traffic(service, count.arrivals, count.responses_5xx, served, waiting, count.responses_4xx))
         return found
 
 
-def _plus(count: _Counters, row: BackendRow) -> _Counters:
-    return _Counters(
+def _plus(count: _ProxyCounters, row: BackendRow) -> _ProxyCounters:
+    return _ProxyCounters(
         count.arrivals + row.arrivals, count.responses_5xx + row.responses_5xx, count.responses_4xx + row.responses_4xx
     )
 

@@ -27,7 +27,7 @@ _LOSS = 0.97
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ShareTrial:
     """What was measured: seconds of one batch, and items per second."""
 
     batch: int
@@ -42,7 +42,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRequest:
     """The batch to serve with (a training keeps its own, 1), and request and limit in percent of a GPU."""
 
     batch: int
@@ -51,17 +51,17 @@ class Found:
 
 
 @dataclass(slots=True)
-class Search:
+class RequestSearch:
     """A search by `run(batch, share_percent)`; `trials` are all that were run, in order, none twice.
 
     Shares are multiples of `step_percent`.
     """
 
-    run: Callable[[int, int], Trial]
+    run: Callable[[int, int], ShareTrial]
     step_percent: int = 5
-    trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
+    trials: dict[tuple[int, int], ShareTrial] = field(default_factory=dict)
 
-    def inference(self, qos_s: float, largest_batch: int) -> Found:
+    def inference(self, qos_s: float, largest_batch: int) -> FoundRequest:
         """What a service should ask for. Raises `ProfileError` if not even the whole GPU keeps the bound."""
         best = self._grown(1, self.step_percent, qos_s, 0.0)
         if best is None:
@@ -74,21 +74,21 @@ class Search:
                 break
             best = max(best, grown, key=lambda trial: trial.per_share)
             share, batch = grown.share_percent, 2 * batch
-        return Found(best.batch, best.share_percent, self._unharmed(best.batch, best.share_percent))
+        return FoundRequest(best.batch, best.share_percent, self._unharmed(best.batch, best.share_percent))
 
-    def training(self, kept: float) -> Found:
+    def training(self, kept: float) -> FoundRequest:
         """What a training should ask for, which is to keep this part of its throughput. Raises `ProfileError`."""
         full = self._trial(1, WHOLE).throughput
         if not full > 0:
             raise ProfileError(f"the training does {full:g} items per second on the whole GPU")
         request = self._least(1, self.step_percent, lambda trial: trial.throughput >= kept * full) or WHOLE
-        return Found(1, request, self._unharmed(1, request))
+        return FoundRequest(1, request, self._unharmed(1, request))
 
     def _unharmed(self, batch: int, from_percent: int) -> int:
         full = self._trial(batch, WHOLE).throughput
         return self._least(batch, from_percent, lambda trial: trial.throughput >= UNHARMED * full) or WHOLE
 
-    def _grown(self, batch: int, from_percent: int, qos_s: float, worth: float) -> Trial | None:
+    def _grown(self, batch: int, from_percent: int, qos_s: float, worth: float) -> ShareTrial | None:
         """The batch at the least share from here on that keeps the bound; None where that is worth less, or none does.
 
         Time is at best inverse to the share: so what a trial took tells how much more is needed at least, and no larger
@@ -106,7 +106,7 @@ class Search:
         least = share if not failed else self._least(batch, failed + self.step_percent, lambda t: t.latency_s <= qos_s)
         return self._trial(batch, least or share)
 
-    def _least(self, batch: int, from_percent: int, suits: Callable[[Trial], bool]) -> int | None:
+    def _least(self, batch: int, from_percent: int, suits: Callable[[ShareTrial], bool]) -> int | None:
         """The least share from `from_percent` on that suits; None if not even the whole GPU does."""
         known = [one for size, one in self.trials if size == batch and suits(self.trials[size, one])]
         low, high = -(-from_percent // self.step_percent), min([WHOLE, *known]) // self.step_percent
@@ -120,7 +120,7 @@ class Search:
                 low = middle + 1
         return high * self.step_percent
 
-    def _trial(self, batch: int, share_percent: int) -> Trial:
+    def _trial(self, batch: int, share_percent: int) -> ShareTrial:
         key = batch, share_percent
         if key not in self.trials:
             found = self.run(batch, share_percent)

@@ -125,7 +125,7 @@ _DOUBLING = 2  # levels; below the first doubling values tell nothing yet
 _ROUNDING = 1e-9
 
 
-class Standing(Struct, frozen=True, eq=False):
+class SweepStanding(Struct, frozen=True, eq=False):
     """How the trainings of one sweep stand.
 
     Attributes:
@@ -143,7 +143,7 @@ class Standing(Struct, frozen=True, eq=False):
     contenders: float
 
 
-def standing(sweep: Sweep) -> Standing:
+def standing(sweep: Sweep) -> SweepStanding:
     """Compare all trainings of a sweep."""
     best_at = _best_at(sweep)
     level = np.isfinite(best_at).sum(axis=1) - 1
@@ -163,7 +163,7 @@ def standing(sweep: Sweep) -> Standing:
     compared = int((level >= _DOUBLING).sum())
     has_paid = sweep.progress * sweep.length_s >= sweep.restart_s
     has_paid |= sweep.has_ended
-    return Standing(
+    return SweepStanding(
         ahead=ahead,
         is_known=(level >= _DOUBLING) & has_paid,
         may_lead=may_lead,
@@ -242,7 +242,7 @@ class AdaptiveHalving(Struct, frozen=True):
             )
         )
 
-    def _is_settled(self, sweep: Sweep, histories: Histories, now: Standing, leader: int) -> bool:
+    def _is_settled(self, sweep: Sweep, histories: Histories, now: SweepStanding, leader: int) -> bool:
         """Whether enough has been seen to trust the forecast, and nobody else is on a way that may lead."""
         if int(histories.seen.sum()) < min(_LEAST_SEEN, len(sweep.trials)):
             return False
@@ -267,7 +267,7 @@ class AdaptiveHalving(Struct, frozen=True):
         ]
         return SweepDecision(tuple(verdicts), None if last is SweepAction.PAUSE else f"done: {chance}")
 
-    def _order(self, sweep: Sweep, gpus: int, now: Standing, chance: Floats) -> Iterator[tuple[int, str]]:
+    def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[tuple[int, str]]:
         """Positions of the trainings that have not ended, in the order in which they should run, and why."""
         trials, known = sweep.trials, now.is_known
         seen = np.flatnonzero(known)
@@ -290,7 +290,7 @@ class AdaptiveHalving(Struct, frozen=True):
         for i in sorted(others.difference(tried_first), key=lambda i: (-worth[i], i)):
             yield i, f"explored: of those that are not sure to lead, it promises most per second by {by}"
 
-    def _finishing(self, now: Standing, gpus: int) -> int:
+    def _finishing(self, now: SweepStanding, gpus: int) -> int:
         """On how many GPUs the best trainings run to their ends where only curves tell who is best."""
         share = self.finishing_per_contender * (now.contenders - self.usual_contenders)
         return max(1, round(min(1.0, max(self.least_finishing, share)) * gpus))
@@ -308,7 +308,7 @@ class AdaptiveHalving(Struct, frozen=True):
         worth: Floats = hope / np.maximum(np.where(sweep.progress > 0, sweep.moving_s, 0.0) + more_s, _SHORTEST_S)
         return worth
 
-    def _value(self, sweep: Sweep, now: Standing) -> Floats:
+    def _value(self, sweep: Sweep, now: SweepStanding) -> Floats:
         """By what the best are chosen: how many are ahead, times what a whole training costs; lower is better, (N,).
 
         Cheap trainings first, where several are as good: by the theory of search, looking first where the chance per

@@ -62,7 +62,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """Where and how requests are sent."""
 
     url: str
@@ -79,7 +79,7 @@ class Target:
         return {**asked, "max_tokens": max(1, request.output_tokens), "stream": self.stream}
 
 
-async def send(target: Target, requests: Sequence[Request], stop: asyncio.Event) -> Measured:
+async def send(target: LoadTarget, requests: Sequence[Request], stop: asyncio.Event) -> Measured:
     """Send every request at its time, until all are answered or `stop` is set."""
     seen = Measured()
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
@@ -114,7 +114,7 @@ async def send(target: Target, requests: Sequence[Request], stop: asyncio.Event)
     return seen
 
 
-async def _one(session: aiohttp.ClientSession, target: Target, request: Request, seen: Measured) -> None:
+async def _one(session: aiohttp.ClientSession, target: LoadTarget, request: Request, seen: Measured) -> None:
     sent_s = time.monotonic()
     first_s: float | None = None
     tokens = 0
@@ -267,7 +267,7 @@ def load(
         wanted = planned(pattern, rate_rps, duration_s, variation, seed)
     if not wanted:
         raise click.UsageError("no request is to be sent: a higher --rate or a longer --duration is needed")
-    target = Target(url.rstrip("/"), model, _key(key_file), stream, timeout_s, most_in_flight)
+    target = LoadTarget(url.rstrip("/"), model, _key(key_file), stream, timeout_s, most_in_flight)
     began_s = time.monotonic()
     seen, interrupted = asyncio.run(_until_interrupted(target, tuple(islice(wanted, most))))
     figures = report(seen, time.monotonic() - began_s, qos_s)
@@ -281,7 +281,7 @@ def load(
         raise GatewayError(f"{url}: no request was answered")
 
 
-async def _until_interrupted(target: Target, requests: Sequence[Request]) -> tuple[Measured, bool]:
+async def _until_interrupted(target: LoadTarget, requests: Sequence[Request]) -> tuple[Measured, bool]:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -199,7 +199,7 @@ def _length(seconds: float) -> str:
     return (f"{days}-" if days else "") + f"{hour:02}:{minute:02}:{second:02}"
 
 
-class RunTimes(Struct, frozen=True):
+class RunTimesAlone(Struct, frozen=True):
     """Run times of all jobs, alone on their GPUs."""
 
     median_s: float
@@ -245,7 +245,7 @@ class Summary(Struct, frozen=True):
     jobs: int
     span_s: float
     work_gpu_s: float
-    run: RunTimes | None
+    run: RunTimesAlone | None
     gpus: tuple[JobsOfSize, ...]
     users: int
     queues: int
@@ -269,7 +269,9 @@ def summarize(trace: Trace) -> Summary:
         jobs=len(jobs),
         span_s=jobs[-1].submit_s - jobs[0].submit_s if jobs else 0.0,
         work_gpu_s=math.fsum(job.gpus * job.run_s for job in jobs),
-        run=RunTimes(float(np.median(run_s)), float(run_s.mean()), float(np.quantile(run_s, 0.99)), float(run_s.max()))
+        run=RunTimesAlone(
+            float(np.median(run_s)), float(run_s.mean()), float(np.quantile(run_s, 0.99)), float(run_s.max())
+        )
         if jobs
         else None,
         gpus=tuple(JobsOfSize(gpus, sizes[gpus]) for gpus in sorted(sizes)),

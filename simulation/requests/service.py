@@ -21,7 +21,7 @@ _ALMOST = 1e-7
 
 
 @dataclass(slots=True)
-class Batch:
+class RunningBatch:
     """The requests that one replica works on, in steps that take longer the more there are (continuous batching).
 
     Between two changes (a request comes, has been read, or is answered) all steps are alike, so whole stretches of them
@@ -80,7 +80,7 @@ class SimulatedReplica:
     number: int
     asked_s: float
     ready_s: float
-    batch: Batch
+    batch: RunningBatch
     in_flight: int = 0
     gone_s: float | None = None
     event: int = 0
@@ -121,7 +121,7 @@ class SimulatedReplicas:
         self.ready += [self._new(now_s, now_s) for _ in range(count)]
 
     def _new(self, asked_s: float, ready_s: float) -> SimulatedReplica:
-        replica = SimulatedReplica(len(self.every), asked_s, ready_s, Batch(self.step))
+        replica = SimulatedReplica(len(self.every), asked_s, ready_s, RunningBatch(self.step))
         self.every.append(replica)
         return replica
 

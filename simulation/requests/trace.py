@@ -231,7 +231,7 @@ Rate = Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenCounts:
     """Lognormal token counts per request, at most `most` each."""
 
     input_median: float = 1000.0
@@ -271,9 +271,11 @@ def step(before_rps: float, after_rps: float, at_s: float, until_s: float) -> Ra
     return lambda now_s: after_rps if at_s <= now_s < until_s else before_rps
 
 
-def generate(rate: Rate, peak_rps: float, duration_s: float, seed: int, tokens: Tokens | None = None) -> RequestTrace:
+def generate(
+    rate: Rate, peak_rps: float, duration_s: float, seed: int, tokens: TokenCounts | None = None
+) -> RequestTrace:
     """Requests with this rate, which must stay at or below `peak_rps`. The same arguments give the same trace."""
-    shape = tokens or Tokens()
+    shape = tokens or TokenCounts()
     arrivals, lengths = random.Random(2 * seed), random.Random(2 * seed + 1)  # noqa: S311
     requests: list[Request] = []
     at_s = arrivals.expovariate(peak_rps)
@@ -285,10 +287,10 @@ def generate(rate: Rate, peak_rps: float, duration_s: float, seed: int, tokens: 
 
 
 def generate_gamma(
-    rps: float, variation: float, duration_s: float, seed: int, tokens: Tokens | None = None
+    rps: float, variation: float, duration_s: float, seed: int, tokens: TokenCounts | None = None
 ) -> RequestTrace:
     """Requests whose gaps are gamma-distributed with this coefficient of variation: 1 is Poisson, more is burstier."""
-    shape = tokens or Tokens()
+    shape = tokens or TokenCounts()
     arrivals, lengths = random.Random(2 * seed), random.Random(2 * seed + 1)  # noqa: S311
     regularity = 1 / variation**2
     requests: list[Request] = []
@@ -301,7 +303,7 @@ def _last_s(requests: Sequence[Request]) -> float:
     return requests[-1].arrival_s if requests else 0.0
 
 
-def _request(at_s: float, lengths: random.Random, shape: Tokens) -> Request:
+def _request(at_s: float, lengths: random.Random, shape: TokenCounts) -> Request:
     return Request(
         arrival_s=at_s,
         input_tokens=_count(lengths, shape.input_median, shape.input_sigma, shape.most),

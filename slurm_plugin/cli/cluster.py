@@ -12,7 +12,7 @@ from msgspec.structs import fields
 
 from explsched.errors import ExplschedError
 from explsched.tables import Column, lines, room
-from slurm_plugin.devcluster import Cluster, ClusterSpec, ProductState, State
+from slurm_plugin.devcluster import Cluster, ClusterHealth, ClusterSpec, ProductState
 from slurm_plugin.devcluster import down as take_down
 from slurm_plugin.devcluster import up as bring_up
 
@@ -149,9 +149,9 @@ def status(*, directory: Path, as_json: bool) -> None:
         ]
         for line in lines((Column("DAEMON"), Column("STATE"), Column("PID", ">")), rows, room()):
             click.echo(line)
-        if now.state is not State.RUNNING:
+        if now.state is not ClusterHealth.RUNNING:
             click.echo("`down` removes it; `up` replaces a stale one")
-    if now.state is not State.RUNNING:
+    if now.state is not ClusterHealth.RUNNING:
         raise click.exceptions.Exit(1)
 
 

@@ -35,7 +35,7 @@ asked (NVML), which also knows how much of it is used; --serve tells Prometheus 
 """
 
 
-class NodeGpus(Struct, frozen=True):
+class NodeUse(Struct, frozen=True):
     """The GPUs of one node: `used` are those that jobs hold, whole or in part."""
 
     node: str
@@ -62,7 +62,7 @@ class NvmlError(ExplschedError):
     """The driver cannot be asked."""
 
 
-def of_cluster(seen: ClusterRecords) -> list[NodeGpus]:
+def of_cluster(seen: ClusterRecords) -> list[NodeUse]:
     """A line for each node that has GPUs, by name."""
     running = [job for job in seen.jobs if job.node_names or job.gpu_nodes]
     found = []
@@ -74,7 +74,7 @@ def of_cluster(seen: ClusterRecords) -> list[NodeGpus]:
             jobs = tuple(job.job_id for job in here)
             model = ",".join(sorted(node.gpu_types))
             used = min(node.gpus, whole + len(shared))
-            found.append(NodeGpus(node.name, node.state, model, node.gpu_memory_mib, node.gpus, used, jobs))
+            found.append(NodeUse(node.name, node.state, model, node.gpu_memory_mib, node.gpus, used, jobs))
     return found
 
 
@@ -166,7 +166,7 @@ def gpus(*, here: bool, port: int | None, address: str, as_json: bool, config_pa
     if port is not None:
         _serve(address, port)
         return
-    found: Sequence[NodeGpus | LocalGpu] = of_this_machine() if here else _of_slurm(config_path)
+    found: Sequence[NodeUse | LocalGpu] = of_this_machine() if here else _of_slurm(config_path)
     if as_json:
         click.echo(json.dumps(to_builtins(found), indent=1))
         return
@@ -174,11 +174,11 @@ def gpus(*, here: bool, port: int | None, address: str, as_json: bool, config_pa
     click.echo("\n".join(lines(columns, (_cells(one) for one in found), room())))
 
 
-def _of_slurm(config_path: Path | None) -> list[NodeGpus]:
+def _of_slurm(config_path: Path | None) -> list[NodeUse]:
     return of_cluster(CliClient(configuration.load(config_path).slurm.timeout_s).look())
 
 
-def _cells(one: NodeGpus | LocalGpu) -> tuple[object, ...]:
+def _cells(one: NodeUse | LocalGpu) -> tuple[object, ...]:
     if isinstance(one, LocalGpu):
         return (one.index, one.model, one.memory_mib, one.used_mib, f"{one.busy_percent} %")
     jobs = ",".join(map(str, one.jobs)) or None

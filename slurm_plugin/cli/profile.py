@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from explsched.cli import json_option
 from explsched.job_options.table import LIMIT, MPS, REQUEST, SHARE
-from kernel_intercept.profile.requests import WHOLE, Found, Search, Trial
+from kernel_intercept.profile.requests import WHOLE, FoundRequest, RequestSearch, ShareTrial
 from kernel_intercept.profile.store import ProfileError
 
 _EXAMPLES = """\b
@@ -56,14 +56,14 @@ class Program:
         beside = Path(sys.executable).parent / "sxrun"
         self._sxrun = str(beside) if beside.exists() else shutil.which("sxrun") or "sxrun"
 
-    def run(self, batch: int, share_percent: int) -> Trial:
+    def run(self, batch: int, share_percent: int) -> ShareTrial:
         """One trial. Raises `ProfileError` naming it if the program fails or does not say what it measured."""
         if not self._has_met_kernels:
             self._has_met_kernels = True
             self._measured(batch, WHOLE)
         return self._measured(batch, share_percent)
 
-    def _measured(self, batch: int, share_percent: int) -> Trial:
+    def _measured(self, batch: int, share_percent: int) -> ShareTrial:
         share = f"{share_percent / 100:g}"
         added = {BATCH_VARIABLE: str(batch)}
         options = [SHARE.flag, "best-effort", REQUEST.flag, share, LIMIT.flag, share]
@@ -82,7 +82,7 @@ class Program:
             raise ProfileError(f"{what}: {words[0]} ended with status {running.returncode}")
         answer = _answer(printed, what)
         latency_s = batch / answer.throughput if answer.latency_s is None else answer.latency_s
-        return Trial(batch, share_percent, latency_s, answer.throughput)
+        return ShareTrial(batch, share_percent, latency_s, answer.throughput)
 
 
 def _answer(printed: str, what: str) -> _Answer:
@@ -146,7 +146,7 @@ def inference(
     command: tuple[str, ...],
 ) -> None:
     """Find batch, request and limit with which a service serves most per share of a GPU."""
-    search = Search(Program(command, means, timeout_s).run, step_percent)
+    search = RequestSearch(Program(command, means, timeout_s).run, step_percent)
     _find(search, partial(search.inference, qos_s, largest_batch), csv_path, as_json=as_json)
 
 
@@ -176,11 +176,11 @@ def training(
     command: tuple[str, ...],
 ) -> None:
     """Find the request that keeps most of a training's throughput, and the limit that keeps all."""
-    search = Search(Program(command, means, timeout_s).run, step_percent)
+    search = RequestSearch(Program(command, means, timeout_s).run, step_percent)
     _find(search, partial(search.training, kept), csv_path, as_json=as_json)
 
 
-def _find(search: Search, find: Callable[[], Found], csv_path: Path | None, *, as_json: bool) -> None:
+def _find(search: RequestSearch, find: Callable[[], FoundRequest], csv_path: Path | None, *, as_json: bool) -> None:
     """What was tried is written also where nothing was found, or the search was interrupted."""
     try:
         found = find()
@@ -198,7 +198,7 @@ def _find(search: Search, find: Callable[[], Found], csv_path: Path | None, *, a
     click.echo(f"services.yaml: kernel: {{request: {request}, limit: {limit}}}")
 
 
-def _write(path: Path, trials: Iterable[Trial]) -> None:
+def _write(path: Path, trials: Iterable[ShareTrial]) -> None:
     try:
         with path.open("w", newline="", encoding="ascii") as file:
             writer = csv.writer(file, lineterminator="\n")

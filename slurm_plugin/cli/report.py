@@ -55,7 +55,7 @@ _S_PER_H = 3600.0
 TOTAL = "all"
 
 
-class Run(Struct, frozen=True):
+class AccountedRun(Struct, frozen=True):
     """One run of a job, as sacct tells it. Times are seconds since the epoch, None where there is none yet."""
 
     job_id: int
@@ -80,7 +80,7 @@ class Run(Struct, frozen=True):
         return self.gpus * max(0.0, end_s - max(self.start_s, since_s)) / _S_PER_H
 
 
-class Usage(Struct, frozen=True):
+class UsageLine(Struct, frozen=True):
     """One line of the report; GPU-hours, hours, kWh. Waiting times are None where no job started in the period."""
 
     name: str
@@ -96,7 +96,7 @@ class Usage(Struct, frozen=True):
     energy_kwh: float | None
 
 
-BY: Mapping[str, Callable[[Run], str]] = {
+BY: Mapping[str, Callable[[AccountedRun], str]] = {
     "user": lambda run: run.user,
     "account": lambda run: run.account,
     "partition": lambda run: run.partition,
@@ -104,14 +104,14 @@ BY: Mapping[str, Callable[[Run], str]] = {
 }
 
 
-def run_of(fields: Sequence[str]) -> Run:
+def run_of(fields: Sequence[str]) -> AccountedRun:
     """One row of sacct, with the fields of `FIELDS`. Raises `ValueError`."""
     if len(fields) != len(FIELDS):
         raise ValueError(f"{len(fields)} fields, expected {len(FIELDS)}")
     told = dict(zip(FIELDS, fields, strict=True))
     submit_s = float(told["Submit"])
     limit = told["TimelimitRaw"]
-    return Run(
+    return AccountedRun(
         int(told["JobIDRaw"]),
         told["User"],
         told["Account"],
@@ -148,12 +148,12 @@ def _preemptions(admin_comment: str, submit_s: float) -> tuple[preemption_record
 
 
 def usage(
-    runs: Iterable[Run], audited: Iterable[AuditEntry], by: str, since_s: float, until_s: float
-) -> tuple[Usage, ...]:
+    runs: Iterable[AccountedRun], audited: Iterable[AuditEntry], by: str, since_s: float, until_s: float
+) -> tuple[UsageLine, ...]:
     """A line for each name, most GPU-hours first, and one for all of them. Runs without GPUs are left out."""
     stopped = {entry.job for entry in audited if entry.rule == "stop" and not entry.refused and entry.job is not None}
-    grouped: defaultdict[str, list[Run]] = defaultdict(list)
-    everything: list[Run] = []
+    grouped: defaultdict[str, list[AccountedRun]] = defaultdict(list)
+    everything: list[AccountedRun] = []
     for run in runs:
         if run.gpus:
             grouped[BY[by](run)].append(run)
@@ -163,8 +163,8 @@ def usage(
     return (*lines, _line(TOTAL, everything, stopped, since_s, until_s))
 
 
-def _line(name: str, runs: Sequence[Run], stopped: Iterable[int], since_s: float, until_s: float) -> Usage:
-    by_job: defaultdict[int, list[Run]] = defaultdict(list)
+def _line(name: str, runs: Sequence[AccountedRun], stopped: Iterable[int], since_s: float, until_s: float) -> UsageLine:
+    by_job: defaultdict[int, list[AccountedRun]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.start_s or until_s):
         by_job[run.job_id].append(run)
     used = sum(run.gpu_h(since_s, until_s) for run in runs)
@@ -178,7 +178,7 @@ def _line(name: str, runs: Sequence[Run], stopped: Iterable[int], since_s: float
         if first.start_s is not None and since_s <= first.start_s <= until_s
     ]
     energy_j = sum(run.energy_j for run in runs)
-    return Usage(
+    return UsageLine(
         name or "-",
         len(by_job),
         used,
@@ -193,7 +193,7 @@ def _line(name: str, runs: Sequence[Run], stopped: Iterable[int], since_s: float
     )
 
 
-def _saved(last: Run) -> float:
+def _saved(last: AccountedRun) -> float:
     """GPU-hours between a job's early end and its time limit. One that was stopped while it waited saves all of it."""
     if last.time_limit_s is None:
         return 0.0
@@ -201,7 +201,7 @@ def _saved(last: Run) -> float:
     return last.gpus * max(0.0, last.time_limit_s - ran_s) / _S_PER_H
 
 
-_COLUMNS = tuple(name.replace("_gpu_h", "").replace("_", " ").upper() for name in Usage.__struct_fields__)
+_COLUMNS = tuple(name.replace("_gpu_h", "").replace("_", " ").upper() for name in UsageLine.__struct_fields__)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -233,7 +233,7 @@ def report(by: str, since_s: float, until_s: float, form: str | None, config_pat
     click.echo(_FORMS.get(form or "", _table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
 
 
-def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[Run], int]:
+def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:
     runs, left_out = [], 0
     for row in rows:
         try:
@@ -248,18 +248,18 @@ _Capacity = tuple[float, float]
 """GPU-hours that the nodes had in all, and those that nobody used."""
 
 
-def _table(found: Sequence[Usage], by: str, period: _Period, capacity: _Capacity) -> str:
+def _table(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
     layout = (Column(by.upper()), *(Column(title, ">") for title in _COLUMNS[1:]))
     rows = [[_rounded(value) for value in _values(line)] for line in found]
     told = f"{clock(period[0])} to {clock(period[1])}: {capacity[0]:.1f} GPU-hours in all, {capacity[1]:.1f} idle"
     return "\n".join([*lines(layout, rows, room()), told]) + "\n"
 
 
-def _csv(found: Sequence[Usage], by: str, _period: _Period, _capacity: _Capacity) -> str:
+def _csv(found: Sequence[UsageLine], by: str, _period: _Period, _capacity: _Capacity) -> str:
     """A name that a spreadsheet would take for a formula gets an apostrophe in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((by, *Usage.__struct_fields__[1:]))
+    writer.writerow((by, *UsageLine.__struct_fields__[1:]))
     for line in found:
         name, *numbers = _values(line)
         safe = f"'{name}" if str(name).startswith(_FORMULA) and name != "-" else name
@@ -267,7 +267,7 @@ def _csv(found: Sequence[Usage], by: str, _period: _Period, _capacity: _Capacity
     return out.getvalue()
 
 
-def _json(found: Sequence[Usage], by: str, period: _Period, capacity: _Capacity) -> str:
+def _json(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
     told = {
         "by": by,
         "since_s": period[0],
@@ -280,7 +280,7 @@ def _json(found: Sequence[Usage], by: str, period: _Period, capacity: _Capacity)
     return json.dumps(told, indent=1) + "\n"
 
 
-def _html(found: Sequence[Usage], by: str, period: _Period, capacity: _Capacity) -> str:
+def _html(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
     import jinja2  # loads only where a page is wanted
 
     page = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_PAGE)
@@ -290,8 +290,8 @@ def _html(found: Sequence[Usage], by: str, period: _Period, capacity: _Capacity)
     return page.render(titles=titles, rows=rows, period=told, all=f"{capacity[0]:.1f}", idle=f"{capacity[1]:.1f}")
 
 
-def _values(line: Usage) -> list[object]:
-    return [getattr(line, name) for name in Usage.__struct_fields__]
+def _values(line: UsageLine) -> list[object]:
+    return [getattr(line, name) for name in UsageLine.__struct_fields__]
 
 
 def _rounded(value: object) -> object:

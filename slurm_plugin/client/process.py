@@ -30,7 +30,7 @@ _UNREACHABLE = (
 _NO_CONFIGURATION = "Could not establish a configuration source"
 
 
-class Answer(Struct, frozen=True):
+class CommandOutput(Struct, frozen=True):
     """What a command printed."""
 
     returncode: int
@@ -61,7 +61,7 @@ def run(
     environment: Mapping[str, str],
     stdin: str | None = None,
     pass_fds: Sequence[int] = (),
-) -> Answer:
+) -> CommandOutput:
     """Run a command, which inherits the descriptors `pass_fds`.
 
     Raises `SlurmError` if it cannot be started, `SlurmUnreachableError` if nobody answers it.
@@ -84,7 +84,7 @@ def run(
         raise SlurmError(f"{argv[0]} is not installed or not on PATH (Debian package slurm-client)") from error
     except subprocess.TimeoutExpired as error:
         raise SlurmUnreachableError(f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s") from error
-    answer = Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    answer = CommandOutput(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
     if _NO_CONFIGURATION in answer.err:
         raise SlurmError(f"{argv[0]} finds no Slurm configuration: no /etc/slurm/slurm.conf, and SLURM_CONF names none")
     if any(words in answer.err for words in _UNREACHABLE):

@@ -215,7 +215,7 @@ class Layout(Struct, frozen=True):
         return "explsched_" + hashlib.sha256(str(self.root).encode()).hexdigest()[:10]
 
 
-class State(StrEnum):
+class ClusterHealth(StrEnum):
     """Whether a cluster is usable."""
 
     RUNNING = "running"
@@ -229,7 +229,7 @@ class State(StrEnum):
 class Status(Struct, frozen=True):
     """What runs and what does not, by the names of the daemons (`munged`, `slurmctld`, `slurmd.n1`, ...)."""
 
-    state: State
+    state: ClusterHealth
     alive: tuple[ProcessId, ...]
     dead: tuple[ProcessId, ...]
 
@@ -286,11 +286,11 @@ class Cluster(Struct, frozen=True):
         alive = tuple(daemon for daemon in self.daemons if daemon.is_alive())
         dead = tuple(daemon for daemon in self.daemons if daemon not in alive)
         # Without any daemon on record `up` was ended before it had started one.
-        state = State.STALE if not alive else State.DEGRADED if dead else State.RUNNING
+        state = ClusterHealth.STALE if not alive else ClusterHealth.DEGRADED if dead else ClusterHealth.RUNNING
         return Status(state, alive, dead)
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClusterHealth:
         """`status().state`."""
         return self.status().state
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from explsched.atomic_file import drafts
 from explsched.process import ProcessId
 from slurm_plugin.devcluster import machine
-from slurm_plugin.devcluster.cluster import DAEMON, Cluster, ClusterSpec, Layout, Product, ProductState, State
+from slurm_plugin.devcluster.cluster import DAEMON, Cluster, ClusterHealth, ClusterSpec, Layout, Product, ProductState
 from slurm_plugin.devcluster.machine import DevClusterError
 from slurm_plugin.devcluster.services import (
     Host,
@@ -288,7 +288,7 @@ def _check_unused(layout: Layout, progress: Progress) -> None:
     if layout.state.exists():
         found = Cluster.load(layout.root)
         state = found.state
-        if state is not State.STALE:
+        if state is not ClusterHealth.STALE:
             raise DevClusterError(f"{layout.root}: a cluster is {state} here; end it with `down` first")
         progress("removing a stale cluster")
         _end(layout, found.daemons)  # jobs may have outlived the daemons

@@ -37,7 +37,7 @@ _NOT_ENDED = frozenset({"PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "RESIZING
 _DAY_S = 86_400.0
 
 
-class PastJob(NamedTuple):
+class AccountedJob(NamedTuple):
     """A job that has ended: when it was submitted, when it ended, and how long it ran, in seconds."""
 
     likeness: Likeness
@@ -46,7 +46,7 @@ class PastJob(NamedTuple):
     run_s: float
 
 
-def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[PastJob], int]:
+def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedJob], int]:
     """The jobs of sacct's rows that have ended and held GPUs, in order of submission; and how many rows are unreadable.
 
     A requeued job has a row for each run: together they are its run time.
@@ -67,11 +67,11 @@ def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[PastJob], int]:
         _, end_s, _, state, likeness = theirs[-1]
         run_s = sum(run[2] for run in theirs)
         if state.partition(" ")[0] not in _NOT_ENDED and run_s > 0 and likeness.gpus > 0:
-            found.append(PastJob(likeness, theirs[0][0], end_s, run_s))
+            found.append(AccountedJob(likeness, theirs[0][0], end_s, run_s))
     return sorted(found, key=lambda job: job.submit_s), left_out
 
 
-def read_past(accounting: Accounting, since_s: float, until_s: float) -> list[PastJob]:
+def read_past(accounting: Accounting, since_s: float, until_s: float) -> list[AccountedJob]:
     """What sacct tells of a period. Raises `SlurmError`."""
     found, left_out = past_jobs(accounting(FIELDS, since_s, until_s))
     if left_out:
@@ -210,7 +210,7 @@ class Coverage(Struct, frozen=True):
     within_quantiles: float | None = None
 
 
-def coverage(past: Sequence[PastJob], known: Sequence[PastJob] = ()) -> tuple[Coverage, ...]:
+def coverage(past: Sequence[AccountedJob], known: Sequence[AccountedJob] = ()) -> tuple[Coverage, ...]:
     """What would have been expected of each job when it was submitted, by jobs that had ended by then; most first.
 
     The jobs of `known` are learnt from and not judged.

@@ -128,7 +128,7 @@ class _Swap(Struct, frozen=True, array_like=True):
     priority: int
 
 
-class _Notes(Struct, frozen=True):
+class _PlaceNotes(Struct, frozen=True):
     """By job: how much of its place has been used up, and where it stands if that is not its own place.
 
     `counted` are jobs that run, and whose start has been taken in. `began` has, of running jobs that may be asked to
@@ -149,8 +149,8 @@ class LentPlaces:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._file = NotesFile(path, _Notes, "lent places", "lends them again") if path else None
-        self._notes = self._saved = (self._file.read() if self._file else None) or _Notes()
+        self._file = NotesFile(path, _PlaceNotes, "lent places", "lends them again") if path else None
+        self._notes = self._saved = (self._file.read() if self._file else None) or _PlaceNotes()
         self._waited: dict[int, int] = {}
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
@@ -200,7 +200,7 @@ class LentPlaces:
             else:
                 swaps[job_id] = swap
         began = self._notes.began | {job_id: at for job_id, at in self._waited.items() if job_id not in waiting}
-        self._notes = _Notes(
+        self._notes = _PlaceNotes(
             used | settled,
             {job_id: loan for job_id, loan in loans.items() if job_id not in gone},
             counted,

@@ -112,7 +112,7 @@ def may_be_planned(record: SlurmJob, now_s: float, *, consents: bool, only_lease
 Scope = Literal["user", "account", "partition"]
 
 
-class Standing(Struct, frozen=True):
+class JobStanding(Struct, frozen=True):
     """A job's `scope`, `peers` and `native_priority`, as a policy's job has them."""
 
     scope: str = ""
@@ -120,20 +120,20 @@ class Standing(Struct, frozen=True):
     native_priority: float = 0.0
 
 
-def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> Standing:
+def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStanding:
     """The standing of a job; `others_factor` is the part of its site factor that is not ours.
 
     In scope `partition` all jobs are peers and none has a priority of its own: the policy's order is the order. A job
     of which Slurm tells no priority (held, or not yet to start) exchanges its place with nobody.
     """
     if scope == "partition":
-        return Standing()
+        return JobStanding()
     owner = record.user if scope == "user" else record.account
     if not record.natives:
-        return Standing(owner, f"job {record.job_id}", 0.0)
+        return JobStanding(owner, f"job {record.job_id}", 0.0)
     reservation = "" if leased_job(record.reservation) is not None else record.reservation
     alike = (record.account, record.partition, record.qos, reservation, str(record.nice))
-    return Standing(owner, "\x1f".join(alike), record.priority_with(others_factor))
+    return JobStanding(owner, "\x1f".join(alike), record.priority_with(others_factor))
 
 
 class FairShares:

@@ -85,7 +85,7 @@ class CycleTimes(Struct, frozen=True):
     rests_s: float
 
 
-class Backfill(Enum):
+class BackfillState(Enum):
     """What Slurm's backfill does, where its cycles let go of their locks."""
 
     RESTS = "a cycle has just ended, or cycles are short"
@@ -102,12 +102,12 @@ class Gap(Struct, frozen=True):
     """What may be changed now. `began_s` is when the last cycle began, in Slurm's clock, 0 where that is not known."""
 
     began_s: float
-    backfill: Backfill = Backfill.RESTS
+    backfill: BackfillState = BackfillState.RESTS
 
     @property
     def is_open(self) -> bool:
         """Whether whatever is changed now stays in force."""
-        return self.backfill is Backfill.RESTS
+        return self.backfill is BackfillState.RESTS
 
     def timely(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> tuple[Change, ...]:
         """The changes for now, in order; the others wait for an open gap.
@@ -123,11 +123,12 @@ class Gap(Struct, frozen=True):
         return tuple(
             change
             for change in changes
-            if self._suits(change, jobs, is_urgent=is_urgent) or (self.backfill is Backfill.IDLES and change is prompt)
+            if self._suits(change, jobs, is_urgent=is_urgent)
+            or (self.backfill is BackfillState.IDLES and change is prompt)
         )
 
     def _suits(self, change: Change, jobs: Mapping[int, SlurmJob], *, is_urgent: bool) -> bool:
-        works = self.backfill is Backfill.WORKS
+        works = self.backfill is BackfillState.WORKS
         if isinstance(change, SetSiteFactor):
             job = jobs[change.job_id]
             is_new = change.site_factor != job.site_factor
@@ -166,7 +167,7 @@ class BackfillGap:
         """Whether what was put off may be changed by now. Asks Slurm once a second at most."""
         if not self.is_awaited or self._clock() - self._looked_s < _LOOK_EVERY_S:
             return False
-        return self._look(times).backfill in (Backfill.RESTS, Backfill.IDLES)
+        return self._look(times).backfill in (BackfillState.RESTS, BackfillState.IDLES)
 
     def _look(self, times: CycleTimes) -> Gap:
         load, now_s = self._load(), self._clock()
@@ -176,7 +177,7 @@ class BackfillGap:
             self._at_work_s = began_s, now_s
         yields = self._worked_s >= times.yields_after_s
         if load.backfills and (yields or 0.0 < began_s < now_s - times.yields_after_s - _MARGIN_S):
-            return Gap(began_s, Backfill.WORKS)
+            return Gap(began_s, BackfillState.WORKS)
         if not yields:
             return Gap(began_s)
         if self._over_s[0] != began_s:
@@ -185,7 +186,9 @@ class BackfillGap:
         begins_s = max(began_s + load.backfill_last_cycle_s, seen_s) + times.rests_s  # at the earliest
         if now_s + _MARGIN_S <= begins_s:
             return Gap(began_s)
-        return Gap(began_s, Backfill.IDLES if now_s > self._over_s[1] + times.rests_s + _OFTEN_S else Backfill.IS_DUE)
+        return Gap(
+            began_s, BackfillState.IDLES if now_s > self._over_s[1] + times.rests_s + _OFTEN_S else BackfillState.IS_DUE
+        )
 
 
 class Recalculations:

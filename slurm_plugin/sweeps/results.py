@@ -43,7 +43,7 @@ class CurvePoint(NamedTuple):
     value: float
 
 
-class Training(Struct, frozen=True):
+class SweepTraining(Struct, frozen=True):
     """One training of a sweep.
 
     `state` is waiting, paused, running, done (it ended by itself), stopped (by explsched) or ended (anything else).
@@ -84,10 +84,10 @@ class SweepResults(Struct, frozen=True):
     user: str
     metric: str
     direction: Direction
-    trainings: tuple[Training, ...]
+    trainings: tuple[SweepTraining, ...]
 
     @property
-    def best(self) -> Training | None:
+    def best(self) -> SweepTraining | None:
         """The training with the best value so far."""
         return self.trainings[0] if self.trainings and self.trainings[0].best is not None else None
 
@@ -150,7 +150,7 @@ def results(
     now_s = seen.snapshot.now_s
     past = spool.read({job_id: one.uid for job_id, one in members.items() if job_id not in live}, now_s)
     last_words = {note.job: note for note in notes if note.what != "joined"}
-    groups: dict[tuple[str, str, str, Direction], list[Training]] = {}
+    groups: dict[tuple[str, str, str, Direction], list[SweepTraining]] = {}
     for job_id, one in members.items():
         progress = (seen.progress if job_id in live else past).get(job_id, JobProgress())
         state = ended[job_id].state if job_id in ended else ""
@@ -188,7 +188,7 @@ def _training(
     seen: Observation,
     why: str,
     last_word: Note | None,
-) -> Training:
+) -> SweepTraining:
     curve = tuple(
         CurvePoint(report.step, progress.run_s(report.time_s, report.restart), report.value)
         for report in progress.reports
@@ -209,7 +209,7 @@ def _training(
         reason = f"{job.array_tasks} tasks; {reason}" if job.array_tasks > 1 else reason
     else:
         state, reason = "running", why
-    return Training(
+    return SweepTraining(
         job_id,
         state,
         member.gpus,
@@ -239,7 +239,7 @@ def _forgotten(progress: JobProgress, metric: str) -> str:
     return f"it reports {', '.join(names)}, but no {metric}: choose with --metric" if names else ""
 
 
-def _with_savings(trainings: Iterable[Training], direction: Direction) -> list[Training]:
+def _with_savings(trainings: Iterable[SweepTraining], direction: Direction) -> list[SweepTraining]:
     """In order, best first, with what stopping has saved."""
     found = list(trainings)
     usual_s = statistics.median([t.run_s for t in found if t.state == "done"] or [0.0])
@@ -249,7 +249,7 @@ def _with_savings(trainings: Iterable[Training], direction: Direction) -> list[T
     return sorted(told, key=lambda t: (t.best is None, sign * (t.best or 0.0), t.job))
 
 
-def _saved(training: Training, usual_s: float) -> float:
+def _saved(training: SweepTraining, usual_s: float) -> float:
     whole_s = usual_s
     if training.total_steps and training.step:
         last = training.curve[-1]
@@ -336,7 +336,7 @@ def write(path: Path, content: str | bytes) -> None:
         raise SweepFileError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _whole_s(training: Training) -> float:
+def _whole_s(training: SweepTraining) -> float:
     """Run time to its last step, as far as its steps tell; else what it has run."""
     last = training.curve[-1]
     if training.state != "done" and training.total_steps and last.step:
@@ -344,7 +344,7 @@ def _whole_s(training: Training) -> float:
     return max(last.run_s, 0.001)
 
 
-def _lacks(found: SweepResults, usable: list[Training]) -> Iterator[str]:
+def _lacks(found: SweepResults, usable: list[SweepTraining]) -> Iterator[str]:
     if left_out := len(found.trainings) - len(usable):
         yield f"{left_out} of {len(found.trainings)} trainings are left out: they did not report {found.metric} twice"
     if cut := sum(training.curve[-1].run_s < 0.99 * _whole_s(training) for training in usable):

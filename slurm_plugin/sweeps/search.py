@@ -76,7 +76,7 @@ class Result(Struct, frozen=True):
     gpu_h: float
 
 
-class Standing(Struct, frozen=True):
+class SearchStanding(Struct, frozen=True):
     """How far a search is, after a pass. `best_params` are the hyper-parameters of the best trial."""
 
     name: str
@@ -103,7 +103,7 @@ class Search:
         self._client = CliClient(config.slurm.timeout_s)
         self._spool = ProgressSpool(config.progress.spool)
 
-    def advance(self, now_s: float) -> Standing:
+    def advance(self, now_s: float) -> SearchStanding:
         """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job."""
         self._directory.mkdir(exist_ok=True)
         with self._locked() as lock:
@@ -268,11 +268,11 @@ class Search:
             self._sbatch(["sbatch", *words], {}, lock, script)
         self._client.apply([CancelJob(job_id) for job_id in waiting])
 
-    def _standing(self, study: optuna.Study, results: Mapping[int, Result], under_way: Sequence[int]) -> Standing:
+    def _standing(self, study: optuna.Study, results: Mapping[int, Result], under_way: Sequence[int]) -> SearchStanding:
         sign = 1.0 if self._file.direction == "min" else -1.0
         known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
         best = min(known)[1] if known else None
-        return Standing(
+        return SearchStanding(
             self._file.name,
             str(self._directory),
             len(results),

@@ -57,7 +57,7 @@ class BudgetSection(Section, frozen=True):
     gpu_hours: Annotated[float, Meta(gt=0, le=1e9, description="GPU-hours in all")] | None = None
 
 
-class JobSection(Section, frozen=True):
+class TrialJobSection(Section, frozen=True):
     """How a trial runs, as a Slurm job."""
 
     gpus: Annotated[int, Meta(ge=0, le=100_000, description="GPUs, on one node")] = 1
@@ -86,7 +86,7 @@ class SearchFile(Section, frozen=True):
     ] = "tpe"
     seed: Annotated[int, Meta(ge=0, lt=2**31, description="of the sampler")] = 0
     parallel: Annotated[int, Meta(ge=1, le=10_000, description="trials that wait or run at a time")] = 4
-    job: JobSection = JobSection()
+    job: TrialJobSection = TrialJobSection()
 
     @property
     def grid_points(self) -> int | None:

@@ -21,7 +21,7 @@ _EVENT_BYTES = 256 * 1024
 _MOST_EVENTS = 100
 
 
-class Replica(Struct, frozen=True):
+class ReplicaLine(Struct, frozen=True):
     """One replica of a service, as the control plane reports it."""
 
     name: str
@@ -50,10 +50,10 @@ class Service(Struct, frozen=True):
     queued: int
     start_s: float
     given_up: bool
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaLine, ...]
 
 
-class Report(Struct, frozen=True):
+class GatewayReport(Struct, frozen=True):
     """What `sexplsched gateway status` shows."""
 
     gateway: str
@@ -105,7 +105,7 @@ class GatewayFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._report: Report | None = None
+        self._report: GatewayReport | None = None
         self._fault = "it has not reported yet"
         self._loads: defaultdict[str, deque[_Load]] = defaultdict(lambda: deque(maxlen=_KEPT))
 
@@ -119,7 +119,7 @@ class GatewayFiles:
     def look(self) -> None:
         """Take in the present report."""
         try:
-            found = msgspec.json.decode((self.directory / "status.json").read_bytes(), type=Report)
+            found = msgspec.json.decode((self.directory / "status.json").read_bytes(), type=GatewayReport)
         except OSError as error:
             self._fault = f"{self.directory}: {error.strerror}"
             return

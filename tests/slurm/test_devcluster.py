@@ -21,7 +21,7 @@ from slurm_plugin import instance
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster, ClusterSpec, DevClusterError, State, down, load, machine, up
+from slurm_plugin.devcluster import Cluster, ClusterHealth, ClusterSpec, DevClusterError, down, load, machine, up
 
 pytestmark = pytest.mark.slurm
 
@@ -140,7 +140,7 @@ class TestUpAndDown:
             eventually(lambda one=one, its_job=its_job: job_state(one, its_job) == "RUNNING")  # type: ignore[misc]
         down(place / "a")
         assert not (place / "a").exists()
-        assert second.state is State.RUNNING
+        assert second.state is ClusterHealth.RUNNING
         assert job_state(second, other) == "RUNNING"
 
     def test_down_ends_jobs_of_killed_daemons(self, place: Path) -> None:
@@ -153,7 +153,7 @@ class TestUpAndDown:
         before = belongs(place)
         for daemon in cluster.daemons:
             os.kill(daemon.pid, signal.SIGKILL)
-        eventually(lambda: cluster.state is State.STALE)
+        eventually(lambda: cluster.state is ClusterHealth.STALE)
         assert any(process.name.startswith("slurmstepd") and process.is_alive() for process in before)
         down(place)
         assert [process for process in before if process.is_alive()] == []
@@ -162,7 +162,7 @@ class TestUpAndDown:
         cluster = up(SMALL, place)
         ctld = next(daemon for daemon in cluster.daemons if daemon.name == "slurmctld")
         os.kill(ctld.pid, signal.SIGKILL)
-        eventually(lambda: cluster.state is State.DEGRADED)
+        eventually(lambda: cluster.state is ClusterHealth.DEGRADED)
         assert [daemon.name for daemon in cluster.status().dead] == ["slurmctld"]
         with pytest.raises(DevClusterError, match="a cluster is degraded here; end it with `down` first"):
             up(SMALL, place)
@@ -205,7 +205,7 @@ class TestUpAndDown:
             record = json.loads(cluster.layout.state.read_text())
             record["daemons"][0]["pid"] = bystander.pid
             cluster.layout.state.write_text(json.dumps(record))
-            assert load(place).state is State.STALE
+            assert load(place).state is ClusterHealth.STALE
             down(place)
             assert bystander.poll() is None
         finally:
@@ -217,7 +217,7 @@ class TestUpAndDown:
         with pytest.raises(DevClusterError, match=r"slurmctld ended(.|\n)*nonsense"):
             up(spec, place)
         assert belongs(place) == frozenset()
-        assert load(place).state is State.STALE
+        assert load(place).state is ClusterHealth.STALE
 
     def test_settings_win_whatever_their_case_and_partitions_add_up(self, place: Path) -> None:
         extra = (("minjobage", "77"), ("MinJobAge", "78"), ("PartitionName", "low Nodes=ALL"))
@@ -238,7 +238,7 @@ class TestRefusals:
     def test_already_running(self, cluster: Cluster) -> None:
         with pytest.raises(DevClusterError, match="a cluster is running here"):
             up(SMALL, cluster.layout.root)
-        assert cluster.state is State.RUNNING
+        assert cluster.state is ClusterHealth.RUNNING
 
     @pytest.mark.parametrize("name", ["a b", "a#b", "a=b", "a%n"])
     def test_a_path_that_slurms_files_cannot_name(self, place: Path, name: str) -> None:

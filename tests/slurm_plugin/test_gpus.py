@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from slurm_plugin.cli.gpus import NodeGpus, of_cluster
+from slurm_plugin.cli.gpus import NodeUse, of_cluster
 from slurm_plugin.client.records import ClusterRecords, SlurmNode, gpu_memory_mib, gpu_memory_of_node
 from tests.slurm_kit import record
 
@@ -59,8 +59,8 @@ def test_gpus_are_listed_with_who_holds_them() -> None:
     parts = [record(n, state="RUNNING", gpus=0, node_names=("n1",), gpu_indices=(("n1", (3,)),)) for n in (8, 9)]
     waiting = record(10, gpus=1)
     assert of_cluster(ClusterRecords(nodes, (whole, *parts, waiting), ())) == [
-        NodeGpus("n1", "MIXED", "h100", 80 * 1024, 4, 3, (7, 8, 9)),
-        NodeGpus("n2", "IDLE", "", 0, 2, 0, ()),
+        NodeUse("n1", "MIXED", "h100", 80 * 1024, 4, 3, (7, 8, 9)),
+        NodeUse("n2", "IDLE", "", 0, 2, 0, ()),
     ]
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_intercept.profile.requests import UNHARMED, Search, Trial
+from kernel_intercept.profile.requests import UNHARMED, RequestSearch, ShareTrial
 from kernel_intercept.profile.store import ProfileError
 from slurm_plugin.cli.profile import profile
 
@@ -31,12 +31,12 @@ LARGEST = 32
 STEP = 5
 
 
-def model(fixed_s: float, item_s: float, knee: float, batch: int, share_percent: int) -> Trial:
+def model(fixed_s: float, item_s: float, knee: float, batch: int, share_percent: int) -> ShareTrial:
     latency_s = fixed_s + item_s * batch / min(share_percent / 100, knee * batch / (1 + batch))
-    return Trial(batch, share_percent, latency_s, batch / latency_s)
+    return ShareTrial(batch, share_percent, latency_s, batch / latency_s)
 
 
-def grid(fixed_s: float, item_s: float, knee: float) -> list[Trial]:
+def grid(fixed_s: float, item_s: float, knee: float) -> list[ShareTrial]:
     batches = [2**i for i in range(int(math.log2(LARGEST)) + 1)]
     return [model(fixed_s, item_s, knee, batch, share) for batch in batches for share in range(STEP, 101, STEP)]
 
@@ -48,7 +48,7 @@ GPUS = st.tuples(st.floats(0.0005, 0.02), st.floats(0.0002, 0.004), st.floats(0.
 def test_a_service_gets_nearly_the_best_there_is_for_a_fifth_of_the_trials(
     gpu: tuple[float, float, float], qos_s: float
 ) -> None:
-    search = Search(lambda batch, share: model(*gpu, batch, share), STEP)
+    search = RequestSearch(lambda batch, share: model(*gpu, batch, share), STEP)
     every = grid(*gpu)
     suiting = [trial for trial in every if trial.latency_s <= qos_s]
     if not suiting:
@@ -68,7 +68,7 @@ def test_a_service_gets_nearly_the_best_there_is_for_a_fifth_of_the_trials(
 
 @given(GPUS, st.floats(0.1, 1.0))
 def test_a_training_gets_the_least_share_that_keeps_its_pace(gpu: tuple[float, float, float], kept: float) -> None:
-    search = Search(lambda batch, share: model(*gpu, batch, share), STEP)
+    search = RequestSearch(lambda batch, share: model(*gpu, batch, share), STEP)
     found = search.training(kept)
     full = model(*gpu, 1, 100).throughput
     suiting = [share for share in range(STEP, 101, STEP) if model(*gpu, 1, share).throughput >= kept * full]

@@ -42,7 +42,7 @@ def slurmd(node: GpuNode, action: str, job: int, **other: str) -> str:
     return done.stderr
 
 
-def room(node: GpuNode) -> node_mps.Place:
+def room(node: GpuNode) -> node_mps.ServerPlace:
     found = node_mps.place(variables(node, 1), os.geteuid())
     assert found is not None
     return found

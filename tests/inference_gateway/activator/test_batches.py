@@ -12,7 +12,7 @@ import pytest
 
 from inference_gateway import services
 from inference_gateway.accepted import Accepted
-from inference_gateway.batches.job import Job, Requests, Results, finish, read_requests
+from inference_gateway.batches.job import BatchJob, Requests, Results, finish, read_requests
 from inference_gateway.batches.store import Counts, Faults, NotNowError, Owned, window_s
 from inference_gateway.batches.worker import room
 from inference_gateway.control.report import ServiceReport
@@ -198,9 +198,9 @@ def test_results_become_files_however_often_they_are_made(tmp_path: Path) -> Non
     draft = owned.draft()
     draft.write_bytes(lines(LINE))
     batch = owned.make_batch(owned.add(draft, "in", "batch").id, ENDPOINT, "1h", None)
-    job = Job.of(owned, batch, Requests("chat", ("a", "b"), ((0, 1), (0, 1))))
+    job = BatchJob.of(owned, batch, Requests("chat", ("a", "b"), ((0, 1), (0, 1))))
     owned.path(batch.id, "output").write_bytes(b'{"custom_id":"a"}\n')
-    again = Job.of(owned, job.batch, job.requests)
+    again = BatchJob.of(owned, job.batch, job.requests)
     assert (list(again.pending), again.counts()) == ([1], Counts(2, 1, 0))
     again.end("expired")
     ended = owned.batch(batch.id)

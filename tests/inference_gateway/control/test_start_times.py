@@ -7,7 +7,7 @@ import pytest
 from inference_gateway.control.start_times import (
     EstimateLog,
     Foretold,
-    Start,
+    ReplicaStart,
     StartTimes,
     WaitingLine,
     median_left_s,
@@ -54,28 +54,28 @@ TIMES = StartTimes(waits_s=(100.0, 200.0, 400.0), loads_s=(60.0, 60.0))
     ("starts", "expected_s"),
     [
         ([], None),
-        ([Start(running=True, age_s=20.0)], 40.0),
-        ([Start(running=False, age_s=50.0, expected_in_s=500.0)], 560.0),
-        ([Start(running=False, age_s=50.0, expected_in_s=-3.0)], 60.0),
-        ([Start(running=False, age_s=150.0)], 50.0 + 60.0),
-        ([Start(running=False, age_s=1000.0)], 1000.0 + 60.0),
-        ([Start(running=False, age_s=50.0, expected_in_s=500.0), Start(running=True, age_s=20.0)], 40.0),
+        ([ReplicaStart(running=True, age_s=20.0)], 40.0),
+        ([ReplicaStart(running=False, age_s=50.0, expected_in_s=500.0)], 560.0),
+        ([ReplicaStart(running=False, age_s=50.0, expected_in_s=-3.0)], 60.0),
+        ([ReplicaStart(running=False, age_s=150.0)], 50.0 + 60.0),
+        ([ReplicaStart(running=False, age_s=1000.0)], 1000.0 + 60.0),
+        ([ReplicaStart(running=False, age_s=50.0, expected_in_s=500.0), ReplicaStart(running=True, age_s=20.0)], 40.0),
     ],
 )
-def test_the_next_one(starts: list[Start], expected_s: float | None) -> None:
+def test_the_next_one(starts: list[ReplicaStart], expected_s: float | None) -> None:
     assert TIMES.next_in_s(starts, configured_s=30.0) == expected_s
 
 
 @pytest.mark.parametrize(
     ("start", "expected_s"),
     [
-        (Start(running=True, age_s=20.0), 10.0),
-        (Start(running=True, age_s=45.0), 45.0),
-        (Start(running=False, age_s=0.0, expected_in_s=500.0), 530.0),
-        (Start(running=False, age_s=50.0), 80.0),
+        (ReplicaStart(running=True, age_s=20.0), 10.0),
+        (ReplicaStart(running=True, age_s=45.0), 45.0),
+        (ReplicaStart(running=False, age_s=0.0, expected_in_s=500.0), 530.0),
+        (ReplicaStart(running=False, age_s=50.0), 80.0),
     ],
 )
-def test_before_anything_is_measured(start: Start, expected_s: float) -> None:
+def test_before_anything_is_measured(start: ReplicaStart, expected_s: float) -> None:
     assert StartTimes((), ()).next_in_s([start], configured_s=30.0) == expected_s
 
 
@@ -98,14 +98,14 @@ def test_slurms_estimate_is_corrected_by_what_came_of_others(
     foretold: Sequence[tuple[float, float]], least_s: float, most_s: float
 ) -> None:
     times = StartTimes((), (15.0,), [Foretold(said_s, came_s, said_s) for said_s, came_s in foretold])
-    start = Start(running=False, age_s=10.0, expected_in_s=100.0)
+    start = ReplicaStart(running=False, age_s=10.0, expected_in_s=100.0)
     assert least_s <= (times.next_in_s([start], 60.0) or 0.0) - 15.0 <= most_s
 
 
 def test_of_a_long_wait_a_few_estimates_are_remembered_from_all_of_it() -> None:
     log = EstimateLog()
     for second in range(1000):
-        log.note("a", float(second), Start(running=False, age_s=second, expected_in_s=2000.0 - second))
+        log.note("a", float(second), ReplicaStart(running=False, age_s=second, expected_in_s=2000.0 - second))
     came = log.started("a", 1000.0)
     assert len(came) == 8
     assert came[0] == Foretold(2000.0, 1000.0, 2000.0)
@@ -117,7 +117,7 @@ def test_of_a_long_wait_a_few_estimates_are_remembered_from_all_of_it() -> None:
 def test_jobs_that_are_not_waited_for_any_more_are_forgotten() -> None:
     log = EstimateLog()
     for name in ("a", "b"):
-        log.note(name, 0.0, Start(running=False, age_s=0.0, expected_in_s=10.0))
+        log.note(name, 0.0, ReplicaStart(running=False, age_s=0.0, expected_in_s=10.0))
     log.keep({"b"})
     assert (log.started("a", 5.0), log.started("b", 5.0)) == ((), (Foretold(10.0, 5.0, 10.0),))
 
@@ -202,6 +202,6 @@ class TestWaitingLine:
 )
 def test_who_came_truer_is_believed(foretold: Sequence[Foretold], left_s: float) -> None:
     times = StartTimes((), (15.0,), foretold)
-    start = Start(running=False, age_s=10.0, expected_in_s=100.0, turn_in_s=30.0)
+    start = ReplicaStart(running=False, age_s=10.0, expected_in_s=100.0, turn_in_s=30.0)
     assert (times.next_in_s([start], 60.0) or 0.0) - 15.0 == pytest.approx(left_s, rel=0.02)
     assert slurm_knows_better(foretold) == (left_s > 40.0)

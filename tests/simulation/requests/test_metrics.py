@@ -6,7 +6,7 @@ import pytest
 
 from inference_gateway.scaling.rules import Bounds
 from simulation.requests.replay import measure, replica_seconds_of
-from simulation.requests.service import Batch, SimulatedReplica
+from simulation.requests.service import RunningBatch, SimulatedReplica
 from simulation.requests.settings import RequestSettings, StartTime, StepTime
 from tests.simulation.requests.test_engine import run
 
@@ -83,8 +83,8 @@ def test_one_that_follows_another_at_once_is_not_beside_it() -> None:
     at_once = replace(
         follows,
         replicas=[
-            SimulatedReplica(0, 0.0, 0.0, Batch(StepTime()), 0, 5.0),
-            SimulatedReplica(1, 5.0, 5.0, Batch(StepTime()), 0, 9.0),
+            SimulatedReplica(0, 0.0, 0.0, RunningBatch(StepTime()), 0, 5.0),
+            SimulatedReplica(1, 5.0, 5.0, RunningBatch(StepTime()), 0, 9.0),
         ],
     )
     assert measure(at_once, RequestSettings()).peak_replicas == 1

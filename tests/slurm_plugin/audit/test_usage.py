@@ -11,7 +11,7 @@ import pytest
 
 from slurm_plugin.audit import AuditEntry
 from slurm_plugin.cli import report
-from slurm_plugin.cli.report import FIELDS, Usage, run_of, usage
+from slurm_plugin.cli.report import FIELDS, UsageLine, run_of, usage
 
 HOUR_S = 3600.0
 PREEMPTED = "explsched-preemption:since=0&n=0&lost=0&p=0%2C7200%2C2%2C1800%2Cworth+less"
@@ -45,7 +45,7 @@ def row(job_id: int, **fields: Any) -> list[str]:
     ]
 
 
-def line(*rows: list[str], audited: tuple[AuditEntry, ...] = (), by: str = "user", since_h: float = 0) -> Usage:
+def line(*rows: list[str], audited: tuple[AuditEntry, ...] = (), by: str = "user", since_h: float = 0) -> UsageLine:
     return usage([run_of(one) for one in rows], audited, by, since_h * HOUR_S, 10 * HOUR_S)[0]
 
 

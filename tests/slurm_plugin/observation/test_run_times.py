@@ -9,7 +9,7 @@ import pytest
 
 from explsched.errors import SlurmError
 from explsched.run_times import Likeness
-from slurm_plugin.observation.run_times import FIELDS, LearntRunTimes, PastJob, coverage, past_jobs
+from slurm_plugin.observation.run_times import FIELDS, AccountedJob, LearntRunTimes, coverage, past_jobs
 from tests.sched_policy.builders import NOW_S, job, running
 
 ALIKE = Likeness(1, "main", "ada", "resnet-1")
@@ -107,7 +107,11 @@ def test_where_sacct_fails_jobs_keep_what_was_learnt_and_it_is_asked_again_later
 
 def test_coverage_judges_each_job_by_those_that_had_ended_before_it_was_submitted() -> None:
     # The second begins before the first has ended, so nothing is known of either; the others are as the first.
-    past = [PastJob(ALIKE, 0.0, 100.0, 100.0), PastJob(ALIKE, 50.0, 150.0, 100.0), PastJob(ALIKE, 200.0, 320.0, 120.0)]
+    past = [
+        AccountedJob(ALIKE, 0.0, 100.0, 100.0),
+        AccountedJob(ALIKE, 50.0, 150.0, 100.0),
+        AccountedJob(ALIKE, 200.0, 320.0, 120.0),
+    ]
     by_kind = {line.alike_in: line for line in coverage(past)}
     assert by_kind[""].jobs == 2
     assert by_kind[""].within_twice is None

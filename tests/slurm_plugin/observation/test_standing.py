@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.observation.standing import FairShares, Standing, lane, standing_of, waited_s
+from slurm_plugin.observation.standing import FairShares, JobStanding, lane, standing_of, waited_s
 from tests.sched_policy.builders import NOW_S, job
 from tests.slurm_kit import record
 
@@ -39,10 +39,10 @@ def test_a_lease_of_ours_is_no_reservation() -> None:
 
 
 def test_scopes() -> None:
-    assert standing_of(waiting(), "user", 30) == Standing("ada", standing_of(waiting(), "user", 0).peers, 530.0)
+    assert standing_of(waiting(), "user", 30) == JobStanding("ada", standing_of(waiting(), "user", 0).peers, 530.0)
     assert standing_of(waiting(user="bob"), "account", 0) == standing_of(waiting(), "account", 0)
     assert standing_of(waiting(user="bob"), "user", 0) != standing_of(waiting(), "user", 0)
-    assert standing_of(waiting(qos="high"), "partition", 30) == Standing()
+    assert standing_of(waiting(qos="high"), "partition", 30) == JobStanding()
 
 
 def test_waiting_begins_when_a_job_may_start_and_leaves_out_its_runs() -> None:

@@ -12,8 +12,8 @@ from slurm_plugin.client.changes import AttachReservation, Change, CreateReserva
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.steering.backpressure import (
     MOST_PUT_OFF,
-    Backfill,
     BackfillGap,
+    BackfillState,
     CycleTimes,
     Gap,
     Recalculations,
@@ -48,15 +48,18 @@ def gap(loads: Loads) -> BackfillGap:
 @pytest.mark.parametrize(
     ("load", "backfill"),
     [
-        (SHORT, Backfill.RESTS),
-        (replace(SHORT, backfills=False), Backfill.RESTS),
-        (BUSY, Backfill.WORKS),
-        (replace(BUSY, backfill_last_cycle_s=0.0), Backfill.WORKS),  # statistics were reset, but it has worked long
-        (JUST_ENDED, Backfill.RESTS),
-        (LONG_OVER, Backfill.IS_DUE),
+        (SHORT, BackfillState.RESTS),
+        (replace(SHORT, backfills=False), BackfillState.RESTS),
+        (BUSY, BackfillState.WORKS),
+        (
+            replace(BUSY, backfill_last_cycle_s=0.0),
+            BackfillState.WORKS,
+        ),  # statistics were reset, but it has worked long
+        (JUST_ENDED, BackfillState.RESTS),
+        (LONG_OVER, BackfillState.IS_DUE),
     ],
 )
-def test_what_slurm_tells_of_a_cycle_that_lets_go_of_its_locks(load: ControllerLoad, backfill: Backfill) -> None:
+def test_what_slurm_tells_of_a_cycle_that_lets_go_of_its_locks(load: ControllerLoad, backfill: BackfillState) -> None:
     assert gap(Loads(load)).of_pass(TIMES).backfill is backfill
 
 
@@ -68,29 +71,29 @@ def test_backfill_idles_where_no_cycle_has_begun_for_longer_than_it_rests() -> N
     for _ in range(3):
         found.append((waits.of_pass(TIMES).backfill, waits.has_opened(TIMES)))
         loads.now_s += 20.0
-    assert found == [(Backfill.IS_DUE, False), (Backfill.IS_DUE, False), (Backfill.IDLES, False)]
+    assert found == [(BackfillState.IS_DUE, False), (BackfillState.IS_DUE, False), (BackfillState.IDLES, False)]
     assert waits.has_opened(TIMES)
 
 
 def test_a_cycle_that_was_seen_to_end_is_followed_by_a_rest_from_then_on() -> None:
     """How long it slept is not told: only who has seen it at work knows that it ended late."""
     late = {"backfill_began_s": NOW_S - 60}
-    assert gap(Loads(replace(JUST_ENDED, **late))).of_pass(TIMES).backfill is Backfill.IS_DUE
+    assert gap(Loads(replace(JUST_ENDED, **late))).of_pass(TIMES).backfill is BackfillState.IS_DUE
     loads = Loads(replace(BUSY, **late), replace(JUST_ENDED, **late))
     waits = gap(loads)
-    assert waits.of_pass(TIMES).backfill is Backfill.WORKS
+    assert waits.of_pass(TIMES).backfill is BackfillState.WORKS
     loads.now_s += 1
     assert waits.of_pass(TIMES).is_open
     loads.now_s += 28
     assert waits.of_pass(TIMES).is_open
     loads.now_s += 1
-    assert waits.of_pass(TIMES).backfill is Backfill.IS_DUE
+    assert waits.of_pass(TIMES).backfill is BackfillState.IS_DUE
 
 
 def test_statistics_that_are_reset_do_not_make_cycles_short() -> None:
     waits = gap(Loads(JUST_ENDED, replace(LONG_OVER, backfill_last_cycle_s=0.0)))
     assert waits.of_pass(TIMES).is_open
-    assert waits.of_pass(TIMES).backfill is Backfill.IS_DUE
+    assert waits.of_pass(TIMES).backfill is BackfillState.IS_DUE
 
 
 def test_a_gap_is_awaited_only_after_something_was_put_off_and_asked_for_once_a_second() -> None:
@@ -126,9 +129,9 @@ ATTACH = AttachReservation(1, "explsched_1")
     ("now", "for_now"),
     [
         (Gap(5.0), (AGAIN, CREATE, NEW, LATER, ATTACH)),
-        (Gap(5.0, Backfill.WORKS), (LATER,)),
-        (Gap(5.0, Backfill.IS_DUE), (CREATE, ATTACH)),
-        (Gap(5.0, Backfill.IDLES), (AGAIN, CREATE, ATTACH)),  # the first one calls the cycle forth
+        (Gap(5.0, BackfillState.WORKS), (LATER,)),
+        (Gap(5.0, BackfillState.IS_DUE), (CREATE, ATTACH)),
+        (Gap(5.0, BackfillState.IDLES), (AGAIN, CREATE, ATTACH)),  # the first one calls the cycle forth
     ],
 )
 def test_what_waits_for_the_gap(now: Gap, for_now: tuple[Change, ...]) -> None:
@@ -140,7 +143,7 @@ def test_what_waits_for_the_gap(now: Gap, for_now: tuple[Change, ...]) -> None:
 
 def test_new_factors_do_not_wait_where_somebody_makes_room() -> None:
     jobs = {1: record(1, site_factor=300), 2: record(2, site_factor=0)}
-    at_work = Gap(NOW_S, Backfill.WORKS)
+    at_work = Gap(NOW_S, BackfillState.WORKS)
     assert at_work.timely((AGAIN, NEW, RequeueJob(3)), jobs) == (NEW, RequeueJob(3))
 
 
