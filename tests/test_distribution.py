@@ -21,4 +21,5 @@ def test_every_entry_point_leads_to_a_file_and_a_name() -> None:
         module, _, attribute = target.partition(":")
         path = ROOT / module.replace(".", "/")
         text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
-        assert f"def {attribute}(" in text or f"\n{attribute} = " in text or f"\n{attribute}: " in text, (name, target)
+        defined = (f"\ndef {attribute}(", f"\nclass {attribute}(", f"\n{attribute} = ", f"\n{attribute}: ")
+        assert any(one in f"\n{text}" for one in defined), (name, target)

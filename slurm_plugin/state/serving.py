@@ -22,7 +22,6 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -271,8 +270,11 @@ class Beside:
         """When the daemon ends, or serves another socket."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 self._process.wait(_TO_ANSWER_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
             self._process = None
 
     def _told(self, fault: str) -> None:

@@ -198,10 +198,12 @@ class TestUpAndDown:
         assert [path.name for path in place.iterdir()] == ["slurm-1.out"]
 
     def test_recycled_pid_is_not_ended(self, place: Path) -> None:
-        bystander = subprocess.Popen(["sleep", "300"])
+        cluster = up(SMALL, place)
+        machine.stop(cluster.daemons)
+        bystander = subprocess.Popen(
+            ["sleep", "300"]
+        )  # no sooner: what started in the same clock tick is not told apart
         try:
-            cluster = up(SMALL, place)
-            machine.stop(cluster.daemons)
             record = json.loads(cluster.layout.state.read_text())
             record["daemons"][0]["pid"] = bystander.pid
             cluster.layout.state.write_text(json.dumps(record))
