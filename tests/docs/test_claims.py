@@ -255,7 +255,7 @@ CLAIMS = (
     ),
     Claim(
         "docs/simulation.md",
-        "policy_pass_share.json",
+        "policy_pass.json",
         "jobs took it {} s, and `muri-s` {} s in the same run",
         lambda report: [report["explsched-share"]["plan_s"], report["muri-s"]["plan_s"]],
     ),
