@@ -58,9 +58,8 @@ def own(group: str) -> Mapping[str, OwnEntry]:
 
 def _own_file() -> Path:
     for directory in sys.path:
-        if not os.access(
-            directory or ".", os.R_OK | os.X_OK
-        ):  # in Python's own home, where that is root's: imports skip it, too
+        # Closed to this user, as Python's own home may be where that is root's: imports skip it, too.
+        if not os.access(directory or ".", os.R_OK | os.X_OK):
             continue
         for path in Path(directory).glob(f"{DISTRIBUTION}-*.dist-info/entry_points.txt"):
             return path

@@ -219,7 +219,7 @@ class AdaptiveHalving(Struct, frozen=True):
     name: ClassVar[str] = "adaptive"
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
-        """The best trainings first, then those that nobody knows yet, then the others."""
+        """The best training first, then the others, by what they promise; what is done pauses or stops."""
         if sweep.has_ended.all():
             return SweepDecision((), "all trainings have ended")
         histories = Histories.of(sweep)
