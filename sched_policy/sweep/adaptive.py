@@ -4,12 +4,13 @@ Trainings are compared at equal progress. GPUs are split between two aims. *Fini
 end; a contender that runs is not displaced, nobody is swapped for noise. *Exploring*: the other GPUs go where hope per
 second until progress doubles is largest, so that no GPU is idle. Where hyper-parameters differ, hope is what they and
 the trainings' standing promise, of those that have never run as of the others: a first run costs little, a late one
-much. Where only curves tell, each training gets a first chance, then the forecast's chances count, and the best
-trainings run to their ends on as many GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where
-many are contenders. Nobody is stopped before everybody has come so far that a late start would show, the forecast
-leaves less than `doubt` that anything still beats the best by more than `tolerance`, nobody is a contender or as good
-as the best at equal progress, and the leader has run to its end; when only the first of these is lacking, those who
-have not come so far go next.
+much. Once the leader has run to its end, the forecast's chances count beside hyper-parameters: what is left is to be
+sure, and whoever keeps the sweep from being done goes on, seldom who is second and far. Where only curves tell, each
+training gets a first chance, then the forecast's chances count, and the best trainings run to their ends on as many
+GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many are contenders. Nobody is stopped
+before everybody has come so far that a late start would show, the forecast leaves less than `doubt` that anything still
+beats the best by more than `tolerance`, nobody is a contender or as good as the best at equal progress, and the leader
+has run to its end; when only the first of these is lacking, those who have not come so far go next.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, never by what
 one reported early with what the other did late: who has just started is not behind because he has just started. Points
@@ -192,6 +193,7 @@ _LEAST_SEEN = 3
 _LATE = 0.5  # of a training: nothing that has not come so far tells how late values follow from early ones
 _SHORTEST_S = 1e-6  # of a training whose length is known to be 0
 _STEEPNESS = 2.0  # hope falls with this power of the promised place
+_LEAST_HOPE = 1e-3  # over all trainings: keeps the order from being one of numbers that are all 0
 _SWAP = 1.3  # a training that runs is left for one that is better by more than this factor: restarts cost
 
 
@@ -285,10 +287,23 @@ class AdaptiveHalving(Struct, frozen=True):
         tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
         for i in sorted(tried_first, key=lambda i: (trials[i].waits, not trials[i].steps.size, i)):
             yield i, "explored: not far enough to be compared"
-        worth = self._worth(sweep, known, chance if promises is None else np.exp(-_STEEPNESS * promises))
-        by = "its curve" if promises is None else "its hyper-parameters and how it stands"
+        hope, by = self._hope(sweep, chance, promises)
+        worth = self._worth(sweep, known, hope)
         for i in sorted(others.difference(tried_first), key=lambda i: (-worth[i], i)):
             yield i, f"explored: of those that are not sure to lead, it promises most per second by {by}"
+
+    def _hope(self, sweep: Sweep, chance: Floats, promises: Floats | None) -> tuple[Floats, str]:
+        """What exploring each training may bring, shape (N,), and what tells that.
+
+        Until the leader has run to its end the search is for a better one; after that, for whatever keeps the sweep
+        from being done. That is where the forecast sees a chance, seldom where progress is long and the place good.
+        """
+        if promises is None:
+            return chance, "its curve"
+        if not sweep.has_ended[np.argmin(sweep.best)]:
+            return np.exp(-_STEEPNESS * promises), "its hyper-parameters and how it stands"
+        least = _LEAST_HOPE / len(sweep.trials)
+        return np.maximum(chance, least) * np.exp(-promises), "its curve and its hyper-parameters"
 
     def _finishing(self, now: SweepStanding, gpus: int) -> int:
         """On how many GPUs the best trainings run to their ends where only curves tell who is best."""
@@ -298,13 +313,12 @@ class AdaptiveHalving(Struct, frozen=True):
     def _worth(self, sweep: Sweep, known: Bools, hope: Floats) -> Floats:
         """Hope per second until progress has doubled, which shows what it was worth, shape (N,).
 
-        A first run doubles progress where it has come far enough to be compared. The floor keeps the order from being
-        one of numbers that are all 0.
+        A first run doubles progress where it has come far enough to be compared.
         """
         look_s = np.where(known, sweep.restart_s, LEVELS[_DOUBLING] * sweep.length_s)
         gone_s, left_s = sweep.progress * sweep.length_s, (1.0 - sweep.progress) * sweep.length_s
         more_s = np.maximum(np.minimum(np.maximum(gone_s, look_s), left_s), 1e-3 * sweep.length_s)
-        hope = np.maximum(hope, 1e-3 / len(sweep.trials)) * np.where(known & sweep.runs, _SWAP, 1.0)
+        hope = np.maximum(hope, _LEAST_HOPE / len(sweep.trials)) * np.where(known & sweep.runs, _SWAP, 1.0)
         worth: Floats = hope / np.maximum(np.where(sweep.progress > 0, sweep.moving_s, 0.0) + more_s, _SHORTEST_S)
         return worth
 

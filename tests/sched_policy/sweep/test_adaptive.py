@@ -108,6 +108,18 @@ def test_a_start_of_which_little_is_hoped_waits_behind_one_that_goes_on_well() -
     assert {101, 102}.isdisjoint(wanted[:6])
 
 
+def test_once_the_leader_has_ended_those_go_on_that_may_still_beat_it() -> None:
+    def rated(trial_id: int, rate: float, final: float, **fields: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return trial(trial_id, final=final, params={"lr": rate}, **fields)
+
+    behind = [rated(i, 1e-3 + 1e-5 * i, 0.3 + 0.01 * i, steps=TOTAL - 2) for i in range(2, 8)]  # good, but not enough
+    fresh = [rated(i, 10.0**-i, 0.9, steps=3) for i in range(12, 18)]
+    goes_on = sweep(rated(1, 1e-3, 0.1, steps=TOTAL - 1), *behind, *fresh)
+    ended = sweep(rated(1, 1e-3, 0.1, steps=TOTAL, state=TrialState.ENDED), *behind, *fresh)
+    assert set(AdaptiveHalving().decide(goes_on, gpus=6).wanted[:5]) == {1, 2, 3, 4, 5}
+    assert set(AdaptiveHalving().decide(ended, gpus=6).wanted[1:6]) <= set(range(12, 18))
+
+
 @pytest.mark.parametrize("name", ["lr", "learning_rate", "optim.lr", "learningRate", "LR", "--learning-rate"])
 def test_a_learning_rate_tells_more_than_another_hyper_parameter(name: str) -> None:
     def given(trial_id: int, rate: int, other: int, **fields: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
