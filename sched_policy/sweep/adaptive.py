@@ -7,10 +7,10 @@ the trainings' standing promise, of those that have never run as of the others: 
 much. Once the leader has run to its end, the forecast's chances count beside hyper-parameters: what is left is to be
 sure, and whoever keeps the sweep from being done goes on, seldom who is second and far. Where only curves tell, each
 training gets a first chance, then the forecast's chances count, and the best trainings run to their ends on as many
-GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many are contenders. Nobody is stopped
-before everybody has come so far that a late start would show, the forecast leaves less than `doubt` that anything still
-beats the best by more than `tolerance`, nobody is a contender or as good as the best at equal progress, and the leader
-has run to its end; when only the first of these is lacking, those who have not come so far go next.
+GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many are contenders. When the forecast
+leaves less than `doubt` that anything still beats the best by more than `tolerance`, only those run on about whom it
+may be wrong: the leader to its end, contenders, whoever is as good as the best at equal progress, and everybody until a
+late start would show. When these are through, all stop.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, never by what
 one reported early with what the other did late: who has just started is not behind because he has just started. Points
@@ -29,7 +29,7 @@ hyper-parameter matters as much (Bengio 2012, arXiv 1206.5533, 3.1), and a few t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, product
 from typing import ClassVar, NamedTuple
 
@@ -38,7 +38,7 @@ from msgspec import Struct
 
 from sched_policy.snapshot import Bools, Floats, Ints
 from sched_policy.sweep.forecast import Histories, forecast
-from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Verdict
+from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, Verdict
 
 LEAST_SEEN = 6
 _MOST_SEEN = 128  # the cost grows with the cube
@@ -230,13 +230,9 @@ class AdaptiveHalving(Struct, frozen=True):
         # What the leader itself may still gain keeps nobody else on a GPU.
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         now = standing(sweep)
-        is_settled = others < self.doubt and self._is_settled(sweep, histories, now, leader)
-        unshown = ~sweep.has_ended & (sweep.progress < self.least_progress)
-        if is_settled and not unshown.any():
-            return self._ending(sweep, leader, others)
         order = self._order(sweep, gpus, now, expected.chance)
-        if is_settled:  # all that is lacking before the others are stopped
-            order = iter(sorted(order, key=lambda entry: (entry[0] != leader, not unshown[entry[0]])))
+        if others < self.doubt and self._has_seen_enough(sweep, histories):
+            return self._closing(sweep, now, order, others)
         return SweepDecision(
             tuple(
                 Verdict(sweep.trials[i].trial_id, SweepAction.RUN, expected.open / (place + 1.0), why)
@@ -244,30 +240,38 @@ class AdaptiveHalving(Struct, frozen=True):
             )
         )
 
-    def _is_settled(self, sweep: Sweep, histories: Histories, now: SweepStanding, leader: int) -> bool:
-        """Whether enough has been seen to trust the forecast, and nobody else is on a way that may lead."""
-        if int(histories.seen.sum()) < min(_LEAST_SEEN, len(sweep.trials)):
-            return False
-        ended = sweep.has_ended
-        rivals = (now.may_lead | (now.is_known & (now.ahead == 0))) & ~ended
-        rivals[leader] = False
-        return bool((ended | (sweep.progress >= _LATE)).any() and not rivals.any())
+    def _has_seen_enough(self, sweep: Sweep, histories: Histories) -> bool:
+        """Whether enough has been seen to trust the forecast."""
+        late = sweep.has_ended | (sweep.progress >= _LATE)
+        return bool(late.any() and histories.seen.sum() >= min(_LEAST_SEEN, len(sweep.trials)))
 
-    def _ending(self, sweep: Sweep, leader: int, still_open: float) -> SweepDecision:
-        """The leader runs to its end; after that, nothing runs."""
-        by = f"{100 * self.tolerance:g} %"
-        chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by {by}"
-        verdicts = []
-        if not sweep.trials[leader].has_ended:
-            why = f"leads; {chance}, so that it alone runs on"
-            verdicts.append(Verdict(sweep.trials[leader].trial_id, SweepAction.RUN, still_open, why))
-        last = SweepAction.PAUSE if verdicts else SweepAction.STOP
-        verdicts += [
-            Verdict(trial.trial_id, last if trial.may_stop else SweepAction.RUN, 0.0, chance)
-            for i, trial in enumerate(sweep.trials)
-            if i != leader and not trial.has_ended
+    def _closing(
+        self, sweep: Sweep, now: SweepStanding, order: Iterable[tuple[int, str]], still_open: float
+    ) -> SweepDecision:
+        """Only the leader runs on, and who the forecast may be wrong about; when they are through, all stop."""
+        chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by "
+        chance += f"{100 * self.tolerance:g} %"
+        leader = int(np.argmin(sweep.best))
+        may_lead = now.may_lead | (now.is_known & (now.ahead == 0))
+        going: list[tuple[int, str]] = []
+        others: list[Trial] = []
+        for i, _ in order:
+            if i == leader:
+                going.insert(0, (i, "leads"))
+            elif may_lead[i]:
+                going.append((i, "may still come to lead"))
+            elif sweep.progress[i] < self.least_progress:
+                going.append((i, "has not come so far that a late start would show"))
+            else:
+                others.append(sweep.trials[i])
+        verdicts = [
+            Verdict(sweep.trials[i].trial_id, SweepAction.RUN, still_open, f"{why}; {chance}") for i, why in going
         ]
-        return SweepDecision(tuple(verdicts), None if last is SweepAction.PAUSE else f"done: {chance}")
+        last = SweepAction.PAUSE if going else SweepAction.STOP
+        verdicts += [
+            Verdict(trial.trial_id, last if trial.may_stop else SweepAction.RUN, 0.0, chance) for trial in others
+        ]
+        return SweepDecision(tuple(verdicts), None if going else f"done: {chance}")
 
     def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[tuple[int, str]]:
         """Positions of the trainings that have not ended, in the order in which they should run, and why."""

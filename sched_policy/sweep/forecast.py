@@ -5,7 +5,8 @@ doubling is regressed on what it improved over the one before and on its distanc
 regression over all doublings that any training of the sweep has made; those at about the same progress count most
 (curves are alike on a logarithmic axis of progress: power laws improve by a constant ratio per doubling). What the
 regression does not explain is noise, more of it for trainings that move. Paths of all trainings to their ends, drawn
-from it, tell how often somebody beats the present best. The draws are the same every time: same sweep, same forecast.
+from it, tell how often somebody beats the present best, and trainings that have ended tell how often one more can at
+most. The draws are the same every time: same sweep, same forecast.
 
 In the spirit of freeze-thaw Bayesian optimisation (Swersky et al. 2014, arXiv 1406.3896), with a linear model.
 """
@@ -32,6 +33,7 @@ _PRIOR_STD = np.array([0.05, 0.4, 0.15])
 _STILL_STD, _MOVING_STD = 0.05, 0.5  # noise as a share of the sweep's spread, and of what a training just improved
 _PRIOR_COUNT = 4.0
 _LOCALITY = 4.0
+_LEAST_ENDED = 3  # trainings; fewer tell nothing of how far a better one would go
 _NUMBERS = 1 << 18  # paths times trainings
 
 
@@ -144,7 +146,34 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     winner = np.minimum(final.min(axis=0), best)
     target = winner + tolerance * np.abs(winner)
     is_open = best > target
-    return Forecast(float(is_open.mean()), ((final <= target) & is_open & ~ended[:, None]).mean(axis=1))
+    drawn = ((final <= target) & is_open & ~ended[:, None]).mean(axis=1)
+    likeliest = _records(histories, ended, best - tolerance * abs(best))
+    return Forecast(min(float(is_open.mean()), 1.0 - float(np.prod(1.0 - likeliest))), np.minimum(drawn, likeliest))
+
+
+def _records(histories: Histories, ended: Bools, target: float) -> Floats:
+    """How likely each training is to go beyond the target at most, by those that have ended, shape (N,).
+
+    Of n + 1 trainings that are alike each is the best of them with probability 1 / (n + 1), and who was behind n of
+    the ended ones when they were as far as it is now is not more likely to be so; of who was behind none, that tells
+    nothing. How far the best goes beyond the
+    others is taken to be exponential, as tails of many distributions are; where its scale is known from m differences
+    of sum s, it is more than x with probability (1 + x / s)^-m.
+    """
+    best = np.sort(histories.best[ended])
+    likeliest = np.where(ended, 0.0, 1.0)
+    if len(best) < _LEAST_ENDED:
+        return likeliest
+    beyond = best[1 : max(_LEAST_ENDED, -(-len(best) // 4))] - best[0]
+    share = (1.0 + (best[0] - target) / max(float(beyond.sum()), 1e-12)) ** -float(len(beyond))
+    level = (~np.isnan(histories.at_level)).sum(axis=1) - 1
+    then = np.where(np.isnan(histories.at_level[ended]), histories.best[ended, None], histories.at_level[ended])
+    likeliest[~ended & (level < 0)] = share / (len(best) + 1.0)
+    for k in range(len(LEVELS)):
+        here = ~ended & (level == k)
+        better = np.searchsorted(np.sort(then[:, k]), histories.at_level[here, k])
+        likeliest[here] = np.where(better > 0, share / (better + 1.0), 1.0)
+    return likeliest
 
 
 def _present(
@@ -153,7 +182,7 @@ def _present(
     """Scaled value and last improvement of each training on each path, both (N, paths).
 
     A training that has not reported behaves like one that has, at the lowest level. With n of these, it is with
-    probability 1 / (n + 1) better than all of them (exchangeability), by an exponential share of the spread.
+    probability 1 / (n + 1) better than all of them were then, by about as much as the best quarter lie apart.
     """
     value = np.repeat(((histories.best - best) / spread)[:, None], paths, axis=1)
     moved = np.repeat((histories.recent / spread)[:, None], paths, axis=1)
@@ -163,9 +192,10 @@ def _present(
         lower = np.where(np.isnan(histories.at_level[:, 0]), low, histories.at_level[:, 0])
         alike = pool[rng.integers(0, pool.size, (fresh.size, paths))]
         is_new_best = rng.random((fresh.size, paths)) < 1.0 / (pool.size + 1.0)
-        jump = 0.5 * rng.exponential(1.0, (fresh.size, paths))
-        value[fresh] = np.where(is_new_best, -jump, (low[alike] - best) / spread)
-        moved[fresh] = np.where(is_new_best, jump, (lower[alike] - low[alike]) / spread)
+        top = np.sort(low[pool])[: max(2, pool.size // 4)]
+        jump = float((top[1:] - top[0]).sum() / max(top.size - 1, 1)) * rng.exponential(1.0, (fresh.size, paths))
+        value[fresh] = (np.where(is_new_best, top[0] - jump, low[alike]) - best) / spread
+        moved[fresh] = (np.where(is_new_best, jump, 0.0) + lower[alike] - low[alike]) / spread
     return value, moved
 
 

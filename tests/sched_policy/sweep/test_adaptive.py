@@ -249,6 +249,39 @@ def test_the_forecast_is_sure_of_what_has_ended_and_open_before_anything_is_know
     assert forecast(ended, Histories.of(ended), 0.01).open == 0.0
 
 
+def test_where_all_that_ended_are_as_good_little_is_expected_of_those_that_have_not_run() -> None:
+    rng = np.random.default_rng(2)
+    alike, apart = (
+        sweep(
+            *(
+                trial(i, final=0.5 + width * float(rng.random()), steps=TOTAL, state=TrialState.ENDED)
+                for i in range(20)
+            ),
+            *(trial(i) for i in range(20, 40)),
+        )
+        for width in (0.01, 0.4)
+    )
+    assert forecast(alike, Histories.of(alike), 0.01).open < 0.1
+    assert forecast(apart, Histories.of(apart), 0.01).open > 0.2
+
+
+def test_who_was_ahead_of_all_that_ended_when_they_were_as_far_may_well_lead() -> None:
+    ended = [trial(i, final=0.5 + 0.001 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(10)]
+    ahead = sweep(*ended, trial(10, final=0.4, steps=8))
+    behind = sweep(*ended, trial(10, final=0.6, steps=8))
+    assert forecast(ahead, Histories.of(ahead), 0.01).open > 0.3
+    assert forecast(behind, Histories.of(behind), 0.01).open < 0.1
+
+
+def test_when_little_is_expected_only_those_run_on_that_were_hardly_tried() -> None:
+    ended = [trial(i, final=0.1 + 0.1 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(1, 12)]
+    tried = [flat(i, 0.95, 30, state=TrialState.RUNNING) for i in range(12, 16)]
+    hardly = [flat(i, 0.95, 4) for i in range(16, 20)]
+    decision = AdaptiveHalving().decide(sweep(*ended, *tried, *hardly), gpus=8)
+    assert set(decision.wanted) == {16, 17, 18, 19}
+    assert decision.done is None and not decision.stopped
+
+
 def test_the_median_rule_stops_who_is_behind_and_never_the_leader() -> None:
     others = [trial(i, final=0.2, steps=30) for i in range(2, 10)]
     behind = flat(1, 0.99, 30, state=TrialState.RUNNING)
