@@ -24,6 +24,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -311,11 +312,11 @@ class Arms {
         under_mps("mps_percentage", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30");
         const Variables& served = has_mps ? mps_ : none_;
         for (const char* gate : {"host", "device"})
-            add(std::string("explsched_") + gate, managed(gate, false, served));
+            add(std::string("explsched_") + gate, group(gate, false, served));
         add("explsched_quota_30_70", quota(served));
         // Last, since what MPS does then is not defined.
         for (const char* gate : {"host", "device"})
-            add(std::string("explsched_") + gate + "_manager_killed", managed(gate, true, served));
+            add(std::string("explsched_") + gate + "_manager_killed", group(gate, true, served));
         if (starts) stop_mps();
     }
 
@@ -331,7 +332,9 @@ class Arms {
         std::fflush(stdout);
     }
 
-    std::string run(const std::vector<Side>& sides, const Variables& common, Child* to_kill = nullptr) {
+    // `at_half_time` returns more members of what is printed.
+    std::string run(const std::vector<Side>& sides, const Variables& common,
+                    const std::function<std::string()>& at_half_time = {}) {
         if (now_us() > last_start_us_) return "{\"failed\": \"no time is left\"}";
         std::vector<std::unique_ptr<Child>> children;
         for (const Side& side : sides) {
@@ -350,9 +353,10 @@ class Arms {
                 return "{\"failed\": \"" + sides[i].name + " is not ready\", \"it_said\": {" + ready + "}}";
         }
         for (const auto& child : children) child->go();
-        if (to_kill != nullptr) {
+        std::string more;
+        if (at_half_time) {
             usleep(static_cast<useconds_t>(seconds_ * 0.5e6));
-            to_kill->kill_hard();
+            more = at_half_time();
         }
         const double deadline_us = now_us() + seconds_ * 1e6 + kAfterUs;
         for (std::size_t i = 0; i < sides.size(); ++i) {
@@ -366,7 +370,7 @@ class Arms {
             text += ", " + member("overlap", overlap_of(stamps_in(stamps_of(sides[0].name)),
                                                         stamps_in(stamps_of(sides[1].name))));
         for (const Side& side : sides) std::remove(stamps_of(side.name).c_str());
-        return "{" + text + "}";
+        return "{" + text + more + "}";
     }
 
     std::string stamps_of(const std::string& side) const { return directory_ + "/" + side + ".stamps"; }
@@ -378,14 +382,28 @@ class Arms {
         Child({"sh", "-c", "echo quit | timeout -s KILL 20 nvidia-cuda-mps-control"}, mps_).status();
     }
 
-    std::unique_ptr<Child> start_manager(const std::string& policy) {
-        auto child = std::make_unique<Child>(
-            std::vector<std::string>{manager_, "--dir", directory_ + "/km", "--profiles",
-                                     directory_ + "/profiles", "--policy", policy, "--foreground"},
-            Variables{});
+    // Runs them with a manager, which tells at half time whom it serves, or is killed then. Without it they
+    // would run all the same, and the figures be another arm's.
+    std::string managed(const std::string& policy, const std::vector<Side>& sides, bool kills,
+                        const Variables& common) {
+        const std::vector<std::string> command{manager_, "--dir", directory_ + "/km"};
+        const auto with = [&command](const std::vector<std::string>& words) {
+            std::vector<std::string> all = command;
+            all.insert(all.end(), words.begin(), words.end());
+            return all;
+        };
+        Child manager(with({"--profiles", directory_ + "/profiles", "--policy", policy, "--foreground"}), {});
         struct stat found {};
         for (int i = 0; i < 500 && stat(socket().c_str(), &found) != 0; ++i) usleep(10'000);
-        return child;
+        if (stat(socket().c_str(), &found) != 0) return "{\"failed\": \"the kernel manager does not start\"}";
+        const std::string text = run(sides, common, [&]() -> std::string {
+            if (kills) return manager.kill_hard(), "";
+            const std::string status = Child(with({"--status"}), {}).text(now_us() + 3e6, true);
+            return ", " + member("manager", status.empty() ? "null" : status);
+        });
+        manager.kill_hard();
+        unlink(socket().c_str());
+        return text;
     }
     std::string socket() const { return directory_ + "/km/kernel-manager.sock"; }
 
@@ -394,30 +412,21 @@ class Arms {
         return {name, role, own};
     }
 
-    std::string managed(const std::string& gate, bool kills, const Variables& common) {
-        const auto manager = start_manager("group");
+    std::string group(const std::string& gate, bool kills, const Variables& common) {
         const auto side = [&](const std::string& role, const char* priority) {
             Variables own{{EXPL_SHARE_VARIABLE, priority}, {"EXPLSCHED_GATE", gate}};
             if (role == "training") own.emplace_back("CUDA_MPS_CLIENT_PRIORITY", "1");
             return managed_side(role, role, own);
         };
-        const std::string text = run({side("server", "high"), side("training", "best-effort")}, common,
-                                     kills ? manager.get() : nullptr);
-        manager->kill_hard();
-        unlink(socket().c_str());
-        return text;
+        return managed("group", {side("server", "high"), side("training", "best-effort")}, kills, common);
     }
 
     std::string quota(const Variables& common) {
-        const auto manager = start_manager("quota");
         std::vector<Side> sides;
         for (const char* share : {"0.3", "0.7"})
             sides.push_back(managed_side(std::string("request_") + share, "training",
                                          {{EXPL_REQUEST_VARIABLE, share}, {"EXPLSCHED_GATE", "device"}}));
-        const std::string text = run(sides, common);
-        manager->kill_hard();
-        unlink(socket().c_str());
-        return text;
+        return managed("quota", sides, false, common);
     }
 
     std::string head_, program_, interposer_, manager_, directory_, text_;
@@ -437,7 +446,9 @@ int gpu_bench::device() {
     std::string kernel_module;
     std::ifstream file("/proc/driver/nvidia/version");
     std::getline(file, kernel_module);
-    std::printf("\"device\": \"%s\", \"cuda\": %d, \"driver\": \"%s\"", name, version, kernel_module.c_str());
+    constexpr unsigned char kFatBinary[] = {0x50, 0xed, 0x55, 0xba};
+    std::printf("\"device\": \"%s\", \"cuda\": %d, \"driver\": \"%s\", \"kernels\": \"%s\"", name, version,
+                kernel_module.c_str(), std::memcmp(kKernels, kFatBinary, 4) == 0 ? "compiled" : "PTX alone");
     std::fflush(stdout);
     return 0;
 }

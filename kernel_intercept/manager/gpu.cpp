@@ -27,10 +27,11 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
     std::uint32_t slot = last_slot_;
     do {
         slot = (slot + 1) % shared::kSlots;
-        if (slot == last_slot_ && tenants_[slot]) return std::nullopt;
-    } while (tenants_[slot]);
+        if (slot == last_slot_ && clients_[slot].tenant) return std::nullopt;
+    } while (clients_[slot].tenant);
     last_slot_ = slot;
-    tenants_[slot] = tenant;
+    clients_[slot] = {};
+    clients_[slot].tenant = tenant;
     if (empty()) {
         last_beat_ns_ = 0;
         last_refill_ns_ = now_ns;
@@ -38,14 +39,7 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
     signals_->clients[slot].gate.fetch_or(shared::kOpen);
     signals_->clients[slot].probe = 0;
     for (shared::Line& line : signals_->clients[slot].lines) line.done = line.issued = line.told = 0;
-    periods_[slot] = {};
-    peaks_[slot] = {};
     beside_.forget(slot);
-    room_ns_[slot] = 0;
-    charged_ns_[slot] = 0;
-    launches_[slot] = 0;
-    drains_[slot] = 0;
-    pressure_[slot] = {};
     page_->slots[slot].client.tenancy = ++tenancies_;
     // A first credit, so that a client can start before the first refill.
     page_->slots[slot].client.credit_ns =
@@ -65,7 +59,7 @@ void Gpu::leave(std::uint32_t slot) {
     page_->control.beside.fetch_and(~bit);
     signals_->clients[slot].gate.fetch_or(shared::kOpen);  // its work may still wait on the GPU
     new (&page_->slots[slot]) shared::Slot{};
-    tenants_[slot].reset();
+    clients_[slot].tenant.reset();
 }
 
 void Gpu::beat(std::uint64_t now_ns) {
@@ -114,8 +108,8 @@ CoRun Gpu::co_run() {
         const shared::Slot& state = page_->slots[slot];
         const std::uint64_t launches = state.counters.launches.load(std::memory_order_relaxed);
         const bool busy = !progress(slot).idle();
-        if (launches != launches_[slot] || busy) ++active;
-        launches_[slot] = launches;
+        if (launches != clients_[slot].launches || busy) ++active;
+        clients_[slot].launches = launches;
     });
     if (active > 1) shared_until_ns_ = last_beat_ns_ + kReadLaterNs;
     return last_beat_ns_ < shared_until_ns_ ? CoRun::kShared : CoRun::kAlone;

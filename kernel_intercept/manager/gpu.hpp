@@ -35,6 +35,20 @@ struct BusyPeriod {
     std::uint64_t latency_ns;     // running mean of the work of a period, 0 = unknown
 };
 
+// What the manager knows of the client in a slot; anew for each that takes it.
+struct Client {
+    std::optional<Tenant> tenant;
+    BusyPeriod period{};
+    shared::Load peak;               // of the time before `peaks_from_ns_`
+    std::uint64_t open_since_ns{0};  // of a gate that is to be shut; 0: is shut
+    std::int64_t room_ns{0};
+    std::uint64_t charged_ns{0};   // as of the last look at the backlog
+    std::uint64_t refilled_ns{0};  // of that, as of the last refill
+    std::uint64_t drains{0};       // as of the last look at the busy periods
+    std::uint64_t launches{0};     // as of the last look at the samples
+    policy::Pressure pressure;
+};
+
 class Gpu {
    public:
     Gpu(const Settings& settings, const shared::Hello& first);
@@ -56,9 +70,9 @@ class Gpu {
     shared::Progress progress(std::uint32_t slot) const {
         return shared::progress_of(signals_->clients[slot]);
     }
-    std::uint64_t latency_ns(std::uint32_t slot) const { return periods_[slot].latency_ns; }
+    std::uint64_t latency_ns(std::uint32_t slot) const { return clients_[slot].period.latency_ns; }
     const shared::Hello& identity() const { return identity_; }
-    const std::array<std::optional<Tenant>, shared::kSlots>& tenants() const { return tenants_; }
+    const std::optional<Tenant>& tenant(std::uint32_t slot) const { return clients_[slot].tenant; }
     shared::Page& page() { return *page_; }
     const shared::Page& page() const { return *page_; }
     std::uint32_t best_effort_permille() const;
@@ -85,22 +99,13 @@ class Gpu {
     shared::Hello identity_;
     Shared<shared::Page> page_;
     Shared<shared::Signals> signals_;
-    std::array<BusyPeriod, shared::kSlots> periods_{};
-    std::array<shared::Load, shared::kSlots> peaks_{};  // of the time before `peaks_from_ns_`
+    std::array<Client, shared::kSlots> clients_{};
     std::uint64_t peaks_from_ns_{0};
     policy::BesideRule beside_;
-    std::array<std::uint64_t, shared::kSlots> open_since_ns_{};  // of gates that are to be shut; 0: is shut
     std::uint32_t first_open_{0}, last_slot_{shared::kSlots - 1};
     std::uint64_t turn_ends_ns_{0};
-    std::array<std::optional<Tenant>, shared::kSlots> tenants_;
     std::uint32_t tenancies_{0};  // so far
-    std::array<std::int64_t, shared::kSlots> room_ns_{};
-    std::array<std::uint64_t, shared::kSlots> charged_ns_{};   // as of the last look at the backlog
-    std::array<std::uint64_t, shared::kSlots> refilled_ns_{};  // of that, as of the last refill
     std::uint64_t predicted_until_ns_{0};
-    std::array<std::uint64_t, shared::kSlots> drains_{};    // as of the last look at the busy periods
-    std::array<std::uint64_t, shared::kSlots> launches_{};  // as of the last look at the samples
-    std::array<policy::Pressure, shared::kSlots> pressure_{};
     std::uint64_t shared_until_ns_{0};  // timings up to then may have been taken while others ran
     std::uint64_t last_beat_ns_{0};
     std::uint64_t last_refill_ns_{0};

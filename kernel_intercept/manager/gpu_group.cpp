@@ -33,7 +33,7 @@ constexpr std::uint64_t kTurnNs = 5'000'000;
 std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
     shared::Slot& state = page_->slots[slot];
     shared::ClientSignals& signals = signals_->clients[slot];
-    BusyPeriod& period = periods_[slot];
+    BusyPeriod& period = clients_[slot].period;
     const shared::Progress progress = shared::progress_of(signals);
     if (progress.issued_ns != period.issued_ns || progress.done_ns != period.done_ns) {
         period.issued_ns = progress.issued_ns;
@@ -63,7 +63,7 @@ std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
 }
 
 void Gpu::end_period(std::uint32_t slot, std::uint64_t issued_ns) {
-    BusyPeriod& period = periods_[slot];
+    BusyPeriod& period = clients_[slot].period;
     const std::uint64_t since_ns = page_->slots[slot].counters.busy_since_ns.load(std::memory_order_relaxed);
     const std::uint64_t work_ns = issued_ns - period.began_at_issued_ns;
     period.began_at_issued_ns = issued_ns;
@@ -85,7 +85,8 @@ void Gpu::end_period(std::uint32_t slot, std::uint64_t issued_ns) {
 // clients.
 std::uint64_t Gpu::expected_beside(std::uint64_t low) {
     const auto peak = [this](std::uint32_t slot) {
-        return shared::larger(shared::packed_load(page_->slots[slot].counters.peak.load()), peaks_[slot]);
+        return shared::larger(shared::packed_load(page_->slots[slot].counters.peak.load()),
+                              clients_[slot].peak);
     };
     shared::Load high;
     each_bit(page_->control.high.load(), [&](std::uint32_t slot) { high = high + peak(slot); });
@@ -105,7 +106,7 @@ void Gpu::forget_old_peaks(std::uint64_t now_ns) {
     if (now_ns < peaks_from_ns_ + kPeakMemoryNs) return;
     peaks_from_ns_ = now_ns;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
-        peaks_[slot] = shared::packed_load(page_->slots[slot].counters.peak.exchange(0));
+        clients_[slot].peak = shared::packed_load(page_->slots[slot].counters.peak.exchange(0));
     });
 }
 
@@ -115,7 +116,8 @@ void Gpu::forget_old_peaks(std::uint64_t now_ns) {
 void Gpu::set_batch(std::uint64_t open, bool allowed) {
     std::uint64_t latency_ns = UINT64_MAX;
     each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
-        if (periods_[slot].latency_ns != 0) latency_ns = std::min(latency_ns, periods_[slot].latency_ns);
+        if (clients_[slot].period.latency_ns != 0)
+            latency_ns = std::min(latency_ns, clients_[slot].period.latency_ns);
     });
     std::uint32_t kept = shared::kSlots;
     each_bit(open, [&](std::uint32_t slot) {
@@ -182,7 +184,7 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
                 next_ns =
                     std::min(next_ns, state.counters.busy_since_ns.load() + control.allowance_ns.load());
         }
-        last_end_ns = std::max(last_end_ns, periods_[slot].ended_ns);
+        last_end_ns = std::max(last_end_ns, clients_[slot].period.ended_ns);
     });
     if (low == 0) return 0;
     if (high == 0) {
@@ -193,10 +195,10 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     each_bit(low & ~control.beside.load(), [&](std::uint32_t slot) {
         // Its watchdog has opened it, since it was shut for long: that is for a while.
         if (!shut || !shared::is_open(seen[slot])) {
-            open_since_ns_[slot] = 0;
-        } else if (open_since_ns_[slot] == 0) {
-            open_since_ns_[slot] = now_ns;
-        } else if (now_ns >= open_since_ns_[slot] + kForcedOpenNs) {
+            clients_[slot].open_since_ns = 0;
+        } else if (clients_[slot].open_since_ns == 0) {
+            clients_[slot].open_since_ns = now_ns;
+        } else if (now_ns >= clients_[slot].open_since_ns + kForcedOpenNs) {
             shared::close_gate(signals_->clients[slot].gate);
         }
     });

@@ -44,8 +44,9 @@ std::uint64_t Gpu::serve_quota(std::uint64_t now_ns) {
 
 std::uint32_t Gpu::best_effort_permille() const {
     std::uint32_t least = 1000;
-    each_bit(page_->control.high.load(),
-             [&](std::uint32_t slot) { least = std::min(least, pressure_[slot].best_effort_permille()); });
+    each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
+        least = std::min(least, clients_[slot].pressure.best_effort_permille());
+    });
     return least;
 }
 
@@ -53,12 +54,12 @@ void Gpu::feel_pressure() {
     each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
         shared::Slot& state = page_->slots[slot];
         const std::uint64_t drains = state.counters.drains.load(std::memory_order_relaxed);
-        if (drains == drains_[slot]) return;
-        drains_[slot] = drains;
-        BusyPeriod& period = periods_[slot];
+        if (drains == clients_[slot].drains) return;
+        clients_[slot].drains = drains;
+        BusyPeriod& period = clients_[slot].period;
         const std::uint64_t issued_ns = progress(slot).issued_ns;
-        pressure_[slot].period(state.counters.drained_ns.load() - state.counters.busy_since_ns.load(),
-                               issued_ns - period.began_at_issued_ns);
+        clients_[slot].pressure.period(state.counters.drained_ns.load() - state.counters.busy_since_ns.load(),
+                                       issued_ns - period.began_at_issued_ns);
         period.began_at_issued_ns = issued_ns;
     });
 }
@@ -72,7 +73,7 @@ void Gpu::refill(std::uint64_t now_ns) {
         return policy::refill(std::move(members), elapsed_ns, handed_out_ns, best_effort_permille());
     });
     last_refill_ns_ = now_ns;
-    refilled_ns_ = charged_ns_;
+    for (Client& client : clients_) client.refilled_ns = client.charged_ns;
 }
 
 // Until when the GPU is busy with what has been charged: by what it says that it has done, where it does, and
@@ -83,10 +84,11 @@ std::uint64_t Gpu::busy_until_ns(std::uint64_t now_ns) {
     bool reported = true;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         const shared::Slot& state = page_->slots[slot];
+        std::uint64_t& seen_ns = clients_[slot].charged_ns;
         const std::uint64_t charged_ns = state.counters.charged_ns.load(std::memory_order_relaxed);
-        if (charged_ns != charged_ns_[slot])
-            predicted_until_ns_ = std::max(predicted_until_ns_, now_ns) + (charged_ns - charged_ns_[slot]);
-        charged_ns_[slot] = charged_ns;
+        if (charged_ns != seen_ns)
+            predicted_until_ns_ = std::max(predicted_until_ns_, now_ns) + (charged_ns - seen_ns);
+        seen_ns = charged_ns;
         const shared::Progress work = progress(slot);
         const double charge =
             work.issued_ns == 0 ? 0 : static_cast<double>(charged_ns) / static_cast<double>(work.issued_ns);
@@ -103,15 +105,15 @@ bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vec
     std::vector<policy::Member> members;
     std::vector<std::uint32_t> slots;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
-        const Tenant& tenant = *tenants_[slot];
+        const Client& client = clients_[slot];
         const shared::Slot& state = page_->slots[slot];
         // A client can write anything there.
         const std::int64_t credit_ns = std::clamp(state.client.credit_ns.load(std::memory_order_relaxed),
                                                   -2 * policy::kDebtNs, 2 * policy::kDebtNs);
-        const bool active = charged_ns_[slot] != refilled_ns_[slot];
-        members.push_back({tenant.request_permille, tenant.limit_permille,
-                           tenant.priority == shared::Class::kHigh, waits(slot), active, credit_ns,
-                           room_ns_[slot]});
+        const bool active = client.charged_ns != client.refilled_ns;
+        members.push_back({client.tenant->request_permille, client.tenant->limit_permille,
+                           client.tenant->priority == shared::Class::kHigh, waits(slot), active, credit_ns,
+                           client.room_ns});
         slots.push_back(slot);
     });
     const std::vector<policy::Member> after = rule(members);
@@ -121,7 +123,7 @@ bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vec
         // Added, not stored: the client spends at the same time.
         page_->slots[slots[i]].client.credit_ns.fetch_add(after[i].credit_ns - members[i].credit_ns,
                                                           std::memory_order_relaxed);
-        room_ns_[slots[i]] = after[i].room_ns;
+        clients_[slots[i]].room_ns = after[i].room_ns;
     }
     return changed;
 }

@@ -1,8 +1,6 @@
 #include "kernel_intercept/manager/profile_store.hpp"
 
-#include <algorithm>
 #include <string_view>
-#include <tuple>
 
 namespace explsched::manager {
 
@@ -10,11 +8,6 @@ namespace {
 
 constexpr std::size_t kMostKernels =
     std::size_t{shared::kTableEntries} / 4 * 3;  // beyond, look-ups of a linear table get long
-
-auto rank(const KernelKey& key) {
-    return std::make_tuple(key.name_hash, key.grid.x, key.grid.y, key.grid.z, key.block.x, key.block.y,
-                           key.block.z, key.dynamic_shared_bytes, key.compute_capability);
-}
 
 }  // namespace
 
@@ -86,8 +79,6 @@ std::vector<Profile> ProfileStore::profiles() const {
     std::vector<Profile> all;
     all.reserve(profiles_.size());
     for (const auto& [hash, profile] : profiles_) all.push_back(profile);
-    std::sort(all.begin(), all.end(),
-              [](const Profile& a, const Profile& b) { return rank(a.key) < rank(b.key); });
     return all;
 }
 

@@ -26,7 +26,7 @@ class ProfileStore {
     void left_out(const std::set<std::uint64_t>& hashes);
 
     int table_descriptor() const { return table_.descriptor(); }
-    std::vector<Profile> profiles() const;  // ordered by key
+    std::vector<Profile> profiles() const;
     std::size_t size() const { return profiles_.size(); }
     std::uint64_t samples() const { return samples_; }
     std::uint64_t refused() const { return refused_; }

@@ -73,10 +73,9 @@ std::string client(const Tenant& tenant, const Gpu& gpu, std::uint32_t index) {
 
 std::string gpu_status(const std::string& uuid, const Gpu& gpu) {
     std::string clients;
-    for (std::uint32_t slot = 0; slot < shared::kSlots; ++slot) {
-        if (!gpu.tenants()[slot]) continue;
-        clients += (clients.empty() ? "" : ", ") + client(*gpu.tenants()[slot], gpu, slot);
-    }
+    each_bit(gpu.page().control.occupied.load(), [&](std::uint32_t slot) {
+        clients += (clients.empty() ? "" : ", ") + client(*gpu.tenant(slot), gpu, slot);
+    });
     return Object()
         .string("uuid", uuid)
         .number("compute_capability", gpu.identity().compute_capability)

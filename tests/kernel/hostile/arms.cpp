@@ -16,22 +16,34 @@ constexpr std::uint64_t kBeatNs = 5'000'000;
 constexpr std::uint64_t kGraphPieceNs = 100'000;
 constexpr std::uint64_t kWakesNs = 8'000;  // from a grant to the launch
 
+Standing standing_of(const Program& program, const Told& told) {
+    return {program.high ? 1000 : told.best_effort_permille, program.high && told.priority};
+}
+
 class MpsAlone : public Arm {
    public:
-    void join(std::uint32_t, const Program&, Device&) override {}
+    explicit MpsAlone(const Told& told) : told_(told) {}
+
+    void join(std::uint32_t client, const Program& program, Device& device) override {
+        device.set_standing(client, standing_of(program, told_));
+    }
     std::optional<std::uint64_t> admit(const Launch&, Device&) override { return std::nullopt; }
     std::optional<Operation> within_graph(const Launch&, std::uint64_t) override { return std::nullopt; }
     void recorded(std::uint32_t, std::uint32_t, Device&) override {}
     std::uint64_t manage(Device&) override { return UINT64_MAX; }
+
+   private:
+    Told told_;
 };
 
 // The gate's and the manager's own decisions; what the interposer does around them is done here.
 class Gated : public Arm {
    public:
-    explicit Gated(const manager::Settings& settings)
-        : settings_(settings), gpu_(settings, shared::Hello{}) {}
+    Gated(const manager::Settings& settings, const Told& told)
+        : settings_(settings), told_(told), gpu_(settings, shared::Hello{}) {}
 
     void join(std::uint32_t client, const Program& program, Device& device) override {
+        device.set_standing(client, standing_of(program, told_));
         const auto priority = program.high ? shared::Class::kHigh : shared::Class::kBestEffort;
         const std::uint32_t slot =
             *gpu_.join({1, "", priority, program.request_permille, 1000}, device.now_ns());
@@ -131,6 +143,7 @@ class Gated : public Arm {
     }
 
     manager::Settings settings_;
+    Told told_;
     manager::Gpu gpu_;
     std::map<std::uint32_t, Client> clients_;
     std::uint64_t next_beat_ns_{0};
@@ -138,8 +151,10 @@ class Gated : public Arm {
 
 }  // namespace
 
-std::unique_ptr<Arm> mps_alone() { return std::make_unique<MpsAlone>(); }
+std::unique_ptr<Arm> mps_alone(const Told& told) { return std::make_unique<MpsAlone>(told); }
 
-std::unique_ptr<Arm> gated(const manager::Settings& settings) { return std::make_unique<Gated>(settings); }
+std::unique_ptr<Arm> gated(const manager::Settings& settings, const Told& told) {
+    return std::make_unique<Gated>(settings, told);
+}
 
 }  // namespace hostile

@@ -11,12 +11,21 @@ namespace {
 
 constexpr std::uint64_t kClockPeriodNs = 50'000'000;
 
+// Of a kernel's speed, that so many of the multiprocessors leave it.
+double share_of(std::uint32_t permille, const Load& load) {
+    return std::min(1.0, permille / std::max<double>(load.compute_permille, 1));
+}
+
 bool takes_gpu(Kind kind) { return kind == Kind::kKernel || kind == Kind::kSpin || kind == Kind::kCopy; }
 
 }  // namespace
 
 Device::Device(const DeviceSettings& settings, std::uint32_t clients, std::uint64_t now_ns)
-    : settings_(settings), now_ns_(now_ns), clock_changes_ns_(now_ns), done_ns_(clients, 0.0) {
+    : settings_(settings),
+      now_ns_(now_ns),
+      clock_changes_ns_(now_ns),
+      standings_(clients),
+      done_ns_(clients, 0.0) {
     random_.seed(7 + variant);
     clocks_.seed(11 + variant);
     std::uniform_real_distribution<double> factor(0.02, settings.most_hidden);
@@ -89,6 +98,7 @@ void Device::start(Stream& stream) {
         return;
     } else if (!channel_blocked(stream)) {
         stream.running = true;
+        stream.began_ns = now_ns_;
         if (!takes_gpu(head.work.kind))
             stream.remaining_ns =
                 head.address != nullptr || head.gate != nullptr ? static_cast<double>(settings_.memop_ns) : 0;
@@ -108,24 +118,34 @@ void Device::finish(Stream& stream) {
     if (!stream.queue.empty()) stream.remaining_ns = stream.queue.front().work.alone_ns;
 }
 
-double Device::slowdown(const std::vector<Running>& together) const {
-    Load sum;
-    double hidden = 1;
+double Device::slowdown(const std::vector<Running>& together, bool first) const {
+    double compute = 0, bandwidth = 0, prior = 0, hidden = 1;
     for (std::size_t i = 0; i < together.size(); ++i) {
-        sum = sum + together[i].load;
-        for (std::size_t j = 0; j < i; ++j) hidden += hidden_[together[i].client][together[j].client];
+        (together[i].first ? prior : compute) += together[i].share * together[i].load.compute_permille;
+        for (std::size_t j = 0; j < i; ++j)
+            hidden += hidden_[together[i].client][together[j].client] *
+                      std::min(together[i].share, together[j].share);
     }
-    return std::max({1000U, sum.compute_permille, sum.bandwidth_permille}) / 1000.0 * hidden;
+    // What the prior ones leave, if there are any.
+    const double left = std::max(1000 - prior, 1.0);
+    const double held = prior == 0 ? 1 : std::max(1.0, compute / left);
+    for (const Running& one : together)
+        bandwidth += one.share * one.load.bandwidth_permille / (one.first ? 1 : held);
+    const double most = prior == 0 ? compute : first ? prior : 1000 * held;
+    return std::max({1000.0, most, first || prior == 0 ? bandwidth : bandwidth * held}) / 1000.0 * hidden;
 }
 
-void Device::hold_back(std::uint64_t chosen) {
-    const auto is_chosen = [chosen](std::uint32_t client) { return (chosen >> client & 1) != 0; };
+void Device::hold_back(const Chosen& chosen) {
+    const auto is_chosen = [&chosen](std::uint32_t client) { return (chosen.clients >> client & 1) != 0; };
     for (Stream& stream : streams_)
         stream.held =
             stream.running && takes_gpu(stream.queue.front().work.kind) && !is_chosen(stream.client);
     running_.erase(std::remove_if(running_.begin(), running_.end(),
                                   [&](const Running& one) { return !is_chosen(one.client); }),
                    running_.end());
+    for (Running& one : running_) {
+        if (one.client != 0) one.share = std::min(chosen.share, share_of(chosen.share_permille, one.load));
+    }
 }
 
 std::uint64_t Device::next_ns() {
@@ -150,21 +170,35 @@ std::uint64_t Device::next_ns() {
         }
     }
     running_.clear();
+    std::uint64_t next = clock_changes_ns_;
     for (const Stream& stream : streams_) {
         if (!stream.running || !takes_gpu(stream.queue.front().work.kind)) continue;
         const Operation& head = stream.queue.front();
-        running_.push_back(
-            {stream.client, head.work.load, head.called_ns, stream.remaining_ns < head.work.alone_ns});
+        const Standing& standing = standings_[stream.client];
+        const double share = share_of(standing.share_permille, head.work.load);
+        const std::uint64_t first_ns = stream.began_ns + settings_.block_ns;
+        if (standing.prior && first_ns > now_ns_) next = std::min(next, first_ns);
+        running_.push_back({stream.client, head.work.load, head.called_ns,
+                            stream.remaining_ns < head.work.alone_ns, share,
+                            standing.prior && first_ns <= now_ns_});
     }
     if (choice_) hold_back(choice_(running_));
-    const double slow = slowdown(running_) / clock_;
-    std::uint64_t next = clock_changes_ns_;
+    const double slow_first = slowdown(running_, true), slow = slowdown(running_);
     for (const Gate& gate : gates_) next = std::min(next, gate.changes_at_ns);
-    for (const Stream& stream : streams_) {
+    auto running = running_.begin();
+    for (Stream& stream : streams_) {
         if (stream.held) continue;
         if (stream.running) {
-            const bool fluid = stream.queue.front().work.kind == Kind::kKernel;
-            const double ends_in = stream.remaining_ns * (fluid ? slow : 1);
+            const Kind kind = stream.queue.front().work.kind;
+            if (takes_gpu(kind)) {
+                stream.slow = kind != Kind::kKernel
+                                  ? 1
+                                  : (running->first ? slow_first : slow) / running->share / clock_;
+                ++running;
+            } else {
+                stream.slow = 1;
+            }
+            const double ends_in = stream.remaining_ns * stream.slow;
             next = std::min(next, now_ns_ + static_cast<std::uint64_t>(std::ceil(ends_in)));
         } else if (!stream.queue.empty() && stream.starts_at_ns > now_ns_) {
             next = std::min(next, stream.starts_at_ns);
@@ -174,13 +208,11 @@ std::uint64_t Device::next_ns() {
 }
 
 void Device::pass_until(std::uint64_t time_ns) {
-    const double slow = slowdown(running_) / clock_;
     const auto passed = static_cast<double>(time_ns - now_ns_);
     now_ns_ = time_ns;
     for (Stream& stream : streams_) {
         if (!stream.running || stream.held) continue;
-        const bool fluid = stream.queue.front().work.kind == Kind::kKernel;
-        stream.remaining_ns -= passed / (fluid ? slow : 1);
+        stream.remaining_ns -= passed / stream.slow;
         if (stream.remaining_ns < 0.5) {
             stream.remaining_ns = 0;
             finish(stream);

@@ -7,6 +7,18 @@
 // stream that waits for a word in memory blocks all streams of its client on the same hardware channel, of
 // which a client has two, as under MPS. Costs of memory operations: ~0.9 us each as a batch (public figures
 // of an RTX 5090).
+//
+// What NVIDIA's drivers offer to divide the multiprocessors, off unless an arm asks for it:
+//
+// - A share of them (active thread percentage), fixed when a client starts: a kernel that would use more
+//   takes as much longer, and asks for as much less bandwidth. Shares of one GPU still harm each other:
+//   DenseNet121 with 90 % of an A100 takes 7 % longer beside another one with the other 10 %, with 80 %
+//   beside 20 % 14 % longer (forums.developer.nvidia.com, topic 326201). So the hidden factors are in
+//   proportion to the share that the smaller one runs at.
+// - Priority: blocks of the prior client are placed first, and none that is resident makes room (topic
+// 78183).
+//   So a kernel shares compute as ever until the blocks that it met have ended, and takes what it needs from
+//   then on. Bandwidth knows no priority. How long blocks are is a guess; see `block_ns`.
 #pragma once
 
 #include <array>
@@ -47,6 +59,8 @@ struct Stream {
     std::uint64_t submitted{0}, completed{0};
     double remaining_ns{0};
     std::uint64_t starts_at_ns{0};  // the head, at the earliest
+    std::uint64_t began_ns{0};
+    double slow{1};  // by what the head is slowed down now
     bool running{false};
     bool held{false};     // by who chooses; see Choice
     bool blocked{false};  // the head waits for a word
@@ -58,6 +72,13 @@ struct DeviceSettings {
     std::uint64_t gap_ns{1200};  // between two kernels of a stream
     std::uint64_t memop_ns{900};
     std::uint64_t visible_ns{5000};  // until a word written by a host is seen, at most
+    std::uint64_t block_ns{20'000};  // until the blocks have ended that a kernel meets
+};
+
+// What a client has of the multiprocessors.
+struct Standing {
+    std::uint32_t share_permille{1000};
+    bool prior{false};
 };
 
 constexpr std::size_t kQueue = 1000;  // operations pending in a stream; a launch beyond blocks its caller
@@ -67,17 +88,26 @@ struct Running {
     std::uint32_t client;
     Load load;
     std::uint64_t called_ns;
-    bool begun;  // it has run for a while
+    bool begun;         // it has run for a while
+    double share{1};    // of its speed, that its client's multiprocessors leave
+    bool first{false};  // it has priority, and the blocks that it met have ended
 };
 
-// Of what could run now, the clients that may, as bits: for models that hold work back by magic.
-using Choice = std::function<std::uint64_t(const std::vector<Running>&)>;
+// For models that hold work back by magic: of what could run now, the clients that may, as bits; and for all
+// but client 0 the share of its speed at which each kernel runs, and of the multiprocessors that it may use.
+struct Chosen {
+    std::uint64_t clients{~std::uint64_t{0}};
+    double share{1};
+    std::uint32_t share_permille{1000};
+};
+using Choice = std::function<Chosen(const std::vector<Running>&)>;
 
 class Device {
    public:
     Device(const DeviceSettings& settings, std::uint32_t clients, std::uint64_t now_ns);
 
     std::uint32_t open_stream(std::uint32_t client);
+    void set_standing(std::uint32_t client, const Standing& standing) { standings_[client] = standing; }
     void submit(std::uint32_t stream, const Operation& operation);
     bool is_full(std::uint32_t stream) const { return streams_[stream].queue.size() >= kQueue; }
     std::uint64_t submitted(std::uint32_t stream) const { return streams_[stream].submitted; }
@@ -100,8 +130,8 @@ class Device {
 
     void choose_by(Choice choice) { choice_ = std::move(choice); }
     double clock() const { return clock_; }
-    // By what kernels that run together are slowed down, at a clock of 1.
-    double slowdown(const std::vector<Running>& together) const;
+    // By what one of the kernels that run together is slowed down beyond its own share, at a clock of 1.
+    double slowdown(const std::vector<Running>& together, bool first = false) const;
 
    private:
     struct Gate {
@@ -112,7 +142,7 @@ class Device {
 
     void start(Stream& stream);
     void finish(Stream& stream);
-    void hold_back(std::uint64_t chosen);
+    void hold_back(const Chosen& chosen);
     bool channel_blocked(const Stream& stream) const;
     bool gate_open(const Operation& wait) const;
 
@@ -121,6 +151,7 @@ class Device {
     double clock_{1};
     std::vector<Stream> streams_;
     std::vector<std::vector<double>> hidden_;
+    std::vector<Standing> standings_;
     std::vector<Gate> gates_;
     std::vector<Running> running_;
     std::vector<double> done_ns_;

@@ -3,6 +3,8 @@
 //
 //   hostile_share SECONDS [WARM_UP_SECONDS [VARIANT]]          MPS alone and the gate
 //   hostile_share oracle SECONDS [VARIANT]                     MPS alone and what no gate can exceed
+//   hostile_share told SECONDS [VARIANT]      MPS told of priority or a share, alone and with the gate; and
+//                                             what nothing can exceed that changes shares at any moment
 //
 // In virtual time, so the figures do not depend on the machine. Prints one JSON object.
 
@@ -10,6 +12,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "tests/kernel/hostile/arms.hpp"
 #include "tests/kernel/hostile/oracle.hpp"
@@ -79,39 +82,72 @@ void print(const Figures& f, const char* separator) {
         f.requests, separator);
 }
 
-// The most work with a 99th percentile within the bar, over how much slowdown high-priority work is given
-// company at, and by how much requests are let take longer.
+constexpr double kBar = 1.07;
+constexpr auto kWarmUpNs = static_cast<std::uint64_t>(kSecond);
+
+// The most work with a 99th percentile within the bar.
+struct Best {
+    double total{0}, kept{0}, ratio{0}, median{0};
+
+    // False if the promise was not kept.
+    bool take(const Result& result, const Result& alone, const Result& free) {
+        if (p99(result) > kBar * p99(alone)) return false;
+        if (total_ns(result, 0) > total * total_ns(free, 0))
+            *this = {total_ns(result, 0) / total_ns(free, 0), total_ns(result, 1) / total_ns(free, 1),
+                     p99(result) / p99(alone), p50(result) / p50(alone)};
+        return true;
+    }
+};
+
+void print(const Best& best, const char* separator) {
+    std::printf("{\"total\": %.4f, \"be_retained\": %.4f, \"hp_p99_ratio\": %.4f, \"hp_p50_ratio\": %.4f}%s",
+                best.total, best.kept, best.ratio, best.median, separator);
+}
+
+// Over how much slowdown high-priority work is given company at, or what its time is worth, and by how much
+// requests are let take longer.
 void print_oracle(const Mix& mix, Means means, Promise promise, std::uint64_t duration_ns,
                   const Result& alone, const Result& free, const char* separator) {
-    constexpr double kBar = 1.07;
-    const auto warm_up_ns = static_cast<std::uint64_t>(kSecond);
-    double total = 0, ratio = 0, median = 0, kept = 0;
-    for (const double most_slowdown : {1.1, 1.2, 1.3, 1e9}) {
-        if (means == Means::kGates && most_slowdown < 1e9) continue;
+    constexpr double kAny = 1e9;
+    const OracleSettings plain{means, promise, 0, p99(alone), p50(alone), kAny};
+    std::vector<OracleSettings> tries;
+    for (const double value : {1.1, 1.2, 1.3, kAny}) {
+        tries.push_back(plain);
+        if (means == Means::kPairs) tries.back().most_slowdown = value;
+        if (means == Means::kShares) tries.back().price = value == kAny ? 4 : value * 10 - 10;
+    }
+    if (means == Means::kGates) tries.resize(1);
+    Best best;
+    for (OracleSettings settings : tries) {
         for (const double share : {0.07, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.0}) {
-            const auto arm = oracle({means, promise, share, p99(alone), p50(alone), most_slowdown});
-            const Result best = run(mix.programs, Profiles::kKnown, *arm, warm_up_ns, duration_ns);
-            if (p99(best) > kBar * p99(alone)) continue;
-            if (total_ns(best, 0) > total) {
-                total = total_ns(best, 0);
-                ratio = p99(best) / p99(alone);
-                median = p50(best) / p50(alone);
-                kept = total_ns(best, 1) / total_ns(free, 1);
-            }
-            break;
+            settings.share = share;
+            if (best.take(run(mix.programs, Profiles::kKnown, *oracle(settings), kWarmUpNs, duration_ns),
+                          alone, free))
+                break;
         }
     }
-    std::printf("{\"total\": %.4f, \"be_retained\": %.4f, \"hp_p99_ratio\": %.4f, \"hp_p50_ratio\": %.4f}%s",
-                total / total_ns(free, 0), kept, ratio, median, separator);
+    print(best, separator);
+}
+
+// The most multiprocessors that best-effort work may have beside high-priority work.
+void print_two_shares(const Mix& mix, std::uint64_t duration_ns, const Result& alone, const Result& free,
+                      const char* separator) {
+    Best best;
+    for (std::uint32_t permille = 50; permille <= 400; permille += 50) {
+        OracleSettings settings{Means::kTwoShares, Promise::kEach, 0, 0, 0, 0};
+        settings.share_permille = permille;
+        best.take(run(mix.programs, Profiles::kKnown, *oracle(settings), kWarmUpNs, duration_ns), alone,
+                  free);
+    }
+    print(best, separator);
 }
 
 int oracles(std::uint64_t duration_ns) {
     std::printf("{\"mixes\": [");
     bool first = true;
     for (const Mix& mix : mixes()) {
-        const auto warm_up_ns = static_cast<std::uint64_t>(kSecond);
-        const Result alone = run({mix.programs[0]}, Profiles::kKnown, *mps_alone(), warm_up_ns, duration_ns);
-        const Result free = run(mix.programs, Profiles::kKnown, *mps_alone(), warm_up_ns, duration_ns);
+        const Result alone = run({mix.programs[0]}, Profiles::kKnown, *mps_alone(), kWarmUpNs, duration_ns);
+        const Result free = run(mix.programs, Profiles::kKnown, *mps_alone(), kWarmUpNs, duration_ns);
         std::printf("%s{\"mix\": \"%s\", \"each\": ", first ? "" : ", ", mix.name);
         print_oracle(mix, Means::kPairs, Promise::kEach, duration_ns, alone, free, ", \"tail\": ");
         print_oracle(mix, Means::kPairs, Promise::kTail, duration_ns, alone, free, ", \"gate_each\": ");
@@ -124,12 +160,46 @@ int oracles(std::uint64_t duration_ns) {
     return 0;
 }
 
+// What MPS can be told, the same in all mixes.
+int told(std::uint64_t duration_ns) {
+    const std::vector<std::pair<const char*, Told>> kinds{{"nothing", {}},
+                                                          {"priority", {true}},
+                                                          {"percent_10", {false, 100}},
+                                                          {"percent_30", {false, 300}},
+                                                          {"percent_50", {false, 500}},
+                                                          {"priority_percent_30", {true, 300}}};
+    std::printf("{\"mixes\": [");
+    bool first = true;
+    for (const Mix& mix : mixes()) {
+        const auto simulate = [&](const std::vector<Program>& programs, std::unique_ptr<Arm> arm) {
+            return run(programs, Profiles::kKnown, *arm, kWarmUpNs, duration_ns);
+        };
+        const Result alone = simulate({mix.programs[0]}, mps_alone());
+        const Result free = simulate(mix.programs, mps_alone());
+        std::printf("%s{\"mix\": \"%s\", ", first ? "" : ", ", mix.name);
+        for (const auto& [name, what] : kinds) {
+            std::printf("\"mps_%s\": ", name);
+            print(figures(alone, free, simulate(mix.programs, mps_alone(what))), ", ");
+            std::printf("\"gate_%s\": ", name);
+            print(figures(alone, free, simulate(mix.programs, gated({}, what))), ", ");
+        }
+        std::printf("\"two_shares\": ");
+        print_two_shares(mix, duration_ns, alone, free, ", \"shares_each\": ");
+        print_oracle(mix, Means::kShares, Promise::kEach, duration_ns, alone, free, "}");
+        std::fflush(stdout);
+        first = false;
+    }
+    std::puts("]}");
+    return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc > 2 && std::string(argv[1]) == "oracle") {
+    const std::string what = argc > 2 ? argv[1] : "";
+    if (what == "oracle" || what == "told") {
         if (argc > 3) variant = std::strtoull(argv[3], nullptr, 10);
-        return oracles(static_cast<std::uint64_t>(std::atof(argv[2]) * kSecond));
+        return (what == "told" ? told : oracles)(static_cast<std::uint64_t>(std::atof(argv[2]) * kSecond));
     }
     if (argc < 2)
         return std::fprintf(stderr, "usage: hostile_share SECONDS [WARM_UP_SECONDS [VARIANT]]\n"), 2;

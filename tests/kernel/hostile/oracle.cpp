@@ -43,7 +43,7 @@ class Oracle : public Arm {
         return passed_ns + left * usual_ns < (1 + settings_.share) * settings_.slow_request_ns;
     }
 
-    std::uint64_t choose(const std::vector<Running>& ready, const Device& device) {
+    Chosen choose(const std::vector<Running>& ready, const Device& device) {
         const bool high =
             std::any_of(ready.begin(), ready.end(), [](const Running& one) { return one.client == 0; });
         if (high_runs_) delayed_ns_ += static_cast<double>(device.now_ns() - at_ns_) * (1 - 1 / slowdown_);
@@ -62,8 +62,11 @@ class Oracle : public Arm {
             std::copy_if(ready.begin(), ready.end(), std::back_inserter(together),
                          [some](const Running& one) { return (some >> one.client & 1) != 0; });
             slowdown_ = device.slowdown(together);
-            return some;
+            return {some};
         }
+        if (settings_.means == Means::kTwoShares)
+            return {all, 1, high || !device.is_idle(0) ? settings_.share_permille : 1000};
+        if (settings_.means == Means::kShares && high) return share(ready, all, slack, device);
         std::uint64_t best = all & 1;
         double most = high ? 1 : 0;
         slowdown_ = 1;
@@ -78,6 +81,33 @@ class Oracle : public Arm {
             best = some;
             most = rate;
             slowdown_ = slowdown;
+        }
+        return {best};
+    }
+
+    // Beside high-priority work: what gets the most done for the time that it costs.
+    Chosen share(const std::vector<Running>& ready, std::uint64_t all, bool slack, const Device& device) {
+        Chosen best{all & 1};
+        double most = 0;
+        slowdown_ = 1;
+        for (std::uint64_t some = all; slack && some > 1; some = (some - 1) & all) {
+            if ((some & 1) == 0) continue;
+            for (double share = 0.1; share < 1.05; share += 0.1) {
+                std::vector<Running> together;
+                double company = 0;
+                for (Running one : ready) {
+                    if ((some >> one.client & 1) == 0) continue;
+                    one.share = one.client == 0 ? 1 : share;
+                    company += one.client == 0 ? 0 : share;
+                    together.push_back(one);
+                }
+                const double slowdown = device.slowdown(together);
+                const double worth = company / slowdown - settings_.price * (1 - 1 / slowdown);
+                if (worth <= most) continue;
+                best = {some, share};
+                most = worth;
+                slowdown_ = slowdown;
+            }
         }
         return best;
     }

@@ -75,7 +75,7 @@ void who_leaves_leaves_no_trace() {
     CHECK(control.occupied == 1 && control.high == 1 && !gpu.empty());
     gpu.leave(slot);
     CHECK(control.occupied == 0 && control.high == 0 && control.waiting == 0 && control.beside == 0);
-    CHECK(gpu.empty() && !gpu.tenants()[slot] && slot_of(gpu, slot).counters.charged_ns == 0);
+    CHECK(gpu.empty() && !gpu.tenant(slot) && slot_of(gpu, slot).counters.charged_ns == 0);
     // What the GPU still writes for it meets nobody soon.
     for (std::uint32_t next = 1; next < shared::kSlots; ++next) {
         CHECK(*gpu.join(tenant(Class::kBestEffort), kNow) == (slot + next) % shared::kSlots);

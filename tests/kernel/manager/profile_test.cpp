@@ -146,7 +146,8 @@ void files_are_written_with_what_others_added() {
     CHECK(store.size() == 2);
     const ProfileText text = load_profiles(path);
     REQUIRE(text.profiles.size() == 2 && text.faults.empty());
-    CHECK(store.profiles()[0].cost.gpu_ns == 200 && store.profiles()[0].samples == 2);
+    for (const Profile& known : store.profiles())
+        CHECK(known.key.name_hash != 1 || (known.cost.gpu_ns == 200 && known.samples == 2));
     struct stat info {};
     CHECK(stat(path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600);
     CHECK(stat((pattern + "/new").c_str(), &info) == 0 && (info.st_mode & 0777) == 0700);
