@@ -94,7 +94,7 @@ def put_first(served: AbstractSet[int], seen: Observation, changes: Sequence[Cha
     """The changes, but jobs for which others of their owner have just made room stand before all of their partitions.
 
     What comes free was their owner's: nobody else would have it if nobody had made room. In its place in the queue such
-    a job may lose it: one that ends by itself in the same cycle may give a larger one ahead the rest of what that needs.
+    a job may lose it: one that ends by itself in the same cycle may give a larger one ahead what that lacks.
     """
     if not served:
         return tuple(changes)
