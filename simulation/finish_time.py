@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from explsched.errors import PolicyError
 from sched_policy.plan import Ranking
-from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
+from sched_policy.snapshot import Floats, Ints, Snapshot
 
 SOLVER = "none: Newton's method for the least maximum of rho, analytic centre of the optimal shares"
 TIES = "shares times 1 +- 1e-5, from a hash of the job id"
@@ -173,7 +173,8 @@ class FinishTimeFair(Struct, frozen=True):
     """By fair share of time over time received; ties broken by a hash of the job's id.
 
     A job's isolated time is what all of its work would take on an equal part of the GPUs, with as many jobs as there
-    are now. A snapshot knows no history, so this does not follow how many there were before.
+    are now. A snapshot knows no history, so this does not follow how many there were before. Each scope has the parts
+    of its jobs to share among those: what a user says of the work that is left decides nothing among another's jobs.
 
     Attributes:
         unknown_s: run time that is assumed to be left where nothing tells.
@@ -188,8 +189,12 @@ class FinishTimeFair(Struct, frozen=True):
         columns = snapshot.columns
         takes_part = (columns.gpus > 0) & (columns.holds | columns.waits)
         shares = np.zeros(columns.gpus.size)
-        if takes_part.any():
-            shares[takes_part] = self._shares(snapshot, takes_part)
+        capacity = float(max(snapshot.nodes.capacity, 1))
+        each = capacity / max(1, int(takes_part.sum()))
+        for members in snapshot.rows_by_scope:
+            own = members[takes_part[members]]
+            if own.size:
+                shares[own] = self._shares(snapshot, own, each, capacity * own.size / takes_part.sum())
         received_s = columns.executed_s
         values = np.where(received_s > 0, 86_400.0 * shares / np.maximum(received_s, 1.0), _NEW * shares)
         return Ranking(
@@ -198,18 +203,18 @@ class FinishTimeFair(Struct, frozen=True):
             lambda row: f"fair share {shares[row]:.3f} of the time, {received_s[row]:.0f} s received",
         )
 
-    def _shares(self, snapshot: Snapshot, takes_part: Bools) -> Floats:
+    def _shares(self, snapshot: Snapshot, own: Ints, each: float, capacity: float) -> Floats:
+        """Of the jobs `own`, which have `capacity` GPUs together; `each` is the part of one job."""
         columns = snapshot.columns
-        gpus = columns.gpus[takes_part].astype(np.float64)
-        left_s = columns.left_s[takes_part]
+        gpus = columns.gpus[own].astype(np.float64)
+        left_s = columns.left_s[own]
         left_s = np.maximum(np.where(np.isfinite(left_s), left_s, self.unknown_s), 1.0)
-        capacity = float(max(snapshot.nodes.capacity, 1))
-        equal_part = np.minimum(1.0, np.ceil(capacity / gpus.size) / gpus)
+        equal_part = np.minimum(1.0, np.ceil(each) / gpus)
         return central_shares(
             Claims(
-                age_s=snapshot.now_s - columns.submit_s[takes_part],
+                age_s=snapshot.now_s - columns.submit_s[own],
                 work_s=left_s,
-                isolated_s=(columns.executed_s[takes_part] + left_s) / equal_part,
+                isolated_s=(columns.executed_s[own] + left_s) / equal_part,
                 gpus=gpus,
                 capacity_gpus=capacity,
             )

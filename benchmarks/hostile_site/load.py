@@ -63,7 +63,7 @@ def backlog(user: SiteUser) -> int:
 
     So the honest one of the pair with `Lie.PARKED` has as many in it, all meant to run: what is compared is the lie.
     """
-    is_twin = user.lie is None and user.pair == tuple(Lie).index(Lie.PARKED)
+    is_twin = user.lie is None and user.lie_of_pair is Lie.PARKED
     return BACKLOG + PARKED if is_twin else BACKLOG
 
 

@@ -60,12 +60,18 @@ class Lie(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SiteUser:
-    """A user of the site. The two of a pair submit the same jobs; `lie` is None for the honest one."""
+    """A user of the site. The two of a pair submit the same jobs; one is honest, the other tells `lie_of_pair`."""
 
     name: str
     account: str
     pair: int
-    lie: Lie | None
+    lie_of_pair: Lie
+    is_liar: bool
+
+    @property
+    def lie(self) -> Lie | None:
+        """What the user does; None for the honest one."""
+        return self.lie_of_pair if self.is_liar else None
 
     @property
     def uid(self) -> int:
@@ -75,11 +81,22 @@ class SiteUser:
 
 _NAMES = ("games", "man", "lp", "mail", "news", "uucp", "proxy", "www-data", "backup", "list", "irc", "sys")
 
-USERS = tuple(
-    SiteUser(_NAMES[2 * pair + is_liar], tuple(SHARES)[pair % len(SHARES)], pair, lie if is_liar else None)
-    for pair, lie in enumerate(Lie)
-    for is_liar in (0, 1)
-)
+
+def _pairs(lies: Sequence[Lie]) -> tuple[SiteUser, ...]:
+    accounts = tuple(SHARES)
+    return tuple(
+        SiteUser(_NAMES[2 * pair + is_liar], accounts[pair % len(accounts)], pair, lie, bool(is_liar))
+        for pair, lie in enumerate(lies)
+        for is_liar in (0, 1)
+    )
+
+
+USERS = _pairs(tuple(Lie))
+
+
+def all_telling(lie: Lie) -> tuple[SiteUser, ...]:
+    """The same users, but the liar of each pair tells the same lie: six samples of it in each run instead of one."""
+    return _pairs([lie] * len(Lie))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The hostile site in virtual time: its Slurm orders, ages and requeues as the real one, and its figures are fair."""
 
 from benchmarks.hostile_site import virtual
-from benchmarks.hostile_site.site import SHARES, USERS
+from benchmarks.hostile_site.site import SHARES, USERS, Lie, all_telling
 from benchmarks.hostile_site.virtual_slurm import REQUEUE_DELAY_S, Times, VirtualJob, VirtualSlurm
 from slurm_plugin.client.changes import RequeueJob, SetSiteFactor, SignalJob
 
@@ -77,10 +77,11 @@ def test_a_requeued_job_goes_on_from_where_it_saved_after_slurms_delay() -> None
 
 def test_shares_and_lies() -> None:
     used_s = {user.name: 3.0 if user.lie else 2.0 for user in USERS}
-    assert virtual.lying(used_s)["all"] == 1.5
+    assert virtual.lying(used_s, USERS)["all"] == [1.5]
+    assert virtual.lying(used_s, all_telling(Lie.PERFECT)) == {"all": [1.5], "perfect": [1.5] * 6}
     assert sum(virtual.shares(used_s).values()) == 100.0
     found = {(arm, seed): virtual.Outcome(used_s, 3, 1) for arm in (virtual.ALONE, "srsf") for seed in (1, 2)}
-    ours = virtual.figures(found, ["srsf"])["srsf"]
+    ours = virtual.figures(found, ["srsf"], USERS)["srsf"]
     assert isinstance(ours, dict)
     assert (ours["points_from_slurm_alone"], ours["met"]) == (0.0, False)
     assert (ours["evictions"], ours["evictions_in_vain"]) == (6, 2)

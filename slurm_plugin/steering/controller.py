@@ -48,12 +48,16 @@ from slurm_plugin.steering.grouping import (
     pinned,
     withdrawal,
 )
+from slurm_plugin.steering.places import put_first
 from slurm_plugin.steering.preemption import PreemptionTracker, heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases
 
 _LOG = logging.getLogger("explsched.controller")
 _UNDONE = "a part of it was refused, so it is taken back"
 _STOPPED = "the daemon stops"
+_SERVED = "others of its owner have made room for it"
+_CYCLES = 2
+"""So many cycles of backfill a job stands first for which others have made room."""
 
 
 class Pass(Struct, frozen=True):
@@ -156,8 +160,9 @@ class Controller:
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
-        steering = changes(plan, seen, limits)
-        return Pass(seen, plan, (*steering, *self._interruptions(plan, seen, steering)), ())
+        steering = put_first(self._served(now_s), seen, changes(plan, seen, limits))
+        interruptions = self._interruptions(plan, seen, steering)
+        return Pass(seen, plan, (*put_first(self._served(now_s), seen, steering), *interruptions), ())
 
     def reconcile(self, now_s: float) -> Pass:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
@@ -173,6 +178,7 @@ class Controller:
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
+        reasons = replace(reasons, order={**reasons.order, **dict.fromkeys(self._served(now_s), _SERVED)})
         first, leaving = _requeues_apart(decided.changes)
         failures = apply(self._client, self._trail, first, before, reasons, now_s)
         if leaving:
@@ -282,6 +288,15 @@ class Controller:
         for job_id in sorted(ended):
             event(_LOG, logging.INFO, "not requeued, its work is done", job=job_id)
         return ended
+
+    def _served(self, now_s: float) -> frozenset[int]:
+        """Jobs that should start in the next cycles, because others of their owner have been requeued for them.
+
+        In scope `partition` no place is anybody's own: who comes before such a job does so by the policy's own order.
+        """
+        if self._config.order.scope == "partition":
+            return frozenset()
+        return self._tracker.being_served(now_s, _CYCLES * self._cycles.rests_s)
 
     def _interruptions(self, plan: Plan, seen: Observation, steering: Sequence[Change]) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from operator import itemgetter
 
 import numpy as np
@@ -27,7 +28,7 @@ from sched_policy.plan import Plan
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import places, queue_order
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.client.changes import SetSiteFactor
+from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.steering.order import longest_falling
@@ -87,6 +88,32 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
             wrong.append((max(priority, item.job.priority), SetSiteFactor(item.job.job_id, factor)))
     wrong.sort(key=lambda change: -change[0])
     return tuple(change for _, change in wrong[:most])
+
+
+def put_first(served: AbstractSet[int], seen: Observation, changes: Sequence[Change]) -> tuple[Change, ...]:
+    """The changes, but jobs for which others of their owner have just made room stand before all of their partitions.
+
+    What comes free was their owner's: nobody else would have it if nobody had made room. In its place in the queue such
+    a job may lose it: one that ends by itself in the same cycle may give a larger one ahead what that lacks.
+    """
+    if not served:
+        return tuple(changes)
+    factors = {change.job_id: change.site_factor for change in changes if isinstance(change, SetSiteFactor)}
+    waiting = [job for job in seen.jobs.values() if job.state == "PENDING" and job.natives]
+
+    def by_one_clock(job: SlurmJob) -> int:
+        return job.priority_with(factors.get(job.job_id, job.site_factor or 0))
+
+    lifted: dict[int, int | None] = {}
+    first = sorted((job for job in waiting if job.job_id in served), key=lambda job: (by_one_clock(job), -job.submit_s))
+    for rank, job in enumerate(first, start=1):
+        others = (other for other in waiting if other.job_id not in served)
+        rivals = [other for other in others if not set(other.partitions).isdisjoint(job.partitions)]
+        top = max((max(other.priority, by_one_clock(other)) for other in rivals), default=0)
+        factor = top + STEP * rank - max(job.natives) - job.age_lag
+        lifted[job.job_id] = factor if job.priority <= top and abs(factor) <= _HIGHEST else None
+    stay = (change for change in changes if not (isinstance(change, SetSiteFactor) and change.job_id in lifted))
+    return (*(SetSiteFactor(job_id, factor) for job_id, factor in lifted.items() if factor is not None), *stay)
 
 
 def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:

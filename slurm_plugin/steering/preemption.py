@@ -106,6 +106,12 @@ class PreemptionTracker:
         """Jobs for which others have been requeued, and when last; only jobs that wait."""
         return self._served_s
 
+    def being_served(self, now_s: float, for_s: float) -> frozenset[int]:
+        """Jobs for which others have been requeued: while those leave, and `for_s` seconds after they were asked to."""
+        leaving = {step.beneficiary for step in self._underway.values() if step.noted and step.beneficiary is not None}
+        lately = {job_id for job_id, time_s in self._served_s.items() if now_s - time_s <= for_s}
+        return frozenset(leaving | lately)
+
     def limits(self, preemption_budget: PreemptionBudget) -> None:
         """Take new limits (configuration reload); what is underway stays."""
         self._budget = preemption_budget

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.catalog import PolicyOptions
-from sched_policy.model import GpuRequest, Job
+from sched_policy.model import Exploration, GpuRequest, Job
 from sched_policy.order import Srsf
 from sched_policy.place import Consolidate, Indexed, Room
 from sched_policy.policy import checked_plan
@@ -229,6 +229,36 @@ def test_a_lie_about_progress_moves_nobody_elses_job() -> None:
 
     steep = of("liar", 99, 50, gpus=4, exploration=EXPLORING, points=curve(0.0, 9.0, 1.0))
     assert plan_of_others(steep) == plan_of_others()
+
+
+_LIES: dict[str, dict[str, Any]] = {
+    "faked": {"points": curve(0.0, 9.0, 1.0)},
+    "constant": {"points": curve(1.0, 1.0, 3000.0)},
+    "missing": {"points": ()},
+    "perfect": {"points": curve(0.0, 9.0, 1.0, reports=1), "total_steps": 1},
+    "sweeps": {"points": (), "exploration": Exploration(sweep="of its own", checkpoint_signal="USR1")},
+}
+
+
+@pytest.mark.parametrize("lie", _LIES)
+@pytest.mark.parametrize("name", sorted(set(catalog.names()) - catalog.TAKES_TURNS))
+def test_a_lie_gives_its_teller_no_place_and_no_gpu_of_somebody_elses(name: str, lie: str) -> None:
+    """In every policy, whatever a user says: whose turn it is at each place, and what of others is interrupted."""
+
+    def of_all(told: dict[str, Any]) -> tuple[list[str], list[int], list[int]]:
+        honest = {"gpus": 4, "exploration": EXPLORING, "points": curve(0.3, 0.7, 3000.0)}
+        held = running(1, "n1", 4, user="ada", scope="ada", exploration=EXPLORING, points=curve(0.9, 0.1, 9000.0))
+        own = running(2, "n2", 4, user="liar", scope="liar", **{"exploration": EXPLORING, **told})
+        waiting = [of("ada", number, 1000 - 10 * number, **honest) for number in (11, 13, 15)]
+        lying = [of("liar", number, 1000 - 10 * number, **{**honest, **told}) for number in (10, 12, 14)]
+        seen = snapshot(held, own, *waiting, *lying)
+        plan, owner = catalog.build(name).plan(seen), {job.job_id: job.user for job in seen.jobs}
+        ranked = [score.job_id for score in plan.scores if score.job_id >= 10]
+        places = [owner[job_id] for job_id in ranked]
+        others = [job_id for job_id in ranked if owner[job_id] != "liar"]
+        return places, others, [gone.job_id for gone in plan.preemptions if owner[gone.job_id] != "liar"]
+
+    assert of_all(_LIES[lie]) == of_all({"points": curve(0.3, 0.7, 3000.0)})
 
 
 def test_silent_jobs_are_ranked_among_their_own_users_curves() -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy.model import GpuRequest
-from sched_policy.plan import Plan, Resize, Score, Stop
+from sched_policy.plan import Plan, Preemption, Resize, Score, Stop
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -25,6 +25,7 @@ from slurm_plugin.client.changes import (
     SetNodeCount,
     SetSiteFactor,
     SignalJob,
+    StartAtOnce,
     TargetJob,
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
@@ -254,6 +255,36 @@ def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: py
     slurm.carried_out.clear()
     Controller(slurm, config).reconcile(NOW_S + 1)
     assert set(slurm.carried_out) == {SetSiteFactor(1, -250), SetSiteFactor(3, 50)}  # the place of 700 is left
+
+
+def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Job 3 comes before job 2 in the queue, and would fit if job 9 ended by itself in the same cycle."""
+    runs = {"state": "RUNNING", "start_s": NOW_S - 3000, "priority": 0, "time_limit_s": 36_000.0}
+    one = {"gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),), "node_names": ("n1",)}
+    victim = record(1, comment="explsched:checkpoint=USR1", **one, **runs)
+    larger = record(9, user="bob", gpus=3, gpus_per_node=3, gpu_nodes=(("n1", 3),), node_names=("n1",), **runs)
+    full = (holding(10 + n, user="bob", gpu_nodes=((f"n{n}", 4),), node_names=(f"n{n}",), **runs) for n in (2, 3, 4))
+    gains = record(2, gpus=1, gpus_per_node=1, natives=(500,), priority=500, reason="Resources")
+    ahead = record(3, user="bob", natives=(900,), priority=900)
+    slurm = FakeSlurm((victim, larger, *full, gains, ahead), settings={"SchedulerParameters": "bf_interval=30"})
+    plan = Plan(scores=(Score(3, 2.0, ""), Score(2, 1.0, "")), preemptions=(Preemption(1, "worth less", 2),))
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(plan))
+    own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+    loop = Controller(slurm, replace(configured(tmp_path), order=own))
+
+    assert loop.reconcile(NOW_S).changes == (SignalJob(1, "USR1"),)
+    late_s = NOW_S + PreemptionSection().grace_s
+    written = loop.reconcile(late_s).changes
+    assert SetSiteFactor(2, 410) in written
+    assert RequeueJob(1) in written
+    slurm.set(1, state="PENDING", start_s=None, restarts=1, submit_s=late_s, eligible_s=late_s + 121.0)
+    slurm.set(2, site_factor=410, priority=910)
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    loop.reconfigure(replace(configured(tmp_path), order=own))
+    assert loop.reconcile(late_s + 30.0).changes == (StartAtOnce(1),)  # none that puts job 2 back
+    assert SetSiteFactor(2, 0) in loop.reconcile(late_s + 61.0).changes  # something else has kept it from starting
 
 
 @pytest.mark.parametrize("step_s", [-86_400.0, -3600.0, -1.0])

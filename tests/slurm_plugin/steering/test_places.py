@@ -16,7 +16,7 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.places import place_changes
+from slurm_plugin.steering.places import place_changes, put_first
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
@@ -208,3 +208,19 @@ def test_scores_of_a_plan_reach_slurm_within_the_users_places() -> None:
     plan = Plan(scores=(Score(2, 3.0, ""), Score(3, 2.0, ""), Score(1, 1.0, "")))
     limits = SteeringLimits(OrderLimits(1000, 100, 100), 120, "user")
     assert set(changes(plan, look(jobs), limits)) == {SetSiteFactor(1, -200), SetSiteFactor(3, 200)}
+
+
+def test_jobs_for_which_others_made_room_come_first_in_their_partition_in_their_own_order() -> None:
+    jobs = [
+        waiting(1, "ada", 900),
+        waiting(2, "bob", 800),
+        waiting(3, "bob", 700),
+        waiting(4, "eve", 9000, partition="long"),
+    ]
+    planned = (SetSiteFactor(2, 5), SetSiteFactor(1, 7))
+    changes = put_first({2, 3}, look(jobs), planned)
+    after = written(jobs, [change for change in changes if isinstance(change, SetSiteFactor)])
+    assert as_slurm_orders(after) == [4, 2, 3, 1]  # nothing is ever before the other partition's
+    assert SetSiteFactor(1, 7) in changes  # what else the pass wants stays
+    assert put_first({2, 3}, look(after), (SetSiteFactor(2, 5),)) == ()  # they stand there already
+    assert put_first(set(), look(jobs), planned) == planned
