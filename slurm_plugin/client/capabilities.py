@@ -200,6 +200,11 @@ class Capabilities(Struct, frozen=True):
         return self.settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
 
     @property
+    def booted(self) -> str:
+        """When this slurmctld was started, as it prints it. From 23.11 on `scontrol reconfigure` starts it anew."""
+        return self.settings.get("BOOT_TIME", "")
+
+    @property
     def cluster(self) -> str:
         """What tells this cluster from others: its name, and where its slurmctld listens."""
         keys = ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort")

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import cached_property
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -60,12 +59,15 @@ class CliClient:
         self._environment = process.environment(environment or {})
         self._reader = squeue.JobReader()
         self._names: Mapping[int, str] = {}
+        self._settings: Mapping[str, str] = {}
         # Threads of the first look serve all later ones, when memory may be short.
         self._readers = ThreadPoolExecutor(3, thread_name_prefix="slurm")
 
     def capabilities(self) -> Capabilities:
-        """What this Slurm can do."""
-        return Capabilities(self._version, settings(self._read("scontrol", "show", "config")))
+        """What this Slurm can do. Its settings as of now are those that later reads go by."""
+        version = self._version()
+        self._settings = settings(self._read("scontrol", "show", "config"))
+        return Capabilities(version, self._settings)
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
@@ -127,7 +129,8 @@ class CliClient:
             raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
         jobs = self._present()
         completed = self._completed(jobs, priorities.result())
-        rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
+        shared = any(job.shards_per_node for job in jobs)
+        rule = parse.shard_rule(self._known_settings()) if shared else ShardRule.FIRST_FIT
         return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
 
     def clusters(self) -> tuple[str, ...]:
@@ -160,7 +163,7 @@ class CliClient:
         safely is refused by itself; the others are carried out.
         """
         factors = [change for change in changes if isinstance(change, SetSiteFactor)]
-        program = self._site_factor_program if factors else None
+        program = self._site_factor_program() if factors else None
         failed = list(batch.write(program, factors, self._timeout_s, self._environment)) if program else []
         written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
         wanted = [change for change in changes if not isinstance(change, written)]
@@ -179,20 +182,17 @@ class CliClient:
             failed += self._scancel(signal, group)
         return tuple(failed)
 
-    @cached_property
     def _version(self) -> SlurmVersion:
+        """Asked anew for each use: Slurm may be upgraded while we run, and its commands print other fields then."""
         try:
             return SlurmVersion.read(self._read("scontrol", "-V"))
         except ValueError as error:
             raise SlurmError(f"scontrol -V: {error}") from error
 
-    @cached_property
-    def _age_rule(self) -> parse.AgeRule | None:
-        return parse.AgeRule.of(settings(self._read("scontrol", "show", "config")))
-
-    @cached_property
-    def _shard_rule(self) -> ShardRule:
-        return parse.shard_rule(self._read("scontrol", "show", "config"))
+    def _known_settings(self) -> Mapping[str, str]:
+        if not self._settings:
+            self._settings = settings(self._read("scontrol", "show", "config"))
+        return self._settings
 
     def _completed(self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority]) -> tuple[SlurmJob, ...]:
         """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
@@ -211,7 +211,7 @@ class CliClient:
         self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority], now_s: float
     ) -> Mapping[int, int]:
         """How far Slurm is behind with the age of each waiting job."""
-        rule = self._age_rule if priorities else None
+        rule = parse.AgeRule.of(self._known_settings()) if priorities else None
         if rule is None:
             return {}
         waiting = [job for job in jobs if job.job_id in priorities and job.accrue_s is not None]
@@ -222,9 +222,8 @@ class CliClient:
     def _devices(self) -> dict[int, squeue.HeldGpus]:
         return squeue.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
 
-    @cached_property
     def _site_factor_program(self) -> str | None:
-        return batch.find(self._version.release, self._timeout_s, self._environment)
+        return batch.find(self._version().release, self._timeout_s, self._environment)
 
     def _present(self) -> tuple[SlurmJob, ...]:
         """The jobs that have not ended, and by which names: the last task has the id of its array, which means all."""
@@ -237,7 +236,7 @@ class CliClient:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
         nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
-        names = squeue.field_names(self._version)
+        names = squeue.field_names(self._version())
         suffixes = [field_mark] * (len(names) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(names, suffixes, strict=True))
         reader.begin(field_mark, names)

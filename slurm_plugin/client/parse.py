@@ -302,10 +302,9 @@ def reservation(line: str) -> SlurmReservation:
     )
 
 
-def shard_rule(text: str) -> ShardRule:
+def shard_rule(settings: Mapping[str, str]) -> ShardRule:
     """How shards find their GPU, from `scontrol show config`."""
-    match = re.search(r"^SelectTypeParameters\s*=\s*(\S*)$", text, re.MULTILINE)
-    least_loaded = match is not None and "LL_SHARED_GRES" in match[1].upper().split(",")
+    least_loaded = "LL_SHARED_GRES" in settings.get("SelectTypeParameters", "").upper().split(",")
     return ShardRule.LEAST_LOADED if least_loaded else ShardRule.FIRST_FIT
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from slurm_plugin.client import parse, squeue
+from slurm_plugin.client.capabilities import settings
 from slurm_plugin.client.records import ShardRule
 
 LINE = "JobId={id} JobName={name} JobState=RUNNING JOB_GRES=shard:1   {share} MinCPUsNode=1 Comment={comment} \n"
@@ -50,6 +51,9 @@ def test_a_name_with_a_line_break_cannot_speak_for_another_job() -> None:
 
 def test_the_rule_of_the_site() -> None:
     config = "SelectType              = select/cons_tres\nSelectTypeParameters    = {}\nSlurmUser = root(0)\n"
-    assert parse.shard_rule(config.format("CR_CORE_MEMORY")) is ShardRule.FIRST_FIT
-    assert parse.shard_rule(config.format("CR_CORE_MEMORY,LL_SHARED_GRES")) is ShardRule.LEAST_LOADED
-    assert parse.shard_rule("") is ShardRule.FIRST_FIT
+    for words, rule in (
+        ("CR_CORE_MEMORY", ShardRule.FIRST_FIT),
+        ("CR_CORE_MEMORY,LL_SHARED_GRES", ShardRule.LEAST_LOADED),
+    ):
+        assert parse.shard_rule(settings(config.format(words))) is rule
+    assert parse.shard_rule({}) is ShardRule.FIRST_FIT
