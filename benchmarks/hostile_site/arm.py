@@ -33,6 +33,7 @@ QUANTUM_S = 3.0
 
 _POLL_S = 0.5
 _SETTLE_PASSES = 4
+_TO_EMPTY_S = 240.0
 _CALCULATION_S = 70.0
 """Within this time Slurm has computed the ages of all jobs anew (PriorityCalcPeriod)."""
 
@@ -232,7 +233,12 @@ def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[Slu
         except SlurmError:
             return False
 
-    until(holds_all, "one job holds all nodes", 240.0)
+    try:
+        until(holds_all, "one job holds all nodes", _TO_EMPTY_S)
+    except devcluster.DevClusterError as error:
+        nodes = site.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T %E")
+        jobs = site.ask("squeue", "--noheader", "--states=R,CG,CF", "--format=%i %T %N %M %r")
+        raise devcluster.DevClusterError(f"{error}\n{nodes}{jobs}{'; '.join(chaos.events)}") from error
     if site.product.log.exists():
         chaos.restart_daemon()
         time.sleep(_CALCULATION_S)  # until then a job that was written is ahead of the others by its fresh age

@@ -123,6 +123,8 @@ TABLE = (
 )
 
 
+_WEIGHTS = tuple(f"PriorityWeight{factor}" for factor in ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS"))
+
 _FLAT = frozenset({"", "(null)", "none", "default", "flat"})
 """TopologyPlugin of clusters whose nodes are all equally near each other. Some releases print these without a path."""
 
@@ -187,6 +189,12 @@ class Capabilities(Struct, frozen=True):
     def defers(self) -> bool:
         """Whether jobs are started some time after they were submitted, not at once. See slurm.conf(5)."""
         return "defer" in self.settings.get("SchedulerParameters", "").split(",")
+
+    @property
+    def priority_weights(self) -> dict[str, int]:
+        """What Slurm's own factors count in a priority at most, by their names in slurm.conf; without those of 0."""
+        told = ((key, self.settings.get(key, "")) for key in _WEIGHTS)
+        return {key: int(weight) for key, weight in told if weight.isdecimal() and int(weight)}
 
     @property
     def site_factor_plugin(self) -> str:
