@@ -12,7 +12,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from slurm_plugin.client.parse import duration_s
+from slurm_plugin.client.parse import duration_s, number
 
 
 class SlurmVersion(Struct, frozen=True, order=True):
@@ -193,8 +193,8 @@ class Capabilities(Struct, frozen=True):
     @property
     def priority_weights(self) -> dict[str, int]:
         """What Slurm's own factors count in a priority at most, by their names in slurm.conf; without those of 0."""
-        told = ((key, self.settings.get(key, "")) for key in _WEIGHTS)
-        return {key: int(weight) for key, weight in told if weight.isdecimal() and int(weight)}
+        told = {key: number(self.settings.get(key, "")) for key in _WEIGHTS}
+        return {key: weight for key, weight in told.items() if weight}
 
     @property
     def site_factor_plugin(self) -> str:
@@ -223,7 +223,7 @@ class Capabilities(Struct, frozen=True):
 
     def _number(self, key: str, name: str, default: int) -> int:
         """A number among the words of a setting."""
-        match = re.search(rf"\b{name}=(\d+)", self.settings.get(key, ""))
+        match = re.search(rf"\b{name}=(\d{{1,18}})\b", self.settings.get(key, ""))
         return int(match[1]) if match else default
 
     def _setting(self, capability: Capability) -> str:

@@ -196,8 +196,8 @@ class CliClient:
 
     def _completed(self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority]) -> tuple[SlurmJob, ...]:
         """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
-        some_run = any(job.node_names for job in jobs)
-        held = self._devices() if some_run and any(job.shards_per_node for job in jobs) else {}
+        nodes = {job.job_id: job.node_names for job in jobs if job.node_names}
+        held = self._devices(nodes) if nodes and any(job.shards_per_node for job in jobs) else {}
         lags = self._lags(jobs, priorities, time.time())
         completed = []
         for job in jobs:
@@ -219,8 +219,8 @@ class CliClient:
             {job.job_id: rule.lag(priorities[job.job_id].age, job.accrue_s or 0.0, now_s) for job in waiting}
         )
 
-    def _devices(self) -> dict[int, squeue.HeldGpus]:
-        return squeue.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
+    def _devices(self, nodes: Mapping[int, Sequence[str]]) -> dict[int, squeue.HeldGpus]:
+        return squeue.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"), nodes)
 
     def _site_factor_program(self) -> str | None:
         return batch.find(self._version().release, self._timeout_s, self._environment)
