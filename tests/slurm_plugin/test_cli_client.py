@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -161,9 +162,22 @@ def test_after_an_upgrade_a_program_for_the_old_release_writes_no_more(
 SQUEUE = """\
 import sys
 values = {values!r}
+sys.stdout.reconfigure(errors="surrogateescape")
 columns = (field.partition(":") for field in sys.argv[sys.argv.index("-O") + 1].split(","))
 print("".join(values.get(name, "0") + mark for name, _, mark in columns))
 """
+
+
+@pytest.mark.parametrize("field", ["Name", "Comment", "admin_comment", "UserName"])
+def test_bytes_that_are_no_text_hide_no_job(log: Path, tmp_path: Path, field: str) -> None:
+    """Slurm keeps what a shell gave it, in whatever encoding."""
+    strange = os.fsdecode(b"Gr\xf6\xdfe \xff\xfe\x1b[31m \x1f \x85 \r\n\xe2\x80\xa8")
+    job = {"JobID": "7", "State": "RUNNING", "ArrayTaskID": "N/A", field: strange}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=job))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    (found,) = CliClient().jobs()
+    assert found.job_id == 7
+    assert f"{found.name}{found.comment}{found.admin_comment}{found.user}".encode()
 
 
 def test_a_changed_weight_of_age_counts_once_the_settings_have_been_looked_at(log: Path, tmp_path: Path) -> None:
