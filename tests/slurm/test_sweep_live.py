@@ -77,7 +77,7 @@ STEPS = 40
 
 
 def training(cluster: Cluster, directory: Path, spool: Path, number: int, hold: Path = Path("none")) -> int:
-    """Submit a training of a sweep, which does not end while `hold` is there; one in eight is far better than others."""
+    """Submit a training of a sweep that does not end while `hold` is there; one in eight is far better than others."""
     directory.mkdir()
     floor = 100 if number % 8 == 5 else 1000 * (number + 1)
     options = ("--gres=gpu:1", "--requeue", "--comment=explsched:sweep=s&checkpoint=USR1&early-stop=1")

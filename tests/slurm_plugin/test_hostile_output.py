@@ -170,7 +170,13 @@ def test_any_field_of_sprio(at: int, value: str) -> None:
     assert 1000 in found[13].natives
 
 
-SDIAG = "Server thread count: {0}\nAgent queue size: {0}\nJobs pending: {0}\n Last cycle: {0}\nBackfilling stats\n Last cycle: {0}"
+SDIAG = """\
+Server thread count: {0}
+Agent queue size: {0}
+Jobs pending: {0}
+ Last cycle: {0}
+Backfilling stats
+ Last cycle: {0}"""
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1.234", HUGE, "9" * 5000, "n/a"])
