@@ -49,7 +49,8 @@ _Record = TypeVar("_Record")
 class CliClient:
     """Slurm through squeue, sprio, scontrol, scancel and sdiag.
 
-    `timeout_s` bounds each command; `environment` is added to the process's own (SLURM_CONF, PATH).
+    `timeout_s` bounds each command; `environment` is added to the process's own (SLURM_CONF, PATH). In a federation
+    it sees the jobs of its own cluster only, whatever FederationParameters say.
     """
 
     name = "cli"
@@ -82,7 +83,7 @@ class CliClient:
 
     def queue(self) -> tuple[QueuedJob, ...]:
         """What runs and waits, of all users as far as they may be seen, each task of an array for itself."""
-        selection = ("--all", "--array", "--states=PENDING,RUNNING")
+        selection = ("--local", "--all", "--array", "--states=PENDING,RUNNING")
         out = self._read("squeue", *selection, "--noheader", "-o", squeue.QUEUE_FORMAT)
         return readable("squeue", squeue.queued, out.splitlines())
 
@@ -92,7 +93,7 @@ class CliClient:
         Raises `SlurmError` for a task that Slurm does not know, or no longer.
         """
         try:
-            found = self._read("squeue", "--noheader", "--states=all", "--jobs", name, "-o", "%A").split()
+            found = self._read("squeue", "--local", "--noheader", "--states=all", "--jobs", name, "-o", "%A").split()
             return int(found[0])
         except SlurmUnreachableError:
             raise
@@ -220,7 +221,8 @@ class CliClient:
         )
 
     def _devices(self, nodes: Mapping[int, Sequence[str]]) -> dict[int, squeue.HeldGpus]:
-        return squeue.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"), nodes)
+        told = self._read("scontrol", "show", "job", "--local", "--all", "--detail", "--oneliner")
+        return squeue.held_gpus(told, nodes)
 
     def _site_factor_program(self) -> str | None:
         return batch.find(self._version().release, self._timeout_s, self._environment)
@@ -240,7 +242,7 @@ class CliClient:
         suffixes = [field_mark] * (len(names) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(names, suffixes, strict=True))
         reader.begin(field_mark, names)
-        out = self._read("squeue", "--all", *selection, "--noheader", "-O", fields)
+        out = self._read("squeue", "--local", "--all", *selection, "--noheader", "-O", fields)
         return readable("squeue", reader.job, squeue.records(out, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
@@ -287,7 +289,8 @@ class CliClient:
 
     def _priorities(self) -> dict[int, parse.Priority]:
         """Site factors and natives of pending jobs; none where the site does not run priority/multifactor."""
-        answer = process.run(["sprio", "--noheader", "-o", parse.PRIORITY_FORMAT], self._timeout_s, self._environment)
+        argv = ["sprio", "--local", "--noheader", "-o", parse.PRIORITY_FORMAT]
+        answer = process.run(argv, self._timeout_s, self._environment)
         if answer.returncode != 0:
             event(_LOG, logging.WARNING, "priorities unknown", why=answer.err.strip())
             return {}

@@ -168,6 +168,20 @@ print("".join(values.get(name, "0") + mark for name, _, mark in columns))
 """
 
 
+def test_in_a_federation_only_jobs_of_the_own_cluster_are_seen(log: Path, tmp_path: Path) -> None:
+    """With FederationParameters=fed_display squeue and sprio show those of all clusters, unless told otherwise."""
+    tool(tmp_path, "scontrol", "echo slurm 99.01.1")
+    for job_id in (7, 67_108_871):
+        job = {"JobID": str(job_id), "State": "PENDING", "ArrayTaskID": "N/A"}
+        (tmp_path / f"{job_id}.py").write_text(SQUEUE.format(values=job))
+    jobs = f'{sys.executable} {tmp_path}/7.py "$@"; {{is_local}} || {sys.executable} {tmp_path}/67108871.py "$@"'
+    is_local = "case \" $* \" in *' --local '*) true;; *) false;; esac"
+    tool(tmp_path, "squeue", jobs.format(is_local=f"{{ {is_local}; }}"))
+    priority = "0|90|0|0|1000|0|0||0"
+    tool(tmp_path, "sprio", f"echo '7|1090|{priority}'; {is_local} || echo '67108871|1090|{priority}'")
+    assert [(job.job_id, job.natives) for job in CliClient().jobs()] == [(7, (1090,))]
+
+
 @pytest.mark.parametrize("field", ["Name", "Comment", "admin_comment", "UserName"])
 def test_bytes_that_are_no_text_hide_no_job(log: Path, tmp_path: Path, field: str) -> None:
     """Slurm keeps what a shell gave it, in whatever encoding."""
