@@ -190,9 +190,12 @@ class JobReader:
         self._before: dict[str, SlurmJob] = {}
 
     def begin(self, field_mark: str, names: tuple[str, ...] = JOB_FIELDS) -> None:
-        """A new reading of these fields, with this random mark between; only what the last reading had is known."""
+        """A new reading of these fields, with this random mark between; only what the last reading had is known.
+
+        Where the fields are others, the same text means something else.
+        """
+        self._before, self._known = (self._known if names == self._names else {}), {}
         self._field_mark, self._names = field_mark, names
-        self._before, self._known = self._known, {}
 
     def job(self, record: str) -> SlurmJob:
         """As `job`. Raises `ValueError`."""
