@@ -45,7 +45,7 @@ def sweep(cluster: Cluster, spool: Path) -> list[int]:
     found = []
     for number, (lr, batch, optimiser) in enumerate(TRIALS):
         told = f"explsched:sweep=digits&metric=loss&params=lr%3D{lr}%2Cbatch%3D{batch}%2Copt%3D{optimiser}"
-        steps = 40 if number == 1 else 400  # long enough for a pass to see it on a busy machine
+        steps = 12 if number == 1 else 400
         script = TRAINING.format(spool=spool, steps=steps, floor=round(0.1 + abs(lr - 0.03) * 2, 3), lr=lr)
         options = ("--gpus-per-node=1", "--time=30", f"--comment={told}", f"--job-name=digits-{number}")
         found.append(submit(cluster, *options, script=script))
@@ -82,7 +82,7 @@ def test_the_page_shows_a_live_cluster_with_a_running_sweep(
             assert link.count() == 1
             until(lambda: is_shown("sweep/digits/root", "Trainings, best first", "done"), "a training has ended")
             tab.page.wait_for_selector(".parallel path.best", state="attached")
-            time.sleep(2)  # for curves that are worth a picture
+            time.sleep(10)  # for curves that are worth a picture
             for view in ("cluster", "queue", "sweeps", "sweep/digits/root", f"job/{trainings[0]}", "plan", "audit"):
                 tab.go(view)
                 assert tab.serious_findings() == [], view
