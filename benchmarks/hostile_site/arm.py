@@ -7,7 +7,7 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,8 +31,12 @@ INTERVAL_S = 2.0
 QUANTUM_S = 3.0
 """Shorter than the shortest training, so that most of those that consent may be preempted at some time."""
 
+MAX_WAIT_S = 300.0
+"""A job that has waited so long has the place that Slurm gives it, whatever has been lent."""
+
 _POLL_S = 0.5
 _SETTLE_PASSES = 4
+_TO_EMPTY_S = 240.0
 _CALCULATION_S = 70.0
 """Within this time Slurm has computed the ages of all jobs anew (PriorityCalcPeriod)."""
 
@@ -76,7 +80,7 @@ def settings(policy: str) -> Mapping[str, object]:
         "policy": policy,
         "interval_s": INTERVAL_S,
         "slurm": {"client": "cli", "timeout_s": 5.0},
-        "order": {"max_wait_s": 300.0},
+        "order": {"max_wait_s": MAX_WAIT_S},
         "utility": {"quantum_s": QUANTUM_S},
         "preemption": {"grace_s": 5.0, "max_per_hour": 100_000, "reach": "fair-share"},
         "backpressure": {"cycle_s": 10.0, "server_threads": 200},
@@ -206,7 +210,7 @@ def _run(
         _accounting(site),
         site.run("scontrol", "show", "job", "--oneliner"),
         at_rest,
-        _used_up(site.product.directory / "lent_places.json"),
+        used_up(site.product.directory / "lent_places.json", at_rest, time.time()),
         site.product.log.read_text() if site.product.log.exists() else "",
         chaos.events,
     )
@@ -232,7 +236,12 @@ def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[Slu
         except SlurmError:
             return False
 
-    until(holds_all, "one job holds all nodes", 240.0)
+    try:
+        until(holds_all, "one job holds all nodes", _TO_EMPTY_S)
+    except devcluster.DevClusterError as error:
+        nodes = site.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T %E")
+        jobs = site.ask("squeue", "--noheader", "--states=R,CG,CF", "--format=%i %T %N %M %r")
+        raise devcluster.DevClusterError(f"{error}\n{nodes}{jobs}{'; '.join(chaos.events)}") from error
     if site.product.log.exists():
         chaos.restart_daemon()
         time.sleep(_CALCULATION_S)  # until then a job that was written is ahead of the others by its fresh age
@@ -241,11 +250,13 @@ def _at_rest(site: Site, chaos: Chaos, tell: Callable[[str], None]) -> tuple[Slu
     return tuple(client.jobs())
 
 
-def _used_up(notes: Path) -> dict[int, int]:
-    """What is missing of places, by job; none without a daemon."""
+def used_up(notes: Path, at_rest: Iterable[SlurmJob], now_s: float) -> dict[int, int]:
+    """What is missing of places, by job; none without a daemon, and none of jobs that have waited too long."""
     if not notes.exists():
         return {}
-    return {int(job_id): points for job_id, points in json.loads(notes.read_text())["used"].items()}
+    overdue = {job.job_id for job in at_rest if now_s - max(job.submit_s, job.eligible_s or 0.0) > MAX_WAIT_S}
+    noted = json.loads(notes.read_text())["used"].items()
+    return {int(job_id): points for job_id, points in noted if int(job_id) not in overdue}
 
 
 def _passes(site: Site) -> int:

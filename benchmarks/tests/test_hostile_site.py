@@ -3,11 +3,12 @@
 import json
 from dataclasses import asdict, replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from benchmarks.hostile_site import figures, load
-from benchmarks.hostile_site.arm import Arm, Submitted
+from benchmarks.hostile_site.arm import MAX_WAIT_S, Arm, Submitted, used_up
 from benchmarks.hostile_site.chaos import drained_for_numbers
 from benchmarks.hostile_site.load import JobSpec
 from benchmarks.hostile_site.site import CYCLE_S, USERS, Lie
@@ -126,6 +127,21 @@ def test_only_places_that_belong_to_others_are_out_of_order() -> None:
     others = (job(1, "ada", 10, 30), job(3, "bob", 20, 20))
     assert len(figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, {}, ""))) == 2
     assert figures.out_of_order(Arm((), frozenset(), 0.0, 1.0, "", "", others, {1: -20}, "")) == ()  # 20 were lent
+
+
+def test_what_was_lent_of_a_place_counts_until_its_job_has_waited_too_long(tmp_path: Path) -> None:
+    notes = tmp_path / "lent_places.json"
+    assert used_up(notes, (), 0.0) == {}
+    notes.write_text('{"used": {"1": -20, "2": -30}}')
+
+    def waiting(job_id: int, submit_s: float) -> SlurmJob:
+        return SlurmJob(
+            job_id, "j", "ada", 1, "a", "main", "q", "PENDING", "Priority", 10, 0, submit_s, submit_s, None,
+            60.0, 1, 1, 1, (), "", "", 0,
+        )  # fmt: skip
+
+    jobs = (waiting(1, 100.0), waiting(2, 200.0))
+    assert used_up(notes, jobs, 150.0 + MAX_WAIT_S) == {2: -30}
 
 
 def test_nodes_that_were_drained_for_a_number_given_twice_are_found() -> None:

@@ -146,8 +146,7 @@ def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Itera
         found = f"PrioritySiteFactorPlugin is {plugin}, which sets site factors itself, again and again"
         yield Finding("site factor plugin", "fault", found, "two cannot: stop the daemon, or remove the plugin")
     if config.order.scope == "partition":
-        found = "under order.scope partition all are taken for explsched's own"
-        yield Finding("site factors", "ok", found)
+        yield _whole_range(can, config)
         return
     others = OwnFactors.of_daemon(config.order.site_factor_file).others(client.jobs())
     if not others:
@@ -159,6 +158,17 @@ def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Itera
         f"they are kept, and explsched's are added; {config.order.site_factor_file} notes which are explsched's own"
     )
     yield Finding("site factors", "note", f"somebody else has set some ({named}{more})", advice)
+
+
+def _whole_range(can: Capabilities, config: Config) -> Finding:
+    """Under scope `partition` site factors have the whole range, and are added to what Slurm's own factors count."""
+    found = "under order.scope partition all are taken for explsched's own"
+    most = config.slurm.site_factor_range
+    swamped = [f"{key} ({weight})" for key, weight in can.priority_weights.items() if weight <= most]
+    if not swamped:
+        return Finding("site factors", "ok", found)
+    found = f"{found}; they go up to {most}, so the policy decides where {', '.join(swamped)} would"
+    return Finding("site factors", "note", found, "right for one owner; for many users: order.scope user or account")
 
 
 def _slurmdbd(client: CliClient) -> Finding:

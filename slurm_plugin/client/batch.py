@@ -203,7 +203,7 @@ def write(
     """Set them all; returns those that Slurm refused. Raises `SlurmUnreachableError` if it does not answer."""
     lines = "".join(f"{change.job_id} {change.site_factor}\n" for change in changes)
     answer = process.run([program], timeout_s, environment, stdin=lines)
-    refusals = dict(line.split(" ", 1) for line in answer.out.splitlines())
+    refusals = {job_id: why for job_id, _, why in (line.partition(" ") for line in answer.out.splitlines())}
     if answer.returncode == _UNREACHABLE:
         raise SlurmUnreachableError(f"{PROGRAM}: {next(iter(refusals.values()), answer.err.strip())}")
     if answer.returncode != 0:  # it did not come to its end: nothing is known of any change

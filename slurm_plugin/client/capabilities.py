@@ -12,7 +12,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from slurm_plugin.client.parse import duration_s
+from slurm_plugin.client.parse import duration_s, number
 
 
 class SlurmVersion(Struct, frozen=True, order=True):
@@ -123,6 +123,8 @@ TABLE = (
 )
 
 
+_WEIGHTS = tuple(f"PriorityWeight{factor}" for factor in ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS"))
+
 _FLAT = frozenset({"", "(null)", "none", "default", "flat"})
 """TopologyPlugin of clusters whose nodes are all equally near each other. Some releases print these without a path."""
 
@@ -189,6 +191,12 @@ class Capabilities(Struct, frozen=True):
         return "defer" in self.settings.get("SchedulerParameters", "").split(",")
 
     @property
+    def priority_weights(self) -> dict[str, int]:
+        """What Slurm's own factors count in a priority at most, by their names in slurm.conf; without those of 0."""
+        told = {key: number(self.settings.get(key, "")) for key in _WEIGHTS}
+        return {key: weight for key, weight in told.items() if weight}
+
+    @property
     def site_factor_plugin(self) -> str:
         """The plugin that sets site factors by itself, empty for none."""
         name = self.settings.get("PrioritySiteFactorPlugin", "")
@@ -198,6 +206,11 @@ class Capabilities(Struct, frozen=True):
     def has_topology(self) -> bool:
         """Whether Slurm chooses the nodes of a gang by where they are in the network (switch tree, blocks, torus)."""
         return self.settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
+
+    @property
+    def booted(self) -> str:
+        """When this slurmctld was started, as it prints it. From 23.11 on `scontrol reconfigure` starts it anew."""
+        return self.settings.get("BOOT_TIME", "")
 
     @property
     def cluster(self) -> str:
@@ -210,7 +223,7 @@ class Capabilities(Struct, frozen=True):
 
     def _number(self, key: str, name: str, default: int) -> int:
         """A number among the words of a setting."""
-        match = re.search(rf"\b{name}=(\d+)", self.settings.get(key, ""))
+        match = re.search(rf"\b{name}=(\d{{1,18}})\b", self.settings.get(key, ""))
         return int(match[1]) if match else default
 
     def _setting(self, capability: Capability) -> str:

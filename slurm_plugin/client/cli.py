@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import cached_property
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -50,7 +49,8 @@ _Record = TypeVar("_Record")
 class CliClient:
     """Slurm through squeue, sprio, scontrol, scancel and sdiag.
 
-    `timeout_s` bounds each command; `environment` is added to the process's own (SLURM_CONF, PATH).
+    `timeout_s` bounds each command; `environment` is added to the process's own (SLURM_CONF, PATH). In a federation
+    it sees the jobs of its own cluster only, whatever FederationParameters say.
     """
 
     name = "cli"
@@ -60,12 +60,15 @@ class CliClient:
         self._environment = process.environment(environment or {})
         self._reader = squeue.JobReader()
         self._names: Mapping[int, str] = {}
+        self._settings: Mapping[str, str] = {}
         # Threads of the first look serve all later ones, when memory may be short.
         self._readers = ThreadPoolExecutor(3, thread_name_prefix="slurm")
 
     def capabilities(self) -> Capabilities:
-        """What this Slurm can do."""
-        return Capabilities(self._version, settings(self._read("scontrol", "show", "config")))
+        """What this Slurm can do. Its settings as of now are those that later reads go by."""
+        version = self._version()
+        self._settings = settings(self._read("scontrol", "show", "config"))
+        return Capabilities(version, self._settings)
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All jobs that wait, run or complete. A record that cannot be read is logged and left out."""
@@ -80,7 +83,7 @@ class CliClient:
 
     def queue(self) -> tuple[QueuedJob, ...]:
         """What runs and waits, of all users as far as they may be seen, each task of an array for itself."""
-        selection = ("--all", "--array", "--states=PENDING,RUNNING")
+        selection = ("--local", "--all", "--array", "--states=PENDING,RUNNING")
         out = self._read("squeue", *selection, "--noheader", "-o", squeue.QUEUE_FORMAT)
         return readable("squeue", squeue.queued, out.splitlines())
 
@@ -90,7 +93,7 @@ class CliClient:
         Raises `SlurmError` for a task that Slurm does not know, or no longer.
         """
         try:
-            found = self._read("squeue", "--noheader", "--states=all", "--jobs", name, "-o", "%A").split()
+            found = self._read("squeue", "--local", "--noheader", "--states=all", "--jobs", name, "-o", "%A").split()
             return int(found[0])
         except SlurmUnreachableError:
             raise
@@ -127,7 +130,8 @@ class CliClient:
             raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
         jobs = self._present()
         completed = self._completed(jobs, priorities.result())
-        rule = self._shard_rule if any(job.shards_per_node for job in jobs) else ShardRule.FIRST_FIT
+        shared = any(job.shards_per_node for job in jobs)
+        rule = parse.shard_rule(self._known_settings()) if shared else ShardRule.FIRST_FIT
         return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
 
     def clusters(self) -> tuple[str, ...]:
@@ -160,7 +164,7 @@ class CliClient:
         safely is refused by itself; the others are carried out.
         """
         factors = [change for change in changes if isinstance(change, SetSiteFactor)]
-        program = self._site_factor_program if factors else None
+        program = self._site_factor_program() if factors else None
         failed = list(batch.write(program, factors, self._timeout_s, self._environment)) if program else []
         written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
         wanted = [change for change in changes if not isinstance(change, written)]
@@ -179,25 +183,22 @@ class CliClient:
             failed += self._scancel(signal, group)
         return tuple(failed)
 
-    @cached_property
     def _version(self) -> SlurmVersion:
+        """Asked anew for each use: Slurm may be upgraded while we run, and its commands print other fields then."""
         try:
             return SlurmVersion.read(self._read("scontrol", "-V"))
         except ValueError as error:
             raise SlurmError(f"scontrol -V: {error}") from error
 
-    @cached_property
-    def _age_rule(self) -> parse.AgeRule | None:
-        return parse.AgeRule.of(settings(self._read("scontrol", "show", "config")))
-
-    @cached_property
-    def _shard_rule(self) -> ShardRule:
-        return parse.shard_rule(self._read("scontrol", "show", "config"))
+    def _known_settings(self) -> Mapping[str, str]:
+        if not self._settings:
+            self._settings = settings(self._read("scontrol", "show", "config"))
+        return self._settings
 
     def _completed(self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority]) -> tuple[SlurmJob, ...]:
         """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
-        some_run = any(job.node_names for job in jobs)
-        held = self._devices() if some_run and any(job.shards_per_node for job in jobs) else {}
+        nodes = {job.job_id: job.node_names for job in jobs if job.node_names}
+        held = self._devices(nodes) if nodes and any(job.shards_per_node for job in jobs) else {}
         lags = self._lags(jobs, priorities, time.time())
         completed = []
         for job in jobs:
@@ -211,7 +212,7 @@ class CliClient:
         self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority], now_s: float
     ) -> Mapping[int, int]:
         """How far Slurm is behind with the age of each waiting job."""
-        rule = self._age_rule if priorities else None
+        rule = parse.AgeRule.of(self._known_settings()) if priorities else None
         if rule is None:
             return {}
         waiting = [job for job in jobs if job.job_id in priorities and job.accrue_s is not None]
@@ -219,12 +220,12 @@ class CliClient:
             {job.job_id: rule.lag(priorities[job.job_id].age, job.accrue_s or 0.0, now_s) for job in waiting}
         )
 
-    def _devices(self) -> dict[int, squeue.HeldGpus]:
-        return squeue.held_gpus(self._read("scontrol", "show", "job", "--all", "--detail", "--oneliner"))
+    def _devices(self, nodes: Mapping[int, Sequence[str]]) -> dict[int, squeue.HeldGpus]:
+        told = self._read("scontrol", "show", "job", "--local", "--all", "--detail", "--oneliner")
+        return squeue.held_gpus(told, nodes)
 
-    @cached_property
     def _site_factor_program(self) -> str | None:
-        return batch.find(self._version.release, self._timeout_s, self._environment)
+        return batch.find(self._version().release, self._timeout_s, self._environment)
 
     def _present(self) -> tuple[SlurmJob, ...]:
         """The jobs that have not ended, and by which names: the last task has the id of its array, which means all."""
@@ -237,11 +238,11 @@ class CliClient:
         """The jobs that squeue selects. A record that cannot be read is logged and left out."""
         nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
-        names = squeue.field_names(self._version)
+        names = squeue.field_names(self._version())
         suffixes = [field_mark] * (len(names) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(names, suffixes, strict=True))
         reader.begin(field_mark, names)
-        out = self._read("squeue", "--all", *selection, "--noheader", "-O", fields)
+        out = self._read("squeue", "--local", "--all", *selection, "--noheader", "-O", fields)
         return readable("squeue", reader.job, squeue.records(out, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
@@ -288,7 +289,8 @@ class CliClient:
 
     def _priorities(self) -> dict[int, parse.Priority]:
         """Site factors and natives of pending jobs; none where the site does not run priority/multifactor."""
-        answer = process.run(["sprio", "--noheader", "-o", parse.PRIORITY_FORMAT], self._timeout_s, self._environment)
+        argv = ["sprio", "--local", "--noheader", "-o", parse.PRIORITY_FORMAT]
+        answer = process.run(argv, self._timeout_s, self._environment)
         if answer.returncode != 0:
             event(_LOG, logging.WARNING, "priorities unknown", why=answer.err.strip())
             return {}

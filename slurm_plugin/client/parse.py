@@ -105,19 +105,19 @@ def count_tasks(text: str) -> int:
 
 
 @_REMEMBERED
-def expand_hosts(text: str) -> tuple[str, ...]:
-    """Host names of a Slurm host list: `n[1-2,05],m3` gives n1, n2, n05, m3."""
+def expand_hosts(text: str, most: int = _MOST_HOSTS) -> tuple[str, ...]:
+    """Host names of a Slurm host list, `most` of them: `n[1-2,05],m3` gives n1, n2, n05, m3."""
     hosts: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
-        choices = [_range(piece) if i % 2 else [piece] for i, piece in enumerate(pieces)]
-        if len(hosts) + math.prod(map(len, choices)) > _MOST_HOSTS:
-            raise ValueError(f"more than {_MOST_HOSTS} hosts in {text[:80]!r}")
+        choices = [_range(piece, most) if i % 2 else [piece] for i, piece in enumerate(pieces)]
+        if len(hosts) + math.prod(map(len, choices)) > most:
+            raise ValueError(f"more than {most} hosts in {text[:80]!r}")
         hosts.extend("".join(combination) for combination in itertools.product(*choices))
     return tuple(hosts)
 
 
-def _range(text: str) -> list[str]:
+def _range(text: str, most: int) -> list[str]:
     numbers: list[str] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -125,8 +125,8 @@ def _range(text: str) -> list[str]:
             numbers.append(first)
             continue
         ends = whole(first), whole(last)
-        if ends[1] - ends[0] > _MOST_HOSTS:
-            raise ValueError(f"more than {_MOST_HOSTS} hosts in {text[:80]!r}")
+        if len(numbers) + ends[1] - ends[0] >= most:
+            raise ValueError(f"more than {most} hosts in {text[:80]!r}")
         numbers.extend(str(n).zfill(len(first)) for n in range(ends[0], ends[1] + 1))
     return numbers
 
@@ -302,10 +302,9 @@ def reservation(line: str) -> SlurmReservation:
     )
 
 
-def shard_rule(text: str) -> ShardRule:
+def shard_rule(settings: Mapping[str, str]) -> ShardRule:
     """How shards find their GPU, from `scontrol show config`."""
-    match = re.search(r"^SelectTypeParameters\s*=\s*(\S*)$", text, re.MULTILINE)
-    least_loaded = match is not None and "LL_SHARED_GRES" in match[1].upper().split(",")
+    least_loaded = "LL_SHARED_GRES" in settings.get("SelectTypeParameters", "").upper().split(",")
     return ShardRule.LEAST_LOADED if least_loaded else ShardRule.FIRST_FIT
 
 
@@ -315,7 +314,7 @@ def load(text: str) -> ControllerLoad:
 
     def number(page: str, label: str) -> int:
         match = re.search(rf"{label}:\s*(\d+)", page)
-        return int(match[1]) if match else 0
+        return whole(match[1], _LATEST_S) if match else 0
 
     began = re.search(r"Last cycle when:.*\((\d+)\)", backfill)
     if "Server thread count" not in main:
@@ -327,7 +326,7 @@ def load(text: str) -> ControllerLoad:
         backfill_last_cycle_s=number(backfill, "Last cycle") / 1e6,
         jobs_pending=number(main, "Jobs pending"),
         backfills="middle of backfilling" in backfill.partition("\n")[0],
-        backfill_began_s=float(began[1]) if began else 0.0,
+        backfill_began_s=float(whole(began[1], _LATEST_S)) if began else 0.0,
     )
 
 

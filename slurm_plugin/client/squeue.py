@@ -6,7 +6,7 @@ Pure; every function raises `ValueError` on text it does not understand.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -190,9 +190,12 @@ class JobReader:
         self._before: dict[str, SlurmJob] = {}
 
     def begin(self, field_mark: str, names: tuple[str, ...] = JOB_FIELDS) -> None:
-        """A new reading of these fields, with this random mark between; only what the last reading had is known."""
+        """A new reading of these fields, with this random mark between; only what the last reading had is known.
+
+        Where the fields are others, the same text means something else.
+        """
+        self._before, self._known = (self._known if names == self._names else {}), {}
         self._field_mark, self._names = field_mark, names
-        self._before, self._known = self._known, {}
 
     def job(self, record: str) -> SlurmJob:
         """As `job`. Raises `ValueError`."""
@@ -255,10 +258,13 @@ def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tupl
     return tuple((name, share) for name, share in shares if share)
 
 
+_HIGHEST_INDEX = 4095
+"""Of a GPU of a node."""
+
 HeldGpus = tuple[tuple[str, tuple[int, ...]], ...]
 """(node, indices of the job's GPUs there), in the order of the nodes."""
 
-_DETAIL_RECORD = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
+_DETAIL_RECORD = re.compile(r"^JobId=(\d{1,10}) ", re.MULTILINE)
 _DETAIL_SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S+ GRES=(\S*)(?=\s)")
 _DETAIL_GPUS = re.compile(
     r"(?:gpu|shard)(?::[^:,()]+)*\(IDX:(?P<indices>[\d,-]+)\)"
@@ -267,27 +273,32 @@ _DETAIL_GPUS = re.compile(
 )
 
 
-def held_gpus(text: str) -> dict[int, HeldGpus]:
-    """The GPUs of each job that holds some; without the jobs of which it is not certain."""
+def held_gpus(text: str, nodes: Mapping[int, Sequence[str]]) -> dict[int, HeldGpus]:
+    """The GPUs of each job that holds some; without the jobs of which it is not certain.
+
+    `nodes` are those of each job, by squeue: a name or comment could tell of others, or of a million of them.
+    """
     starts = list(_DETAIL_RECORD.finditer(text))
     ends = [start.start() for start in starts[1:]] + [len(text)]
     found: dict[int, HeldGpus | None] = {}
     for start, end in zip(starts, ends, strict=True):
         job_id = int(start[1])
-        found[job_id] = None if job_id in found else _held_in(text[start.end() : end] + " ")
+        own = nodes.get(job_id, ())
+        found[job_id] = None if job_id in found else _held_in(text[start.end() : end] + " ", own)
     return {job_id: gpus for job_id, gpus in found.items() if gpus}
 
 
-def _held_in(record: str) -> HeldGpus | None:
-    """What one record tells; None if it tells something twice, or in a way that is not understood."""
+def _held_in(record: str, own: Sequence[str]) -> HeldGpus | None:
+    """What one record tells; None if it tells something twice, of other nodes, or in a way that is not understood."""
     by_node: dict[str, tuple[int, ...]] = {}
+    known = frozenset(own)
     for nodes, gres in _DETAIL_SHARE.findall(record):
         try:
-            names, indices = expand_hosts(nodes), _indices(gres)
+            names, indices = expand_hosts(nodes, len(known)), _indices(gres)
         except ValueError:
             return None
         for name in names:
-            if name in by_node:
+            if name in by_node or name not in known:
                 return None
             by_node[name] = indices
     return tuple((name, indices) for name, indices in by_node.items() if indices)
@@ -306,7 +317,7 @@ def _indices(gres: str) -> tuple[int, ...]:
             raise ValueError(f"GRES {gres!r}")
         for part in filter(None, (match["indices"] or "").split(",")):
             first, _, last = part.partition("-")
-            found.update(range(whole(first), whole(last or first, _MOST_GPUS) + 1))
+            found.update(range(whole(first), whole(last or first, _HIGHEST_INDEX) + 1))
         of_each = filter(None, (match["shards"] or "").split(","))
         found.update(gpu for gpu, part in enumerate(of_each) if int(part.partition("/")[0]) > 0)
         at = match.end() + 1

@@ -17,7 +17,7 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.policy import checked_plan
 from sched_policy.queue_order import queue_order
 from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
-from slurm_plugin.client.capabilities import Capabilities
+from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import (
     CancelJob,
     Change,
@@ -94,6 +94,7 @@ class Controller:
         self._recalculations = Recalculations()
         self._cycles = CycleTimes(0.0, 0.0)
         self._priority_period_s = 0.0
+        self._probed: tuple[SlurmVersion, str] | None = None
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._lent_places = LentPlaces(_lent_places_file(config))
         self._ended_runs = EndedRuns(config.order.site_factor_file.with_name("ended_runs.json"))
@@ -231,8 +232,15 @@ class Controller:
         return self._trail
 
     def capabilities(self) -> Capabilities:
-        """What this Slurm can do, and is configured to. Raises `SlurmError`."""
-        return self._client.capabilities()
+        """What this Slurm can do, and is configured to. Raises `SlurmError`.
+
+        A slurmctld that was started anew may be of another release, or know other settings: the next pass asks again
+        what it allows.
+        """
+        found = self._client.capabilities()
+        if self._limits is not None and (found.version, found.booted) != self._probed:
+            self._limits = None
+        return found
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
@@ -253,10 +261,11 @@ class Controller:
         self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)
 
     def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
-        """What the configuration and this Slurm allow; asked once per configuration."""
+        """What the configuration and this Slurm allow; asked once per configuration and slurmctld."""
         for name in without_nodes(self._config.slurm.partitions, nodes):
             event(_LOG, logging.WARNING, "slurm.partitions names a partition that has no nodes", partition=name)
         found = self._client.capabilities()
+        self._probed = (found.version, found.booted)
         absent = [capability.name for capability, there in found if not there]
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
         self._cycles = CycleTimes(found.backfill_yields_after_s, found.backfill_interval_s)

@@ -35,6 +35,9 @@ _YOUNG_S = 60.0
 """So long a checkpoint is young: what an earlier daemon began is finished if its grace period is over for no longer
 than this, and a job that was let go need not save again if it is asked again."""
 
+_SAVED_S = 60.0
+"""slurmctld saves its state every few seconds: what it acknowledged so long ago it does not forget when it dies."""
+
 _NOBODY: Mapping[int, int | None] = MappingProxyType({})
 _NOBODY_GOES: Mapping[int, AbstractSet[int]] = MappingProxyType({})
 
@@ -68,6 +71,7 @@ class PreemptionTracker:
         self._underway: dict[int, _Underway] = (self._file.read() if self._file else None) or {}
         self._written = dict(self._underway)
         self._let_go: dict[int, _Underway] = {}
+        self._left: dict[int, tuple[_Underway, float]] = {}
         self._begun_s: deque[float] = deque()
         self._clear_from_s = 0.0
         self._remembers = False
@@ -145,6 +149,8 @@ class PreemptionTracker:
             reported = progress.get(job_id, JobProgress())
             if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
                 del self._underway[job_id]  # it ended or was requeued by somebody: nothing left to do
+                if step.noted and job is not None:
+                    self._left[job_id] = step, now_s
             elif not job.consents:
                 del self._underway[job_id]  # its owner has changed his mind since it was signalled
             elif reported.ended:
@@ -153,6 +159,7 @@ class PreemptionTracker:
                 not _still_waits(jobs.get(step.beneficiary)) or (not step.noted and step.beneficiary in in_vain)
             ):
                 self._let_go[job_id] = self._underway.pop(job_id)  # nobody would gain; the job has saved, and goes on
+        self._requeue_again(jobs, progress, now_s)
         for job_id in self._ready(progress, now_s):
             step, job = self._underway[job_id], jobs[job_id]
             if not step.noted:
@@ -202,6 +209,23 @@ class PreemptionTracker:
             if preemption.job_id not in self._underway and (step := self._let_go.pop(preemption.job_id, None)):
                 again = replace(step, reason=preemption.reason, beneficiary=preemption.beneficiary)
                 self._underway[preemption.job_id] = again
+
+    def _requeue_again(self, jobs: Mapping[int, Job], progress: Mapping[int, JobProgress], now_s: float) -> None:
+        """See to jobs that have left and, by Slurm, run on in the same run.
+
+        A slurmctld that is killed forgets a requeue which it has acknowledged and not saved. The node has ended the job
+        by then, so nothing of it runs, until its time limit ends it for good. One that reports was not ended.
+        """
+        for job_id, (step, left_s) in tuple(self._left.items()):
+            job, reported = jobs.get(job_id), progress.get(job_id, JobProgress())
+            if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
+                if job is None or now_s - left_s > _SAVED_S:
+                    del self._left[job_id]
+            elif not job.consents or reported.ended or any(one.time_s > left_s for one in reported.reports[-1:]):
+                del self._left[job_id]
+            elif now_s - left_s >= self._budget.grace_s:
+                del self._left[job_id]
+                self._underway[job_id] = replace(step, beneficiary=None)
 
     def save(self) -> None:
         """Write down what is underway, before Slurm is asked for it. A file that cannot be written stops nothing."""

@@ -118,6 +118,9 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
     others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place. And only jobs of
     which Slurm says that they wait for room get one, for `memory.LONGEST_LEASE_S` in all.
 
+    A job in a reservation comes before all others in Slurm. While the nodes of a promise are idle, and other jobs are
+    to be started there, it is given no lease: it would take their place before Slurm has started them.
+
     A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
     changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
@@ -149,7 +152,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
     for job_id, promise in wanted.items():
-        if job_id not in standing:
+        if job_id not in standing and not _would_overtake(promise, plan, seen):
             result.extend(_create(promise, seen.jobs[job_id], now_s))
     leases = {lease.name for lease in seen.reservations} | {lease_name(job_id) for job_id in wanted}
     for job in seen.jobs.values():  # a lease that ran out leaves its name on the job
@@ -173,6 +176,14 @@ def _can_be_leased(seen: Observation, job_id: int) -> bool:
         return False
     has_one = any(lease.name == lease_name(job_id) for lease in seen.reservations)
     return waits_for_room(job) or (has_one and may_keep_lease(job))
+
+
+def _would_overtake(promise: Reservation, plan: Plan, seen: Observation) -> bool:
+    """Whether a promised job could start on its nodes now, instead of others that the plan starts there."""
+    nodes = {share.node for share in promise.placement}
+    started = {share.node for start in plan.starts for share in start.placement}
+    held = (job.node_names for job in seen.jobs.values() if job.gpus or job.shards_per_node)
+    return not nodes.isdisjoint(started) and all(nodes.isdisjoint(names) for names in held)
 
 
 def _still_right(lease: SlurmReservation, promise: Reservation, now_s: float, slack_s: float) -> bool:

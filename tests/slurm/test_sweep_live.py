@@ -76,12 +76,12 @@ def test_a_saved_job_makes_room_at_once_however_long_the_interval_is(
 STEPS = 40
 
 
-def training(cluster: Cluster, directory: Path, spool: Path, number: int) -> int:
-    """Submit a training of a sweep; one in eight is far better than the others."""
+def training(cluster: Cluster, directory: Path, spool: Path, number: int, hold: Path = Path("none")) -> int:
+    """Submit a training of a sweep that does not end while `hold` is there; one in eight is far better than others."""
     directory.mkdir()
     floor = 100 if number % 8 == 5 else 1000 * (number + 1)
     options = ("--gres=gpu:1", "--requeue", "--comment=explsched:sweep=s&checkpoint=USR1&early-stop=1")
-    sxrun = f"EXPLSCHED_SPOOL={spool} FLOOR={floor} exec {command('sxrun')}"
+    sxrun = f"EXPLSCHED_SPOOL={spool} FLOOR={floor} HOLD={hold} exec {command('sxrun')}"
     script = f"{sxrun} -- bash {SCRIPT} {directory} {spool} {STEPS}"
     return submit(cluster, *options, script=script)
 
@@ -135,7 +135,9 @@ def test_a_daemon_that_is_killed_again_and_again_loses_no_training(
     draw = random.Random(1)
     work = open_tmp / "killed"
     work.mkdir()
-    jobs = [training(small, work / str(number), spool, number) for number in range(16 + 2 * kills)]
+    hold = open_tmp / "hold"  # on a busy machine all would have ended before a daemon has lived long enough to steer
+    hold.touch()
+    jobs = [training(small, work / str(number), spool, number, hold) for number in range(16 + 2 * kills)]
     sections = {"utility": {"quantum_s": 2.0}, "preemption": {"grace_s": 10.0, "max_per_hour": 1000}}
     told = config(spool, **sections)
     log = tmp_path / "log"
@@ -147,10 +149,13 @@ def test_a_daemon_that_is_killed_again_and_again_loses_no_training(
         time.sleep(draw.uniform(0.0, 4.0))
         daemon.kill()
         daemon.wait()
+        if log.exists() and "RequeueJob" in log.read_text():
+            hold.unlink(missing_ok=True)
+    hold.unlink(missing_ok=True)
     assert "Held" not in " ".join(job.reason for job in client.jobs())
     assert "RequeueJob" in log.read_text()
     with a_daemon(small, tmp_path, told):
-        until(lambda: not client.jobs(), "all trainings have ended", patience_s=120.0)
+        until(lambda: not client.jobs(), "all trainings have ended", patience_s=240.0)
     ends = {job_id: final_state(small, job_id) for job_id in jobs}
     stopped = {note.job for note in read(spool) if note.what == "stopped"}
     assert {job_id for job_id, state in ends.items() if state == "CANCELLED"} <= stopped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,77 @@ def test_our_program_does_not_come_to_its_end(tmp_path: Path, end: str, why: str
     failures = batch.write(program, FACTORS, 10, {})
     assert [failure.change for failure in failures] == FACTORS
     assert all(failure.message.endswith(why) for failure in failures)
+
+
+def test_after_an_upgrade_squeue_is_asked_for_the_fields_of_the_new_release(log: Path, tmp_path: Path) -> None:
+    """From 26.05 on OverSubscribe says NO of every job, as before of those with --exclusive alone."""
+    tool(tmp_path, "squeue", f'echo "$*" > {tmp_path}/asked')
+    client = CliClient()
+    for release, field in (("24.11.7", "OverSubscribe:"), ("26.05.3", "Exclusive:")):
+        tool(tmp_path, "scontrol", f"echo slurm {release}")
+        assert client.jobs() == ()
+        assert field in (tmp_path / "asked").read_text()
+
+
+def test_after_an_upgrade_a_program_for_the_old_release_writes_no_more(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_plugin.client.batch.sys.executable", str(tmp_path / "python"))
+    tool(tmp_path, batch.PROGRAM, f'[ "$1" ] && echo 99.01 || cat >> {tmp_path}/by-program')
+    client = CliClient()
+    assert client.apply(FACTORS[:1]) == ()
+    assert (tmp_path / "by-program").read_text() == "1 30\n"
+    assert not log.exists()
+    tool(tmp_path, batch.PROGRAM, "exit 127")  # its libslurm has gone
+    assert client.apply(FACTORS[:1]) == ()
+    assert "u job=1 sitef=30" in log.read_text()
+
+
+SQUEUE = """\
+import sys
+values = {values!r}
+sys.stdout.reconfigure(errors="surrogateescape")
+columns = (field.partition(":") for field in sys.argv[sys.argv.index("-O") + 1].split(","))
+print("".join(values.get(name, "0") + mark for name, _, mark in columns))
+"""
+
+
+def test_in_a_federation_only_jobs_of_the_own_cluster_are_seen(log: Path, tmp_path: Path) -> None:
+    """With FederationParameters=fed_display squeue and sprio show those of all clusters, unless told otherwise."""
+    tool(tmp_path, "scontrol", "echo slurm 99.01.1")
+    for job_id in (7, 67_108_871):
+        job = {"JobID": str(job_id), "State": "PENDING", "ArrayTaskID": "N/A"}
+        (tmp_path / f"{job_id}.py").write_text(SQUEUE.format(values=job))
+    jobs = f'{sys.executable} {tmp_path}/7.py "$@"; {{is_local}} || {sys.executable} {tmp_path}/67108871.py "$@"'
+    is_local = "case \" $* \" in *' --local '*) true;; *) false;; esac"
+    tool(tmp_path, "squeue", jobs.format(is_local=f"{{ {is_local}; }}"))
+    priority = "0|90|0|0|1000|0|0||0"
+    tool(tmp_path, "sprio", f"echo '7|1090|{priority}'; {is_local} || echo '67108871|1090|{priority}'")
+    assert [(job.job_id, job.natives) for job in CliClient().jobs()] == [(7, (1090,))]
+
+
+@pytest.mark.parametrize("field", ["Name", "Comment", "admin_comment", "UserName"])
+def test_bytes_that_are_no_text_hide_no_job(log: Path, tmp_path: Path, field: str) -> None:
+    """Slurm keeps what a shell gave it, in whatever encoding."""
+    strange = os.fsdecode(b"Gr\xf6\xdfe \xff\xfe\x1b[31m \x1f \x85 \r\n\xe2\x80\xa8")
+    job = {"JobID": "7", "State": "RUNNING", "ArrayTaskID": "N/A", field: strange}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=job))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    (found,) = CliClient().jobs()
+    assert found.job_id == 7
+    assert f"{found.name}{found.comment}{found.admin_comment}{found.user}".encode()
+
+
+def test_a_changed_weight_of_age_counts_once_the_settings_have_been_looked_at(log: Path, tmp_path: Path) -> None:
+    waiting = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "AccrueTime": "1700000000"}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=waiting))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    tool(tmp_path, "sprio", "echo '7|1090|0|90|0|0|1000|0|0||0'")
+    client = CliClient()
+    lags = []
+    for weight in (100, 94):
+        text = f"PriorityMaxAge = 1-00:00:00\nPriorityCalcPeriod = 12:00:00\nPriorityWeightAge = {weight}"
+        tool(tmp_path, "scontrol", f'[ "$1" = -V ] && echo slurm 99.01.1 || echo "{text}"')
+        client.capabilities()
+        lags += [job.age_lag for job in client.jobs()]
+    assert lags == [10, 4]

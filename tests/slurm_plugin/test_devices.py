@@ -3,10 +3,14 @@
 import pytest
 
 from slurm_plugin.client import parse, squeue
+from slurm_plugin.client.capabilities import settings
 from slurm_plugin.client.records import ShardRule
 
 LINE = "JobId={id} JobName={name} JobState=RUNNING JOB_GRES=shard:1   {share} MinCPUsNode=1 Comment={comment} \n"
 SHARE = "Nodes=n1 CPU_IDs=0-3 Mem=1000 GRES=shard:1(IDX:3)"
+
+
+NODES = dict.fromkeys(range(1, 10), ("n1", "n2"))
 
 
 def line(job_id: int, share: str = SHARE, name: str = "train", comment: str = "") -> str:
@@ -29,27 +33,48 @@ def line(job_id: int, share: str = SHARE, name: str = "train", comment: str = ""
     ],
 )
 def test_indices(share: str, found: squeue.HeldGpus) -> None:
-    assert squeue.held_gpus(line(5, share)) == {5: found}
+    assert squeue.held_gpus(line(5, share), NODES) == {5: found}
 
 
 @pytest.mark.parametrize("share", ["Nodes=n1 CPU_IDs=0 Mem=1 GRES=", "Nodes=n1 CPU_IDs=0 Mem=1 GRES=fpga:1(IDX:0)", ""])
 def test_a_job_without_gpus_holds_none(share: str) -> None:
-    assert squeue.held_gpus(line(5, share)) == {}
+    assert squeue.held_gpus(line(5, share), NODES) == {}
 
 
 def test_a_job_that_says_it_twice_is_unknown_and_hides_no_other() -> None:
     lie = "Nodes=n1 CPU_IDs=0 Mem=1 GRES=shard:1(IDX:0) "
     text = line(1) + line(2, name=f"x {lie}") + line(3, comment=f"a {lie}") + line(4)
-    assert squeue.held_gpus(text) == {1: (("n1", (3,)),), 4: (("n1", (3,)),)}
+    assert squeue.held_gpus(text, NODES) == {1: (("n1", (3,)),), 4: (("n1", (3,)),)}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)",  # not a node of the job's
+        "Nodes=n[0-999999] CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)",
+        "Nodes=n2 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0-9999999)",
+        f"Nodes=n2 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:{'9' * 5000})",
+    ],
+)
+def test_a_job_that_lies_about_where_it_runs_is_unknown(lie: str) -> None:
+    assert squeue.held_gpus(line(1) + line(2, name=f"x {lie} "), NODES) == {1: (("n1", (3,)),)}
+
+
+def test_a_number_that_no_job_has_ends_no_pass() -> None:
+    text = line(1) + line(2, name=f"x\nJobId={'9' * 5000} y")
+    assert squeue.held_gpus(text, NODES)[1] == (("n1", (3,)),)
 
 
 def test_a_name_with_a_line_break_cannot_speak_for_another_job() -> None:
     text = line(1) + line(2, name="x\nJobId=1 Nodes=n1 CPU_IDs=0 Mem=1 GRES=shard:1(IDX:0)") + line(3)
-    assert squeue.held_gpus(text) == {3: (("n1", (3,)),)}
+    assert squeue.held_gpus(text, NODES) == {3: (("n1", (3,)),)}
 
 
 def test_the_rule_of_the_site() -> None:
     config = "SelectType              = select/cons_tres\nSelectTypeParameters    = {}\nSlurmUser = root(0)\n"
-    assert parse.shard_rule(config.format("CR_CORE_MEMORY")) is ShardRule.FIRST_FIT
-    assert parse.shard_rule(config.format("CR_CORE_MEMORY,LL_SHARED_GRES")) is ShardRule.LEAST_LOADED
-    assert parse.shard_rule("") is ShardRule.FIRST_FIT
+    for words, rule in (
+        ("CR_CORE_MEMORY", ShardRule.FIRST_FIT),
+        ("CR_CORE_MEMORY,LL_SHARED_GRES", ShardRule.LEAST_LOADED),
+    ):
+        assert parse.shard_rule(settings(config.format(words))) is rule
+    assert parse.shard_rule({}) is ShardRule.FIRST_FIT

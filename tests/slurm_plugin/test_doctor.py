@@ -85,6 +85,18 @@ def test_a_plugin_that_sets_site_factors_is_a_fault(site: Path) -> None:
     assert findings(site)["site factor plugin"][0] == "fault"
 
 
+def test_the_range_of_site_factors_is_held_against_the_weights_of_the_site(site: Path) -> None:
+    """Whoever lets the policy order all jobs learns what it outweighs."""
+    settings = (site / "config").read_text()
+    weights = "PriorityWeightAge = 0\nPriorityWeightFairShare = 100000\nPriorityWeightQOS = 5000000\n"
+    (site / "config").write_text(settings + weights)
+    assert findings(site)["site factors"][0] == "ok"  # scope user: only places that Slurm gives are exchanged
+    level, words, advice = findings(site, "order: {scope: partition}")["site factors"]
+    assert (level, "order.scope user" in advice) == ("note", True)
+    assert words.endswith("they go up to 1000000, so the policy decides where PriorityWeightFairShare (100000) would")
+    assert findings(site, "{order: {scope: partition}, slurm: {site_factor_range: 99999}}")["site factors"][0] == "ok"
+
+
 def test_a_partition_that_is_not_there_is_a_fault(site: Path) -> None:
     level, words, advice = findings(site, "slurm: {partitions: [mian, main]}")["partitions"]
     assert level == "fault"

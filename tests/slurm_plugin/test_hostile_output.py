@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from sched_policy import catalog
 from sched_policy.policy import checked_plan
 from slurm_plugin.client import batch, parse, squeue
+from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import Change, CreateReservation
 from slurm_plugin.client.cli import readable
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
@@ -166,6 +168,41 @@ def test_any_field_of_sprio(at: int, value: str) -> None:
     fields[at] = value
     found = parse.priorities("\n".join(["|".join(fields).replace("13|", "12|", 1), usual, "||", "", "12"]))
     assert 1000 in found[13].natives
+
+
+SDIAG = """\
+Server thread count: {0}
+Agent queue size: {0}
+Jobs pending: {0}
+ Last cycle: {0}
+Backfilling stats
+ Last cycle: {0}"""
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.234", HUGE, "9" * 5000, "n/a"])
+def test_any_number_of_sdiag(value: str) -> None:
+    try:
+        found = parse.load(SDIAG.format(value) + f"\n Last cycle when: today ({value})")
+    except ValueError:  # the pass is given up, and the next one asks again
+        assert len(value) > 20
+    else:
+        assert math.isfinite(found.last_cycle_s + found.backfill_last_cycle_s + found.backfill_began_s)
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", HUGE, "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["bf_yield_interval={0},bf_interval={0}", "rl_enable,rl_bucket_size={0},rl_refill_rate={0}", "{0}"]
+)
+def test_any_setting(value: str, text: str) -> None:
+    words = text.format(value)
+    keys = ("SchedulerParameters", "SlurmctldParameters", "PriorityCalcPeriod", "PriorityWeightAge", "PriorityMaxAge")
+    can = Capabilities(SlurmVersion(24, 11), dict.fromkeys(keys, words))
+    assert can.backfill_yields_after_s >= 0
+    assert can.backfill_interval_s >= 0
+    assert can.priority_period_s > 0
+    assert all(weight > 0 for weight in can.priority_weights.values())
+    assert can.rate_limit() is None or can.rate_limit().requests(15.0) >= 0  # type: ignore[union-attr]
+    assert parse.AgeRule.of(can.settings) is None
 
 
 @settings(deadline=None, max_examples=40)

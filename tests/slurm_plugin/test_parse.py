@@ -110,6 +110,16 @@ def test_who_shares_his_nodes_with_nobody(release: str, plain: str, exclusive: s
     assert [read(said) for said in (plain, exclusive, of_user)] == ["", "NODE", "USER"]
 
 
+def test_what_was_read_by_the_names_of_another_release_is_read_anew() -> None:
+    """An upgrade in the midst of a pass: what says NO is another field already, and nobody has asked which release."""
+    printed = "\x1f".join((RECORD | {"OverSubscribe": "NO"}).values())
+    reader, found = squeue.JobReader(), []
+    for release in ("25.11.7", "26.05.3", "26.05.3"):
+        reader.begin("\x1f", squeue.field_names(capabilities.SlurmVersion.read(release)))
+        found.append(reader.job(printed).exclusive)
+    assert found == ["NODE", "", ""]
+
+
 def test_nodes_asked_for_and_our_note() -> None:
     record = RECORD | {"State": "PENDING", "ReqNodes": "n[2-3]", "admin_comment": "explsched:pause=5"}
     job = squeue.job(list(record.values()))

@@ -97,6 +97,18 @@ def test_jobs_of_other_partitions_are_seen_as_long_as_they_hold_gpus(tmp_path: P
     assert {job.job_id for job in every.snapshot.jobs} == {1, 2, 3, 4}
 
 
+def test_a_job_in_several_partitions_is_ordered_where_all_of_them_are_named(tmp_path: Path) -> None:
+    """A site factor counts in each of its partitions, so also in one that is to be left alone."""
+    both = record(1, partition="main,long")
+
+    def is_ours(*named: str) -> bool:
+        return bool(observe(ClusterRecords((), (both,), ()), ProgressSpool(tmp_path), NOW_S, named).snapshot.jobs)
+
+    assert is_ours("long", "main")
+    assert is_ours()
+    assert not is_ours("main")
+
+
 def test_others_make_room_only_for_a_job_that_would_start(tmp_path: Path) -> None:
     for reason, eligible, may_displace in (
         ("Resources", True, True),

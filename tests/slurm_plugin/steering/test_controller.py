@@ -185,6 +185,25 @@ def test_a_pass_stays_below_the_rate_that_slurm_allows(tmp_path: Path, monkeypat
     assert [type(change) for change in changes] == [SetSiteFactor] * 3
 
 
+def test_a_slurmctld_that_was_started_anew_is_asked_again_what_it_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade, or with other settings."""
+    slurm = FakeSlurm(tuple(map(asking, range(1, 9))), settings={"BOOT_TIME": "1"})
+    scores = tuple(Score(job_id, -job_id, "") for job_id in range(1, 9))
+    daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores))
+
+    def written() -> int:
+        daemon.capabilities()
+        return len(daemon.decide(NOW_S).changes)
+
+    assert written() == 8
+    slurm.settings["SlurmctldParameters"] = "rl_enable,rl_bucket_size=18,rl_refill_rate=2"
+    assert written() == 8
+    slurm.settings["BOOT_TIME"] = "2"
+    assert written() == 3
+
+
 def test_a_partition_that_is_not_there_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy.model import Exploration, GpuRequest, Job, NodeGpus
-from sched_policy.plan import Plan, Reservation, Resize, Score
+from sched_policy.plan import Plan, Reservation, Resize, Score, Start
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -54,6 +54,18 @@ def test_a_promise_becomes_a_short_lease() -> None:
         CreateReservation("explsched_5", NOW_S + 600, 2, ("n1",), ("ada",), "main"),
         AttachReservation(5, "explsched_5"),
     )
+
+
+def test_a_lease_overtakes_no_job_that_slurm_is_about_to_start() -> None:
+    """Jobs in reservations come first in Slurm, also on nodes that it has not yet given to those whose turn it is."""
+    plan = Plan(starts=(Start(6, (NodeGpus("n1", 1),), ""),), reservations=(promise(5),))
+    assert lease_changes(plan, seen(record(5), record(6)), LIMITS) == ()
+    elsewhere = replace(plan, starts=(Start(6, (NodeGpus("n2", 1),), ""),))
+    assert lease_changes(elsewhere, seen(record(5), record(6)), LIMITS) != ()
+    held = record(7, state="RUNNING", node_names=("n1",), gpu_nodes=(("n1", 3),))
+    assert lease_changes(plan, seen(record(5), record(6), held), LIMITS) != ()
+    without_gpus = record(8, state="RUNNING", node_names=("n1",), gpus=0, gpus_per_node=None)
+    assert lease_changes(plan, seen(record(5), record(6), without_gpus), LIMITS) == ()
 
 
 def test_where_slurm_places_gangs_by_its_network_only_single_nodes_are_leased() -> None:
