@@ -2,9 +2,9 @@
 
 `--traces DIR` has any of the files that `gateway_cases` names. Our rule runs with its defaults, and with `utilization`
 swept; the gateway is compared as it is: rule, queue and choice of replicas. Every other rule runs with its defaults and
-with options drawn from all those it has (`PEERS`), `--draws` times each, first in, first out and at the replica with the
-fewest requests, and again with the gateway's queue and choice (`..., our queue`). Knative's options contain what KServe
-sets (concurrency) and, without panic and with a long delay, what the horizontal pod autoscaler of Kubernetes does.
+with options drawn from all it has (`PEERS`), `--draws` times each, first in, first out and at the replica with fewest
+requests, and again with the gateway's queue and choice (`..., our queue`). Knative's options contain what KServe sets
+(concurrency) and, without panic and with a long delay, what the horizontal pod autoscaler of Kubernetes does.
 
 The bar: at the cost of our defaults, at most half of the share of the best peer, whatever its options, that costs no
 more. `ratio` is ours over theirs; below `_FEW` requests neither is told from none.
