@@ -1,10 +1,10 @@
 """Scaling rules against recorded requests: the share over TTFT and TPOT objectives, over replica-seconds.
 
 `--traces DIR` has any of the files that `gateway_cases` names. Our rule runs with its defaults, and with `utilization`
-swept; the gateway is compared as it is, rule and queue. Every other rule runs with its defaults and with options drawn
-from all those it has (`PEERS`), `--draws` times each, first in, first out, and again in the gateway's queue (`..., our
-queue`). Knative's options contain what KServe sets (concurrency) and, without panic and with a long delay, what the
-horizontal pod autoscaler of Kubernetes does.
+swept; the gateway is compared as it is: rule, queue and choice of replicas. Every other rule runs with its defaults and
+with options drawn from all it has (`PEERS`), `--draws` times each, first in, first out and at the replica with fewest
+requests, and again with the gateway's queue and choice (`..., our queue`). Knative's options contain what KServe sets
+(concurrency) and, without panic and with a long delay, what the horizontal pod autoscaler of Kubernetes does.
 
 The bar: at the cost of our defaults, at most half of the share of the best peer, whatever its options, that costs no
 more. `ratio` is ours over theirs; below `_FEW` requests neither is told from none.
@@ -97,7 +97,7 @@ def run(task: Task, progress: Callable[[int, int], None]) -> Run:
     rule = task.arm.removesuffix(OUR_QUEUE).removesuffix(FIFO)
     replay = _replay(task.traces, task.case)
     if task.arm in PEERS or task.arm.endswith(FIFO):
-        replay = replace(replay, settings=replace(replay.settings, queue_target_s=0.0))
+        replay = replace(replay, settings=replace(replay.settings, queue_target_s=0.0, prompt_tokens_per_s=0.0))
     return Run(task.arm, task.options, replay.measured(rule, task.options, progress))
 
 

@@ -172,6 +172,7 @@ def _service(name: str, service: ServiceSection) -> ServiceSettings:
         queue_deadline_s=service.queue_deadline_s,
         queue_target_s=service.queue_target_s,
         requests_per_s=service.requests_per_s,
+        prompt_tokens_per_s=service.prompt_tokens_per_s,
         concurrency=service.concurrency,
         cold_start_limit=service.cold_start_limit,
         cold_start_deadline_s=service.cold_start_deadline_s,

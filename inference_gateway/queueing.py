@@ -1,4 +1,4 @@
-"""Whose turn it is among the requests of a service that wait for a replica.
+"""Whose turn it is among the requests of a service that wait for a replica, and which replica takes a long prompt.
 
 First in, first out makes everybody late once the wait is longer than the target: each request stands behind those that
 are late already. Here the oldest of those still in time goes first (earliest deadline first: all have the same target),
@@ -16,18 +16,27 @@ busy would never take it, and order should refuse next to nobody.
 
 HAProxy cannot change the priority of a request that waits, so the requests are held before its queue, and each looks
 every `LOOK_S` whether its turn has come: `dataplane/turns.lua`, which decides as this does.
+
+Long prompts are read in turn, and while a replica reads, those that it answers get a token only with each piece read.
+So a request goes where the least is left to read, and of several such replicas to the one with the fewest requests
+(least work left; Harchol-Balter, Crovella and Murta, JPDC 59(2), 1999). What is left is not asked of the replicas: what
+each was sent is taken to be read one after another, at `prompt_tokens_per_s`, four bytes a token. Where nobody has
+anything to read and a prompt is short, requests alone count. `dataplane/prompts.lua` does the same.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 BUFFER_S = 0.1
 LOOK_S = 0.05
 RESERVE = 0.15
 """Of the places of all replicas."""
 PATIENCE_TARGETS = 10
+BYTES_PER_TOKEN = 4.0
+LEAST_READING_S = 0.1
+"""A prompt that takes less is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +85,27 @@ class Turns:
         """How many late ones may go at once, with `in_time` waiting, if the last of them has waited so long."""
         reserve = 0.0 if waited_s >= self.patience_s else self.reserve * fleet.ready
         return fleet.free - fleet.queued - in_time - reserve
+
+
+@dataclass(slots=True)
+class Reading:
+    """What the replicas of a service, by number, have been given to read. 0 `prompt_tokens_per_s`: never asked."""
+
+    prompt_tokens_per_s: float
+    _until_s: dict[int, float] = field(default_factory=dict)
+    _longest_s: float = 0.0
+
+    def decides(self, prompt_tokens: float, now_s: float) -> bool:
+        """Whether it matters where this prompt goes."""
+        long = prompt_tokens >= LEAST_READING_S * self.prompt_tokens_per_s
+        return self.prompt_tokens_per_s > 0 and (long or self._longest_s > now_s)
+
+    def left_s(self, replica: int, now_s: float) -> float:
+        """How long a replica will read what it has."""
+        return max(0.0, self._until_s.get(replica, 0.0) - now_s)
+
+    def take(self, replica: int, prompt_tokens: float, now_s: float) -> None:
+        """A replica has got a prompt."""
+        until_s = now_s + self.left_s(replica, now_s) + prompt_tokens / self.prompt_tokens_per_s
+        self._until_s[replica] = until_s
+        self._longest_s = max(self._longest_s, until_s)

@@ -51,6 +51,7 @@ _ONLY, _KEY = "x-gateway-only", "x-gateway-key"
 """HAProxy's marks on a request for the list of models: the service it is about, and who asks."""
 _BATCHES = "x-gateway-batches"
 """And on one about files or batches."""
+_MODELS = "/v1/models"
 
 
 class Activator:
@@ -114,8 +115,9 @@ class Activator:
         return client_context(files.authority, files.gateway_certificate) if files.authority.exists() else None
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        if request.method == "GET" and request.path == "/v1/models":
-            return self._models(request.headers.get(_ONLY, ""), request.headers.get(_KEY, ""))
+        if request.method == "GET" and request.path.startswith(_MODELS):
+            models = self._models(request.headers.get(_ONLY, ""), request.headers.get(_KEY, ""))
+            return _listed(models, request.path.removeprefix(_MODELS).removeprefix("/"))
         name = request.headers.get(SERVICE)
         if name is not None:
             return await self._hold(name.partition("/")[0], request)
@@ -133,10 +135,10 @@ class Activator:
             return web.Response(body=msgspec.json.encode(state), content_type="application/json")
         return problem(404, "no such path")
 
-    def _models(self, service: str, key: str) -> web.Response:
+    def _models(self, service: str, key: str) -> list[dict[str, object]]:
         """OpenAI's list of models, without asking a replica: of one service or all, as far as the key may use them."""
         allowed = self._allowed(key)
-        data = [
+        return [
             {
                 "id": model,
                 "object": "model",
@@ -148,7 +150,6 @@ class Activator:
             if service in ("", name) and (allowed is None or name in allowed)
             for model in line.service.models
         ]
-        return web.json_response({"object": "list", "data": data})
 
     def _allowed(self, key: str) -> frozenset[str] | None:
         """The services that a key may use; None for all. From HAProxy's own maps, so that both decide alike."""
@@ -203,6 +204,14 @@ class Activator:
             self.read_services()
         except ActivatorError:
             _LOG.exception("services cannot be read; those known before stay in force")
+
+
+def _listed(models: list[dict[str, object]], name: str) -> web.Response:
+    """The list, or the model of this name."""
+    if not name:
+        return web.json_response({"object": "list", "data": models})
+    found = next((model for model in models if model["id"] == name), None)
+    return problem(404, "no such model: GET /v1/models lists the models") if found is None else web.json_response(found)
 
 
 def _path(kind: type, text: object) -> object:

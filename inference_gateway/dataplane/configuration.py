@@ -15,7 +15,7 @@ import jinja2
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings, exact, prefixes
 from inference_gateway.model import Endpoint
-from inference_gateway.queueing import LOOK_S
+from inference_gateway.queueing import LEAST_READING_S, LOOK_S
 
 ACTIVATOR = "activator"
 """The server of every service's backend that is no replica."""
@@ -89,7 +89,7 @@ class Affinity:
 
 
 AFFINITY = Affinity()
-_TEMPLATE.globals |= {"look_s": LOOK_S, "affinity": AFFINITY} | {
+_TEMPLATE.globals |= {"look_s": LOOK_S, "least_reading_ms": 1000 * LEAST_READING_S, "affinity": AFFINITY} | {
     name: getattr(_TEMPLATE.get_template("macros.j2").module, name) for name in ("answer", "ms", "problem")
 }
 

@@ -41,6 +41,11 @@ class Files:
         return self.directory / "turns.lua"
 
     @property
+    def prompts(self) -> Path:
+        """Where long prompts go, in Lua."""
+        return self.directory / "prompts.lua"
+
+    @property
     def stats_socket(self) -> Path:
         """The runtime API of the HAProxy that takes new requests."""
         return self.directory / "stats.sock"

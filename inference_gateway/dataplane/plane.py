@@ -28,6 +28,7 @@ from inference_gateway.errors import DataPlaneError, RefusedError, SettingsError
 from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffic
 
 TURNS = Path(__file__).with_name("turns.lua")
+PROMPTS = Path(__file__).with_name("prompts.lua")
 PAGE = Path(__file__).with_name("chat.html")
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
@@ -166,6 +167,7 @@ class HaproxyDataPlane:
         else:
             add = f"add server {full} {server_arguments(self.settings, known, endpoint)}"
             self._api.order([add, f"enable health {full}", f"enable server {full}"])
+        self._api.order(self._reading_order("add", service, full))
         self._endpoints.put(service, Listed.of(endpoint))
 
     def drain(self, service: str, name: str) -> None:
@@ -174,7 +176,8 @@ class HaproxyDataPlane:
         for replica in leaving:
             self._endpoints.put(service, _leaving(replica))
         if any(row.name == name and row.state != "maintenance" for row in self._reading.states(service)):
-            self._api.order([f"set server {BACKEND_PREFIX}{service}/{name} state drain"])
+            full = f"{BACKEND_PREFIX}{service}/{name}"
+            self._api.order([f"set server {full} state drain", *self._reading_order("del", service, full)])
 
     def remove(self, service: str, name: str) -> bool:
         """Forget a replica; False while requests are in flight. It takes nothing new from the first call on.
@@ -194,6 +197,10 @@ class HaproxyDataPlane:
                 return False
         self._endpoints.remove(service, name)
         return True
+
+    def _reading_order(self, change: str, service: str, full: str) -> list[str]:
+        """What the Lua that chooses replicas has to be told, if it does."""
+        return [f"reading {change} {full}"] if self.settings.service(service).spreads_prompts else []
 
     def servers(self) -> Sequence[ServerState]:
         """All replicas HAProxy knows, and those that only requests from before a reload still use."""
@@ -235,6 +242,7 @@ class HaproxyDataPlane:
             self.files.batches: msgspec.json.encode(settings.batches, enc_hook=str).decode(),
             self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
+            self.files.prompts: PROMPTS.read_text(encoding="utf-8"),
             self.files.page: PAGE.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }

@@ -86,7 +86,10 @@ def _read(path: Path, spread_s: float, *, is_strict: bool) -> RequestTrace:
     return spread(trace, spread_s) if spread_s else trace
 
 
-_NUMBERS = ("concurrency", "deadline_s", "queue_target_s", "slo_s", "tpot_s", "initial", "warmup_s", "seed")
+_NUMBERS = (
+    *("concurrency", "deadline_s", "queue_target_s", "prompt_tokens_per_s"),
+    *("slo_s", "tpot_s", "initial", "warmup_s", "seed"),
+)
 _OPTIONS = (
     click.option(
         "--requests",
@@ -146,6 +149,13 @@ _OPTIONS = (
         default=_DEFAULT.queue_target_s,
         show_default=True,
         help="Target queueing delay, s; late requests are deprioritised (0: FIFO).",
+    ),
+    click.option(
+        "--prompt-tokens-per-s",
+        type=float,
+        default=_DEFAULT.prompt_tokens_per_s,
+        show_default=True,
+        help="What a replica reads: requests go where the least is left to read (0: where the fewest requests are).",
     ),
     click.option(
         "--slo-s",

@@ -1,10 +1,10 @@
 """The event loop: requests arrive, wait in one queue and are served; a rule decides once a second.
 
 The data plane is that of the gateway: one queue per service with a deadline, in the order of `queueing`, replicas that
-take at most `concurrency` requests each, and the least loaded one first. A replica costs from the moment it is
-requested until it is gone: a job that waits or loads counts like one that serves, and a draining one until its last
-answer. Events at the same time are handled in the order: answers, replicas that become ready, re-checks of held
-requests, arrivals, the rule.
+take at most `concurrency` requests each, and the least loaded one first, or the one with the least to read. A replica
+costs from the moment it is requested until it is gone: a job that waits or loads counts like one that serves, and a
+draining one until its last answer. Events at the same time are handled in the order: answers, replicas that become
+ready, re-checks of held requests, arrivals, the rule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from inference_gateway.model import Decision, Observation, ScaleRule
-from inference_gateway.queueing import LOOK_S, Turns
+from inference_gateway.queueing import LOOK_S, Reading, Turns
 from inference_gateway.scaling.rules import BoundedRule
 from simulation.requests.service import FirstInFirstOut, InTurn, RequestQueue, SimulatedReplica, SimulatedReplicas
 from simulation.requests.settings import RequestReplayError, RequestSettings, StepTime, Work, known_service_s
@@ -121,7 +121,8 @@ class _Run:
     def __post_init__(self) -> None:
         settings = self.settings
         random_ = random.Random(settings.seed)  # noqa: S311
-        self.replicas = SimulatedReplicas(settings.start, settings.concurrency, random_, self.batching.step)
+        reading = Reading(settings.prompt_tokens_per_s)
+        self.replicas = SimulatedReplicas(settings.start, settings.concurrency, random_, self.batching.step, reading)
         self.open = len(self.arrival_s)
         requests_per_s = settings.concurrency / known_service_s(self.service_s)
         turns = Turns(settings.queue_target_s, settings.deadline_s, requests_per_s, settings.concurrency)
@@ -143,7 +144,7 @@ class _Run:
                 self.queue.add(self._next, arrival_s, self.replicas.fleet)
                 self._next += 1
                 self._arrivals += 1
-                self._dispatch(arrival_s)
+                self._dispatch(arrival_s, self.replicas.least_to_read)
                 self._schedule_recheck(arrival_s)
         self._expire(now_s)
 
@@ -197,13 +198,15 @@ class _Run:
             self._recheck_pending = False
             self.queue.release_due(at_s, self.replicas.fleet)
             self._schedule_recheck(at_s)
-        elif kind == _READY:
+            self._dispatch(at_s, self.replicas.least_to_read)
+            return
+        if kind == _READY:
             self.replicas.started(replica)
         elif event[2] == replica.event:
             self._advance(replica, at_s)
         else:
             return  # something has changed since this was foreseen
-        self._dispatch(at_s)
+        self._dispatch(at_s, self._to_freed)
 
     def _advance(self, replica: SimulatedReplica, now_s: float) -> None:
         """Take the replica's steps until now."""
@@ -230,13 +233,20 @@ class _Run:
             self._recheck_pending = True
             self._push(now_s + LOOK_S, _RECHECK, None)
 
-    def _dispatch(self, now_s: float) -> None:
+    def _to_freed(self, _work: Work, _now_s: float) -> SimulatedReplica | None:
+        """Where a request of HAProxy's own queue goes: a place is free again, and nobody else is asked."""
+        return self.replicas.least_loaded()
+
+    def _dispatch(self, now_s: float, choose: Callable[[Work, float], SimulatedReplica | None]) -> None:
         """Give waiting requests to replicas that have a free slot."""
         self._expire(now_s)
-        while self.queue and (replica := self.replicas.least_loaded()) is not None:
+        while self.queue and self.replicas.least_loaded() is not None:
             request = self.queue.take(now_s)
             if request is None:
                 break
+            replica = choose(self.batching.work[request], now_s)
+            if replica is None:
+                raise RuntimeError("a free place has gone")
             self._wait_s[request] = now_s - self.arrival_s[request]
             replica.in_flight += 1
             self._advance(replica, now_s)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from inference_gateway.queueing import Fleet, Turns
+from inference_gateway.queueing import Fleet, Reading, Turns
 from simulation.requests.settings import StartTime, StepTime, Work
 
 _ALMOST = 1e-7
@@ -94,6 +94,7 @@ class SimulatedReplicas:
     concurrency: int
     random_: random.Random
     step: StepTime
+    reading: Reading = field(default_factory=lambda: Reading(0.0))
     starting: list[SimulatedReplica] = field(default_factory=list)
     ready: list[SimulatedReplica] = field(default_factory=list)
     draining: list[SimulatedReplica] = field(default_factory=list)
@@ -146,6 +147,16 @@ class SimulatedReplicas:
         """The ready replica with the fewest requests (HAProxy's leastconn), None if all are full."""
         best = min(self.ready, key=lambda one: one.in_flight, default=None)
         return best if best is not None and best.in_flight < self.concurrency else None
+
+    def least_to_read(self, work: Work, now_s: float) -> SimulatedReplica | None:
+        """The ready replica that takes a new request: as `least_loaded` where prompts are short, see `Reading`."""
+        if not self.reading.decides(work.prompt_tokens, now_s):
+            return self.least_loaded()
+        open_ = [one for one in self.ready if one.in_flight < self.concurrency]
+        best = min(open_, key=lambda one: (self.reading.left_s(one.number, now_s), one.in_flight), default=None)
+        if best is not None:
+            self.reading.take(best.number, work.prompt_tokens, now_s)
+        return best
 
     def finished(self, replica: SimulatedReplica, now_s: float) -> None:
         """A replica has answered a request."""

@@ -86,6 +86,18 @@ def test_models_are_those_that_the_key_may_use(rig: Rig) -> None:
         assert {model.id for model in bob.models.list()} == {"vectors"}
 
 
+@pytest.mark.parametrize("name", ["chat", "org/chat-7b"])
+def test_one_model_is_told_to_keys_that_may_use_it(rig: Rig, name: str) -> None:
+    """The client writes a slash in a name as %2F."""
+    with client(rig) as alice, client(rig, "bobs-key") as bob:
+        found = alice.models.retrieve(name)
+        assert (found.id, found.object, found.owned_by) == (name, "model", "chat")
+        with pytest.raises(openai.NotFoundError, match="no such model"):
+            bob.models.retrieve(name)
+        with pytest.raises(openai.NotFoundError, match="no such model"):
+            alice.models.retrieve("unknown")
+
+
 def test_errors_are_the_clients_own_exceptions(rig: Rig) -> None:
     with client(rig, "nobody") as link, pytest.raises(openai.AuthenticationError, match="a known API key is needed"):
         link.models.list()

@@ -54,6 +54,10 @@ def rig(running: Rig, servers: list[Replica]) -> Iterator[Rig]:
         ("POST", "/reset_prefix_cache"),
         ("POST", "/metrics"),
         ("POST", "/v1/models"),
+        ("DELETE", "/v1/models/usual"),
+        ("GET", "/v1/models/../../state"),
+        ("GET", "/v1/models/%2e%2e/state"),
+        ("GET", "/v1/models//state"),
         ("PUT", "/v1/chat/completions/../../behaviour"),
         ("PUT", "/v1/chat/completions/%2e%2e/%2e%2e/behaviour"),
         ("PUT", "//behaviour"),
@@ -73,6 +77,12 @@ def test_what_is_not_named_is_refused_before_it_counts(any_rig: Rig, method: str
     assert (answer.status, answer.json["error"]["type"]) == (404, "gateway_error")
     assert {traffic.service: traffic.arrivals for traffic in any_rig.plane.traffic()} == before
     assert any_rig.complete("usual").status == 200
+
+
+def test_models_are_listed_for_a_service_that_opens_less_than_others(rig: Rig) -> None:
+    assert [model["id"] for model in rig.ask("GET", "/services/usual/v1/models").json["data"]] == ["usual"]
+    assert rig.ask("GET", "/services/usual/v1/models/usual").json["id"] == "usual"
+    assert rig.ask("GET", "/services/usual/v1/models/more").status == 404
 
 
 def test_a_service_may_open_more(rig: Rig) -> None:

@@ -2,8 +2,9 @@
 
 import random
 
+from inference_gateway.queueing import Reading
 from simulation.requests.service import SimulatedReplica, SimulatedReplicas
-from simulation.requests.settings import StartTime, StepTime
+from simulation.requests.settings import StartTime, StepTime, Work
 
 
 def fleet(starting: int, *in_flight: int) -> SimulatedReplicas:
@@ -66,3 +67,16 @@ def test_the_least_loaded_with_room() -> None:
     found = fleet(0, 3, 1, 4).least_loaded()
     assert found is not None
     assert found.number == 1
+
+
+def test_a_long_prompt_goes_where_the_least_is_left_to_read_and_a_short_one_where_requests_are_few() -> None:
+    made = fleet(0, 2, 1, 4)
+    assert made.least_to_read(Work(1e9, 0), 0.0) is made.every[1], "who counts requests is not told of prompts"
+    made.reading = Reading(1000.0)
+    prompts = ((99, 0.0), (3000, 0.0), (9, 1.0), (9, 3.0))
+    chosen = [made.least_to_read(Work(tokens, 0), at_s) for tokens, at_s in prompts]
+    assert [one.number for one in chosen if one is not None] == [1, 1, 0, 1], "nobody reads, all do, one does, nobody"
+    made.every[0].in_flight = 4
+    assert made.least_to_read(Work(3000, 0), 4.0) is made.every[1]
+    made.every[1].in_flight = 4
+    assert made.least_to_read(Work(3000, 0), 4.0) is None

@@ -1,0 +1,119 @@
+"""Long prompts go where the least is left to read, in HAProxy as in the simulator; short ones avoid these."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lupa.lua53 import LuaRuntime
+
+from inference_gateway.dataplane.plane import PROMPTS
+from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.queueing import Reading
+from tests.inference_gateway.rig import Replica, Rig, gateway
+
+TOKENS_PER_S = 1000.0
+LONG = "x" * 40_000
+"""Ten seconds to read."""
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.integers(100, 9000)), max_size=60))
+def test_lua_chooses_as_the_simulator_does(prompts: list[tuple[int, int]]) -> None:
+    """Gaps in ms, and prompts that are never short; a replica is as good as another where both have as much to read."""
+    lua = LuaRuntime().execute(PROMPTS.read_text(encoding="utf-8")).new()
+    python = Reading(TOKENS_PER_S)
+    for number in range(3):
+        lua.add(lua, str(number))
+    now_ms = 0
+    for gap_ms, tokens in prompts:
+        now_ms += gap_ms
+        chosen = lua.least(lua, now_ms, lambda _name: 1)
+        left_s = [python.left_s(number, now_ms / 1000) for number in range(3)]
+        assert left_s[int(chosen)] == pytest.approx(min(left_s), abs=1e-6)
+        assert python.decides(tokens, now_ms / 1000)
+        python.take(int(chosen), tokens, now_ms / 1000)
+        lua.take(lua, chosen, now_ms, tokens)
+
+
+def test_lua_leaves_out_the_full_and_the_gone() -> None:
+    lua = LuaRuntime().execute(PROMPTS.read_text(encoding="utf-8")).new()
+    for name in ("a", "b", "c", "a"):
+        lua.add(lua, name)
+    places = {"a": 0, "b": 2, "c": 3}
+    assert lua.least(lua, 0, places.get) == "c", "as little to read, and more places"
+    lua.take(lua, "c", 0, 100)
+    assert lua.least(lua, 50, places.get) == "b"
+    assert lua.least(lua, 100, places.get) == "c"
+    lua.remove(lua, "b")
+    lua.remove(lua, "c")
+    assert lua.least(lua, 100, places.get) is None
+
+
+def test_short_prompts_matter_only_beside_long_ones() -> None:
+    reading = Reading(TOKENS_PER_S)
+    assert not reading.decides(99, 0.0)
+    reading.take(0, 100, 0.0)
+    assert reading.decides(1, 0.05)
+    assert not reading.decides(1, 0.11)
+    assert not Reading(0.0).decides(10**6, 0.0)
+
+
+@pytest.fixture(scope="module")
+def running(directory: Path) -> Iterator[Rig]:
+    reads = ServiceSettings("long-prompts", prompt_tokens_per_s=TOKENS_PER_S, concurrency=4)
+    with gateway(directory, reads, ServiceSettings("plain", concurrency=4)) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(running: Rig, servers: list[Replica]) -> Iterator[Rig]:
+    for server in servers:
+        running.add("long-prompts", server.with_concurrency(4))
+    yield running
+    running.clear()
+
+
+def replica_of(rig: Rig, text: str) -> str:
+    body = {"model": "long-prompts", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = rig.ask("POST", "/services/long-prompts/v1/chat/completions", body)
+    assert answer.status == 200
+    return answer.headers["x-replica"]
+
+
+def test_long_prompts_are_spread_and_short_ones_keep_away(rig: Rig) -> None:
+    """One after another, so that all replicas have as few requests each time."""
+    long = {replica_of(rig, LONG), replica_of(rig, LONG)}
+    assert len(long) == 2
+    assert {replica_of(rig, "short") for _ in range(6)}.isdisjoint(long)
+
+
+def test_a_replica_that_leaves_is_not_chosen_and_one_that_comes_is(rig: Rig, servers: list[Replica]) -> None:
+    first = replica_of(rig, LONG)
+    others = {"r1", "r2", "r3"} - {first}
+    gone = min(others)
+    rig.plane.drain("long-prompts", gone)
+    assert {replica_of(rig, LONG) for _ in range(4)} <= {"r1", "r2", "r3"} - {gone}
+    rig.plane.add("long-prompts", next(one for one in servers if one.endpoint.name == gone).with_concurrency(4))
+    rig.settle()
+    assert replica_of(rig, LONG) == gone
+
+
+def test_replicas_that_were_there_at_a_reload_are_chosen(rig: Rig) -> None:
+    rig.plane.apply(rig.plane.settings)
+    with ThreadPoolExecutor(3) as pool:
+        counts = Counter(pool.map(lambda _: replica_of(rig, LONG), range(3)))
+    assert sorted(counts) == ["r1", "r2", "r3"]
+
+
+def test_without_a_number_requests_are_counted(rig: Rig, servers: list[Replica]) -> None:
+    for server in servers:
+        rig.plane.add("plain", server.endpoint)
+    rig.settle()
+    body = {"messages": LONG, "max_tokens": 1}
+    assert rig.ask("POST", "/services/plain/v1/chat/completions", body).status == 200
+    assert "reading" not in (rig.plane.files.configuration.read_text().partition("backend service_plain")[2])
