@@ -204,6 +204,7 @@ class Opportunistic(Struct, frozen=True):
         """Guaranteed jobs first, each class in the order of `ranking`; whatever fits starts."""
         gpus = GpuMap(snapshot)
         memory = _GpuMemory(snapshot, gpus)
+        classes = _Classes(snapshot, gpus)
         waits = snapshot.columns.waits
         queue = [row for row in ranking.rows.tolist() if waits[row]]
         queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)
@@ -215,13 +216,14 @@ class Opportunistic(Struct, frozen=True):
             shape = (job.request, job.partition, job.guaranteed, job.may_share, job.part)
             if shape in too_large:
                 continue
-            found = _cheapest(gpus, job, place, _cost(gpus, job) + memory.shortage(job))
+            found = _cheapest(gpus, job, place, classes.cost(job) + memory.shortage(job))
             if found is None:
                 too_large.add(shape)
                 continue
             beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
             gpus.hold(row, found)
             memory.hold(job, found)
+            classes.hold(job, found)
             if beside:
                 neighbours = tuple(snapshot.jobs[other].job_id for other in beside)
                 groups.append(Group((*neighbours, job.job_id), "an opportunistic job in the gaps of a guaranteed one"))
@@ -230,12 +232,27 @@ class Opportunistic(Struct, frozen=True):
         return Plan(starts=tuple(starts), groups=tuple(groups))
 
 
-def _cost(gpus: GpuMap, job: Job) -> Floats:
-    """Use of each GPU, infinity where a job of the same class is or one of the two shares with none, shape (N, G)."""
-    if not job.may_share:
-        return np.where(gpus.jobs > 0, np.inf, 0.0)
-    same, other = (gpus.guaranteed, gpus.opportunistic) if job.guaranteed else (gpus.opportunistic, gpus.guaranteed)
-    return np.where(same > 0, np.inf, other.astype(np.float64))
+class _Classes:
+    """How many guaranteed and opportunistic jobs are on each GPU."""
+
+    def __init__(self, snapshot: Snapshot, gpus: GpuMap) -> None:
+        self._guaranteed: Ints = np.zeros(gpus.first.shape, dtype=np.int64)
+        self._opportunistic = self._guaranteed.copy()
+        for row in snapshot.columns.holds.nonzero()[0].tolist():
+            self.hold(snapshot.jobs[row], gpus.gpus(row))
+
+    def hold(self, job: Job, gpus: Iterable[Gpu]) -> None:
+        """Put the job on some GPUs."""
+        for gpu in gpus:
+            (self._guaranteed if job.guaranteed else self._opportunistic)[gpu] += 1
+
+    def cost(self, job: Job) -> Floats:
+        """Use of each GPU, infinity where one of the same class is or one of the two shares with none, shape (N, G)."""
+        if not job.may_share:
+            return np.where(self._guaranteed + self._opportunistic > 0, np.inf, 0.0)
+        guaranteed_first = self._guaranteed, self._opportunistic
+        same, other = guaranteed_first if job.guaranteed else guaranteed_first[::-1]
+        return np.where(same > 0, np.inf, other.astype(np.float64))
 
 
 def antman(_options: PolicyOptions) -> Policy:

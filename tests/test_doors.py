@@ -26,7 +26,7 @@ PACKAGES = (
 DOORS: Mapping[str, frozenset[str]] = {
     "explsched": frozenset(),
     "sbatch_templates": frozenset(),
-    "sched_policy": frozenset({"explsched.entry_points", "explsched.errors", "explsched.run_times"}),
+    "sched_policy": frozenset({"explsched.entry_points", "explsched.errors"}),
     "kernel_intercept": frozenset({"explsched.atomic_file", "explsched.errors"}),
     "wrappers": frozenset(
         {
@@ -47,7 +47,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.parameters",
             "explsched.preemption_record",
             "explsched.process",
-            "explsched.run_times",
             "explsched.spool",
             "explsched.strict_yaml",
             "explsched.tables",
@@ -62,6 +61,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.policy",
             "sched_policy.profile",
             "sched_policy.queue_order",
+            "sched_policy.run_times",
             "sched_policy.snapshot",
             "sched_policy.sweep",
             "sched_policy.utility",
@@ -91,7 +91,6 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.cli",
             "explsched.errors",
             "explsched.preemption_record",
-            "explsched.run_times",
             "explsched.tables",
             "inference_gateway.errors",
             "inference_gateway.model",
@@ -110,6 +109,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.policy",
             "sched_policy.profile",
             "sched_policy.queue_order",
+            "sched_policy.run_times",
             "sched_policy.snapshot",
             "sched_policy.sweep",
             "sched_policy.utility",
