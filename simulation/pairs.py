@@ -81,6 +81,7 @@ class Pairs(Struct, frozen=True):
         partners = _Partners(gpus)
         left_s = snapshot.columns.left_s
         crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
+        hopeless: set[tuple[GpuRequest, str]] = set()  # those that would not fit beside anybody, until a job starts
         starts: list[Start] = []
         groups: list[Group] = []
         for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
@@ -89,7 +90,10 @@ class Pairs(Struct, frozen=True):
             found = None if shape in crowded else gpus.find(*shape, place, partners.unused)
             if found is None:
                 crowded.add(shape)
-                if not job.may_share:
+                if not job.may_share or shape in hopeless:
+                    continue
+                if gpus.find(*shape, place, partners.anybody) is None:
+                    hopeless.add(shape)
                     continue
                 xi_a, xi_b = slowdowns.between(row, partners.rows)
                 worth = self.worth(np.full(partners.rows.size, left_s[row]), left_s[partners.rows], xi_a, xi_b)
@@ -101,6 +105,7 @@ class Pairs(Struct, frozen=True):
             gpus.hold(row, found)
             memory.hold(job, found)
             partners = _Partners(gpus)
+            hopeless.clear()
             if beside:
                 members = tuple(snapshot.jobs[other].job_id for other in beside)
                 groups.append(Group((*members, job.job_id), "sharing now ends both earlier than one after the other"))
@@ -113,8 +118,13 @@ def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, 
 
     `place` alone would take the first node that will do, and only there the best GPUs.
     """
-    limits = np.unique(cost[np.isfinite(cost)])
-    found = None
+    least = _least_limit(job.request, np.where(gpus.open & gpus.usable(job.partition), cost, np.inf))
+    if np.isinf(least):
+        return None
+    found = gpus.find(job.request, job.partition, place, np.where(cost <= least, cost, np.inf))
+    if found is not None:
+        return found
+    limits = np.unique(cost[np.isfinite(cost) & (cost > least)])
     low, high = 0, limits.size
     while low < high:  # what fits on some GPUs fits on more
         middle = (low + high) // 2
@@ -127,6 +137,20 @@ def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, 
     return found
 
 
+def _least_limit(request: GpuRequest, cost: Floats) -> float:
+    """The cost that the dearest GPU of a gang has at least, as far as counting tells; infinity if it cannot fit."""
+    each = 1 if request.per_node is None else request.per_node
+    if each > cost.shape[1]:
+        return np.inf
+    by_node = np.partition(cost, each - 1, axis=1)[:, each - 1]  # where a node's share of the gang is affordable
+    if not 1 <= request.nodes <= by_node.size:
+        return np.inf
+    limit = float(np.partition(by_node, request.nodes - 1)[request.nodes - 1])
+    if request.per_node is None and request.total <= cost.size:
+        limit = max(limit, float(np.partition(cost, request.total - 1, axis=None)[request.total - 1]))
+    return limit
+
+
 class _Partners:
     """Unused GPUs, and the jobs that are alone on theirs (`rows`, positions in the snapshot, shape (B,))."""
 
@@ -136,6 +160,7 @@ class _Partners:
         self._alone: Bools = gpus.open & (jobs == 1)
         self._partner: Ints = gpus.first[self._alone]
         self.rows: Ints = np.flatnonzero(np.bincount(self._partner))
+        self.anybody: Floats = np.where(self._alone, 0.0, self.unused)
 
     def cost(self, worth: Floats) -> Floats:
         """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""

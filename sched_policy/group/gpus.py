@@ -62,12 +62,16 @@ class GpuMap:
         for gpu in gpus:
             self.open[gpu] = self._usable[gpu]
 
+    def usable(self, partition: str) -> Bools:
+        """Whether jobs of a partition may be planned on a node, shape (N, 1)."""
+        return self._nodes.usable(partition)[:, None]
+
     def find(self, request: GpuRequest, partition: str, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
         """GPUs for a gang: of each chosen node those of least `cost`, shape (N, G); infinity keeps a GPU out of it.
 
         None if the gang does not fit.
         """
-        admitted = np.isfinite(cost) & self.open & self._nodes.usable(partition)[:, None]
+        admitted = np.isfinite(cost) & self.open & self.usable(partition)
         placed = place.place(request, Room(admitted.sum(axis=1), self._tasks, self._nodes))
         if placed is None:
             return None
