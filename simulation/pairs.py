@@ -78,7 +78,7 @@ class Pairs(Struct, frozen=True):
         gpus = GpuMap(snapshot)
         slowdowns = _Slowdowns(snapshot.jobs)
         memory = _GpuMemory(snapshot, gpus)
-        partners = _Partners(gpus)
+        partners = _Partners(gpus, len(snapshot.jobs))
         left_s = snapshot.columns.left_s
         crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
         hopeless: set[tuple[GpuRequest, str]] = set()  # those that would not fit beside anybody, until a job starts
@@ -92,19 +92,19 @@ class Pairs(Struct, frozen=True):
                 crowded.add(shape)
                 if not job.may_share or shape in hopeless:
                     continue
-                if gpus.find(*shape, place, partners.anybody) is None:
-                    hopeless.add(shape)
-                    continue
-                xi_a, xi_b = slowdowns.between(row, partners.rows)
-                worth = self.worth(np.full(partners.rows.size, left_s[row]), left_s[partners.rows], xi_a, xi_b)
+                others = partners.rows
+                xi_a, xi_b = slowdowns.between(row, others)
+                worth = self.worth(np.full(others.size, left_s[row]), left_s[others], xi_a, xi_b)
                 cost = partners.cost(worth) + memory.shortage(job)
                 found = _cheapest(gpus, job, place, cost) if np.isfinite(worth).any() else None
+                if found is None and gpus.find(*shape, place, partners.cost(np.zeros(others.size))) is None:
+                    hopeless.add(shape)
             if found is None:
                 continue
             beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
             gpus.hold(row, found)
             memory.hold(job, found)
-            partners = _Partners(gpus)
+            partners.joined(found)
             hopeless.clear()
             if beside:
                 members = tuple(snapshot.jobs[other].job_id for other in beside)
@@ -154,21 +154,31 @@ def _least_limit(request: GpuRequest, cost: Floats) -> float:
 class _Partners:
     """Unused GPUs, and the jobs that are alone on theirs (`rows`, positions in the snapshot, shape (B,))."""
 
-    def __init__(self, gpus: GpuMap) -> None:
-        jobs = gpus.jobs
-        self.unused: Floats = np.where(jobs == 0, 0.0, np.inf)
-        self._alone: Bools = gpus.open & (jobs == 1)
-        self._partner: Ints = gpus.first[self._alone]
-        self.rows: Ints = np.flatnonzero(np.bincount(self._partner))
-        self.anybody: Floats = np.where(self._alone, 0.0, self.unused)
+    def __init__(self, gpus: GpuMap, jobs: int) -> None:
+        self._gpus = gpus
+        self.unused: Floats = np.where(gpus.jobs == 0, 0.0, np.inf)
+        self._alone: Bools = gpus.open & (gpus.jobs == 1)
+        self._alone_gpus: Ints = np.bincount(gpus.first[self._alone], minlength=jobs)
+        self._by_row: Floats = np.empty(jobs)
+
+    @property
+    def rows(self) -> Ints:
+        """The jobs that are alone on at least one of their GPUs."""
+        return np.flatnonzero(self._alone_gpus)
+
+    def joined(self, gpus: Iterable[Gpu]) -> None:
+        """A job has been put on these GPUs."""
+        for gpu in gpus:
+            was_alone = self._alone[gpu]
+            is_alone = self._gpus.open[gpu] and self._gpus.jobs[gpu] == 1
+            self._alone_gpus[self._gpus.first[gpu]] += int(is_alone) - int(was_alone)
+            self._alone[gpu] = is_alone
+            self.unused[gpu] = np.inf
 
     def cost(self, worth: Floats) -> Floats:
         """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""
-        by_row = np.empty(int(self.rows[-1]) + 1 if self.rows.size else 0)
-        by_row[self.rows] = 1.0 + worth
-        cost = self.unused.copy()
-        cost[self._alone] = by_row[self._partner]
-        return cost
+        self._by_row[self.rows] = 1.0 + worth
+        return np.where(self._alone, self._by_row[self._gpus.first], self.unused)
 
 
 class _GpuMemory:
@@ -188,8 +198,10 @@ class _GpuMemory:
             self._taken[gpu] += job.part.memory if job.part else 0.0
 
     def shortage(self, job: Job) -> Floats:
-        """Infinity where the job does not fit beside those that are there, else 0, shape (N, G)."""
+        """Infinity where the job does not fit beside those that are there, else 0, shape (N, G) or (1,)."""
         needed = job.part.memory if job.part else 0.0
+        if needed <= 1.0 and not self._taken.any():
+            return np.zeros(1)  # nobody is there who says
         return np.where(self._taken + needed > 1.0 + _ROUNDING, np.inf, 0.0)
 
 
