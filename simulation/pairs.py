@@ -81,7 +81,7 @@ class Pairs(Struct, frozen=True):
         partners = _Partners(gpus, len(snapshot.jobs))
         left_s = snapshot.columns.left_s
         crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
-        hopeless: set[tuple[GpuRequest, str]] = set()  # those that would not fit beside anybody, until a job starts
+        fits: dict[tuple[GpuRequest, str], bool] = {}  # whether a shape would beside anybody, until a job starts
         starts: list[Start] = []
         groups: list[Group] = []
         for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
@@ -90,22 +90,22 @@ class Pairs(Struct, frozen=True):
             found = None if shape in crowded else gpus.find(*shape, place, partners.unused)
             if found is None:
                 crowded.add(shape)
-                if not job.may_share or shape in hopeless:
+                if not job.may_share or not fits.get(shape, True):
                     continue
                 others = partners.rows
                 xi_a, xi_b = slowdowns.between(row, others)
                 worth = self.worth(np.full(others.size, left_s[row]), left_s[others], xi_a, xi_b)
-                cost = partners.cost(worth) + memory.shortage(job)
-                found = _cheapest(gpus, job, place, cost) if np.isfinite(worth).any() else None
-                if found is None and gpus.find(*shape, place, partners.cost(np.zeros(others.size))) is None:
-                    hopeless.add(shape)
+                if partners.affordable(worth) >= job.request.total:
+                    found = _cheapest(gpus, job, place, partners.cost(worth) + memory.shortage(job))
+                if found is None and shape not in fits:
+                    fits[shape] = gpus.find(*shape, place, partners.cost(np.zeros(others.size))) is not None
             if found is None:
                 continue
             beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
             gpus.hold(row, found)
             memory.hold(job, found)
             partners.joined(found)
-            hopeless.clear()
+            fits.clear()
             if beside:
                 members = tuple(snapshot.jobs[other].job_id for other in beside)
                 groups.append(Group((*members, job.job_id), "sharing now ends both earlier than one after the other"))
@@ -152,7 +152,7 @@ def _least_limit(request: GpuRequest, cost: Floats) -> float:
 
 
 class _Partners:
-    """Unused GPUs, and the jobs that are alone on theirs (`rows`, positions in the snapshot, shape (B,))."""
+    """Unused GPUs, and the jobs that are alone on some of theirs (`rows`, positions in the snapshot, shape (B,))."""
 
     def __init__(self, gpus: GpuMap, jobs: int) -> None:
         self._gpus = gpus
@@ -160,11 +160,7 @@ class _Partners:
         self._alone: Bools = gpus.open & (gpus.jobs == 1)
         self._alone_gpus: Ints = np.bincount(gpus.first[self._alone], minlength=jobs)
         self._by_row: Floats = np.empty(jobs)
-
-    @property
-    def rows(self) -> Ints:
-        """The jobs that are alone on at least one of their GPUs."""
-        return np.flatnonzero(self._alone_gpus)
+        self.rows: Ints = np.flatnonzero(self._alone_gpus)
 
     def joined(self, gpus: Iterable[Gpu]) -> None:
         """A job has been put on these GPUs."""
@@ -174,6 +170,12 @@ class _Partners:
             self._alone_gpus[self._gpus.first[gpu]] += int(is_alone) - int(was_alone)
             self._alone[gpu] = is_alone
             self.unused[gpu] = np.inf
+        self.rows = np.flatnonzero(self._alone_gpus)
+
+    def affordable(self, worth: Floats) -> int:
+        """GPUs of partners that are worth it; 0 where there is none, for then nobody shares."""
+        pays = self.rows[np.isfinite(worth)]
+        return int(self._alone_gpus[pays].sum() + np.isfinite(self.unused).sum()) if pays.size else 0
 
     def cost(self, worth: Floats) -> Floats:
         """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""
