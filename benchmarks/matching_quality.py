@@ -11,10 +11,9 @@ import time
 import click
 import numpy as np
 
-from sched_policy.group.interleave import efficiencies
 from sched_policy.group.rounds import match
 from sched_policy.snapshot import Floats
-from simulation.muri.matching import match_kinds
+from simulation.muri.matching import efficiencies, match_kinds
 
 # Iteration, io, gpu and net milliseconds on 8 GPUs: vgg16, vgg19, resnet18, shufflenet, bert, gpt2, a2c, dqn.
 _MODELS_MS = np.array(

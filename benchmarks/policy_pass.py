@@ -115,7 +115,9 @@ def median_plan_s(name: str, seen: Snapshot, repeats: int) -> float:
 
 
 @click.command()
-@click.option("--policies", default=",".join(catalog.names()), show_default=True, help="Names, separated by commas.")
+@click.option(
+    "--policies", default=",".join(catalog.POLICIES.names()), show_default=True, help="Names, separated by commas."
+)
 @click.option("--pending", default=10_000, show_default=True, type=click.IntRange(10), help="Waiting jobs.")
 @click.option("--running", default=2000, show_default=True, type=click.IntRange(0), help="Running jobs.")
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Plans per median.")

@@ -3,7 +3,7 @@
 The first half is the history that is known at the start; jobs that end are learnt from as the replay goes on, as the
 daemon does. Philly has virtual clusters and GPUs, neither users nor names, and no time limits: with limits alone SRSF
 knows nothing and keeps the order of submission, which flatters what is learnt. The constants in
-`explsched.run_times` were chosen on the second quarter of the trace; the cluster with the second half's mean demand
+`sched_policy.run_times` were chosen on the second quarter of the trace; the cluster with the second half's mean demand
 in view, before any JCT.
 """
 
@@ -17,8 +17,8 @@ import click
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from explsched.run_times import Likeness
 from sched_policy import catalog
+from sched_policy.run_times import Likeness
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
 from simulation.results.outcome import measure

@@ -30,18 +30,18 @@ FILE_MODE = 0o644
 MOST_BYTES = 1 << 26
 """Longest progress file: what a job writes beyond is neither written by us nor read by the daemon."""
 
-_THIN_FROM_BYTES = 1 << 20
+THIN_FROM_BYTES = 1 << 20
 _THIN_S = 10.0
 """Where a file is long, a process reports no more often than this."""
 
-_PATIENCE_S = 2.0
+PATIENCE_S = 2.0
 """A training waits so long for its spool, and no longer: a network file system may hang for hours."""
 
 # O_NOFOLLOW, and the owner is tested: others may have put a trap there. O_NONBLOCK: it may be a fifo.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
-_RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
+RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
 _OF_USER = re.compile(r"[0-9]+(?:-[0-9a-f]{8})?\Z", re.ASCII)
 
 
@@ -78,7 +78,7 @@ class Writer:
         self._spool = spool
         self._name = ""
         self._is_broken = False
-        self._retry_s = _RETRY_S
+        self._retry_s = RETRY_S
         self._next_try_s = 0.0
         self._written_s = -_THIN_S
         self._told: set[str] = set()
@@ -93,15 +93,15 @@ class Writer:
         now_s = time.monotonic()
         if not is_event and now_s < self._next_try_s:
             return
-        if not self._busy.acquire(timeout=0.0 if self._hangs else _PATIENCE_S):
+        if not self._busy.acquire(timeout=0.0 if self._hangs else PATIENCE_S):
             return
         done = _thread.allocate_lock()
         done.acquire()
         # A bare thread: `threading` takes locks that a signal handler which reports could find held.
         _thread.start_new_thread(self._attempt, (lines, is_event, now_s, done))
-        if not done.acquire(timeout=_PATIENCE_S):
+        if not done.acquire(timeout=PATIENCE_S):
             self._hangs = True  # until that write comes back the others are left out
-            self._tell(f"the file system has not answered for {_PATIENCE_S:g} s")
+            self._tell(f"the file system has not answered for {PATIENCE_S:g} s")
 
     def written(self) -> bytes:
         """What is in the file; nothing if that cannot be read in time."""
@@ -109,7 +109,7 @@ class Writer:
         done = _thread.allocate_lock()
         done.acquire()
         _thread.start_new_thread(self._read, (found, done))
-        return found[0] if done.acquire(timeout=_PATIENCE_S) and found else b""
+        return found[0] if done.acquire(timeout=PATIENCE_S) and found else b""
 
     def _read(self, found: list[bytes], done: _thread.LockType) -> None:
         try:
@@ -124,7 +124,7 @@ class Writer:
     def _attempt(self, lines: Sequence[bytes], is_event: bool, now_s: float, done: _thread.LockType) -> None:  # noqa: FBT001
         try:
             self._write(lines, now_s, is_event=is_event)
-            self._retry_s, self._next_try_s = _RETRY_S, 0.0
+            self._retry_s, self._next_try_s = RETRY_S, 0.0
         except OSError as error:
             self._next_try_s = now_s + self._retry_s
             self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
@@ -139,7 +139,7 @@ class Writer:
         descriptor = self._open(_APPEND)
         try:
             size = claim(descriptor)
-            if not is_event and size > _THIN_FROM_BYTES and now_s - self._written_s < _THIN_S:
+            if not is_event and size > THIN_FROM_BYTES and now_s - self._written_s < _THIN_S:
                 return
             if size > MOST_BYTES:
                 raise OSError(errno.EDQUOT, f"is longer than {MOST_BYTES >> 20} MiB")

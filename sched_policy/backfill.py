@@ -70,11 +70,10 @@ class Backfill(Struct, frozen=True):
         starts: list[Start] = []
         reservations: list[Reservation] = []
         resizes: list[Resize] = []
-        gaps = _Gaps(profile, place)
         for job in queue[: self.queue_depth]:
-            waiting = job.array_tasks
-            while waiting and (here := gaps.now(job)) is not None:
-                profile.start(here, now_s + job.planned_s)
+            waiting, planned_s = job.array_tasks, job.planned_s
+            while waiting and (here := profile.fits_now(job.request, planned_s, job.partition, place)) is not None:
+                profile.start(here, now_s + planned_s)
                 starts.append(
                     Start(job.job_id, profile.named(here), "its GPUs are free now, and no promised start is delayed")
                 )
@@ -87,34 +86,14 @@ class Backfill(Struct, frozen=True):
             promises = len(reservations) < self.reservation_depth or (job.is_overdue and not reservations)
             if waiting != 1 or job.array_tasks > 1 or not promises:
                 continue
-            found = profile.earliest(job.request, job.planned_s, job.partition, place)
+            found = profile.earliest(job.request, planned_s, job.partition, place)
             if found is None or found[0] > now_s + self.window_s:
                 continue
             if admits is not None and not job.is_overdue and not admits(job, profile.booked(found[0])):
                 continue
             start_s, there = found
-            end_s = start_s + job.planned_s
+            end_s = start_s + planned_s
             profile.promise(start_s, end_s, there)
             reason = f"blocked; the earliest gap for its {job.request.total} GPUs opens in {start_s - now_s:.0f} s"
             reservations.append(Reservation(job.job_id, profile.named(there), start_s, end_s, reason))
         return Booked(tuple(starts), tuple(reservations), tuple(resizes))
-
-
-class _Gaps:
-    """Looks for room now, and remembers what did not fit: within one pass room only gets less."""
-
-    def __init__(self, profile: AvailabilityProfile, place: Place) -> None:
-        self._profile = profile
-        self._place = place
-        self._too_long_s: dict[tuple[GpuRequest, str], float] = {}
-
-    def now(self, job: Job) -> Indexed | None:
-        """Where the job fits from now on for as long as it is booked, or None."""
-        shape, planned_s = (job.request, job.partition), job.planned_s
-        too_long_s = self._too_long_s.get(shape)
-        if too_long_s is not None and planned_s >= too_long_s:
-            return None
-        found = self._profile.fits_now(job.request, planned_s, job.partition, self._place)
-        if found is None:
-            self._too_long_s[shape] = planned_s
-        return found

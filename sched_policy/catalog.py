@@ -17,7 +17,6 @@ from explsched.errors import PolicyError
 if TYPE_CHECKING:
     # A configuration is checked against the names without loading what policies compute with.
     from sched_policy.policy import SchedulingPolicy
-    from sched_policy.sweep.trials import Strategy
 
 NO_REPORT_ORDERS = ("srsf", "fifo")
 """Orders for jobs that report nothing."""
@@ -40,7 +39,7 @@ class PolicyOptions(Struct, frozen=True):
         resize_lead_s: an elastic job that runs smaller than it could is asked to save so long before its time limit.
         las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
         objective: each sweep's `best` model, or the `total` of all improvements, as published (explsched).
-        sweep_strategy: who decides inside a sweep, one of `strategies()`.
+        sweep_strategy: who decides inside a sweep, one of `STRATEGIES`.
         no_report_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
@@ -62,42 +61,17 @@ class PolicyOptions(Struct, frozen=True):
     sweep_strategy: str = "adaptive"
 
 
-_POLICIES = entry_points.Registry(
+POLICIES = entry_points.Registry(
     entry_points.POLICIES, "policy", ("name", "summary", "needs_durations", "plan"), PolicyError
 )
-_STRATEGIES = entry_points.Registry(entry_points.SWEEP_STRATEGIES, "sweep strategy", ("name", "decide"), PolicyError)
+"""All policies that can be built: ours first, then those of other packages that load."""
+STRATEGIES = entry_points.Registry(entry_points.SWEEP_STRATEGIES, "sweep strategy", ("name", "decide"), PolicyError)
+"""Those that decide inside a sweep, the default first."""
 
 TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
 """Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
-
-
 CHOOSE_NODES = frozenset({"balanced", "dilu", "simple"})
 """Policies for which it matters on which node a job of its own GPUs, or of a part of one, is."""
-
-
-def names() -> tuple[str, ...]:
-    """Names of all policies that can be built: ours first, then those of other packages that load."""
-    return _POLICIES.names()
-
-
-def knows(name: str) -> bool:
-    """Whether there is a policy of that name."""
-    return _POLICIES.knows(name)
-
-
-def strategies() -> tuple[str, ...]:
-    """Names of all strategies that decide inside a sweep, the default first."""
-    return _STRATEGIES.names()
-
-
-def knows_strategy(name: str) -> bool:
-    """Whether there is a sweep strategy of that name."""
-    return _STRATEGIES.knows(name)
-
-
-def of_other_packages() -> tuple[entry_points.Foreign, ...]:
-    """The policies and sweep strategies that other packages register, whether they load or not."""
-    return (*_POLICIES.foreign(), *_STRATEGIES.foreign())
 
 
 def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
@@ -109,12 +83,6 @@ def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
     ):
         if found not in known:
             raise PolicyError(f"unknown {what} {found!r} (known: {', '.join(known)})")
-    _STRATEGIES.check(options.sweep_strategy)
-    policy: SchedulingPolicy = _POLICIES.build(name, options)
+    STRATEGIES.check(options.sweep_strategy)
+    policy: SchedulingPolicy = POLICIES.build(name, options)
     return policy
-
-
-def build_strategy(name: str) -> Strategy:
-    """The sweep strategy of that name. Raises `PolicyError`: unknown, or a package's fault."""
-    strategy: Strategy = _STRATEGIES.build(name)
-    return strategy

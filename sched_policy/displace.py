@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import islice, takewhile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice, takewhile
 
 import numpy as np
 from msgspec import Struct
@@ -15,6 +15,8 @@ from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
 from sched_policy.snapshot import Floats, Nodes, Snapshot
 
+_Shape = tuple[GpuRequest, str]
+"""What a job asks for, and the partition it waits in."""
 _FAVOUR = 1.5
 """The owner of a job has this many times the fair-share figure of those who make room for it in another scope."""
 
@@ -27,8 +29,8 @@ class Displace(Struct, frozen=True):
             worth do not swap places for ever.
         least_share: a job worth less than this share of its scope's best score displaces nobody. Among jobs that learn
             next to nothing any ratio of scores is noise, and each swap costs a restart.
-        quantum_s: a job is left alone for this long after the first report of each run (after its start, if it never
-            reports), so that every start pays for itself however long starting up takes.
+        quantum_s: a job is left alone for this long since `Job.productive_since_s`, so that every start pays for itself
+            however long starting up takes.
         most_at_once: preemptions per plan at most; bounds the churn.
 
     """
@@ -53,27 +55,29 @@ class Displace(Struct, frozen=True):
         for a job that may not displace others, for it might not start all the same, nor where what comes free would go
         to a job of another scope that stands before it.
 
-        `profile` has this plan's starts booked, so what is free in it now is free for the blocked jobs too.
-
-        Victims are taken from the worst upwards, and only as many as the blocked job needs; if even all
-        allowed victims make no room for its gang, none is touched for it.
+        `profile` has this plan's starts booked. Victims are taken from the worst upwards, and only as many as the
+        blocked job needs; if even all allowed victims make no room for its gang, none is touched for it.
         """
         value = ranking.value_of
         sharing = _sharing(snapshot)
         victims = _Victims(
-            [job for job in snapshot.running if self._may_yield(job, snapshot.now_s) and job.job_id not in sharing],
+            [
+                job
+                for job in snapshot.running
+                if job.job_id not in sharing and job.may_leave(snapshot.now_s, self.quantum_s)
+            ],
             value,
             self.margin,
             snapshot.nodes,
         )
-        least = _least_worth(snapshot, ranking, self.least_share)
+        best = {snapshot.jobs[int(rows[0])].scope: ranking.values[rows].max() for rows in snapshot.rows_by_scope}
         free = profile.free_now()
         for job in snapshot.running:  # room that earlier plans have made goes to the best blocked jobs first
             if job.yielding or job.state is JobState.COMPLETING:
                 free.release(job.allocation)
         chosen: list[Preemption] = []
-        ahead = _Ahead()
-        crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which there is no room until somebody goes
+        ahead: defaultdict[_Shape, set[str]] = defaultdict(set)  # scopes that ask for it: those alike fit alike
+        crowded: set[_Shape] = set()  # shapes for which there is no room until somebody goes
         # Scores at which nobody made room for such a job: nobody does for a lower one, until what is free changes.
         hopeless: dict[tuple[object, ...], float] = {}
         for job, tasks in blocked:
@@ -81,21 +85,22 @@ class Displace(Struct, frozen=True):
             kind = job.scope, job.request, job.partition, job.lane, job.fair_share
             if worth <= hopeless.get(kind, -float("inf")):
                 continue  # somebody of this kind is ahead already
-            ahead.add(job)
-            if not job.may_displace or 0.0 <= worth < least[job.scope]:
+            shape = job.request, job.partition
+            ahead[shape].add(job.scope)
+            if not job.may_displace or 0.0 <= worth < self.least_share * best[job.scope]:
                 continue
             for _task in range(tasks):
                 room = self.most_at_once - len(chosen)
                 if room == 0 or not victims:
                     return tuple(chosen)
-                shape = (job.request, job.partition)
                 needs_room = shape in crowded or free.find(*shape, place) is None
                 if needs_room:
                     crowded.add(shape)
                 set_ = _least_victims(job, victims.of(job, room), free, place) if needs_room else ()
                 if needs_room and not set_:
                     set_ = _least_victims(job, victims.less_favoured(job, room), free, place)
-                if needs_room and (not set_ or ahead.would_take(job, set_, free, place)):
+                others = (theirs for theirs, scopes in ahead.items() if scopes != {job.scope})
+                if needs_room and (not set_ or _others_would_fit(others, set_, free, place)):
                     hopeless[kind] = worth
                     break
                 for victim in set_:
@@ -109,52 +114,24 @@ class Displace(Struct, frozen=True):
 
     def stable_until_s(self, snapshot: Snapshot) -> float:
         """When the next running job has had its quantum and may be asked to yield."""
-        ends_s = (job.productive_since_s + self.quantum_s for job in snapshot.running if job.may_yield)
-        return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
-
-    def _may_yield(self, job: Job, now_s: float) -> bool:
-        return job.can_leave and now_s >= job.productive_since_s + self.quantum_s
+        return snapshot.next_s(job.productive_since_s + self.quantum_s for job in snapshot.running if job.may_yield)
 
 
 def _sharing(snapshot: Snapshot) -> set[int]:
     """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
-    held = [(share.node, index) for job in snapshot.running for share in job.allocation for index in share.indices]
-    if len(set(held)) == len(held):
-        return set()
-    first: dict[tuple[str, int], int] = {}
-    sharing: set[int] = set()
-    for job in snapshot.running:
-        for share in job.allocation:
-            for index in share.indices:
-                holder = first.setdefault((share.node, index), job.job_id)
-                if holder != job.job_id:
-                    sharing |= {holder, job.job_id}
-    return sharing
+    held = {
+        job.job_id: {(share.node, i) for share in job.allocation for i in share.indices} for job in snapshot.running
+    }
+    holders = Counter(chain.from_iterable(held.values()))
+    return {job_id for job_id, gpus in held.items() if any(holders[gpu] > 1 for gpu in gpus)}
 
 
-def _least_worth(snapshot: Snapshot, ranking: Ranking, share: float) -> Mapping[str, float]:
-    """By scope the score below which a job displaces nobody."""
-    best = ((rows, float(ranking.values[rows].max())) for rows in snapshot.rows_by_scope)
-    return {snapshot.jobs[int(rows[0])].scope: share * max(0.0, value) for rows, value in best}
-
-
-class _Ahead:
-    """The shapes of the blocked jobs so far, each with the scopes that ask for it: those alike fit alike."""
-
-    def __init__(self) -> None:
-        self._scopes: defaultdict[tuple[GpuRequest, str], set[str]] = defaultdict(set)
-
-    def add(self, job: Job) -> None:
-        """The next one."""
-        self._scopes[job.request, job.partition].add(job.scope)
-
-    def would_take(self, job: Job, victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:
-        """Whether GPUs that the victims leave would let a job of another scope start, which comes before this one."""
-        trial = free.copy()
-        for victim in victims:
-            trial.release(victim.allocation)
-        others = (shape for shape, scopes in self._scopes.items() if scopes != {job.scope})
-        return any(trial.find(*shape, place) is not None for shape in others)
+def _others_would_fit(others: Iterable[_Shape], victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:
+    """Whether GPUs that the victims leave would let a job of one of these shapes start."""
+    trial = free.copy()
+    for victim in victims:
+        trial.release(victim.allocation)
+    return any(trial.find(*shape, place) is not None for shape in others)
 
 
 class _Victims:

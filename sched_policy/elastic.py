@@ -7,7 +7,7 @@ Speed is taken to grow with the number of GPUs: the rule compares sizes of one j
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -57,11 +57,14 @@ class WalltimeRequeue(Struct, frozen=True):
         begun_s = {start.job_id: snapshot.now_s for start in starts}
         begun_s |= {job.job_id: job.start_s for job in snapshot.running if job.start_s is not None}
         limits_s = ((begun_s[i], job.time_limit_s) for i, job in jobs.items() if i in begun_s)
-        due_s = (start_s + limit_s - self.lead_s for start_s, limit_s in limits_s if limit_s is not None)
-        return min((time_s for time_s in due_s if time_s > snapshot.now_s), default=float("inf"))
+        return snapshot.next_s(start_s + limit_s - self.lead_s for start_s, limit_s in limits_s if limit_s is not None)
 
     def _is_due(self, job: Job, now_s: float) -> bool:
-        if not _could_be_larger(job) or not self._due_s(job) <= now_s or _has_had_its_share(job, now_s):
+        if job.elastic is None or job.time_limit_s is None or not job.can_leave or self._due_s(job) > now_s:
+            return False
+        # Has it used the GPU-time of a whole limit at its full size, as far as its present size tells?
+        has_had_its_share = job.executed_s(now_s) * job.request.total >= job.time_limit_s * job.elastic.most
+        if job.request.total >= job.elastic.most or has_had_its_share:
             return False
         left_s = job.known_left_s(now_s)
         return left_s is None or left_s > job.end_s(now_s) - now_s
@@ -75,25 +78,13 @@ class WalltimeRequeue(Struct, frozen=True):
         return due_s if worked_s >= max(self.quantum_s, self.lead_s) else float("inf")
 
 
-def _could_be_larger(job: Job) -> bool:
-    """Whether it runs with fewer GPUs than it could use, and may be preempted."""
-    return job.elastic is not None and job.request.total < job.elastic.most and job.can_leave
-
-
-def _has_had_its_share(job: Job, now_s: float) -> bool:
-    """Whether it has used the GPU-time of a whole limit at its full size, as far as its present size tells."""
-    if job.elastic is None or job.time_limit_s is None:
-        return False
-    return job.executed_s(now_s) * job.request.total >= job.time_limit_s * job.elastic.most
-
-
 class Resizing(Struct, frozen=True):
     """When elastic jobs change their size.
 
     Attributes:
         restart_s: what a restart costs a job, in seconds of its time, while nothing has been measured of it.
         gain: a running job is resized only if that saves it this many times what its restart costs.
-        quantum_s: a running job is left alone for this long after the first report of each run.
+        quantum_s: a running job is left alone for this long since `Job.productive_since_s`.
         most_at_once: running jobs resized per plan at most.
         walltime_requeue: when a job that runs smaller is sent back to the queue before its time limit ends it.
 
@@ -154,9 +145,12 @@ class Resizing(Struct, frozen=True):
         planned = list(starts)
         resizes: list[Resize] = []
         interrupted = 0
-        for job in _elastic_jobs(snapshot, ranking):
+        for job in map(snapshot.jobs.__getitem__, ranking.rows.tolist()):
+            if job.elastic is None or job.request.total >= job.elastic.most or job.array_tasks > 1:
+                continue
             at = starting.get(job.job_id)
-            if at is None and (interrupted == self.most_at_once or not self._may_restart(job, snapshot.now_s)):
+            is_left_alone = interrupted == self.most_at_once or not job.may_leave(snapshot.now_s, self.quantum_s)
+            if at is None and is_left_alone:
                 continue
             sizes = _larger(job) if at is not None else self._worth_a_restart(job, snapshot.now_s)
             held = job.allocation if at is None else planned[at].placement
@@ -175,30 +169,14 @@ class Resizing(Struct, frozen=True):
                 interrupted += 1
             else:
                 planned[at] = Start(job.job_id, profile.named(there), reason)
-        return Grown(tuple(planned), tuple(resizes), self._next_s(snapshot))
-
-    def _may_restart(self, job: Job, now_s: float) -> bool:
-        return job.can_leave and now_s >= job.productive_since_s + self.quantum_s
+        had_quantum_s = (j.productive_since_s + self.quantum_s for j in snapshot.running if j.elastic and j.may_yield)
+        return Grown(tuple(planned), tuple(resizes), snapshot.next_s(had_quantum_s))
 
     def _worth_a_restart(self, job: Job, now_s: float) -> tuple[GpuRequest, ...]:
         """Larger sizes at which the time saved is `gain` times the restart, as long as the present run's or longer."""
         took_s = 0.0 if job.first_report_s is None or job.start_s is None else job.first_report_s - job.start_s
         left_s, cost_s = job.left_s(now_s), self.gain * max(self.restart_s, took_s)
         return tuple(size for size in _larger(job) if left_s * (1.0 - job.request.total / size.total) > cost_s)
-
-    def _next_s(self, snapshot: Snapshot) -> float:
-        """When the next running job has had its quantum."""
-        jobs = (job for job in snapshot.running if job.elastic and job.may_yield)
-        ends_s = (job.productive_since_s + self.quantum_s for job in jobs)
-        return min((end_s for end_s in ends_s if end_s > snapshot.now_s), default=float("inf"))
-
-
-def _elastic_jobs(snapshot: Snapshot, ranking: Ranking) -> Iterator[Job]:
-    """The elastic jobs that could be larger, best first."""
-    for row in ranking.rows.tolist():
-        job = snapshot.jobs[row]
-        if job.elastic is not None and job.request.total < job.elastic.most and job.array_tasks == 1:
-            yield job
 
 
 def _larger(job: Job) -> tuple[GpuRequest, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.curves import CurveTable, LearningCurve, Vector, fit_all, table
-from sched_policy.model import Direction, Exploration, Job, ProgressPoint
+from sched_policy.model import Direction, Job, ProgressPoint
 from sched_policy.snapshot import Bools, Floats, Ints, Latest
 
 Points = tuple[ProgressPoint, ...]
@@ -47,8 +47,11 @@ class _Memory:
     def __init__(self) -> None:
         self._kept: dict[_Key, tuple[Points, Reported]] = {}
 
-    def recall(self, wanted: Iterable[tuple[Points, Direction]]) -> list[Reported]:
-        """What each of the wanted reports says, in their order."""
+    def __call__(self, wanted: Iterable[tuple[Points, Direction]]) -> list[Reported]:
+        """What the reports of many jobs say, each given with the direction in which its metric improves.
+
+        Fits only what has not been seen in the call before: pass a job's tuple on as it is while nothing is added.
+        """
         keyed = [((id(points), direction), points) if points else None for points, direction in wanted]
         some = [entry for entry in keyed if entry is not None]
         kept = self._kept
@@ -60,15 +63,7 @@ class _Memory:
         return [_NOTHING if entry is None else keep[entry[0]][1] for entry in keyed]
 
 
-_MEMORY = _Memory()
-
-
-def reported(wanted: Iterable[tuple[Points, Direction]]) -> list[Reported]:
-    """What the reports of many jobs say, each given with the direction in which its metric improves.
-
-    Fits only what has not been seen in the call before: pass a job's tuple on as it is while nothing is added to it.
-    """
-    return _MEMORY.recall(wanted)
+reported = _Memory()
 
 
 def _read(histories: list[tuple[Points, Direction]]) -> list[Reported]:
@@ -138,13 +133,13 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
         ]
         said = reported([(job.points, exploration.direction) for _, job, exploration in taking_part])
         numbers: dict[tuple[str, str | int, str], int] = {}
-        sweep = _ints(
-            [numbers.setdefault(_sweep_key(job, exploration), len(numbers)) for _, job, exploration in taking_part]
-        )
+        # Metrics compare among jobs of the same user, sweep and metric.
+        keys = [(job.user, told.sweep or job.job_id, told.metric) for _, job, told in taking_part]
+        sweep = _ints([numbers.setdefault(key, len(numbers)) for key in keys])
         # Most jobs of a long queue have not reported anything yet: what follows is about the others.
         heard = [i for i, one in enumerate(said) if one.best is not None]
         shown = np.zeros(len(numbers))
-        np.maximum.at(shown, sweep[heard], _floats([said[i].shown for i in heard]))
+        np.maximum.at(shown, sweep[heard], [said[i].shown for i in heard])
         scale = np.where(shown > 0, shown, 1.0)[sweep]
 
         measured = np.zeros(len(said), dtype=np.bool_)
@@ -172,12 +167,6 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
             curves=curves,
         )
 
-    def best_of_sweep(self) -> Floats:
-        """The best metric value in each job's sweep, infinity where nobody is measured; shape (E,)."""
-        best = np.full(int(self.sweep.max(initial=-1)) + 1, np.inf)
-        np.minimum.at(best, self.sweep[self.measured], self.best[self.measured])
-        return best[self.sweep]
-
 
 _LATEST: Latest[RemainingImprovement] = Latest()
 
@@ -189,21 +178,12 @@ def remaining_improvement(jobs: Sequence[Job]) -> RemainingImprovement:
     return _LATEST.recall((jobs,), lambda: RemainingImprovement.of(jobs))
 
 
-def _sweep_key(job: Job, exploration: Exploration) -> tuple[str, str | int, str]:
-    """Jobs whose metrics compare: same user, sweep and metric."""
-    return job.user, exploration.sweep or job.job_id, exploration.metric
-
-
 def _horizon_gpu_s(job: Job, said: Reported) -> float:
     """GPU-seconds until the job's last step; as much again as it has had, when it did not say."""
     last_step = job.points[-1].step if job.points else 0
     if job.total_steps is None or last_step <= 0:
         return said.spent_gpu_s
     return max(0.0, said.spent_gpu_s * (job.total_steps - last_step) / last_step)
-
-
-def _floats(values: Sequence[float]) -> Floats:
-    return np.array(values, dtype=np.float64)
 
 
 def _ints(values: Sequence[int]) -> Ints:

@@ -321,6 +321,10 @@ class Job(Struct, frozen=True, gc=False):
         """Whether it runs, may be preempted, and has not been asked to make room yet."""
         return self.state is JobState.RUNNING and self.may_yield and not self.yielding
 
+    def may_leave(self, now_s: float, quantum_s: float) -> bool:
+        """Whether it can leave, and has been left alone for `quantum_s` since `productive_since_s`."""
+        return self.can_leave and now_s >= self.productive_since_s + quantum_s
+
     @property
     def may_yield(self) -> bool:
         """Whether the job may be preempted now: it consented, has budget left, and has not waited too long."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from explsched import entry_points
 from sched_policy.backfill import Backfill
-from sched_policy.catalog import PolicyOptions, build_strategy
+from sched_policy.catalog import STRATEGIES, PolicyOptions
 from sched_policy.displace import Displace
 from sched_policy.elastic import Resizing, WalltimeRequeue
 from sched_policy.order import Fifo, Gittins, Order, Srsf
@@ -72,7 +72,7 @@ def explsched(options: PolicyOptions) -> Policy:
 
 def best(options: PolicyOptions) -> Policy:
     """Each sweep's best model first; the other jobs by expected improvement per GPU-second."""
-    sweeps = Sweeps(build_strategy(options.sweep_strategy))
+    sweeps = Sweeps(STRATEGIES.build(options.sweep_strategy))
     others = ByUtility(options.quantum_s, NO_REPORT[options.no_report_order])
     backfill = depth(options, 1)
     untried = f"jobs that report nothing are ordered as by {options.no_report_order}"

@@ -195,9 +195,11 @@ def _first_overdue(snapshot: Snapshot, ranking: Ranking, starts: Iterable[Start]
     rows = ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()
     blocked = (job for row in rows if (job := snapshot.jobs[row]).is_overdue and job.job_id not in started)
     job = next((job for job in blocked if job.array_tasks == 1), None)
-    profile = AvailabilityProfile(snapshot) if job else None
-    found = profile.earliest(job.request, job.planned_s, job.partition, place) if job and profile else None
-    if job is None or profile is None or found is None:
+    if job is None:
+        return None
+    profile = AvailabilityProfile(snapshot)
+    found = profile.earliest(job.request, job.planned_s, job.partition, place)
+    if found is None:
         return None
     start_s, there = found
     reason = f"it has waited too long; its {job.request.total} GPUs are free in {start_s - snapshot.now_s:.0f} s"

@@ -142,14 +142,14 @@ class AvailabilityProfile:
         self._now_s = snapshot.now_s
         self._nodes = nodes
         self._free = nodes.gpus.copy()
-        self._tasks = np.zeros(len(nodes), dtype=np.int64)
         self._started: list[tuple[float, int, int]] = []
         self._releases: _Releases | None = None
         self._promises = _Promises(len(nodes))
+        self._too_long_s: dict[tuple[GpuRequest, str], float] = {}
         self._earliest: dict[tuple[GpuRequest, str], dict[float, float]] = {}
         self._held = _Held.by(snapshot)
         np.subtract.at(self._free, self._held.node, self._held.gpus)
-        self._tasks += self._held.tasks
+        self._tasks = self._held.tasks
         self._present = np.ones(len(nodes), dtype=np.bool_)
         for absence in snapshot.absences:
             self._leave_out(absence)
@@ -185,13 +185,20 @@ class AvailabilityProfile:
 
     def fits_now(self, request: GpuRequest, duration_s: float, partition: str, place: Place) -> Indexed | None:
         """Where the request fits from now on for `duration_s`, or None."""
-        return self._fits(self._now_s, request, duration_s, partition, place)
+        # Bookings only take away: what was too long for a shape stays too long.
+        too_long_s = self._too_long_s.get((request, partition))
+        if too_long_s is not None and duration_s >= too_long_s:
+            return None
+        found = self._fits(self._now_s, request, duration_s, partition, place)
+        if found is None:
+            self._too_long_s[request, partition] = duration_s
+        return found
 
     def earliest(
         self, request: GpuRequest, duration_s: float, partition: str, place: Place
     ) -> tuple[float, Indexed] | None:
         """The first time at which the request fits for `duration_s`, and where; None if it never does."""
-        # Bookings only take away: what was too early for a shorter run of the same shape stays too early.
+        # Likewise, what was too early for a shorter run of the same shape stays too early.
         known = self._earliest.setdefault((request, partition), {})
         too_early_s = (time_s for shorter_s, time_s in known.items() if shorter_s <= duration_s)
         for time_s in self._changes_from(max(self._no_earlier_than(request, partition), *too_early_s, self._now_s)):
@@ -203,7 +210,7 @@ class AvailabilityProfile:
 
     def booked(self, time_s: float) -> int:
         """GPUs of usable nodes that are taken or promised at a time, over all partitions."""
-        return self._nodes.capacity - int(self._masked(self._free_at(time_s), "").sum())
+        return self._nodes.capacity - int(self._room(self._free_at(time_s), "").free.sum())
 
     def named(self, placement: Indexed) -> tuple[NodeGpus, ...]:
         """The same placement with node names."""
@@ -270,10 +277,7 @@ class AvailabilityProfile:
         return self._releases
 
     def _room(self, free: Ints, partition: str) -> Room:
-        return Room(self._masked(free, partition), self._tasks, self._nodes)
-
-    def _masked(self, free: Ints, partition: str) -> Ints:
-        return np.maximum(free, 0) * self._nodes.usable(partition)
+        return Room(np.maximum(free, 0) * self._nodes.usable(partition), self._tasks, self._nodes)
 
 
 class _Held(Struct, frozen=True, eq=False):

@@ -14,7 +14,6 @@ which the next release of GPUs makes room.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -113,7 +112,7 @@ class _Reach:
                     self._free[node] -= share.gpus
                     holdings.append((number, node, share.gpus))
         np.maximum(self._free, 0, out=self._free)  # jobs may share GPUs
-        self._holder, self._node, self._gpus = _columns(holdings)
+        self._holder, self._node, self._gpus = np.array(holdings, dtype=np.int64).reshape(-1, 3).T
         self._known: dict[tuple[GpuRequest, str], bool] = {}
 
     def allows(self, request: GpuRequest, partition: str) -> bool:
@@ -136,8 +135,3 @@ class _Reach:
         more_nodes = np.bincount(self._holder, weights=opened, minlength=jobs)
         more_gpus = np.bincount(self._holder, weights=self._gpus * counted, minlength=jobs)
         return bool(np.any((nodes + more_nodes >= request.nodes) & (gpus + more_gpus >= request.total)))
-
-
-def _columns(holdings: Sequence[tuple[int, int, int]]) -> tuple[Ints, Ints, Ints]:
-    table = np.array(holdings, dtype=np.int64).reshape(-1, 3)
-    return table[:, 0], table[:, 1], table[:, 2]

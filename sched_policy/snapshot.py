@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
-from typing import Generic, TypeVar, overload
+from typing import Generic, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -122,22 +122,21 @@ class Standing(Struct, frozen=True, eq=False):
         )
 
 
-class Nodes(Sequence[Node]):
+class Nodes(tuple[Node, ...]):
     """The nodes of a cluster with their numbers as arrays, shape (N,). Made once, used by many snapshots."""
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self._nodes = tuple(nodes)
-        self.gpus: Ints = np.array([node.gpus for node in self._nodes], dtype=np.int64)
-        self.schedulable: Bools = np.array([node.schedulable for node in self._nodes], dtype=np.bool_)
-        self.gpu_memory_mib: Ints = np.array([node.gpu_memory_mib for node in self._nodes], dtype=np.int64)
-        self.position = {node.name: i for i, node in enumerate(self._nodes)}
+    def __init__(self, _nodes: Iterable[Node]) -> None:
+        self.gpus: Ints = np.array([node.gpus for node in self], dtype=np.int64)
+        self.schedulable: Bools = np.array([node.schedulable for node in self], dtype=np.bool_)
+        self.gpu_memory_mib: Ints = np.array([node.gpu_memory_mib for node in self], dtype=np.int64)
+        self.position = {node.name: i for i, node in enumerate(self)}
         self._partitions: dict[str, Bools] = {}
 
     def usable(self, partition: str = "") -> Bools:
         """Nodes on which jobs of a partition, or of one of a list, may be planned; of any partition for ""."""
         if partition not in self._partitions:
             named = frozenset(partition.split(","))
-            member = [not partition or not node.partitions or bool(named & node.partitions) for node in self._nodes]
+            member = [not partition or not node.partitions or bool(named & node.partitions) for node in self]
             self._partitions[partition] = self.schedulable & np.array(member, dtype=np.bool_)
         return self._partitions[partition]
 
@@ -145,25 +144,6 @@ class Nodes(Sequence[Node]):
     def capacity(self) -> int:
         """GPUs of all nodes on which jobs may be planned."""
         return int(self.gpus[self.schedulable].sum())
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    @overload
-    def __getitem__(self, index: int) -> Node: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Node, ...]: ...
-    def __getitem__(self, index: int | slice) -> Node | tuple[Node, ...]:
-        return self._nodes[index]
-
-    def __iter__(self) -> Iterator[Node]:
-        return iter(self._nodes)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Nodes) and self._nodes == other._nodes
-
-    def __hash__(self) -> int:
-        return hash(self._nodes)
 
 
 class EndedRun(Struct, frozen=True, gc=False):
@@ -243,6 +223,10 @@ class Snapshot:
         """The positions of the jobs of each scope, rising."""
         by_scope = np.argsort(self.scopes, kind="stable")
         return tuple(np.split(by_scope, np.flatnonzero(np.diff(self.scopes[by_scope])) + 1)) if self.jobs else ()
+
+    def next_s(self, times_s: Iterable[float]) -> float:
+        """The first of some times that is still to come, infinity where none is."""
+        return min((time_s for time_s in times_s if time_s > self.now_s), default=float("inf"))
 
     @cached_property
     def running(self) -> tuple[Job, ...]:

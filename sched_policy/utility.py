@@ -26,11 +26,6 @@ Prior = Callable[[RemainingImprovement, Snapshot, float], Floats]
 not a number where a training is ranked as one that does not report."""
 
 
-def no_prior(known: RemainingImprovement, snapshot: Snapshot, quantum_s: float) -> Floats:  # noqa: ARG001
-    """Nothing is believed of untried trainings."""
-    return np.full(known.rows.size, np.nan)
-
-
 class Utility(Struct, frozen=True):
     """A job's expected share of improvement per GPU-second, over the next quantum.
 
@@ -73,7 +68,7 @@ class Utilities(Mapping[int, Utility]):
         return len(self._position)
 
 
-def estimate(snapshot: Snapshot, quantum_s: float, prior: Prior = no_prior) -> Utilities:
+def estimate(snapshot: Snapshot, quantum_s: float, prior: Prior | None = None) -> Utilities:
     """Utilities of the jobs of a snapshot that take part in exploration.
 
     `quantum_s` is how far ahead a decision looks, in seconds of a job's run time. Jobs without an `Exploration` have no
@@ -84,7 +79,7 @@ def estimate(snapshot: Snapshot, quantum_s: float, prior: Prior = no_prior) -> U
     ahead = (quantum_s * np.maximum(known.gpus, 1))[on]
     spent = known.spent_gpu_s[on]
     mean, std = known.curves.improvement(spent, spent + np.minimum(ahead, known.horizon_gpu_s[on]))
-    value_std = prior(known, snapshot, quantum_s)
+    value_std = prior(known, snapshot, quantum_s) if prior else np.full(known.rows.size, np.nan)
     value = value_std.copy()
     value[on] = mean / known.scale[on] / ahead
     value_std[on] = std / known.scale[on] / ahead
@@ -101,13 +96,13 @@ class ByUtility(Struct, frozen=True):
     Attributes:
         quantum_s: how far ahead a decision looks, in seconds of the job's run time.
         fallback: the order of jobs that take no part in exploration.
-        prior: what is believed of untried trainings.
+        prior: what is believed of untried trainings; None: nothing.
 
     """
 
     quantum_s: float = 600.0
     fallback: Order = Srsf()
-    prior: Prior = no_prior
+    prior: Prior | None = None
 
     needs_durations: ClassVar[bool] = True
 

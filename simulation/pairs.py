@@ -78,9 +78,10 @@ class Pairs(Struct, frozen=True):
         gpus = GpuMap(snapshot)
         slowdowns = _Slowdowns(snapshot.jobs)
         memory = _GpuMemory(snapshot, gpus)
-        partners = _Partners(gpus)
+        partners = _Partners(gpus, len(snapshot.jobs))
         left_s = snapshot.columns.left_s
         crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
+        fits: dict[tuple[GpuRequest, str], bool] = {}  # whether a shape would beside anybody, until a job starts
         starts: list[Start] = []
         groups: list[Group] = []
         for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
@@ -89,18 +90,22 @@ class Pairs(Struct, frozen=True):
             found = None if shape in crowded else gpus.find(*shape, place, partners.unused)
             if found is None:
                 crowded.add(shape)
-                if not job.may_share:
+                if not job.may_share or not fits.get(shape, True):
                     continue
-                xi_a, xi_b = slowdowns.between(row, partners.rows)
-                worth = self.worth(np.full(partners.rows.size, left_s[row]), left_s[partners.rows], xi_a, xi_b)
-                cost = partners.cost(worth) + memory.shortage(job)
-                found = _cheapest(gpus, job, place, cost) if np.isfinite(worth).any() else None
+                others = partners.rows
+                xi_a, xi_b = slowdowns.between(row, others)
+                worth = self.worth(np.full(others.size, left_s[row]), left_s[others], xi_a, xi_b)
+                if partners.affordable(worth) >= job.request.total:
+                    found = _cheapest(gpus, job, place, partners.cost(worth) + memory.shortage(job))
+                if found is None and shape not in fits:
+                    fits[shape] = gpus.find(*shape, place, partners.cost(np.zeros(others.size))) is not None
             if found is None:
                 continue
             beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
             gpus.hold(row, found)
             memory.hold(job, found)
-            partners = _Partners(gpus)
+            partners.joined(found)
+            fits.clear()
             if beside:
                 members = tuple(snapshot.jobs[other].job_id for other in beside)
                 groups.append(Group((*members, job.job_id), "sharing now ends both earlier than one after the other"))
@@ -113,8 +118,13 @@ def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, 
 
     `place` alone would take the first node that will do, and only there the best GPUs.
     """
-    limits = np.unique(cost[np.isfinite(cost)])
-    found = None
+    least = _least_limit(job.request, np.where(gpus.open & gpus.usable(job.partition), cost, np.inf))
+    if np.isinf(least):
+        return None
+    found = gpus.find(job.request, job.partition, place, np.where(cost <= least, cost, np.inf))
+    if found is not None:
+        return found
+    limits = np.unique(cost[np.isfinite(cost) & (cost > least)])
     low, high = 0, limits.size
     while low < high:  # what fits on some GPUs fits on more
         middle = (low + high) // 2
@@ -127,23 +137,50 @@ def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, 
     return found
 
 
-class _Partners:
-    """Unused GPUs, and the jobs that are alone on theirs (`rows`, positions in the snapshot, shape (B,))."""
+def _least_limit(request: GpuRequest, cost: Floats) -> float:
+    """The cost that the dearest GPU of a gang has at least, as far as counting tells; infinity if it cannot fit."""
+    each = 1 if request.per_node is None else request.per_node
+    if each > cost.shape[1]:
+        return np.inf
+    by_node = np.partition(cost, each - 1, axis=1)[:, each - 1]  # where a node's share of the gang is affordable
+    if not 1 <= request.nodes <= by_node.size:
+        return np.inf
+    limit = float(np.partition(by_node, request.nodes - 1)[request.nodes - 1])
+    if request.per_node is None and request.total <= cost.size:
+        limit = max(limit, float(np.partition(cost, request.total - 1, axis=None)[request.total - 1]))
+    return limit
 
-    def __init__(self, gpus: GpuMap) -> None:
-        jobs = gpus.jobs
-        self.unused: Floats = np.where(jobs == 0, 0.0, np.inf)
-        self._alone: Bools = gpus.open & (jobs == 1)
-        self._partner: Ints = gpus.first[self._alone]
-        self.rows: Ints = np.flatnonzero(np.bincount(self._partner))
+
+class _Partners:
+    """Unused GPUs, and the jobs that are alone on some of theirs (`rows`, positions in the snapshot, shape (B,))."""
+
+    def __init__(self, gpus: GpuMap, jobs: int) -> None:
+        self._gpus = gpus
+        self.unused: Floats = np.where(gpus.jobs == 0, 0.0, np.inf)
+        self._alone: Bools = gpus.open & (gpus.jobs == 1)
+        self._alone_gpus: Ints = np.bincount(gpus.first[self._alone], minlength=jobs)
+        self._by_row: Floats = np.empty(jobs)
+        self.rows: Ints = np.flatnonzero(self._alone_gpus)
+
+    def joined(self, gpus: Iterable[Gpu]) -> None:
+        """A job has been put on these GPUs."""
+        for gpu in gpus:
+            was_alone = self._alone[gpu]
+            is_alone = self._gpus.open[gpu] and self._gpus.jobs[gpu] == 1
+            self._alone_gpus[self._gpus.first[gpu]] += int(is_alone) - int(was_alone)
+            self._alone[gpu] = is_alone
+            self.unused[gpu] = np.inf
+        self.rows = np.flatnonzero(self._alone_gpus)
+
+    def affordable(self, worth: Floats) -> int:
+        """GPUs of partners that are worth it; 0 where there is none, for then nobody shares."""
+        pays = self.rows[np.isfinite(worth)]
+        return int(self._alone_gpus[pays].sum() + np.isfinite(self.unused).sum()) if pays.size else 0
 
     def cost(self, worth: Floats) -> Floats:
         """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""
-        by_row = np.empty(int(self.rows[-1]) + 1 if self.rows.size else 0)
-        by_row[self.rows] = 1.0 + worth
-        cost = self.unused.copy()
-        cost[self._alone] = by_row[self._partner]
-        return cost
+        self._by_row[self.rows] = 1.0 + worth
+        return np.where(self._alone, self._by_row[self._gpus.first], self.unused)
 
 
 class _GpuMemory:
@@ -163,8 +200,10 @@ class _GpuMemory:
             self._taken[gpu] += job.part.memory if job.part else 0.0
 
     def shortage(self, job: Job) -> Floats:
-        """Infinity where the job does not fit beside those that are there, else 0, shape (N, G)."""
+        """Infinity where the job does not fit beside those that are there, else 0, shape (N, G) or (1,)."""
         needed = job.part.memory if job.part else 0.0
+        if needed <= 1.0 and not self._taken.any():
+            return np.zeros(1)  # nobody is there who says
         return np.where(self._taken + needed > 1.0 + _ROUNDING, np.inf, 0.0)
 
 
@@ -204,6 +243,7 @@ class Opportunistic(Struct, frozen=True):
         """Guaranteed jobs first, each class in the order of `ranking`; whatever fits starts."""
         gpus = GpuMap(snapshot)
         memory = _GpuMemory(snapshot, gpus)
+        classes = _Classes(snapshot, gpus)
         waits = snapshot.columns.waits
         queue = [row for row in ranking.rows.tolist() if waits[row]]
         queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)
@@ -215,13 +255,14 @@ class Opportunistic(Struct, frozen=True):
             shape = (job.request, job.partition, job.guaranteed, job.may_share, job.part)
             if shape in too_large:
                 continue
-            found = _cheapest(gpus, job, place, _cost(gpus, job) + memory.shortage(job))
+            found = _cheapest(gpus, job, place, classes.cost(job) + memory.shortage(job))
             if found is None:
                 too_large.add(shape)
                 continue
             beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
             gpus.hold(row, found)
             memory.hold(job, found)
+            classes.hold(job, found)
             if beside:
                 neighbours = tuple(snapshot.jobs[other].job_id for other in beside)
                 groups.append(Group((*neighbours, job.job_id), "an opportunistic job in the gaps of a guaranteed one"))
@@ -230,12 +271,27 @@ class Opportunistic(Struct, frozen=True):
         return Plan(starts=tuple(starts), groups=tuple(groups))
 
 
-def _cost(gpus: GpuMap, job: Job) -> Floats:
-    """Use of each GPU, infinity where a job of the same class is or one of the two shares with none, shape (N, G)."""
-    if not job.may_share:
-        return np.where(gpus.jobs > 0, np.inf, 0.0)
-    same, other = (gpus.guaranteed, gpus.opportunistic) if job.guaranteed else (gpus.opportunistic, gpus.guaranteed)
-    return np.where(same > 0, np.inf, other.astype(np.float64))
+class _Classes:
+    """How many guaranteed and opportunistic jobs are on each GPU."""
+
+    def __init__(self, snapshot: Snapshot, gpus: GpuMap) -> None:
+        self._guaranteed: Ints = np.zeros(gpus.first.shape, dtype=np.int64)
+        self._opportunistic = self._guaranteed.copy()
+        for row in snapshot.columns.holds.nonzero()[0].tolist():
+            self.hold(snapshot.jobs[row], gpus.gpus(row))
+
+    def hold(self, job: Job, gpus: Iterable[Gpu]) -> None:
+        """Put the job on some GPUs."""
+        for gpu in gpus:
+            (self._guaranteed if job.guaranteed else self._opportunistic)[gpu] += 1
+
+    def cost(self, job: Job) -> Floats:
+        """Use of each GPU, infinity where one of the same class is or one of the two shares with none, shape (N, G)."""
+        if not job.may_share:
+            return np.where(self._guaranteed + self._opportunistic > 0, np.inf, 0.0)
+        guaranteed_first = self._guaranteed, self._opportunistic
+        same, other = guaranteed_first if job.guaranteed else guaranteed_first[::-1]
+        return np.where(same > 0, np.inf, other.astype(np.float64))
 
 
 def antman(_options: PolicyOptions) -> Policy:

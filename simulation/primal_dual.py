@@ -255,7 +255,7 @@ class EarlyStop(Struct, frozen=True):
         open_to_it = {job.job_id for job in snapshot.running if _may_stop(job, self.least_share)}
         known = remaining_improvement(snapshot.jobs)
         hope = known.remaining + 2 * known.remaining_std
-        behind = known.best - hope * known.scale > known.best_of_sweep()
+        behind = known.best - hope * known.scale > best_of_sweep(known)
         exhausted = known.measured & (hope < np.where(behind, self.threshold, self.leader_threshold))
         stops = []
         for i in exhausted.nonzero()[0].tolist():
@@ -350,3 +350,10 @@ def total(options: PolicyOptions) -> Policy:
         stop=EarlyStop(options.stop_threshold, options.stop_leader_threshold, options.stop_least_share),
         sweeps=None,
     )
+
+
+def best_of_sweep(known: RemainingImprovement) -> Floats:
+    """The best metric value in each job's sweep, infinity where nobody is measured; shape (E,)."""
+    best = np.full(int(known.sweep.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(best, known.sweep[known.measured], known.best[known.measured])
+    return best[known.sweep]

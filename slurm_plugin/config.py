@@ -335,11 +335,11 @@ def parse(text: str, path: Path) -> Config:
     faults: list[str] = []
     data = _with_present_names(strict_yaml.mapping(text, path), path, faults)
     config = strict_yaml.read(Config, data, faults) or Config()
-    if not catalog.knows(config.policy):
-        known = strict_yaml.accepted(config.policy, catalog.names())
+    if not catalog.POLICIES.knows(config.policy):
+        known = strict_yaml.accepted(config.policy, catalog.POLICIES.names())
         faults.append(f"policy: unknown policy {config.policy!r}{known}")
-    if not catalog.knows_strategy(strategy := config.utility.sweep_strategy):
-        known = strict_yaml.accepted(strategy, catalog.strategies())
+    if not catalog.STRATEGIES.knows(strategy := config.utility.sweep_strategy):
+        known = strict_yaml.accepted(strategy, catalog.STRATEGIES.names())
         faults.append(f"utility.sweep_strategy: unknown strategy {strategy!r}{known}")
     if list(config.las.limits_gpu_s) != sorted(set(config.las.limits_gpu_s)):
         faults.append(f"las.limits_gpu_s: must rise, found {list(config.las.limits_gpu_s)}")

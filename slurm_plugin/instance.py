@@ -65,7 +65,7 @@ PREFIX, SUFFIX = ".sexplschedd-", ".json"
 
 _LOG = logging.getLogger("explsched.instance")
 _LONGEST_S = 3600.0
-_PATIENCE_S = 10.0
+PATIENCE_S = 10.0
 _MOST_BYTES = 4096
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED
 _BACKLOG = 64
@@ -89,7 +89,7 @@ class Heartbeat:
         self._cluster = cluster
         self._us = us
         self._fault = ""
-        self._call = BoundedCall(_PATIENCE_S)
+        self._call = BoundedCall(PATIENCE_S)
 
     def beat(self, valid_s: float) -> None:
         """Look for another daemon, then write. Raises `AnotherDaemonError` if one of another host is alive.

@@ -30,7 +30,7 @@ _LIBRARY = Path("kernel_intercept/lib/libexplsched_intercept.so")
 _MANAGER = "sexplkmd"
 _PRELOAD = "LD_PRELOAD"
 _PRELOAD_S = 10.0
-_START_S, _POLL_S, _STOP_MS = 5.0, 0.01, 5000
+_START_S, _POLL_S, STOP_MS = 5.0, 0.01, 5000
 
 
 class NotInstalledError(Exception):
@@ -156,7 +156,7 @@ def stop(room: Path) -> None:
         ended.register(descriptor, select.POLLIN)
         for number in (signal.SIGTERM, signal.SIGKILL):
             signal.pidfd_send_signal(descriptor, number)
-            if ended.poll(_STOP_MS):
+            if ended.poll(STOP_MS):
                 _reap(int(pid))
                 return
     except ProcessLookupError:
@@ -206,8 +206,8 @@ def _born(pid: int) -> str:
         return ""
 
 
-_LOOK_S = 1.0
-_MOST_STARTS = 20  # a manager that always dies must not be started for ever
+LOOK_S = 1.0
+MOST_STARTS = 20  # a manager that always dies must not be started for ever
 
 
 @contextmanager
@@ -219,7 +219,7 @@ def kept_alive(
 
     def watch() -> None:
         starts = 0
-        while starts < _MOST_STARTS and not ended.wait(_LOOK_S):
+        while starts < MOST_STARTS and not ended.wait(LOOK_S):
             if listens(room.path):
                 continue
             starts += 1

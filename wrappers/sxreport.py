@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.job_options.command_line import add_version
 from explsched.job_options.table import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import event, report
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
@@ -88,6 +89,7 @@ def options_parser() -> argparse.ArgumentParser:
     follow.add_argument("--value-metric", metavar="NAME", help="name of the metric that the value is of")
     follow.add_argument("--pid", type=_positive, help="end with this process instead of the parent")
     follow.add_argument("--from-start", action="store_true", help="read what the file holds already, too")
+    add_version(parser)
     return parser
 
 

@@ -22,7 +22,7 @@ from signal import Signals
 from urllib.parse import parse_qs
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
-from explsched.job_options.command_line import add, exported, read, variable_lines
+from explsched.job_options.command_line import add, add_version, exported, read, variable_lines
 from explsched.job_options.table import (
     CHECKPOINT,
     ELASTIC,
@@ -292,6 +292,7 @@ def options_parser() -> argparse.ArgumentParser:
         "--total-steps", type=_steps, metavar="N", help="steps the job will run in all, for progress that is read"
     )
     add_options(parser)
+    add_version(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     return parser
 

@@ -23,7 +23,7 @@ from sched_policy import catalog
     multiple=True,
     default=("srsf", "explsched"),
     show_default=True,
-    type=click.Choice(catalog.names()),
+    type=click.Choice(catalog.POLICIES.names()),
     help="May be given more than once.",
 )
 @click.option("--seed", default=1, show_default=True, help="Of the jobs.")

@@ -30,7 +30,9 @@ _CHECKPOINT_S = 2 * live.INTERVAL_S
 @click.command()
 @click.option("--trace", "path", required=True, type=click.Path(path_type=Path), help="Jobs, in any known format.")
 @click.option("--jobs", default=200, show_default=True, type=click.IntRange(min=1), help="The first so many.")
-@click.option("--policy", default="srsf", show_default=True, type=click.Choice(catalog.names()), help="Of explsched.")
+@click.option(
+    "--policy", default="srsf", show_default=True, type=click.Choice(catalog.POLICIES.names()), help="Of explsched."
+)
 @click.option(
     "--compress", default=20_000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -25,6 +26,21 @@ def add(parser: argparse._ActionsContainer, option: Option) -> None:
         metavar=option.metavar,
         help=option.help,
     )
+
+
+class _Release(argparse.Action):
+    """Prints the installed release and ends. It is looked up only then: that takes longer than the rest of a start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"{parser.prog} {version('explsched')}\n")
+        parser.exit()
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Give the parser `--version`."""
+    parser.add_argument("--version", action=_Release, nargs=0, help="print the installed release and exit")
 
 
 def variable_lines(options: Iterable[Option], column: int) -> str:

@@ -18,7 +18,7 @@ SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
 _MAGIC, _VERSION, _STATUS, _FORGET = 0x4D505845, 1, 4, 6
 _LONGEST = 128 * 1024
 _TIMEOUT_S = 2.0
-_TEMPORARY = "/tmp"  # noqa: S108  only looked at; the manager itself checks who asks
+TEMPORARY = "/tmp"  # noqa: S108  only looked at; the manager itself checks who asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def sockets(job: int | None, uid: int) -> list[Path]:
     (`wrappers/runtime_directory.py`).
     """
     named = os.environ.get(SOCKET_VARIABLE)
-    bases = [Path(base) for base in (os.environ.get("SLURM_TMPDIR", ""), _TEMPORARY) if base.startswith("/")]
+    bases = [Path(base) for base in (os.environ.get("SLURM_TMPDIR", ""), TEMPORARY) if base.startswith("/")]
     rooms = ["*"] if job is None else [str(job), "gpu"]
     patterns = [f"explsched-{uid}-{room}-*/km/kernel-manager.sock" for room in rooms]
     found = [path for base in bases for pattern in patterns for path in sorted(base.glob(pattern))]

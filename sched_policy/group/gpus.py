@@ -20,8 +20,7 @@ class GpuMap:
     Attributes:
         open: whether jobs may share the GPU: it exists, its node is usable, and nobody holds it who shares with none.
             A job that does not say which GPUs it holds shares none of them.
-        guaranteed: guaranteed jobs on the GPU.
-        opportunistic: opportunistic jobs on the GPU.
+        jobs: jobs on the GPU.
         first: position in the snapshot of the job that came first, -1 where there is none.
 
     """
@@ -33,23 +32,16 @@ class GpuMap:
         exists: Bools = np.arange(shape[1]) < self._nodes.gpus[:, None]
         self._usable: Bools = exists & self._nodes.schedulable[:, None]
         self.open: Bools = self._usable.copy()
-        self.guaranteed: Ints = np.zeros(shape, dtype=np.int64)
-        self.opportunistic: Ints = np.zeros(shape, dtype=np.int64)
+        self.jobs: Ints = np.zeros(shape, dtype=np.int64)
         self.first: Ints = np.full(shape, -1, dtype=np.int64)
         self._tasks: Ints = np.zeros(shape[0], dtype=np.int64)
         self._held: dict[int, tuple[Gpu, ...]] = {}
         rows = snapshot.columns.holds.nonzero()[0].tolist()
-        says = [bool(share.indices) for row in rows for share in snapshot.jobs[row].allocation[:1]]
-        for row, _ in sorted(zip(rows, says, strict=False), key=lambda pair: not pair[1]):
+        for row in sorted(rows, key=lambda row: not any(share.indices for share in snapshot.jobs[row].allocation[:1])):
             gpus = self._gpus_of(snapshot.jobs[row])
             self.hold(row, gpus)
             for node, index in gpus:
                 self.open[node, index] &= snapshot.jobs[row].allocation[0].indices != ()
-
-    @property
-    def jobs(self) -> Ints:
-        """Jobs on each GPU."""
-        return self.guaranteed + self.opportunistic
 
     def gpus(self, row: int) -> tuple[Gpu, ...]:
         """The GPUs of the job at a position of the snapshot."""
@@ -58,11 +50,9 @@ class GpuMap:
     def hold(self, row: int, gpus: Iterable[Gpu]) -> None:
         """Put a job on GPUs."""
         self._held[row] = tuple(gpus)
-        job = self._snapshot.jobs[row]
-        counts = self.guaranteed if job.guaranteed else self.opportunistic
         for gpu in self._held[row]:
-            counts[gpu] += 1
-            self.open[gpu] &= job.may_share
+            self.jobs[gpu] += 1
+            self.open[gpu] &= self._snapshot.jobs[row].may_share
             if self.first[gpu] < 0:
                 self.first[gpu] = row
         self._tasks[sorted({node for node, _ in self._held[row]})] += 1
@@ -72,12 +62,16 @@ class GpuMap:
         for gpu in gpus:
             self.open[gpu] = self._usable[gpu]
 
+    def usable(self, partition: str) -> Bools:
+        """Whether jobs of a partition may be planned on a node, shape (N, 1)."""
+        return self._nodes.usable(partition)[:, None]
+
     def find(self, request: GpuRequest, partition: str, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
         """GPUs for a gang: of each chosen node those of least `cost`, shape (N, G); infinity keeps a GPU out of it.
 
         None if the gang does not fit.
         """
-        admitted = np.isfinite(cost) & self.open & self._nodes.usable(partition)[:, None]
+        admitted = np.isfinite(cost) & self.open & self.usable(partition)
         placed = place.place(request, Room(admitted.sum(axis=1), self._tasks, self._nodes))
         if placed is None:
             return None

@@ -60,11 +60,6 @@ def iteration_times_s(groups: Floats, ordering: Ordering = Ordering.BEST) -> Flo
     return np.concatenate([np.empty(0), *found]) * CONTENTION[size - 1]
 
 
-def efficiencies(groups: Floats, ordering: Ordering = Ordering.BEST) -> Floats:
-    """`efficiency` of many groups at once, shape (M,); `groups` as for `iteration_times_s`."""
-    return np.asarray(groups[:, :, 1:].sum(axis=(1, 2)) / (SLOTS * iteration_times_s(groups, ordering)))
-
-
 @lru_cache(maxsize=1 << 16)
 def _iteration_s(members: tuple[StageProfile, ...], ordering: Ordering) -> float:
     if not 1 <= len(members) <= MAX_MEMBERS:

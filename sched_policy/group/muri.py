@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from sched_policy.group.gpus import Gpu, GpuMap
 from sched_policy.group.interleave import MAX_MEMBERS
-from sched_policy.group.rounds import Bucket, Grouper
+from sched_policy.group.rounds import Rounds
 from sched_policy.group.worth import Crowd, Packer, worth_of
 from sched_policy.model import GpuRequest, StageProfile
 from sched_policy.place import Place
@@ -198,12 +198,11 @@ def _ahead(snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
     shapes: dict[Shape, list[int]] = {}
     for row in islice(rows, MAX_MEMBERS * _GROUPS_AHEAD):
         shapes.setdefault(shape_of(snapshot, row), []).append(row)
-    grouper = Grouper()
+    rounds = Rounds()
     groups: list[Rows] = []
-    for (request, _partition, _shares), members in shapes.items():
-        kinds = tuple(grouper.kind(profile) for row in members if (profile := snapshot.jobs[row].profile))
-        fewest = -(-len(members) // MAX_MEMBERS) * request.total
-        (found,) = grouper.groups([Bucket(request.total, kinds)], fewest)
+    for members in shapes.values():
+        kinds = [rounds.kind(profile) for row in members if (profile := snapshot.jobs[row].profile)]
+        found = rounds.fewest(kinds)
         groups += [tuple(members[position] for position in group) for group in found if len(group) > 1]
     why = "their stages use different resources; they wait for GPUs"
     return [Group(tuple(snapshot.jobs[row].job_id for row in group), why) for group in groups]

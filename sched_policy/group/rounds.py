@@ -1,7 +1,7 @@
-"""Muri's multi-round grouping: pairs, then pairs of pairs, until the groups fit the cluster (SIGCOMM 2022, 4.2).
+"""Muri's multi-round grouping: pairs, then pairs of pairs (SIGCOMM 2022, 4.2).
 
-Which pairs to merge is a maximum-weight matching, here an exact one; `simulation.muri.matching` has one for thousands
-of jobs. Vertices that are alike (jobs of the same model and size) are counted, not listed.
+Which pairs to merge is a maximum-weight matching, here an exact one of a few jobs; `simulation.muri.matching` has one
+for thousands of several sizes. Vertices that are alike (jobs of the same model and size) are counted, not listed.
 """
 
 from __future__ import annotations
@@ -11,35 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import rustworkx
-from msgspec import Struct
 
-from sched_policy.group.interleave import (
-    MAX_MEMBERS,
-    Ordering,
-    efficiency,
-    iteration_s,
-)
+from sched_policy.group.interleave import MAX_MEMBERS, Ordering, efficiency, iteration_s
 from sched_policy.model import StageProfile
 from sched_policy.snapshot import Floats
 
 Kind = tuple[int, ...]  # the kinds of a group's members, ascending; equal groups interleave equally well
 Group = tuple[int, ...]  # positions of the members in their bucket
-
-
-class Bucket(Struct, frozen=True):
-    """Jobs that want the same number of GPUs, in order of priority; `kinds` index the profiles of a `Grouper`.
-
-    `together` are groups that exist already and are merged as a whole, every job in one; None: all are alone.
-    """
-
-    gpus: int
-    kinds: tuple[int, ...]
-    together: tuple[Group, ...] | None = None
-
-    @property
-    def groups(self) -> list[Group]:
-        """The groups to begin with."""
-        return [(place,) for place in range(len(self.kinds))] if self.together is None else list(self.together)
 
 
 class Paces:
@@ -74,67 +52,40 @@ class Paces:
         return self._pace_s[members]
 
 
-class Grouper(Paces):
-    """Groups jobs of the same number of GPUs so that together they need no more GPUs than there are.
+class Rounds(Paces):
+    """Merges groups of jobs that want the same number of GPUs."""
 
-    It remembers efficiencies and matchings, so the same question is answered once. Make one for a replay or for a plan:
-    it only grows.
-    """
-
-    def __init__(self, max_members: int = MAX_MEMBERS, ordering: Ordering = Ordering.BEST) -> None:
-        super().__init__(max_members, ordering)
-        self._gamma: dict[Kind, float] = {}
-        self._matchings: dict[tuple[tuple[Kind, int], ...], dict[tuple[Kind, Kind], int]] = {}
-
-    def groups(self, buckets: Sequence[Bucket], capacity_gpus: int) -> list[list[Group]]:
-        """The groups of each bucket, in the order of the buckets.
-
-        In each round the best pairs of groups are found in every bucket, and merged, bucket by bucket, as long as
-        the groups together want more than `capacity_gpus`. After as many rounds as a group may have members, the
-        groups can still want more: then some have to wait.
-        """
-        result: list[list[Group]] = [bucket.groups for bucket in buckets]
-        surplus = sum(bucket.gpus * len(groups) for bucket, groups in zip(buckets, result, strict=True)) - capacity_gpus
+    def fewest(self, kinds: Sequence[int]) -> list[Group]:
+        """Jobs of these kinds, in order of priority, in as few groups as rounds of matching lead to."""
+        groups: list[Group] = [(place,) for place in range(len(kinds))]
         for _ in range(self.max_members):
-            if surplus <= 0:
+            surplus = len(groups) - -(-len(kinds) // self.max_members)
+            merged = self.merged(kinds, groups, surplus)
+            if len(merged) == len(groups):
                 break
-            before = surplus
-            for number, bucket in enumerate(buckets):
-                if surplus > 0:
-                    merges = -(-surplus // bucket.gpus)
-                    result[number], merged = self._round(bucket, result[number], merges)
-                    surplus -= merged * bucket.gpus
-            if surplus == before:
-                break
-        return result
+            groups = merged
+        return groups
 
-    def _round(self, bucket: Bucket, groups: list[Group], most: int) -> tuple[list[Group], int]:
-        """Merge up to `most` matched pairs, those of high priority first; the new groups and how many were merged.
+    def merged(self, kinds: Sequence[int], groups: Sequence[Group], most: int) -> list[Group]:
+        """The groups after merging up to `most` matched pairs, those of high priority first.
 
         A pair's place in the list is that of its later half, as in the original.
         """
-        kinds = [tuple(sorted([bucket.kinds[place] for place in group])) for group in groups]
-        partner = _assign(kinds, self._matching(kinds))
+        kinds_of = [tuple(sorted([kinds[place] for place in group])) for group in groups]
+        partner = _assign(kinds_of, self.matched(tuple(sorted(Counter(kinds_of).items()))))
         earlier = set(partner.values())
-        merged = 0
+        left = most
         result: list[Group] = []
         for place, group in enumerate(groups):
             if place in partner:
                 first = groups[partner[place]]
-                result.extend([first + group] if merged < most else [first, group])
-                merged += merged < most
+                result.extend([first + group] if left > 0 else [first, group])
+                left -= 1
             elif place not in earlier:
                 result.append(group)
-        return result, merged
+        return result
 
-    def _matching(self, kinds: Sequence[Kind]) -> dict[tuple[Kind, Kind], int]:
-        """How many pairs of each two kinds a maximum-weight matching has."""
-        counted = tuple(sorted(Counter(kinds).items()))
-        if counted not in self._matchings:
-            self._matchings[counted] = self.matched(counted)
-        return self._matchings[counted]
-
-    def matched(self, counted: Sequence[tuple[Kind, int]]) -> dict[tuple[Kind, Kind], int]:
+    def matched(self, counted: tuple[tuple[Kind, int], ...]) -> dict[tuple[Kind, Kind], int]:
         """How many pairs of each two of these kinds to make, given how many groups there are of each."""
         present = [kind for kind, _ in counted]
         kind_of = np.repeat(np.arange(len(present)), [count for _, count in counted])
@@ -149,13 +100,12 @@ class Grouper(Paces):
             for b in range(a, len(kinds)):
                 members = tuple(sorted(first + kinds[b]))
                 if len(members) <= self.max_members:
-                    weights[a, b] = weights[b, a] = self._efficiency(members)
+                    weights[a, b] = weights[b, a] = self.efficiency(members)
         return weights
 
-    def _efficiency(self, kind: Kind) -> float:
-        if kind not in self._gamma:
-            self._gamma[kind] = efficiency([self._profiles[member] for member in kind], self._ordering)
-        return self._gamma[kind]
+    def efficiency(self, kind: Kind) -> float:
+        """That of a group of these kinds."""
+        return efficiency([self._profiles[member] for member in kind], self._ordering)
 
 
 def _assign(kinds: Sequence[Kind], pairs: Mapping[tuple[Kind, Kind], int]) -> dict[int, int]:

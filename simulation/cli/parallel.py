@@ -113,7 +113,7 @@ def _do(work: Callable[[Task, Progress], Result], position: int, task: Task) -> 
     return work(task, report)
 
 
-_PATIENCE_S = 1.0
+PATIENCE_S = 1.0
 Report = Callable[[int, int, int], None]
 """Takes (which bar, units done, units in all)."""
 
@@ -121,7 +121,7 @@ Report = Callable[[int, int, int], None]
 @contextmanager
 def bars(labels: Sequence[str]) -> Iterator[Report]:
     """One bar for each label. They appear after a second, on a terminal only, and vanish at the end."""
-    appear_s = time.monotonic() + _PATIENCE_S if sys.stderr.isatty() else float("inf")
+    appear_s = time.monotonic() + PATIENCE_S if sys.stderr.isatty() else float("inf")
     shown: Bars | None = None
     with ExitStack() as stack:
 

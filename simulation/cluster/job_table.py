@@ -9,8 +9,8 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from explsched.run_times import Likeness, of_history
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
+from sched_policy.run_times import Likeness, of_history
 from sched_policy.snapshot import Columns, Floats, Ints
 from simulation.cluster.settings import Estimates, EstimateSource, Settings
 from simulation.traces.learning import Learning

@@ -8,8 +8,9 @@ from operator import attrgetter
 from msgspec import Struct
 
 from sched_policy.group.interleave import CONTENTION
-from sched_policy.group.rounds import Bucket, Group, Grouper
+from sched_policy.group.rounds import Group
 from simulation.muri.loop import Merging, MuriJob
+from simulation.muri.matching import Bucket, Grouper
 from simulation.muri.preemptive import Refilling, Yarn, remaining_gpu_s
 from simulation.traces.trace import ClusterShape
 

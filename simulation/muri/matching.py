@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from sched_policy.catalog import PolicyOptions
 from sched_policy.group.gpus import GpuMap
-from sched_policy.group.interleave import MAX_MEMBERS, efficiencies, stage_table
+from sched_policy.group.interleave import MAX_MEMBERS, SLOTS, Ordering, iteration_times_s, stage_table
 from sched_policy.group.muri import Candidates, Interleave, Rows, Shape, shape_of, together
-from sched_policy.group.rounds import Bucket, Grouper, Kind, match
+from sched_policy.group.rounds import Group, Kind, Rounds, match
 from sched_policy.order import Srsf
 from sched_policy.place import Room
 from sched_policy.policies import GROUPED, SHORTEST_FIRST
@@ -49,6 +49,73 @@ def muri_l(options: PolicyOptions) -> Policy:
         sharing=Interleave(ByEfficiency(), options.quantum_s),
         needs=(GROUPED,),
     )
+
+
+class Bucket(Struct, frozen=True):
+    """Jobs that want the same number of GPUs, in order of priority; `kinds` index the profiles of a `Grouper`.
+
+    `together` are groups that exist already and are merged as a whole, every job in one; None: all are alone.
+    """
+
+    gpus: int
+    kinds: tuple[int, ...]
+    together: tuple[Group, ...] | None = None
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups to begin with."""
+        return [(place,) for place in range(len(self.kinds))] if self.together is None else list(self.together)
+
+
+class Grouper(Rounds):
+    """Groups jobs of the same number of GPUs so that together they need no more GPUs than there are.
+
+    It remembers efficiencies and matchings, so the same question is answered once. Make one for a replay or for a plan:
+    it only grows.
+    """
+
+    def __init__(self, max_members: int = MAX_MEMBERS, ordering: Ordering = Ordering.BEST) -> None:
+        super().__init__(max_members, ordering)
+        self._gamma: dict[Kind, float] = {}
+        self._matchings: dict[tuple[tuple[Kind, int], ...], dict[tuple[Kind, Kind], int]] = {}
+
+    def groups(self, buckets: Sequence[Bucket], capacity_gpus: int) -> list[list[Group]]:
+        """The groups of each bucket, in the order of the buckets.
+
+        In each round the best pairs of groups are found in every bucket, and merged, bucket by bucket, as long as
+        the groups together want more than `capacity_gpus`. After as many rounds as a group may have members, the
+        groups can still want more: then some have to wait.
+        """
+        result: list[list[Group]] = [bucket.groups for bucket in buckets]
+        surplus = sum(bucket.gpus * len(groups) for bucket, groups in zip(buckets, result, strict=True)) - capacity_gpus
+        for _ in range(self.max_members):
+            if surplus <= 0:
+                break
+            before = surplus
+            for number, bucket in enumerate(buckets):
+                if surplus > 0:
+                    merged = self.merged(bucket.kinds, result[number], -(-surplus // bucket.gpus))
+                    surplus -= (len(result[number]) - len(merged)) * bucket.gpus
+                    result[number] = merged
+            if surplus == before:
+                break
+        return result
+
+    def matched(self, counted: tuple[tuple[Kind, int], ...]) -> dict[tuple[Kind, Kind], int]:
+        """How many pairs of each two of these kinds to make, given how many groups there are of each."""
+        if counted not in self._matchings:
+            self._matchings[counted] = self.newly_matched(counted)
+        return self._matchings[counted]
+
+    def newly_matched(self, counted: tuple[tuple[Kind, int], ...]) -> dict[tuple[Kind, Kind], int]:
+        """The same for kinds that have not been matched before."""
+        return super().matched(counted)
+
+    def efficiency(self, kind: Kind) -> float:
+        """That of a group of these kinds."""
+        if kind not in self._gamma:
+            self._gamma[kind] = super().efficiency(kind)
+        return self._gamma[kind]
 
 
 class ByEfficiency(Struct, frozen=True):
@@ -109,7 +176,7 @@ def _slots(of: Candidates) -> dict[Shape, list[int]]:
 class ManyJobs(Grouper):
     """Matches thousands of jobs nearly as well as the exact matching."""
 
-    def matched(self, counted: Sequence[tuple[Kind, int]]) -> dict[tuple[Kind, Kind], int]:
+    def newly_matched(self, counted: tuple[tuple[Kind, int], ...]) -> dict[tuple[Kind, Kind], int]:
         """How many pairs of each two of these kinds to make, given how many groups there are of each.
 
         More than `MOST_AT_ONCE` kinds are matched in parts, in order of their numbers: memory grows with the square.
@@ -138,6 +205,11 @@ class ManyJobs(Grouper):
                     weights[np.ix_(rows, columns)] = block.reshape(len(rows), len(columns))
                     weights[np.ix_(columns, rows)] = weights[np.ix_(rows, columns)].T
         return weights
+
+
+def efficiencies(groups: Floats, ordering: Ordering = Ordering.BEST) -> Floats:
+    """`efficiency` of many groups at once, shape (M,); `groups` as for `iteration_times_s`."""
+    return np.asarray(groups[:, :, 1:].sum(axis=(1, 2)) / (SLOTS * iteration_times_s(groups, ordering)))
 
 
 def match_kinds(counts: Sequence[int], weights: Floats) -> Ints:

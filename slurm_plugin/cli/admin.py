@@ -83,7 +83,7 @@ def example() -> None:
 def policies(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     """List the scheduling policies and the data they need."""
     known: dict[str, SchedulingPolicy] = {}
-    for name in catalog.names():
+    for name in catalog.POLICIES.names():
         try:
             known[name] = catalog.build(name)
         except PolicyError as error:  # a package of somebody else's

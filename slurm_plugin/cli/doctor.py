@@ -290,7 +290,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     yield _daemon(config.progress.spool)
     yield from plain_sbatch(os.environ)
     yield from sharing(os.environ)
-    for one in catalog.of_other_packages():
+    for one in (*catalog.POLICIES.foreign(), *catalog.STRATEGIES.foreign()):
         what, advice = f"{one.what} {one.name!r} of package {one.package!r}", f"pip uninstall {one.package}"
         yield (
             Finding("plugin", "note", f"{what}: {one.fault}", f"mend or remove the package: {advice}")

@@ -230,7 +230,7 @@ def report(by: str, since_s: float, until_s: float, form: str | None, config_pat
     found = usage(runs, audited, by, since_s, until_s)
     gpu_h = sum(node.gpus for node in client.nodes()) * (until_s - since_s) / 3600
     idle_gpu_h = max(0.0, gpu_h - found[-1].used_gpu_h)
-    click.echo(_FORMS.get(form or "", _table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
+    click.echo(_FORMS.get(form or "", usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
 
 
 def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:
@@ -248,14 +248,15 @@ _Capacity = tuple[float, float]
 """GPU-hours that the nodes had in all, and those that nobody used."""
 
 
-def _table(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
+def usage_table(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
+    """The report as a table that fits the terminal."""
     layout = (Column(by.upper()), *(Column(title, ">") for title in _COLUMNS[1:]))
     rows = [[_rounded(value) for value in _values(line)] for line in found]
     told = f"{clock(period[0])} to {clock(period[1])}: {capacity[0]:.1f} GPU-hours in all, {capacity[1]:.1f} idle"
     return "\n".join([*lines(layout, rows, room()), told]) + "\n"
 
 
-def _csv(found: Sequence[UsageLine], by: str, _period: _Period, _capacity: _Capacity) -> str:
+def usage_csv(found: Sequence[UsageLine], by: str, _period: _Period, _capacity: _Capacity) -> str:
     """A name that a spreadsheet would take for a formula gets an apostrophe in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -267,7 +268,8 @@ def _csv(found: Sequence[UsageLine], by: str, _period: _Period, _capacity: _Capa
     return out.getvalue()
 
 
-def _json(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
+def usage_json(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
+    """The report as JSON."""
     told = {
         "by": by,
         "since_s": period[0],
@@ -280,7 +282,8 @@ def _json(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capac
     return json.dumps(told, indent=1) + "\n"
 
 
-def _html(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
+def usage_html(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
+    """The report as a page of its own."""
     import jinja2  # loads only where a page is wanted
 
     page = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_PAGE)
@@ -298,7 +301,7 @@ def _rounded(value: object) -> object:
     return f"{value:.2f}" if isinstance(value, float) else value
 
 
-_FORMS = {"csv": _csv, "json": _json, "html": _html}
+_FORMS = {"csv": usage_csv, "json": usage_json, "html": usage_html}
 _PAGE = """\
 <!doctype html>
 <html lang="en">

@@ -126,7 +126,7 @@ def observe(
             past = preempted.get(record.job_id)
             sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
             reported = progress.get(record.job_id, _NO_PROGRESS)
-            job = _job(record, reported, _options(record, faults), sizes, per_gpu)
+            job = policy_job(record, reported, _options(record, faults), sizes, per_gpu)
             job = replace(job, submit_s=past.submitted_s) if past else job
             partition = job.partition
             if record.state == "PENDING":
@@ -280,7 +280,7 @@ def _preempted(record: SlurmJob) -> PreemptionRecord | None:
         return None
 
 
-def _job(
+def policy_job(
     record: SlurmJob,
     progress: JobProgress,
     options: job_options.JobOptions | None,

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from explsched.errors import SlurmError
 from explsched.log import event
-from explsched.run_times import Likeness, RunTimes, of_history
 from sched_policy.model import Job
 from sched_policy.order import still_telling
+from sched_policy.run_times import Likeness, RunTimes, of_history
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.parse import gpus_of
 from slurm_plugin.observation.memory import NotesFile

@@ -27,7 +27,7 @@ class SweepPruner(optuna.pruners.BasePruner):
 
     Args:
         total_steps: the steps of a whole trial; without it the most that any trial has reported.
-        strategy: a name of `sched_policy.catalog.strategies`; the first of them by default.
+        strategy: a name of `sched_policy.catalog.STRATEGIES`; the first of them by default.
 
     Raises PolicyError for an unknown strategy.
 
@@ -35,7 +35,7 @@ class SweepPruner(optuna.pruners.BasePruner):
 
     def __init__(self, total_steps: int | None = None, strategy: str | None = None) -> None:
         self._total_steps = None if total_steps is None else float(total_steps)
-        self._strategy = catalog.build_strategy(strategy or catalog.strategies()[0])
+        self._strategy = catalog.STRATEGIES.build(strategy or catalog.STRATEGIES.names()[0])
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether the trial should end now. Raises ValueError for a study of several objectives."""

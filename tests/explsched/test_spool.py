@@ -145,7 +145,7 @@ def small_disk(open_spool: Path) -> Iterator[Path]:
 def test_a_full_disk_is_told_once_and_reports_go_on_when_there_is_room(
     small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "_RETRY_S", 0.0)
+    monkeypatch.setattr(spool, "RETRY_S", 0.0)
     writer = Writer(small_disk / "42.jsonl", small_disk)
     writer.append([b'{"step": 1}\n'])
     path = small_disk / str(os.geteuid()) / "42.jsonl"
@@ -191,13 +191,13 @@ class _HangingWriter(Writer):
 def test_a_file_system_that_hangs_does_not_hold_up_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(spool, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(spool, "PATIENCE_S", 0.05)
     writer = _HangingWriter(tmp_path / "42.jsonl")
     for number in range(100):
         writer.append([b"%d\n" % number])  # returns
     assert capsys.readouterr().err.count("has not answered") == 1
     writer.answers.set()
-    monkeypatch.setattr(spool, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(spool, "PATIENCE_S", 60.0)
     while writer._hangs:
         time.sleep(0.01)
     writer.append([b"last\n"])
@@ -206,7 +206,7 @@ def test_a_file_system_that_hangs_does_not_hold_up_the_training(
 
 def test_a_long_file_grows_slowly_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "42.jsonl"
-    path.write_bytes(b"\n" * (spool._THIN_FROM_BYTES + 1))
+    path.write_bytes(b"\n" * (spool.THIN_FROM_BYTES + 1))
     writer = Writer(path)
     for _ in range(50):
         writer.append([b"report\n"])

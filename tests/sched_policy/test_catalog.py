@@ -105,7 +105,7 @@ def test_a_sweep_strategy_of_another_package_decides_and_a_broken_one_is_named(t
     path = broken(broken(tmp_path, "mine", works, "sweep_strategies"), "worse", "make = 3", "sweep_strategies")
     code = """
 from sched_policy import catalog
-print(catalog.strategies()[-2:], catalog.build_strategy("mine").decide(7, 1))
+print(catalog.STRATEGIES.names()[-2:], catalog.STRATEGIES.build("mine").decide(7, 1))
 catalog.build("explsched", catalog.PolicyOptions(sweep_strategy="worse"))
 """
     environment = {**os.environ, "PYTHONPATH": f"{path}:{EXAMPLE.parents[1]}"}
@@ -119,7 +119,7 @@ def test_a_plugin_cannot_take_the_name_of_a_policy_of_ours(tmp_path: Path) -> No
     assert json.loads(plans(path, "fifo").stdout)[0] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.POLICIES.names())
 def test_a_policy_that_uses_durations_says_what_it_does_without(name: str) -> None:
     policy = catalog.build(name)
     assert policy.needs_durations == any(need.data is JobData.RUN_TIMES for need in needs_of(policy))
@@ -136,7 +136,7 @@ def test_the_list_of_policies_names_their_needs(tmp_path: Path) -> None:
     assert described["fair"]["needs"] == []
 
 
-@pytest.mark.parametrize("name", sorted(catalog.names()))
+@pytest.mark.parametrize("name", sorted(catalog.POLICIES.names()))
 def test_policies_that_choose_nodes_are_known_by_name(name: str) -> None:
     policy = catalog.build(name)
     chooses = isinstance(policy, Policy) and (policy.place.binds or isinstance(policy.sharing, ComplementaryJobs))

@@ -159,7 +159,7 @@ def test_unknown_policy_names_the_nearest() -> None:
         catalog.build("explshed")
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.POLICIES.names())
 def test_every_policy_plans_an_empty_cluster(name: str) -> None:
     assert catalog.build(name).plan(snapshot()) == Plan()
 

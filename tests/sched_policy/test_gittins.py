@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from explsched.run_times import (
+from sched_policy.model import Job
+from sched_policy.order import Gittins, still_telling
+from sched_policy.run_times import (
     LEAST,
     LIKENESS,
     LIKENESS_MORE,
@@ -17,8 +19,6 @@ from explsched.run_times import (
     TAIL,
     effective_left_s,
 )
-from sched_policy.model import Job
-from sched_policy.order import Gittins, still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 

@@ -123,7 +123,7 @@ def test_a_job_later_in_the_queue_changes_nothing_for_those_before_it(
 
 
 @settings(max_examples=60)
-@given(case=cases(), seed=st.integers(0, 1000), name=st.sampled_from(catalog.names()))
+@given(case=cases(), seed=st.integers(0, 1000), name=st.sampled_from(catalog.POLICIES.names()))
 def test_plans_do_not_depend_on_the_order_of_the_input(case: Case, seed: int, name: str) -> None:
     shuffled = list(case.jobs)
     random.Random(seed).shuffle(shuffled)
@@ -139,7 +139,7 @@ def test_promises_of_simple_are_for_nodes_that_are_idle_then(case: Case, depth: 
     assert [(r.job_id, r.start_s) for r in plan.reservations] == [(j, t) for j, (t, _) in plain.promises.items()]
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.POLICIES.names())
 def test_plans_do_not_depend_on_the_hash_seed(name: str) -> None:
     program = (
         "from sched_policy import catalog\n"

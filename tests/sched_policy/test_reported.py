@@ -65,10 +65,3 @@ def test_one_snapshot_is_looked_at_once(fitted: list[int]) -> None:
     snap = snapshot(running(1, "n1", exploration=EXPLORING, points=curve(0.1, 1.0, 200)), job(2, exploration=EXPLORING))
     assert remaining_improvement(snap.jobs) is remaining_improvement(snap.jobs)
     assert fitted == [1]
-
-
-def test_a_sweep_with_nothing_measured_has_no_best_value() -> None:
-    silent, best = job(1, exploration=EXPLORING), running(2, "n1", exploration=replace(EXPLORING, sweep="other"))
-    known = remaining_improvement((silent, replace(best, points=curve(0.1, 1.0, 200))))
-    assert known.best_of_sweep().tolist() == [np.inf, known.best[1]]
-    assert known.measured.tolist() == [False, True]

@@ -88,12 +88,12 @@ def test_the_policies_that_take_turns_are_known() -> None:
     """They preempt without naming a beneficiary, so nothing could keep them within a scope."""
     from sched_policy.group.muri import Interleave
 
-    policies = {name: catalog.build(name) for name in catalog.names()}
+    policies = {name: catalog.build(name) for name in catalog.POLICIES.names()}
     in_turns = {name for name, one in policies.items() if isinstance(getattr(one, "sharing", None), Interleave)}
     assert in_turns == catalog.TAKES_TURNS
 
 
-@pytest.mark.parametrize("name", sorted(set(catalog.names()) - catalog.TAKES_TURNS))
+@pytest.mark.parametrize("name", sorted(set(catalog.POLICIES.names()) - catalog.TAKES_TURNS))
 def test_an_overdue_job_comes_first_in_every_policy(name: str) -> None:
     """Whatever a policy prefers: here the overdue job is the longest, the largest, and reports the least."""
     others = [of("ada", i, exploration=EXPLORING, points=curve(0.1, 0.9, 600.0), total_steps=100) for i in range(2, 9)]

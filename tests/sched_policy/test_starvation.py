@@ -30,7 +30,7 @@ def small(job_id: int, now_s: float) -> Job:
     return job(job_id, submit_s=now_s, time_limit_s=LIMIT_S, exploration=EXPLORING, points=reports, total_steps=100)
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.POLICIES.names())
 def test_a_flood_of_better_jobs_delays_an_overdue_job_by_a_bounded_time(name: str) -> None:
     policy = catalog.build(name)
     numbers = itertools.count(2)

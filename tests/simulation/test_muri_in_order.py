@@ -2,10 +2,10 @@
 
 import pytest
 
-from sched_policy.group.rounds import Bucket, Grouper
 from sched_policy.model import StageProfile
 from simulation import muri
 from simulation.muri.interleaved import InOrder
+from simulation.muri.matching import Bucket, Grouper
 from simulation.traces.trace import ClusterShape, Trace
 from tests.simulation.muri_jobs import model_job
 

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sched_policy.group.interleave import efficiency
-from sched_policy.group.rounds import Bucket, match
+from sched_policy.group.rounds import match
 from sched_policy.snapshot import Floats, Ints
 from simulation.muri import matching
-from simulation.muri.matching import EXACT_VERTICES, ManyJobs, match_kinds, relaxed
+from simulation.muri.matching import EXACT_VERTICES, Bucket, ManyJobs, match_kinds, relaxed
 from tests.sched_policy.group.profiles import different, efficiencies_of_pairs, profiles
 
 

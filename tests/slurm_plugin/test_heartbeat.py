@@ -106,7 +106,7 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = threading.Event()
-    monkeypatch.setattr("slurm_plugin.instance._PATIENCE_S", 0.05)
+    monkeypatch.setattr("slurm_plugin.instance.PATIENCE_S", 0.05)
 
     def hanging(self: Heartbeat, _silent_s: float) -> None:
         answers.wait()

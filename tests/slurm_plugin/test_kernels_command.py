@@ -44,7 +44,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("EXPLSCHED_KM_SOCKET", raising=False)
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    monkeypatch.setattr("kernel_intercept.profile.manager._TEMPORARY", str(tmp_path / "tmp"))
+    monkeypatch.setattr("kernel_intercept.profile.manager.TEMPORARY", str(tmp_path / "tmp"))
     return store.default_path()
 
 

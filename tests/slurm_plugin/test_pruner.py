@@ -33,7 +33,7 @@ def study_of(pruner: SweepPruner, final: list[float], direction: str = "minimize
 
 
 @pytest.mark.parametrize(("direction", "sign"), [("minimize", 1), ("maximize", -1)])
-@pytest.mark.parametrize("strategy", catalog.strategies())
+@pytest.mark.parametrize("strategy", catalog.STRATEGIES.names())
 def test_the_best_is_never_pruned(strategy: str, direction: str, sign: int) -> None:
     ends = [sign * value for value in (3.0, 9.0, 8.0, 7.0, 9.0, 8.0, 9.0, 7.0, 9.0, 1.0)]
     states = study_of(SweepPruner(STEPS, strategy), ends, direction)
@@ -46,7 +46,7 @@ def test_hopeless_trials_are_pruned() -> None:
     assert states.count("PRUNED") >= 6
 
 
-@pytest.mark.parametrize("strategy", catalog.strategies())
+@pytest.mark.parametrize("strategy", catalog.STRATEGIES.names())
 def test_who_leads_at_equal_progress_is_not_pruned_for_starting_late(strategy: str) -> None:
     """A strategy pauses the second of two at the first rung, until there is a third; nobody could resume a trial."""
     study = optuna.create_study(pruner=SweepPruner(STEPS, strategy))

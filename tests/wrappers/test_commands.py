@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def entries(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("command", ["sxrun", "sxreport"])
+def test_a_command_tells_the_installed_release(command: str) -> None:
+    told = subprocess.run([sys.executable, "-m", f"wrappers.{command}", "--version"], capture_output=True, text=True)
+    assert (told.returncode, told.stdout) == (0, f"{command} {version('explsched')}\n")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_process_that_has_a_managers_old_number_is_left_alone(
 def test_a_manager_that_does_not_end_is_killed(
     tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_manager, "_STOP_MS", 100)
+    monkeypatch.setattr(kernel_manager, "STOP_MS", 100)
     monkeypatch.setattr(kernel_manager, "_reap", lambda _pid: None)  # the fixture does
     (tmp_path / "sexplkmd.pid").write_text(f"{process.pid} {kernel_manager._born(process.pid)}")
     kernel_manager.stop(tmp_path)
@@ -73,7 +73,7 @@ def watched(
         started.append(path)
         raise kernel_manager.ManagerError("dies at once")
 
-    monkeypatch.setattr(kernel_manager, "_LOOK_S", 0.001)
+    monkeypatch.setattr(kernel_manager, "LOOK_S", 0.001)
     monkeypatch.setattr(kernel_manager, "listens", look)
     monkeypatch.setattr(kernel_manager, "start", start)
     before = set(threading.enumerate())
@@ -87,7 +87,7 @@ def watched(
 def test_a_manager_that_always_dies_is_not_started_for_ever(
     room: runtime_directory.RuntimeDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(watched(room, 100, monkeypatch, listens=False)) == kernel_manager._MOST_STARTS
+    assert len(watched(room, 100, monkeypatch, listens=False)) == kernel_manager.MOST_STARTS
 
 
 def test_a_manager_that_answers_is_left_alone(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sched_policy.group.interleave import efficiencies
 from sched_policy.model import StageProfile
 from sched_policy.snapshot import Floats
+from simulation.muri.matching import efficiencies
 from simulation.traces.generate import MODELS, profile
 
 

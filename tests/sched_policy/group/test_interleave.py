@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.group.interleave import CONTENTION, Ordering, efficiencies, efficiency, iteration_s, iteration_times_s
+from sched_policy.group.interleave import CONTENTION, Ordering, efficiency, iteration_s, iteration_times_s
 from sched_policy.model import StageProfile
+from simulation.muri.matching import efficiencies
 from simulation.traces.generate import profile
 from tests.sched_policy.group.profiles import different, profiles
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sched_policy.improvement import remaining_improvement
 from sched_policy.model import Exploration, JobState, ProgressPoint
-from simulation.primal_dual import MIN_REPORTS, EarlyStop
-from tests.sched_policy.builders import EXPLORING, curve, running, snapshot
+from simulation.primal_dual import MIN_REPORTS, EarlyStop, best_of_sweep
+from tests.sched_policy.builders import EXPLORING, curve, job, running, snapshot
 
 RULE = EarlyStop(0.02)
 BEST = running(1, "n1", exploration=EXPLORING, total_steps=40, points=curve(0.1, 1.0, 1000))
@@ -75,3 +77,10 @@ def test_a_job_of_no_sweep_is_never_stopped() -> None:
     alone = Exploration(checkpoint_signal="USR1", may_stop=True)
     converged = running(1, "n1", exploration=alone, total_steps=40, points=CONVERGED)
     assert stopped(EarlyStop(0.02, leader_threshold=0.02), converged) == []
+
+
+def test_a_sweep_with_nothing_measured_has_no_best_value() -> None:
+    silent, best = job(1, exploration=EXPLORING), running(2, "n1", exploration=replace(EXPLORING, sweep="other"))
+    known = remaining_improvement((silent, replace(best, points=curve(0.1, 1.0, 200))))
+    assert best_of_sweep(known).tolist() == [np.inf, known.best[1]]
+    assert known.measured.tolist() == [False, True]

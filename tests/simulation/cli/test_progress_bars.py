@@ -16,7 +16,7 @@ def test_bars_are_for_people_who_wait(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(bars, "_PATIENCE_S", patience_s)
+    monkeypatch.setattr(bars, "PATIENCE_S", patience_s)
     monkeypatch.setenv("TERM", "xterm")
     with bars.bars(["srsf", "fifo"]) as report:
         report(0, 1, 4)

@@ -114,12 +114,12 @@ HOSTILE = "=cmd|'<script>alert(1)</script>"
 def test_hostile_names_are_text_in_every_form() -> None:
     found = usage([run_of(row(1, User=HOSTILE))], (), "user", 0, 10 * HOUR_S)
     period, capacity = (0.0, 10 * HOUR_S), (80.0, 76.0)
-    page = report._html(found, "user", period, capacity)
+    page = report.usage_html(found, "user", period, capacity)
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
-    rows = list(csv.reader(io.StringIO(report._csv(found, "user", period, capacity))))
+    rows = list(csv.reader(io.StringIO(report.usage_csv(found, "user", period, capacity))))
     assert rows[1][0] == f"'{HOSTILE}"
     assert rows[0][0] == "user"
-    told = json.loads(report._json(found, "user", period, capacity))
+    told = json.loads(report.usage_json(found, "user", period, capacity))
     assert (told["lines"][0]["name"], told["idle_gpu_h"], told["all"]["used_gpu_h"]) == (HOSTILE, 76, 4)
-    assert "80.0 GPU-hours in all, 76.0 idle" in report._table(found, "user", period, capacity)
+    assert "80.0 GPU-hours in all, 76.0 idle" in report.usage_table(found, "user", period, capacity)

@@ -11,7 +11,7 @@ from sched_policy.model import Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
 from slurm_plugin.observation import requirements
-from slurm_plugin.observation.observe import Observation, _job
+from slurm_plugin.observation.observe import Observation, policy_job
 from slurm_plugin.observation.progress import JobProgress
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record
@@ -40,7 +40,7 @@ def look(
     ]
     now_s = NOW_S + later_s
     size = requirements.most_shards_per_gpu(slurm_nodes)
-    jobs = [_job(job, JobProgress(), None, (), size) for job in records]
+    jobs = [policy_job(job, JobProgress(), None, (), size) for job in records]
     snapshot = Snapshot.of(now_s, [Node(node.name, node.gpus, node.partitions) for node in slurm_nodes], jobs)
     by_name = {node.name: node for node in slurm_nodes}
     return Observation(snapshot, {job.job_id: job for job in records}, (), {}, {}, {}, by_name, rule)

@@ -2,8 +2,7 @@
 
 Jobs are alike in several ways, from the most telling down: the same user, name and GPUs; the same user and GPUs; the
 same queue and GPUs; the same GPUs. In each of these groups the jobs submitted just before and after a job tell of its
-length, the nearer the more, for users submit alike trainings together. A table of the last run times of each group
-needs no training and takes a job in at once. The simulation and the daemon tell policies of run times by it.
+length, the nearer the more, for users submit alike trainings together.
 
 Gittins (1979): among jobs of unknown length run the one with the largest
 
@@ -23,12 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
+from sched_policy.snapshot import Bools, Floats, Ints
 
 NEIGHBOURS = 20
 """Jobs of the same size before and after a job that tell of its length."""
@@ -113,12 +108,13 @@ class Likeness(NamedTuple):
     def groups(self) -> tuple[AlikeJobs, ...]:
         """The groups that the job belongs to, the most telling first."""
         name = _NUMBER.sub("#", self.name)
-        by_user: tuple[AlikeJobs, ...] = (
-            (AlikeJobs("user, name and GPUs", (self.user, name, self.gpus)),) if self.user and name else ()
+        alike: tuple[tuple[str, tuple[str, ...]], ...] = (
+            ("user, name and GPUs", (self.user, name)),
+            ("user and GPUs", (self.user,)),
+            ("queue and GPUs", (self.queue,)),
+            ("GPUs", ()),
         )
-        by_user += (AlikeJobs("user and GPUs", (self.user, self.gpus)),) if self.user else ()
-        by_queue = (AlikeJobs("queue and GPUs", (self.queue, self.gpus)),) if self.queue else ()
-        return (*by_user, *by_queue, AlikeJobs("GPUs", (self.gpus,)))
+        return tuple(AlikeJobs(alike_in, (*values, self.gpus)) for alike_in, values in alike if all(values))
 
 
 class AlikeJobs(NamedTuple):
@@ -178,7 +174,6 @@ class RunTimes:
         self._places: list[tuple[tuple[_Members, int, str], ...]] = [()]
         self._length_s: Floats = np.zeros(1024)
         self._ended = np.zeros(1024, dtype=np.bool_)
-        self._there = np.zeros(1024, dtype=np.bool_)
         self._left_s: Floats = np.full(1024, np.nan)
         self._judged_at_s: Floats = np.full(1024, -np.inf)
         self._weight = weights_of_neighbours(DECAY)
@@ -193,12 +188,8 @@ class RunTimes:
         number = len(self._places)
         if number >= self._length_s.size:
             self._grow()
-        self._there[number] = True
-        places = []
-        for group in likeness.groups():
-            members = self._groups.setdefault(group, _Members())
-            places.append((members, members.add(number), group.alike_in))
-        self._places.append(tuple(places))
+        groups = [(self._groups.setdefault(group, _Members()), group.alike_in) for group in likeness.groups()]
+        self._places.append(tuple((members, members.add(number), alike_in) for members, alike_in in groups))
         return number
 
     def ended(self, number: int, run_s: float) -> None:
@@ -235,14 +226,14 @@ class RunTimes:
         share = np.cumsum(weight[order]) / weight.sum()
         at = np.searchsorted(share, np.asarray(probabilities) - 1e-12)
         found = self._length_s[near[order[np.minimum(at, order.size - 1)]]]
-        return Expectation(tuple(found.tolist()), self._nearest(number))
+        nearest = next(alike_in for members, _, alike_in in self._places[number] if members.ends)
+        return Expectation(tuple(found.tolist()), nearest)
 
     def _judged(self, numbers: Ints) -> Floats:
-        most = max(len(self._places[number]) for number in numbers.tolist()) * (2 * NEIGHBOURS + 1 + RECENT)
-        near = np.full((numbers.size, most), _NOBODY, dtype=np.int64)
-        weight = np.zeros((numbers.size, most))
-        for row, number in enumerate(numbers.tolist()):
-            theirs, counts = self._neighbours(number)
+        found = [self._neighbours(number) for number in numbers.tolist()]
+        weight = np.zeros((numbers.size, max(theirs.size for theirs, _ in found)))
+        near = np.full(weight.shape, _NOBODY, dtype=np.int64)
+        for row, (theirs, counts) in enumerate(found):
             near[row, : theirs.size], weight[row, : theirs.size] = theirs, counts
         ended = self._ended[near]
         left_s = effective_left_s(self._length_s[numbers], self._length_s[near], weight, ended, _HISTORY_PRIOR)
@@ -255,24 +246,17 @@ class RunTimes:
         for level, (members, place, _) in enumerate(self._places[number]):
             jobs = np.concatenate([members.near(place), members.recent])
             recent = np.full(RECENT, RECENT_WEIGHT / max(1, min(RECENT, members.ends)))
-            counts = np.where(self._there[jobs], np.concatenate([self._weight, recent]), 0.0)
+            counts = np.where(jobs != _NOBODY, np.concatenate([self._weight, recent]), 0.0)
             near.append(jobs)
             weight.append(counts * BACKOFF**level)
             if members.ends >= ENOUGH:
                 break
         return np.concatenate(near), np.concatenate(weight)
 
-    def _nearest(self, number: int) -> str:
-        for members, _, alike_in in self._places[number]:
-            if members.ends:
-                return alike_in
-        return ""
-
     def _grow(self) -> None:
         more = self._length_s.size
         self._length_s = np.append(self._length_s, np.zeros(more))
         self._ended = np.append(self._ended, np.zeros(more, dtype=np.bool_))
-        self._there = np.append(self._there, np.zeros(more, dtype=np.bool_))
         self._left_s = np.append(self._left_s, np.full(more, np.nan))
         self._judged_at_s = np.append(self._judged_at_s, np.full(more, -np.inf))
 
