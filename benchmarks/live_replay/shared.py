@@ -31,7 +31,8 @@ from slurm_plugin.client.cli import CliClient
 
 GPUS, PER_GPU = 4, 4
 _LIMIT_S = 36_000.0
-_SPEC = devcluster.ClusterSpec(1, GPUS, shards_per_node=GPUS * PER_GPU, extra=live.SLURM_CONF)
+_LEAST_LOADED = ("SelectTypeParameters", "CR_Core_Memory,LL_SHARED_GRES")
+"""Slurm's setting by which shards are those of the GPU with most of them free; without it, of the first with enough."""
 _SCRIPT = Path(__file__).with_name("share.sh")
 
 
@@ -132,14 +133,21 @@ def options(job: TraceJob) -> tuple[str, ...]:
     )
 
 
-def _arm(policy: str, trace: Trace, quantum_s: float, longest_s: float) -> dict[str, object]:
+def cluster_of(*extra: tuple[str, str]) -> devcluster.ClusterSpec:
+    """One node whose GPUs are shared; `extra` are lines of slurm.conf besides the replay's."""
+    return devcluster.ClusterSpec(1, GPUS, shards_per_node=GPUS * PER_GPU, extra=(*live.SLURM_CONF, *extra))
+
+
+def _arm(
+    policy: str, trace: Trace, quantum_s: float, longest_s: float, spec: devcluster.ClusterSpec
+) -> dict[str, object]:
     own = {"order": {"scope": "partition"}, "utility": {"quantum_s": quantum_s}}
     settings = {**live.daemon_settings(policy), **own}
     began_s, before = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         Path(scratch).chmod(0o755)
         look = Progress(Path(scratch)).look
-        work = live.Work(_SPEC, _SCRIPT, options, lambda _job, _directory: (sys.executable,), look, poll_s=0.5)
+        work = live.Work(spec, _SCRIPT, options, lambda _job, _directory: (sys.executable,), look, poll_s=0.5)
         arm = live.run(Path(scratch), trace, settings, longest_s, _tell, work)
     found = figures.live(arm.jobs)
     return {
@@ -163,6 +171,7 @@ def _tell(_ended: int, _total: int) -> None:
 @click.option("--compress", default=4000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times.")
 @click.option("--quantum", "quantum_s", default=live.QUANTUM_S, show_default=True, help="Seconds a run is left alone.")
 @click.option("--longest", "longest_s", default=600.0, show_default=True, help="Seconds an arm may take.")
+@click.option("--least-loaded", is_flag=True, help="Slurm gives shards of the GPU with most left (newer than 22.05).")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures alone.")
 def main(
@@ -172,6 +181,7 @@ def main(
     compress: float,
     quantum_s: float,
     longest_s: float,
+    least_loaded: bool,  # noqa: FBT001
     out: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
@@ -179,9 +189,10 @@ def main(
     trace = compressed(read_any(path), jobs, compress, skipped)
     if not trace.jobs:
         raise click.UsageError(f"{path} has no jobs after the first {skipped}")
+    spec = cluster_of(_LEAST_LOADED) if least_loaded else cluster_of()
     arms: dict[str, dict[str, object]] = {}
     for policy in ("muri-l", "explsched-share"):
-        arms[policy] = _arm(policy, trace, quantum_s, longest_s)
+        arms[policy] = _arm(policy, trace, quantum_s, longest_s, spec)
         if not as_json:
             click.echo(f"{policy}: {arms[policy]}", err=True)
     ratio = {name: _number(arms["muri-l"][name]) / _number(arms["explsched-share"][name]) for name in _RATIOS}
@@ -189,6 +200,7 @@ def main(
         "attribution": ATTRIBUTION,
         "jobs": len(trace.jobs),
         "skipped": skipped,
+        "least_loaded": least_loaded,
         "gpus": GPUS,
         "compress": compress,
         "quantum_s": quantum_s,

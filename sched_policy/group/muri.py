@@ -174,11 +174,12 @@ class ByWorth(Struct, frozen=True):
                 request.total,
                 theirs,
                 tuple(worth[rows].tolist()),
-                tuple(group for group in together(rows, held) if held.gpus(rows[group[0]])),
-                frozenset(group for group in together(rows, held) if rows[group[0]] in of.joinable),
+                tuple(group for group in running if held.gpus(rows[group[0]])),
+                frozenset(group for group in running if rows[group[0]] in of.joinable),
                 may_share=shares,
             )
             for ((request, _partition, shares), rows), theirs in zip(shapes.items(), kinds, strict=True)
+            for running in [together(rows, held)]
         ]
         chosen = packer.pack(crowds, capacity_gpus)
         groups = [

@@ -17,7 +17,9 @@ GPU that it costs among good partners (`Packer.prices`): a job that suits others
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import combinations_with_replacement
 from math import inf
@@ -26,7 +28,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.group.interleave import MAX_MEMBERS, iteration_times_s, stage_table
-from sched_policy.group.rounds import Group, Paces
+from sched_policy.group.rounds import Group, Kind, Paces
 from sched_policy.model import StageProfile
 from sched_policy.snapshot import Floats, Ints
 
@@ -85,6 +87,7 @@ class Packer(Paces):
         self._stay = stay
         self._tables: dict[tuple[tuple[int, ...], int], _Combinations] = {}
         self._prices: dict[tuple[int, ...], Floats] = {}
+        self._paces_with: dict[Kind, dict[int, float]] = defaultdict(dict)  # of a group and one kind more
 
     def pack(self, crowds: Sequence[Crowd], capacity_gpus: int) -> list[list[Group]]:
         """The groups of each crowd that should run, most worth first; together they want `capacity_gpus` at most."""
@@ -119,8 +122,7 @@ class Packer(Paces):
     def worth(self, crowd: Crowd, group: Group) -> float:
         """Worth of a group per GPU."""
         kinds = [crowd.kinds[place] for place in group]
-        alone = sum(crowd.worths[place] * self._profiles[crowd.kinds[place]].iteration_s for place in group)
-        return alone / self.iteration_s(kinds)
+        return self._alone(crowd, group) / self.iteration_s(kinds)
 
     def combinations(self, kinds: tuple[int, ...], most: int) -> _Combinations:
         """All groups of up to so many members of these kinds."""
@@ -167,8 +169,7 @@ class Packer(Paces):
         for group in sorted(crowd.together, key=lambda group: -self.worth(crowd, group)):
             members, worth = group, self.worth(crowd, group)
             while crowd.may_share and len(members) < self.max_members:
-                found = [(self.worth(crowd, (*members, place)), place) for place in queue.heads()]
-                found = [(value, place) for value, place in found if value > max(worth, crowd.worths[place])]
+                found = [(value, place) for value, place in self._with_one_more(crowd, members, queue) if value > worth]
                 if not found:
                     break
                 worth, place = max(found)
@@ -176,6 +177,22 @@ class Packer(Paces):
                 queue.remove(place)
             kept.append((inf if group in crowd.settled else worth * self._stay, members))
         return kept
+
+    def _with_one_more(self, crowd: Crowd, group: Group, queue: _Queue) -> Iterator[tuple[float, int]]:
+        """What the group would be worth with each of the waiting jobs to whom that is more than its own place."""
+        alone = self._alone(crowd, group)
+        paces_s = self._paces_with[tuple(sorted(crowd.kinds[place] for place in group))]
+        for place in queue.heads():
+            kind, worth = crowd.kinds[place], crowd.worths[place]
+            if kind not in paces_s:
+                paces_s[kind] = self.iteration_s((*(crowd.kinds[member] for member in group), kind))
+            value = (alone + worth * self._profiles[kind].iteration_s) / paces_s[kind]
+            if value > worth:
+                yield value, place
+
+    def _alone(self, crowd: Crowd, group: Group) -> float:
+        """Worth of an iteration of every member alone."""
+        return sum(crowd.worths[place] * self._profiles[crowd.kinds[place]].iteration_s for place in group)
 
     def _split(self, crowds: Sequence[Crowd], chosen: Sequence[list[Group]], free: int) -> None:
         """Give members GPUs of their own while some are left, where it gains most per GPU; who runs together stays."""
@@ -228,22 +245,24 @@ class _Combinations(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, profiles: Sequence[StageProfile], most: int) -> _Combinations:
         known = stage_table(profiles)
-        members: list[tuple[int, ...]] = []
-        slots: list[Ints] = []
-        speeds: list[Floats] = []
+        members, slot = _groups_of(len(profiles), most)
+        speed = np.zeros(slot.shape)
         for size in range(1, most + 1):
-            of_size = list(combinations_with_replacement(range(len(profiles)), size))
-            kinds = np.array(of_size, dtype=np.int64)
-            stages = known[kinds]
-            slot = np.full((len(kinds), most), len(profiles) * most, dtype=np.int64)
-            speed = np.zeros((len(kinds), most))
-            for member in range(size):
-                slot[:, member] = kinds[:, member] * most + (kinds[:, :member] == kinds[:, [member]]).sum(axis=1)
-            speed[:, :size] = stages[:, :, 0] / iteration_times_s(stages)[:, None]
-            members += of_size
-            slots.append(slot)
-            speeds.append(speed)
-        return cls(tuple(members), np.concatenate(slots), np.concatenate(speeds))
+            of_size = [row for row, group in enumerate(members) if len(group) == size]
+            stages = known[np.array(members[of_size[0] : of_size[-1] + 1])]
+            speed[of_size, :size] = stages[:, :, 0] / iteration_times_s(stages)[:, None]
+        return cls(members, slot, speed)
+
+
+@cache
+def _groups_of(kinds: int, most: int) -> tuple[tuple[tuple[int, ...], ...], Ints]:
+    """`members` and `slot` of `_Combinations`, which are the same for any so many kinds; by size."""
+    of_sizes = [combinations_with_replacement(range(kinds), size) for size in range(1, most + 1)]
+    members = tuple(group for groups in of_sizes for group in groups)
+    slot = np.full((len(members), most), kinds * most, dtype=np.int64)
+    for row, group in enumerate(members):
+        slot[row, : len(group)] = [kind * most + group[:place].count(kind) for place, kind in enumerate(group)]
+    return members, slot
 
 
 class _Queue:
@@ -260,6 +279,7 @@ class _Queue:
             if place not in running:
                 self._of_kind.setdefault(kind, []).append(place)
                 self._next[kind] = 0
+        self._heads = {kind: places[0] for kind, places in self._of_kind.items()}
         self.running_alone = len(crowd.kinds) - len(running) + len(crowd.together)
         self._kept: list[tuple[float, Group]] = []
         self._group: Group = ()
@@ -272,11 +292,16 @@ class _Queue:
 
     def heads(self) -> list[int]:
         """The first waiting job of each kind."""
-        return [places[self._next[kind]] for kind, places in self._of_kind.items() if self._next[kind] < len(places)]
+        return list(self._heads.values())
 
     def remove(self, place: int) -> None:
         """One of the heads is no candidate any more."""
-        self._next[self._crowd.kinds[place]] += 1
+        kind = self._crowd.kinds[place]
+        self._next[kind] += 1
+        if self._next[kind] < len(self._of_kind[kind]):
+            self._heads[kind] = self._of_kind[kind][self._next[kind]]
+        else:
+            del self._heads[kind]
 
     def keep(self, groups: Iterable[tuple[float, Group]]) -> None:
         """What counts as much as new groups of that worth; called once, after which groups can be taken."""
