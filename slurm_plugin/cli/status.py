@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ import click
 from msgspec import to_builtins
 
 from explsched import log
-from explsched.cli import config_option, json_option
-from explsched.errors import ExplschedError
+from explsched.cli import config_option, json_option, known_users
+from explsched.errors import ExplschedError, UnknownNameError
 from explsched.tables import Column, lines, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
@@ -180,11 +180,15 @@ def status(
     Jobs are listed best score first, with progress, utility and planned start. UTILITY is the expected improvement in
     percent of what the job's sweep is known to improve, per GPU-hour.
     """
-    keep = _filter(jobs, getpass.getuser() if me else users, partitions, states, sweep)
+    wanted = _wanted(jobs, getpass.getuser() if me else users, partitions, states, sweep)
     layout = _layout(columns or (_SWEEP_FORMAT if sweep else _DEFAULT_FORMAT))
+    state = current(config_path, fresh=fresh)
+    if state.source == "daemon" and _unknown(wanted, state):  # submitted since then, it may be
+        state = current(config_path, fresh=True)
+    if fault := _unknown(wanted, state):
+        raise fault
     while True:
-        state = current(config_path, fresh=fresh)
-        shown = [row for row in state.jobs if keep(row)]
+        shown = [row for row in state.jobs if _is_wanted(row, wanted)]
         if as_json:
             click.echo(json.dumps({"written_s": state.written_s, "jobs": to_builtins(shown)}, indent=1))
         else:
@@ -194,11 +198,16 @@ def status(
         if iterate is None:
             return
         time.sleep(iterate)
+        state = current(config_path, fresh=fresh)
 
 
-def _filter(
+_Wanted = Mapping[str, frozenset[str]]
+"""The values of columns that rows are to have; a column that is not here may have any."""
+
+
+def _wanted(
     jobs: frozenset[str] | None, users: str | None, partitions: str | None, states: str | None, sweep: str | None
-) -> Callable[[JobRow], bool]:
+) -> _Wanted:
     wanted = {
         "jobid": jobs,
         "user": _words(users),
@@ -212,7 +221,36 @@ def _filter(
         raise click.BadParameter(
             f"{', '.join(unknown)}: accepted are {', '.join(sorted(known))}", param_hint="--states"
         )
-    return lambda row: all(values is None or str(getattr(row, key)) in values for key, values in wanted.items())
+    return {key: values for key, values in wanted.items() if values is not None}
+
+
+def _is_wanted(row: JobRow, wanted: _Wanted) -> bool:
+    """A job that may start in several partitions, as in `short,long`, is in each of them."""
+    return all(
+        not values.isdisjoint(row.partition.split(",") if key == "partition" else (str(getattr(row, key)),))
+        for key, values in wanted.items()
+    )
+
+
+def _unknown(wanted: _Wanted, state: State) -> ExplschedError | None:
+    """What to say of the first name that nothing has; None if all are known."""
+    rows = state.jobs
+    for job_id in sorted(wanted.get("jobid", ())):
+        if state.explanation(int(job_id)) is None:
+            return NoJobError(f"job {job_id} neither waits nor runs")
+    try:
+        known_users(sorted(wanted.get("user", ())), (row.user for row in rows))
+    except UnknownNameError as error:
+        return error
+    partitions = {name for row in rows for name in row.partition.split(",")}
+    partitions |= {name for node in state.nodes for name in node.partitions}
+    if not state.nodes:  # Slurm hides them
+        partitions |= wanted.get("partition", frozenset())
+    for kind, known in (("partition", partitions), ("sweep", {row.sweep for row in rows if row.sweep})):
+        for name in sorted(wanted.get(kind, frozenset()) - known):
+            past = f"; one that is over: sexplsched sweep show {shlex.quote(name)}" if kind == "sweep" else ""
+            return NoJobError(f"{UnknownNameError(kind, name, known)}{past}")
+    return None
 
 
 def _words(text: str | None) -> frozenset[str] | None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli import config_option, json_option
-from explsched.errors import ExplschedError
+from explsched.cli import config_option, json_option, known_users, one_form
+from explsched.errors import ExplschedError, UnknownNameError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
@@ -35,8 +35,8 @@ _POLL_S = 5.0
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
 
 
-class NoSweepError(ExplschedError):
-    """Nobody knows a sweep of that name."""
+class SeveralSweepsError(ExplschedError):
+    """What is asked for can be done for one sweep only, and several have the name."""
 
 
 @click.group(epilog=_EXAMPLES)
@@ -86,13 +86,14 @@ def show(
     """Show the trainings of a sweep, best first: values, hyper-parameters, who was paused or stopped and why."""
     from slurm_plugin.sweeps import results
 
+    form = one_form(csv=as_csv, json=as_json)
     found = _found(look(config_path), name, getpass.getuser() if me else user)
     if plot is not None:
         results.draw(_only(found, "--plot"), plot)
         click.echo(f"picture: {plot}", err=True)
-    if as_csv:
+    if form == "csv":
         click.echo(results.table(_only(found, "--csv")), nl=False)
-    elif as_json:
+    elif form == "json":
         click.echo(json.dumps({"sweeps": [{**_summary(one), **to_builtins(one)} for one in found]}, indent=1))
     else:
         click.echo("\n\n".join("\n".join(_page(one)) for one in found))
@@ -157,7 +158,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 
 
 def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:
-    """The sweeps of that name and user, None: any. Raises `NoSweepError` if a name is unknown."""
+    """The sweeps of that name and user, None: any. Raises `UnknownNameError`."""
     from slurm_plugin.observation.progress import ProgressSpool
     from slurm_plugin.observation.sweep_record import read
     from slurm_plugin.sweeps.results import results
@@ -165,17 +166,20 @@ def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults
     spool = view.config.progress.spool
     why = {job_id: score.reason for job_id, score in view.scores.items()}
     every = results(view.seen, why, read(spool), ProgressSpool(spool), remembered(view.config, PREFIX))
+    if user is not None:
+        known_users([user], (one.user for one in every))
     of_user = tuple(one for one in every if user in (None, one.user))
     found = tuple(one for one in of_user if name in (None, one.sweep))
     if name is not None and not found:
-        known = ", ".join(sorted({one.sweep for one in of_user})) or "none"
-        raise NoSweepError(f"no sweep {name!r} (known: {known})")
+        raise UnknownNameError(f"sweep of {user}" if user else "sweep", name, (one.sweep for one in of_user))
     return found
 
 
 def _only(found: tuple[SweepResults, ...], what: str) -> SweepResults:
     if len(found) > 1:
-        raise NoSweepError(f"{what}: {found[0].sweep} is {len(found)} sweeps: they differ in {_difference(found)}")
+        raise SeveralSweepsError(
+            f"{what}: {found[0].sweep} is {len(found)} sweeps: they differ in {_difference(found)}"
+        )
     return found[0]
 
 

@@ -47,3 +47,18 @@ def test_a_command_that_ends_well_leaves_nothing_unwritten_and_undone() -> None:
     for argv, status in ((["--version"], 0), (["no-such-command"], 2)):
         code = f"import sys; from explsched import cli; sys.argv = ['sexplsched', *{argv!r}]; cli.main()"
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == status
+
+
+def test_every_error_has_the_same_prefix() -> None:
+    for command, argv, status in (
+        ("sexplsched", ["no-such-command"], 2),
+        ("sexplsched", ["status", "--no-such-option"], 2),
+        ("sexplsched", ["config", "check", "-f", "/nowhere.yaml"], 1),
+        ("sexplschedd", ["--once", "-f", "/nowhere.yaml"], 1),
+        ("sexplschedd", ["--no-such-option"], 2),
+    ):
+        module = {"sexplsched": "explsched.cli", "sexplschedd": "slurm_plugin.daemon"}[command]
+        done = subprocess.run([sys.executable, "-m", module, *argv], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert done.stderr.splitlines()[-1].startswith(f"{command}: error: ")
+        assert "Error:" not in done.stderr

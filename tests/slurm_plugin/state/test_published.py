@@ -185,3 +185,28 @@ def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
     assert families["explsched_policy_info"].samples[0].labels == {"policy": "srsf"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert not {word for word in ("ada", "bob", "digits") if word in path.read_text()}
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("-u", "adda"), "no user 'adda'; did you mean 'ada'? (known: ada, bob)"),
+        (("-p", "man"), "no partition 'man'; did you mean 'main'? (known: main)"),
+        (("-n", "digit"), "no sweep 'digit'; did you mean 'digits'? (known: digits); one that is over: "),
+        (("-j", "41,99"), "job 99 neither waits nor runs"),
+    ],
+)
+def test_names_that_nothing_has_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], fault: str
+) -> None:
+    state = published(tmp_path)
+    monkeypatch.setattr("slurm_plugin.cli.status.current", lambda _path, *, fresh: state)
+    for more in ((), ("--json",)):
+        told = invoke(tmp_path, "status", *words, *more)
+        assert (told.exit_code, told.stdout) == (1, "")
+        assert str(told.exception).startswith(fault)
+
+
+def test_a_user_who_has_no_job_is_no_mistake(tmp_path: Path) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    assert json.loads(invoke(tmp_path, "status", "-u", "nobody", "--json").stdout)["jobs"] == []
