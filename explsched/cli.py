@@ -66,6 +66,11 @@ class _Moment(click.ParamType[float]):
 MOMENT = _Moment()
 
 
+def examples(*command_lines: str) -> str:
+    """The end of a command's help: lines that a reader may type."""
+    return "\n".join(("\b", f"example{'s' * (len(command_lines) > 1)}:", *(f"  {line}" for line in command_lines)))
+
+
 def one_form(**chosen: bool) -> str:
     """The one form of output that was asked for, `one_form(csv=as_csv, json=as_json)`; "" if none was.
 

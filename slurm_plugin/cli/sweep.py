@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli import config_option, json_option, known_users, one_form
+from explsched.cli import config_option, examples, json_option, known_users, one_form
 from explsched.errors import ExplschedError, UnknownNameError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
@@ -48,7 +48,7 @@ _user = click.option("-u", "--user", help="Only sweeps of this user.")
 _me = click.option("--me", is_flag=True, help="Only my sweeps.")
 
 
-@sweep.command("list")
+@sweep.command("list", epilog=examples("sexplsched sweep list --me"))
 @_user
 @_me
 @json_option
@@ -66,7 +66,13 @@ def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -
     click.echo("\n".join(lines(columns, cells, room())))
 
 
-@sweep.command()
+@sweep.command(
+    epilog=examples(
+        "sexplsched sweep show digits",
+        "sexplsched sweep show digits --csv > digits.csv",
+        "sexplsched sweep show digits --plot digits.png",
+    )
+)
 @click.argument("name")
 @_user
 @_me
@@ -101,7 +107,12 @@ def show(
         click.echo(f"sexplsched: {name} is {len(found)} sweeps: they differ in {_difference(found)}", err=True)
 
 
-@sweep.command()
+@sweep.command(
+    epilog=examples(
+        "sexplsched sweep export digits digits.csv",
+        "sexplsched compare --trace digits.csv --cluster 1x4 --policies slurm,explsched",
+    )
+)
 @click.argument("name")
 @click.argument("path", type=click.Path(path_type=Path))
 @_user
@@ -119,7 +130,7 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
         click.echo(f"sexplsched: {lack}", err=True)
 
 
-@sweep.command()
+@sweep.command(epilog=examples("sexplsched sweep run sweep.yaml", "sexplsched sweep run sweep.yaml --wait --json"))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--wait", is_flag=True, help="Stay until the search is over; it goes on without that, too.")
 @json_option

@@ -1,9 +1,14 @@
 """The root command: what it lists, and what that costs."""
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
@@ -62,3 +67,42 @@ def test_every_error_has_the_same_prefix() -> None:
         assert (done.returncode, done.stdout) == (status, "")
         assert done.stderr.splitlines()[-1].startswith(f"{command}: error: ")
         assert "Error:" not in done.stderr
+
+
+def leaves(command: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(words), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from leaves(found, *words, name)
+
+
+def test_each_command_has_an_example_that_its_options_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ncu.csv").touch()
+    known = dict(leaves(root, "sexplsched"))
+    assert len(known) > 50
+    for name, command in known.items():
+        lines = re.findall(r"^ .*(?:^|[ (])(sexplsched .*)$", command.epilog or "", re.MULTILINE)
+        own = [line for line in lines if line.startswith(name)]
+        assert own, f"{name} --help has no example"
+        for line in lines:
+            typed = re.split(r" (?:&&|\||>|2>)|\)", line)[0]
+            try:
+                parsed(root, shlex.split(typed)[1:])
+            except click.exceptions.Exit:  # an option such as --keys, which answers at once
+                assert "--" in typed
+
+
+def parsed(command: click.Command, words: list[str]) -> None:
+    """Let click take the command line apart, and run nothing. Raises `click.UsageError`."""
+    context = click.Context(command)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(context, words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+    with command.make_context(command.name, words, parent=context):
+        pass
