@@ -99,7 +99,15 @@ class TraceReplay(Struct, frozen=True):
             from sched_policy import catalog
             from simulation.cluster import engine
 
-            return engine.simulate(self.trace, self.cluster, catalog.build(policy), self.how, progress)
+            if not any(job.learning is not None for job in self.trace.jobs):
+                return engine.simulate(self.trace, self.cluster, catalog.build(policy), self.how, progress)
+            from simulation.results.outcome import Ending
+            from simulation.traces.learning import WatchedSweeps
+
+            watched = WatchedSweeps(catalog.build(policy), self.trace.jobs)
+            outcome = engine.simulate(self.trace, self.cluster, watched, self.how, progress)
+            ends = ((job.job_id, job.end_s, job.spent_gpu_s, job.ending is Ending.COMPLETED) for job in outcome.jobs)
+            return replace(outcome, sweeps=watched.reached(ends))
         from simulation import muri
 
         return muri.simulate(self.trace, self.cluster, policy, self.how)

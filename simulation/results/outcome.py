@@ -14,11 +14,14 @@ from enum import StrEnum
 from itertools import accumulate, chain, pairwise
 from math import fsum, isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from simulation.traces.trace import ClusterShape
+
+if TYPE_CHECKING:  # it loads numpy
+    from simulation.traces.learning import SweepReached
 
 
 class Ending(StrEnum):
@@ -91,13 +94,17 @@ class Usage(Struct, frozen=True):
 
 
 class TraceOutcome(Struct, frozen=True):
-    """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled."""
+    """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled.
+
+    `sweeps` says how soon each sweep came to its best, where the trace has learning curves.
+    """
 
     policy: str
     cluster: ClusterShape
     jobs: tuple[JobRecord, ...]
     usage: tuple[Usage, ...]
     events: int
+    sweeps: tuple[SweepReached, ...] = ()
 
 
 def write_jobs_csv(outcome: TraceOutcome, path: Path) -> None:
@@ -182,6 +189,10 @@ class Metrics:
         "1/GPU h", "loss reduction, in shares of what was possible, per GPU-hour held"
     )
     avg_job_gain_per_gpu_h: float | None = _figure("1/GPU h", "the same for each job, mean over jobs")
+    best_reached: float | None = _figure("", "share of the sweeps that reported a model within 1 % of their best")
+    avg_best_s: float | None = _figure("s", "mean time to that model, from the sweep's submission, of those that did")
+    avg_best_gpu_h: float | None = _figure("GPU h", "mean GPU-hours that a sweep had held by then, of those that did")
+    avg_regret_area: float | None = _figure("", "mean regret over the GPU-hours of a sweep's whole work; 0 is best")
 
 
 def figures() -> tuple[Figure, ...]:
@@ -226,6 +237,10 @@ def measure(outcome: TraceOutcome) -> Metrics:
         lost_gpu_h=fsum(job.lost_gpu_s for job in jobs) / 3600 if jobs else None,
         gain_per_gpu_h=fsum(gain for gain, _ in explored) / fsum(spent for _, spent in explored) if explored else None,
         avg_job_gain_per_gpu_h=_mean([gain / spent for gain, spent in explored]),
+        best_reached=_mean([float(one.best_s is not None) for one in outcome.sweeps]),
+        avg_best_s=_mean([one.best_s for one in outcome.sweeps if one.best_s is not None]),
+        avg_best_gpu_h=_mean([one.best_gpu_s / 3600 for one in outcome.sweeps if one.best_gpu_s is not None]),
+        avg_regret_area=_mean([one.regret_area for one in outcome.sweeps]),
     )
 
 

@@ -322,6 +322,24 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answers.set()
 
 
+def test_a_refusal_is_logged_once_until_it_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = FakeSlurm([training(2), training(3)], refusal="Requested nodes are busy")
+    made = Plan(scores=tuple(Score(n, 1.0, "") for n in (2, 3)), stops=(Stop(2, "cannot win"),))
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(made))
+    controller = Controller(slurm, config(tmp_path))
+
+    def logged() -> int:
+        caplog.clear()
+        assert controller.reconcile(NOW_S).failures
+        return sum("refused by Slurm" in line for line in caplog.messages)
+
+    assert [logged(), logged()] == [1, 0]
+    slurm.refusal = "Invalid job id specified"
+    assert [logged(), logged()] == [1, 0]
+
+
 def test_notes_that_a_hanging_spool_does_not_take_are_written_when_it_answers(
     tmp_path: Path, hanging: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
