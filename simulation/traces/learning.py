@@ -1,15 +1,11 @@
-"""Learning curves: those recorded from real trainings, the file that keeps them, and the curve of a simulated job.
-
-And what they tell of a policy: how soon it led each sweep to its best model.
-"""
+"""Learning curves: those recorded from real trainings, the file that keeps them, and the curve of a simulated job."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 from zipfile import BadZipFile
 
 import numpy as np
@@ -17,12 +13,7 @@ import numpy as np
 from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
 from sched_policy.model import Exploration, ProgressPoint
-from sched_policy.plan import Plan
-from sched_policy.policy import SchedulingPolicy
-from sched_policy.snapshot import Floats, Snapshot
-
-if TYPE_CHECKING:
-    from simulation.traces.trace import TraceJob
+from sched_policy.snapshot import Floats
 
 
 class CurveError(ExplschedError):
@@ -205,105 +196,3 @@ class Learning:
     def _epoch(self, executed_s: float) -> int:
         """Epochs finished. An epoch short of its end by rounding counts as finished."""
         return max(0, int(executed_s / self.epoch_s + 1e-6))
-
-
-TOLERANCE = 0.01
-"""A model counts as the sweep's best if it is worse than that by this part of it at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class SweepReached:
-    """How soon a policy led one sweep to its best. Times from the sweep's first submission.
-
-    Attributes:
-        best_s: when a report was within 1 % of the best that any training of the sweep reports; None if none was.
-        best_gpu_s: GPU-seconds that the sweep had held by then.
-        regret_area: mean normalised regret over the GPU-seconds that all trainings need without interruption, 0 to 1.
-            Regret is how far the best report so far is from the best of all, as a share of how far the median first
-            report is; 1 before the first report.
-
-    """
-
-    best_s: float | None
-    best_gpu_s: float | None
-    regret_area: float
-
-
-class _Sweep:
-    """One sweep of one user, while a policy is watched."""
-
-    def __init__(self, jobs: Sequence[tuple[TraceJob, Learning]]) -> None:
-        self.submit_s = min(job.submit_s for job, _ in jobs)
-        self.work_gpu_s = sum(job.gpus * job.run_s for job, _ in jobs)
-        self.best = min(learning.best_of_sweep for _, learning in jobs)
-        self.first = float(np.median([learning.losses[0] for _, learning in jobs]))
-        self.better: list[tuple[float, float, float]] = []
-        """(time, GPU-seconds held, value) of each report that was the best so far."""
-
-    def note(self, now_s: float, held_gpu_s: float, value: float) -> None:
-        if not self.better or value < self.better[-1][2]:
-            self.better.append((now_s, held_gpu_s, value))
-
-    def reached(self) -> SweepReached:
-        goal = self.best + TOLERANCE * abs(self.best)
-        when = next(((at_s, gpu_s) for at_s, gpu_s, value in self.better if value <= goal), None)
-        scale = max(self.first - self.best, 1e-12 * max(1.0, abs(self.best)))
-        area, at_gpu_s, regret = 0.0, 0.0, 1.0
-        for _, gpu_s, value in (*self.better, (math.inf, math.inf, math.inf)):
-            until = min(gpu_s, self.work_gpu_s)
-            area += regret * max(0.0, until - at_gpu_s)
-            at_gpu_s = max(at_gpu_s, until)
-            regret = min(regret, max(0.0, (value - self.best) / scale))
-        best_s, best_gpu_s = (when[0] - self.submit_s, when[1]) if when else (None, None)
-        return SweepReached(best_s, best_gpu_s, area / self.work_gpu_s)
-
-
-class WatchedSweeps:
-    """A policy, and when it saw each sweep of a trace become better: up to one pass after the report."""
-
-    def __init__(self, policy: SchedulingPolicy, jobs: Iterable[TraceJob]) -> None:
-        """`jobs` are those of the trace; those without learning curves or sweep are not watched."""
-        self._policy = policy
-        self.name, self.summary, self.needs_durations = policy.name, policy.summary, policy.needs_durations
-        members: dict[tuple[str, str], list[tuple[TraceJob, Learning]]] = {}
-        for job in jobs:
-            if job.learning is not None and job.learning.exploration.sweep is not None:
-                members.setdefault((job.user, job.learning.exploration.sweep), []).append((job, job.learning))
-        self._sweeps = {key: _Sweep(own) for key, own in members.items()}
-        self._of_job = {job.job_id: (key, learning) for key, own in members.items() for job, learning in own}
-        self._seen: dict[int, tuple[int, float]] = {}
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan, after a look at the reports."""
-        held_gpu_s = dict.fromkeys(self._sweeps, 0.0)
-        values: dict[tuple[str, str], float] = {}
-        for job in (*snapshot.jobs, *snapshot.ended) if self._sweeps else ():
-            if job.job_id in self._of_job:
-                key, _ = self._of_job[job.job_id]
-                count, best = self._seen.get(job.job_id, (0, math.inf))
-                best = min((best, *(point.value for point in job.points[count:])))
-                self._seen[job.job_id] = len(job.points), best
-                held_gpu_s[key] += job.executed_s(snapshot.now_s) * job.request.total
-                values[key] = min(best, values.get(key, math.inf))
-        for key, value in values.items():
-            if value < math.inf:
-                self._sweeps[key].note(snapshot.now_s, held_gpu_s[key], value)
-        return self._policy.plan(snapshot)
-
-    def reached(self, ends: Iterable[tuple[int, float, float, bool]]) -> tuple[SweepReached, ...]:
-        """What became of each sweep, by user and name.
-
-        `ends` are all jobs: id, end in seconds, the GPU-seconds that they held, whether they came to their end. The
-        policy does not look again after the last report of a sweep.
-        """
-        held_gpu_s, last = dict.fromkeys(self._sweeps, 0.0), dict.fromkeys(self._sweeps, (0.0, math.inf))
-        for job_id, end_s, gpu_s, is_complete in ends:
-            if job_id in self._of_job:
-                key, learning = self._of_job[job_id]
-                held_gpu_s[key] += gpu_s
-                if is_complete:
-                    last[key] = max(end_s, last[key][0]), min(float(np.min(learning.losses)), last[key][1])
-        for key, (end_s, value) in last.items():
-            if value < math.inf:
-                self._sweeps[key].note(end_s, held_gpu_s[key], value)
-        return tuple(self._sweeps[key].reached() for key in sorted(self._sweeps))
