@@ -57,6 +57,7 @@ examples:
   sexplsched plan --fresh --json
 """
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
+_EMPTY = (None, "", "-")
 Wanted = Callable[["View", Config], Sequence["SlurmChange"]]
 
 
@@ -192,8 +193,10 @@ def status(
         if as_json:
             click.echo(json.dumps({"written_s": state.written_s, "jobs": to_builtins(shown)}, indent=1))
         else:
-            cells = ([_cell(row, column.title.lower()) for column in layout] for row in shown)
-            click.echo("\n".join(lines(layout, cells, room(), heading=not noheader)))
+            width = room()
+            fitting = layout if columns or width is None else _told(layout, shown)
+            cells = ([_cell(row, column.title.lower()) for column in fitting] for row in shown)
+            click.echo("\n".join(lines(fitting, cells, width, heading=not noheader)))
         tell_source(state, config_path)
         if iterate is None:
             return
@@ -265,6 +268,13 @@ def _layout(columns: str) -> list[Column]:
             raise click.BadParameter(f"{column!r}: accepted are {', '.join(COLUMNS)}", param_hint="--format")
         layout.append(Column(name.upper(), ">" if name in _NUMBERS else "<", int(width) if colon else None))
     return layout
+
+
+def _told(layout: list[Column], rows: Sequence[JobRow]) -> list[Column]:
+    """The columns in which some row has something: on a screen there is no room for the others."""
+    return [
+        column for column in layout if not rows or any(_cell(row, column.title.lower()) not in _EMPTY for row in rows)
+    ]
 
 
 def _cell(row: JobRow, name: str) -> object:

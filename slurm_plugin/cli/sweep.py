@@ -59,10 +59,22 @@ def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -
     if as_json:
         click.echo(json.dumps({"sweeps": [_summary(one) for one in found]}, indent=1))
         return
-    titles = ("sweep", "user", "metric", *_STATES, "best", "gpu_h", "saved_gpu_h")
-    text = {"sweep", "user", "metric"}
-    columns = [Column(title.upper(), "<" if title in text else ">") for title in titles]
-    cells = ([_summary(one)[title] for title in titles] for one in found)
+    columns = [
+        *(Column(title) for title in ("SWEEP", "USER", "METRIC")),
+        *(Column(title, ">") for title in ("BEST", "GPU_H", "SAVED_GPU_H")),
+        Column("TRAININGS"),
+    ]
+    cells = (
+        (
+            one.sweep,
+            one.user,
+            one.metric,
+            one.best and one.best.best,
+            *map(_hours, (one.gpu_h, one.saved_gpu_h)),
+            _counts(one),
+        )
+        for one in found
+    )
     click.echo("\n".join(lines(columns, cells, room())))
 
 
@@ -216,10 +228,19 @@ def _summary(one: SweepResults) -> dict[str, object]:
     }
 
 
+def _hours(gpu_h: float) -> float:
+    return round(gpu_h, 3)
+
+
+def _counts(one: SweepResults) -> str:
+    """How many of its trainings are in which state, as words."""
+    return ", ".join(f"{n} {state}" for state in _STATES if (n := sum(t.state == state for t in one.trainings)))
+
+
 def _page(one: SweepResults) -> Iterator[str]:
     best, varied = one.best, one.varied()
-    counts = ", ".join(f"{n} {state}" for state in _STATES if (n := sum(t.state == state for t in one.trainings)))
-    yield f"{one.sweep} of {one.user}: {len(one.trainings)} trainings, {counts}; {one.metric} ({one.direction})"
+    how_many = f"{len(one.trainings)} training{'s' * (len(one.trainings) != 1)}"
+    yield f"{one.sweep} of {one.user}: {how_many}, {_counts(one)}; {one.metric} ({one.direction})"
     if best is not None:
         told = f" ({listed(best.params)})" if best.params else ""
         yield f"best so far: {best.best:.6g}, job {best.job}{told}"
@@ -248,7 +269,7 @@ def _page(one: SweepResults) -> Iterator[str]:
             if training.step is None
             else f"{training.step}" + f"/{training.total_steps}" * bool(training.total_steps),
             training.best,
-            round(training.gpu_h, 3),
+            _hours(training.gpu_h),
             listed((key, value) for key, value in training.params if key in varied),
             training.reason,
         )

@@ -249,7 +249,7 @@ def test_two_objectives_under_one_name_are_two_sweeps(digits: FakeSlurm, tmp_pat
 def test_a_sweep_of_one_that_has_not_reported(digits: FakeSlurm, tmp_path: Path) -> None:
     digits.known = {7: training(7, "explsched:sweep=alone&params=lr%3D0.5")}
     page = run("show", "alone").stdout
-    assert "1 trainings, 1 running" in page
+    assert "1 training, 1 running" in page
     assert "lr=0.5" in page
     assert "nothing to export" in str(run("export", "alone", tmp_path / "x.csv", fails=True).exception)
 

@@ -210,3 +210,14 @@ def test_names_that_nothing_has_are_told(
 def test_a_user_who_has_no_job_is_no_mistake(tmp_path: Path) -> None:
     _ = published(tmp_path, now_s=time.time())
     assert json.loads(invoke(tmp_path, "status", "-u", "nobody", "--json").stdout)["jobs"] == []
+
+
+def test_a_screen_leaves_out_columns_that_tell_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    whole = invoke(tmp_path, "status").stdout.splitlines()[0].split()
+    assert {"STEP", "UTILITY", "PLANNED"} < set(whole)
+    monkeypatch.setattr("slurm_plugin.cli.status.room", lambda: 80)
+    shown = invoke(tmp_path, "status").stdout.splitlines()
+    assert "STEP" not in shown[0]
+    assert all(len(line) <= 80 for line in shown)
+    assert "STEP" in invoke(tmp_path, "status", "-o", "jobid,step").stdout
