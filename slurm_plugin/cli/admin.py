@@ -150,6 +150,9 @@ def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path |
         return
     if not found and not config.audit.file.exists():
         click.echo(f"sexplsched: nothing was changed yet, there is no {config.audit.file}", err=True)
+    elif not found:
+        of_job = "" if job_id is None else f" of job {job_id}"
+        click.echo(f"sexplsched: nothing{of_job} was changed in that time", err=True)
     rows, width = [_row(entry) for entry in found], room()
     click.echo("\n".join(_separated(rows) if width is None else lines(_COLUMNS, rows, width)))
 

@@ -187,7 +187,9 @@ def status(
     if state.source == "daemon" and _unknown(wanted, state):  # submitted since then, it may be
         state = current(config_path, fresh=True)
     if fault := _unknown(wanted, state):
-        raise fault
+        if sweep is None or sweep not in _past_sweeps(config_path):
+            raise fault
+        click.echo(f"sexplsched: no job of it waits or runs: sexplsched sweep show {shlex.quote(sweep)}", err=True)
     while True:
         shown = [row for row in state.jobs if _is_wanted(row, wanted)]
         if as_json:
@@ -251,9 +253,26 @@ def _unknown(wanted: _Wanted, state: State) -> ExplschedError | None:
         partitions |= wanted.get("partition", frozenset())
     for kind, known in (("partition", partitions), ("sweep", {row.sweep for row in rows if row.sweep})):
         for name in sorted(wanted.get(kind, frozenset()) - known):
-            past = f"; one that is over: sexplsched sweep show {shlex.quote(name)}" if kind == "sweep" else ""
-            return NoJobError(f"{UnknownNameError(kind, name, known)}{past}")
+            return UnknownNameError(kind, name, known)
     return None
+
+
+def _past_sweeps(config_path: Path | None) -> frozenset[str]:
+    """Sweeps that the daemon has noted, and those of one's own jobs that Slurm still remembers."""
+    from explsched.job_options.comment import PREFIX  # where nothing is unknown none of it is needed
+    from slurm_plugin import job_options
+    from slurm_plugin.observation.sweep_record import read as notes
+
+    config = configuration.load(config_path)
+    found = {note.sweep for note in notes(config.progress.spool)}
+    for record in remembered(config, PREFIX):
+        try:
+            options = job_options.parse(record.comment)
+        except job_options.JobOptionError:
+            continue
+        if options is not None and options.exploration is not None and options.exploration.sweep:
+            found.add(options.exploration.sweep)
+    return frozenset(found)
 
 
 def _words(text: str | None) -> frozenset[str] | None:

@@ -29,6 +29,7 @@ from slurm_plugin.state.published import (
     read,
 )
 from slurm_plugin.state.serving import Visible
+from tests.slurm_kit import record
 from tests.slurm_plugin.state import HOSTILE, NOW_S, published
 
 
@@ -192,7 +193,7 @@ def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
     [
         (("-u", "adda"), "no user 'adda'; did you mean 'ada'? (known: ada, bob)"),
         (("-p", "man"), "no partition 'man'; did you mean 'main'? (known: main)"),
-        (("-n", "digit"), "no sweep 'digit'; did you mean 'digits'? (known: digits); one that is over: "),
+        (("-n", "digit"), "no sweep 'digit'; did you mean 'digits'? (known: digits)"),
         (("-j", "41,99"), "job 99 neither waits nor runs"),
     ],
 )
@@ -201,10 +202,20 @@ def test_names_that_nothing_has_are_told(
 ) -> None:
     state = published(tmp_path)
     monkeypatch.setattr("slurm_plugin.cli.status.current", lambda _path, *, fresh: state)
+    monkeypatch.setattr("slurm_plugin.cli.status.remembered", lambda _config, _prefix: ())
     for more in ((), ("--json",)):
         told = invoke(tmp_path, "status", *words, *more)
         assert (told.exit_code, told.stdout) == (1, "")
         assert str(told.exception).startswith(fault)
+
+
+def test_a_sweep_that_is_over_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, past = published(tmp_path), record(7, comment="explsched:sweep=mnist", state="FAILED")
+    monkeypatch.setattr("slurm_plugin.cli.status.current", lambda _path, *, fresh: state)
+    monkeypatch.setattr("slurm_plugin.cli.status.remembered", lambda _config, _prefix: (past,))
+    told = invoke(tmp_path, "status", "-n", "mnist", "--json")
+    assert (told.exit_code, json.loads(told.stdout)["jobs"]) == (0, [])
+    assert "no job of it waits or runs: sexplsched sweep show mnist" in told.stderr
 
 
 def test_a_user_who_has_no_job_is_no_mistake(tmp_path: Path) -> None:
