@@ -39,7 +39,13 @@ _INTERRUPTED = 128 + 2  # as a shell tells of SIGINT
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 config_option = click.option(
-    "-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.", show_envvar=True
+    "-f",
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    envvar="SEXPLSCHED_CONFIG",
+    show_envvar=True,
+    help="Configuration file.  [default: /etc/explsched/explsched.yaml, if it is there]",
 )
 
 

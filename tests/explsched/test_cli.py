@@ -106,3 +106,7 @@ def parsed(command: click.Command, words: list[str]) -> None:
         command, words = found, words[1:]
     with command.make_context(command.name, words, parent=context):
         pass
+
+
+def test_help_names_the_variable_of_the_configuration() -> None:
+    assert "SEXPLSCHED_CONFIG]" in " ".join(CliRunner().invoke(root, ["status", "--help"]).output.split())
