@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_MOST_NAMED = 20
+_MOST_NAMED = 40
 
 
 class ExplschedError(Exception):
