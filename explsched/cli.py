@@ -11,16 +11,16 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
 
 from explsched import entry_points
 from explsched.entry_points import OwnEntry
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, UnknownNameError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,9 +35,17 @@ examples:
   sexplsched doctor
 """
 
+_INTERRUPTED = 128 + 2  # as a shell tells of SIGINT
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 config_option = click.option(
-    "-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.", show_envvar=True
+    "-f",
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    envvar="SEXPLSCHED_CONFIG",
+    show_envvar=True,
+    help="Configuration file.  [default: /etc/explsched/explsched.yaml, if it is there]",
 )
 
 
@@ -62,6 +70,35 @@ class _Moment(click.ParamType[float]):
 
 
 MOMENT = _Moment()
+
+
+def examples(*command_lines: str) -> str:
+    """The end of a command's help: lines that a reader may type."""
+    return "\n".join(("\b", f"example{'s' * (len(command_lines) > 1)}:", *(f"  {line}" for line in command_lines)))
+
+
+def one_form(**chosen: bool) -> str:
+    """The one form of output that was asked for, `one_form(csv=as_csv, json=as_json)`; "" if none was.
+
+    Raises `click.UsageError` for two: to print one of them in silence would be a guess.
+    """
+    wanted = [name for name, is_wanted in chosen.items() if is_wanted]
+    if len(wanted) > 1:
+        raise click.UsageError(f"--{wanted[0]} and --{wanted[1]}: give one of them")
+    return wanted[0] if wanted else ""
+
+
+def known_users(names: Iterable[str], seen: Iterable[str]) -> None:
+    """Raise `UnknownNameError` for a user who neither was seen nor has an account here."""
+    import pwd
+
+    known = set(seen)
+    for name in names:
+        if name not in known:
+            try:
+                pwd.getpwnam(name)
+            except KeyError:
+                raise UnknownNameError("user", name, known) from None
 
 
 class CommandError(ExplschedError):
@@ -102,12 +139,7 @@ class RegisteredCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does; an unknown command is answered with the nearest known one."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            from difflib import get_close_matches
-
-            known = self.list_commands(ctx)
-            near = get_close_matches(args[0], known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"unknown command {args[0]!r}{hint} (known: {', '.join(known)})")
+            ctx.fail(str(UnknownNameError("command", args[0], self.list_commands(ctx))))
         return super().resolve_command(ctx, args)
 
 
@@ -142,19 +174,40 @@ def root() -> None:
 
 
 def main() -> None:
-    """Entry point of `sexplsched`: errors of ours become one message and exit status 1."""
+    """Entry point of `sexplsched`."""
     gc.set_threshold(100_000)  # most commands end before collecting would pay
     succeeded: list[bool] = []
     atexit.register(_leave_at_once, succeeded)  # the first to register is the last to be called
     try:
-        root(auto_envvar_prefix="SEXPLSCHED", standalone_mode=True)
+        run_command(root, "sexplsched")
     except SystemExit as end:
         if end.code in (None, 0):
             succeeded.append(True)
         raise
+
+
+def run_command(command: click.Command, name: str) -> None:
+    """Run a command of that name as a process and exit: every error is one message, `NAME: error: ...`.
+
+    Wrong usage is told with a line about the usage before it, and exits with status 2.
+    """
+    try:
+        sys.exit(command(prog_name=name, auto_envvar_prefix=name.upper(), standalone_mode=False))
+    except click.UsageError as error:
+        if error.ctx is not None:
+            click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.", err=True)
+        _fail(name, error.format_message(), error.exit_code)
+    except click.ClickException as error:
+        _fail(name, error.format_message(), error.exit_code)
+    except click.Abort:  # Ctrl-C: the user knows
+        sys.exit(_INTERRUPTED)
     except ExplschedError as error:
-        click.echo(f"sexplsched: error: {error}", err=True)
-        raise SystemExit(1) from error
+        _fail(name, str(error), 1)
+
+
+def _fail(name: str, message: str, status: int) -> NoReturn:
+    click.echo(f"{name}: error: {message}", err=True)
+    sys.exit(status)
 
 
 def _leave_at_once(succeeded: list[bool]) -> None:

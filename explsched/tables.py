@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 _GAP = "  "
+_INDENT = "    "
 _LEAST = 8
 """A column of text is not cut below this many characters."""
 _LEAST_LAST = 24
@@ -41,11 +42,17 @@ def room() -> int | None:
 def lines(
     columns: Sequence[Column], rows: Iterable[Sequence[object]], width: int | None, *, heading: bool = True
 ) -> list[str]:
-    """The table as lines of at most `width` characters, if that can be; None as a cell is shown as "-"."""
+    """The table as lines of at most `width` characters, if that can be; None as a cell is shown as "-".
+
+    Where there is no room for the last column beside the others, its words stand below them.
+    """
     texts = [[_text(cell) for cell in row] for row in rows]
     if heading:
         texts.insert(0, [column.title for column in columns])
     widths = _fitted(columns, [_natural(column, texts, at) for at, column in enumerate(columns)], width)
+    is_too_wide = width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width
+    if width is not None and is_too_wide and len(columns) > 1 and columns[-1] == Column(columns[-1].title):
+        return [line for row in texts for line in _stacked(columns, row, widths, width)]
     return [line for row in texts for line in _row_lines(columns, row, widths)]
 
 
@@ -91,6 +98,12 @@ def _row_lines(columns: Sequence[Column], row: Sequence[str], widths: Sequence[i
     wrapped = textwrap.wrap(row[-1], widths[-1]) or [""]
     indent = " " * _length(begin)
     return [(begin + wrapped[0]).rstrip(), *(indent + more for more in wrapped[1:])]
+
+
+def _stacked(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], room: int) -> list[str]:
+    cells = [_cell(text, column, width) for text, column, width in zip(row, columns, widths, strict=True)]
+    below = textwrap.wrap(row[-1], room, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return [_GAP.join(cells[:-1]).rstrip(), *below]
 
 
 def _cell(text: str, column: Column, width: int) -> str:

@@ -21,6 +21,7 @@ import click
 from msgspec.structs import replace
 
 from explsched import log
+from explsched.cli import run_command
 from explsched.errors import ExplschedError, PolicyError, SlurmError
 from slurm_plugin import config as configuration
 from slurm_plugin.client.protocol import choose
@@ -283,27 +284,23 @@ class Daemon:
 @click.version_option(package_name="explsched")
 def command(config_path: Path | None, mode: str | None, log_file: str | None, log_level: str) -> None:
     """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
-    try:
-        log.set_up(log_level, log_file)
-        if mode == "serve-state":
-            state = configuration.load(config_path).state
-            command_line = serving.argv(state.directory, state.socket)
-            os.execv(command_line[0], command_line)  # noqa: S606  what serves needs neither numpy nor policies
-        daemon = Daemon(config_path, log_level, log_file)
-        if mode == "once":
-            sys.exit(daemon.once())
-        if mode == "dry-run":
-            click.echo(daemon.dry_run() or "nothing to change")
-            return
-        daemon.run()
-    except ExplschedError as error:
-        click.echo(f"sexplschedd: error: {error}", err=True)
-        sys.exit(1)
+    log.set_up(log_level, log_file)
+    if mode == "serve-state":
+        state = configuration.load(config_path).state
+        command_line = serving.argv(state.directory, state.socket)
+        os.execv(command_line[0], command_line)  # noqa: S606  what serves needs neither numpy nor policies
+    daemon = Daemon(config_path, log_level, log_file)
+    if mode == "once":
+        sys.exit(daemon.once())
+    if mode == "dry-run":
+        click.echo(daemon.dry_run() or "nothing to change")
+        return
+    daemon.run()
 
 
 def main() -> None:
     """Entry point of `sexplschedd`."""
-    command(auto_envvar_prefix="SEXPLSCHEDD")
+    run_command(command, "sexplschedd")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ class FakeSlurm:
 
     def load(self) -> ControllerLoad:
         self._answer("load")
-        return ControllerLoad(1, 0, 0.0, 0.0, 0)
+        return ControllerLoad(1, 0.0, 0.0, 0)
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         self._answer("apply")

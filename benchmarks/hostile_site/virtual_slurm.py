@@ -240,7 +240,7 @@ class VirtualSlurm:
 
     def load(self) -> ControllerLoad:
         """Never busy."""
-        return ControllerLoad(1, 0, 0.0, 0.0, len(self.known))
+        return ControllerLoad(1, 0.0, 0.0, len(self.known))
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out what the daemon may want here."""

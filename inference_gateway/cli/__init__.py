@@ -8,8 +8,8 @@ import click
 
 from explsched.cli import RegisteredCommands
 from explsched.entry_points import GATEWAY_COMMANDS
+from explsched.errors import UnknownNameError
 from inference_gateway import services
-from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.services import GatewaySection
 
@@ -45,6 +45,6 @@ def opened(services_path: Path) -> tuple[GatewaySection, GatewayPaths]:
 
 
 def known_service(section: GatewaySection, name: str) -> None:
-    """Raise `GatewayError` unless the file has this service."""
+    """Raise `UnknownNameError` unless the file has this service."""
     if name not in section.services:
-        raise GatewayError(f"no service {name!r} (known: {', '.join(section.services)})")
+        raise UnknownNameError("service", name, section.services)

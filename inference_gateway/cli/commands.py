@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from explsched import log
-from explsched.cli import json_option
+from explsched.cli import examples, json_option
 from explsched.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.cli import known_service, opened, services_option
@@ -31,7 +31,11 @@ from slurm_plugin.client.cli import CliClient
 _FRESH_S = 5.0
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "sexplsched gateway up -s services.yaml --wait 60", "sexplsched gateway up -s services.yaml --dry-run"
+    )
+)
 @services_option
 @click.option("--foreground", "place", flag_value="here", help="Run it here, until Ctrl-C; the replicas go on.")
 @click.option("-p", "--partition", help="Partition of the gateway job.")
@@ -96,7 +100,7 @@ _MARGIN_S = 30.0
 _POLL_S = 1.0
 
 
-@click.command()
+@click.command(epilog=examples("sexplsched gateway down -s services.yaml"))
 @services_option
 @click.option("--now", "how", flag_value="now", help="Cancel at once; requests in flight are lost.")
 def down(services_path: Path, how: str | None) -> None:
@@ -136,7 +140,7 @@ def _replicas(client: CliClient, gateway: str) -> list[int]:
 _ANSWER_POLL_S = 0.2
 
 
-@click.command()
+@click.command(epilog=examples("sexplsched gateway reload -s services.yaml"))
 @services_option
 @click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Longest wait for the gateway.")
 def reload(services_path: Path, wait_s: float) -> None:
@@ -158,7 +162,7 @@ def reload(services_path: Path, wait_s: float) -> None:
     click.echo(f"gateway {section.name}: {services_path} is in force")
 
 
-@click.command()
+@click.command(epilog=examples("sexplsched gateway scale -s services.yaml chat 2"))
 @services_option
 @click.argument("service")
 @click.argument("replicas", type=click.IntRange(0))
@@ -192,7 +196,7 @@ _REPLICA = (
 )
 
 
-@click.command()
+@click.command(epilog=examples("sexplsched gateway status -s services.yaml"))
 @services_option
 @json_option
 def status(*, services_path: Path, as_json: bool) -> None:
@@ -242,7 +246,7 @@ def _print_keys(ctx: click.Context, _param: click.Parameter, wanted: bool) -> No
         ctx.exit()
 
 
-@click.command()
+@click.command(epilog=examples("sexplsched gateway services -s services.yaml", "sexplsched gateway services --keys"))
 @services_option
 @json_option
 @click.option(
@@ -282,7 +286,12 @@ def services(*, services_path: Path, as_json: bool) -> None:
     click.echo("\n".join(lines(columns, offered, room())))
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        'curl "$(sexplsched gateway address -s services.yaml)/v1/models"',
+        "sexplsched gateway address -s services.yaml --keepalived 10.0.0.9/24",
+    )
+)
 @services_option
 @click.option(
     "--keepalived", "shared", metavar="ADDRESS/PREFIX", help="Show keepalived's files for one address of two."
@@ -361,7 +370,9 @@ def _keepalived(section: GatewaySection, node: str, shared: str, interface: str,
     return _KEEPALIVED.format(**about, interface=interface, router_id=router_id, priority=priority, shared=shared)
 
 
-@click.command()
+@click.command(
+    epilog=examples("sexplsched gateway logs -s services.yaml", "sexplsched gateway logs -s services.yaml chat -n 100")
+)
 @services_option
 @click.argument("service", required=False)
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1), help="Lines from the end.")

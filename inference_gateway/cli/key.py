@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from explsched.cli import examples
 from explsched.errors import ExplschedError
 from explsched.tables import Column, lines, room
 from inference_gateway import accepted
@@ -31,7 +32,13 @@ _KEY_COLUMNS = (
 _COUNTS = ("requests", "prompt", "completion", "estimated")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "sexplsched gateway key --me --save ~/.gateway-key",
+        "sexplsched gateway key ada -s services.yaml --expires 90",
+        "sexplsched gateway key ada -s services.yaml --revoke",
+    )
+)
 @click.argument("owner", required=False)
 @click.option("--me", "who", flag_value="me", help="OWNER is your login.")
 @click.option("-s", "--services", "services_path", type=click.Path(path_type=Path), help="Change this gateway's keys.")
@@ -114,7 +121,7 @@ def _keys_file(services_path: Path) -> Path:
     return section.listen.keys
 
 
-@click.command()
+@click.command(epilog=examples("sexplsched gateway usage -s services.yaml --by account --days 7 --csv"))
 @services_option
 @click.option(
     "--by", "by", multiple=True, type=click.Choice(_GROUPS), help="Sums of what; repeatable. Default: key, service."

@@ -219,7 +219,6 @@ def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
         params=dict(job.exploration.params) if job.exploration else {},
         gpus=job.request.total,
         step_s=last.gpu_s / last.step / max(1, job.request.total) if last is not None and known else None,
-        may_pause=job.may_yield,
         # Tasks of an array are stopped one by one, once they run: who cancels the array cancels those, too.
         may_stop=job.exploration is not None and job.exploration.may_stop and job.array_tasks == 1,
         settled=_is_settled(job, now_s),

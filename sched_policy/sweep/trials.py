@@ -42,7 +42,6 @@ class Trial:
         params: its hyper-parameters; empty if unknown.
         gpus: GPUs of its gang.
         step_s: run time of a step in seconds, None while nothing is known of it.
-        may_pause: whether it saves a checkpoint when asked to make room, so that it can be paused.
         may_stop: whether it consented to be stopped for good.
         settled: false while its present run is too young to be paused: the restart has to pay for itself.
 
@@ -56,7 +55,6 @@ class Trial:
     params: Mapping[str, Parameter] = field(default_factory=dict)
     gpus: int = 1
     step_s: float | None = None
-    may_pause: bool = True
     may_stop: bool = True
     settled: bool = True
 

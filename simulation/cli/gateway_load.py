@@ -17,7 +17,7 @@ import aiohttp
 import click
 import numpy as np
 
-from explsched.cli import json_option
+from explsched.cli import examples, json_option
 from explsched.tables import Column, lines, room
 from inference_gateway.errors import GatewayError
 from simulation.requests.trace import (
@@ -313,7 +313,7 @@ def _print(figures: dict[str, object]) -> None:
             click.echo(f"{name.replace('_', ' ')}: {shown}")
 
 
-@click.command(name="keep-alive")
+@click.command(name="keep-alive", epilog=examples("sexplsched gateway keep-alive --requests requests.csv"))
 @click.option("--curve", type=click.Path(path_type=Path), help="Relative rates, one a line and second (Dilu's).")
 @click.option("--requests", "trace_path", type=click.Path(path_type=Path), help="A recorded trace.")
 @click.option(

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from explsched.cli import json_option
+from explsched.cli import examples, json_option
 from explsched.tables import room
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.rules import DEFAULT, Bounds, ScalingError, build, rules
@@ -226,7 +226,11 @@ def _sweep(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tu
 
 
 @click.command(
-    epilog="Rules and their options with defaults: "
+    epilog=examples(
+        "sexplsched gateway simulate --requests requests.csv --concurrency 4",
+        "sexplsched gateway simulate --requests requests.csv --rule target --rule knative --plot rules.png",
+    )
+    + "\n\nRules and their options with defaults: "
     + "; ".join(f"{kind.name}: {kind.described()}" for kind in rules().values())
 )
 @replay_options

@@ -13,7 +13,7 @@ import click
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from explsched.cli import json_option
+from explsched.cli import examples, json_option
 from explsched.tables import Column, lines, room
 from simulation.traces import formats
 from simulation.traces.formats import own, sacct
@@ -53,7 +53,7 @@ def trace() -> None:
     """Inspect, convert and generate job traces."""
 
 
-@trace.command()
+@trace.command(epilog=examples("sexplsched trace summary history.txt --cluster 8x8"))
 @_file
 @_format
 @click.option("--cluster", help=f"Report the load on this cluster. {_CLUSTER_HELP}")
@@ -90,7 +90,7 @@ def summary(
         click.echo(f"line {row.line}: {row.reason}")
 
 
-@trace.command()
+@trace.command(epilog=examples("sexplsched trace convert history.txt jobs.csv"))
 @_file
 @_out
 @_format
@@ -114,7 +114,7 @@ def convert(
     _finish(_read(file, form, shape, is_strict=is_strict), out, as_json=as_json)
 
 
-@trace.command()
+@trace.command(epilog=examples("sexplsched trace generate --jobs 1000 --seed 1 --load 1.2 jobs.csv"))
 @_out
 @click.option("--jobs", required=True, type=click.IntRange(min=1), help="Number of jobs.")
 @click.option(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from itertools import accumulate, chain, pairwise
-from math import fsum, isnan
+from math import fsum, inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,27 @@ class JobRecord(Struct, frozen=True):
         return not isnan(self.start_s)
 
 
+TOLERANCE = 0.01
+"""A model counts as the sweep's best if it is worse than that by this part of it at most."""
+
+
+class SweepReached(Struct, frozen=True):
+    """How soon a policy led one sweep to its best. Times from the sweep's first submission.
+
+    Attributes:
+        best_s: when a report was within 1 % of the best that any training of the sweep reports; None if none was.
+        best_gpu_s: GPU-seconds that the sweep had held by then.
+        regret_area: mean normalised regret over the GPU-seconds that all trainings need without interruption, 0 to 1.
+            Regret is how far the best report so far is from the best of all, as a share of how far the median first
+            report is; 1 before the first report.
+
+    """
+
+    best_s: float | None
+    best_gpu_s: float | None
+    regret_area: float
+
+
 class Usage(Struct, frozen=True):
     """The cluster from `time_s` until the next entry's.
 
@@ -91,13 +112,17 @@ class Usage(Struct, frozen=True):
 
 
 class TraceOutcome(Struct, frozen=True):
-    """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled."""
+    """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled.
+
+    `sweeps` says how soon each sweep came to its best, where the trace has learning curves.
+    """
 
     policy: str
     cluster: ClusterShape
     jobs: tuple[JobRecord, ...]
     usage: tuple[Usage, ...]
     events: int
+    sweeps: tuple[SweepReached, ...] = ()
 
 
 def write_jobs_csv(outcome: TraceOutcome, path: Path) -> None:
@@ -182,6 +207,10 @@ class Metrics:
         "1/GPU h", "loss reduction, in shares of what was possible, per GPU-hour held"
     )
     avg_job_gain_per_gpu_h: float | None = _figure("1/GPU h", "the same for each job, mean over jobs")
+    best_reached: float | None = _figure("", "share of the sweeps that reported a model within 1 % of their best")
+    avg_best_s: float | None = _figure("s", "mean time to that model, from the sweep's submission, of those that did")
+    avg_best_gpu_h: float | None = _figure("GPU h", "mean GPU-hours that a sweep had held by then, of those that did")
+    avg_regret_area: float | None = _figure("", "mean regret over the GPU-hours of a sweep's whole work; 0 is best")
 
 
 def figures() -> tuple[Figure, ...]:
@@ -226,6 +255,10 @@ def measure(outcome: TraceOutcome) -> Metrics:
         lost_gpu_h=fsum(job.lost_gpu_s for job in jobs) / 3600 if jobs else None,
         gain_per_gpu_h=fsum(gain for gain, _ in explored) / fsum(spent for _, spent in explored) if explored else None,
         avg_job_gain_per_gpu_h=_mean([gain / spent for gain, spent in explored]),
+        best_reached=_mean([float(one.best_s is not None) for one in outcome.sweeps]),
+        avg_best_s=_mean([one.best_s for one in outcome.sweeps if one.best_s is not None]),
+        avg_best_gpu_h=_mean([one.best_gpu_s / 3600 for one in outcome.sweeps if one.best_gpu_s is not None]),
+        avg_regret_area=_mean([one.regret_area for one in outcome.sweeps]),
     )
 
 
@@ -362,3 +395,36 @@ class Steps:
     def mean(self, from_s: float, until_s: float) -> float:
         """The mean count between two different times."""
         return (self.integral(until_s) - self.integral(from_s)) / (until_s - from_s)
+
+
+class SweepProgress:
+    """One sweep of one user while a policy is watched.
+
+    `firsts` are the first losses of its trainings, `work_gpu_s` is what all need without interruption.
+    """
+
+    def __init__(self, submit_s: float, work_gpu_s: float, best: float, firsts: Sequence[float]) -> None:
+        self._submit_s = submit_s
+        self._work_gpu_s = work_gpu_s
+        self._best = best
+        self._first = _median(sorted(firsts)) or 0.0
+        self._better: list[tuple[float, float, float]] = []
+
+    def note(self, now_s: float, held_gpu_s: float, value: float) -> None:
+        """The best report by then, and the GPU-seconds that the sweep has held."""
+        if not self._better or value < self._better[-1][2]:
+            self._better.append((now_s, held_gpu_s, value))
+
+    def reached(self) -> SweepReached:
+        """What became of it."""
+        goal = self._best + TOLERANCE * abs(self._best)
+        when = next(((at_s, gpu_s) for at_s, gpu_s, value in self._better if value <= goal), None)
+        scale = max(self._first - self._best, 1e-12 * max(1.0, abs(self._best)))
+        area, at_gpu_s, regret = 0.0, 0.0, 1.0
+        for _, gpu_s, value in (*self._better, (inf, inf, inf)):
+            until = min(gpu_s, self._work_gpu_s)
+            area += regret * max(0.0, until - at_gpu_s)
+            at_gpu_s = max(at_gpu_s, until)
+            regret = min(regret, max(0.0, (value - self._best) / scale))
+        best_s, best_gpu_s = (when[0] - self._submit_s, when[1]) if when else (None, None)
+        return SweepReached(best_s, best_gpu_s, area / self._work_gpu_s)

@@ -19,7 +19,7 @@ import yaml
 from msgspec import to_builtins
 
 from explsched import strict_yaml
-from explsched.cli import MOMENT, config_option, json_option
+from explsched.cli import MOMENT, config_option, examples, json_option
 from explsched.errors import ExplschedError, PolicyError
 from explsched.tables import Column, lines, printable, room
 from sched_policy import catalog
@@ -46,7 +46,7 @@ def config() -> None:
     """Check and show the configuration."""
 
 
-@config.command()
+@config.command(epilog=examples("sexplsched config check -f explsched.yaml"))
 @config_option
 def check(config_path: Path | None) -> None:
     """Check the configuration file; every fault is named with its key and what is accepted."""
@@ -55,14 +55,14 @@ def check(config_path: Path | None) -> None:
     click.echo(f"{path}: ok" if path else "no configuration file: the defaults hold")
 
 
-@config.command()
+@config.command(epilog=examples("sexplsched config show"))
 @config_option
 def show(config_path: Path | None) -> None:
     """Show the configuration in force, defaults included."""
     click.echo(yaml.safe_dump(configuration.plain(configuration.load(config_path)), sort_keys=False), nl=False)
 
 
-@config.command()
+@config.command(epilog=examples("sexplsched config keys | grep preemption"))
 def keys() -> None:
     """List every key with its meaning and default."""
     rows = (
@@ -72,7 +72,7 @@ def keys() -> None:
     click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
 
 
-@config.command()
+@config.command(epilog=examples("sexplsched config example > explsched.yaml"))
 def example() -> None:
     """Print a configuration file with every key, its meaning and its default, commented out."""
     click.echo(configuration.example(), nl=False)
@@ -150,6 +150,9 @@ def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path |
         return
     if not found and not config.audit.file.exists():
         click.echo(f"sexplsched: nothing was changed yet, there is no {config.audit.file}", err=True)
+    elif not found:
+        of_job = "" if job_id is None else f" of job {job_id}"
+        click.echo(f"sexplsched: nothing{of_job} was changed in that time", err=True)
     rows, width = [_row(entry) for entry in found], room()
     click.echo("\n".join(_separated(rows) if width is None else lines(_COLUMNS, rows, width)))
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import click
 from msgspec.structs import fields
 
-from explsched.errors import ExplschedError
+from explsched.cli import examples, json_option
 from explsched.tables import Column, lines, room
 from slurm_plugin.devcluster import Cluster, ClusterHealth, ClusterSpec, ProductState
 from slurm_plugin.devcluster import down as take_down
@@ -23,16 +22,6 @@ examples:
   sexplsched cluster down --dir /tmp/cluster
 """
 _DEFAULT = {field.name: field.default for field in fields(ClusterSpec)}
-
-
-class _Group(click.Group):
-    """Turns our errors into a message on stderr and exit code 1."""
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  click's own signature
-        try:
-            return super().invoke(ctx)
-        except ExplschedError as error:
-            raise click.ClickException(str(error)) from error
 
 
 def _settings(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -55,10 +44,9 @@ _directory = click.option(
     type=click.Path(path_type=Path),
     help="Directory that holds everything of the cluster.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(cls=_Group, epilog=_EXAMPLES)
+@click.group(epilog=_EXAMPLES)
 def cluster() -> None:
     """A private, real Slurm cluster on this host, in one directory.
 
@@ -68,7 +56,12 @@ def cluster() -> None:
     """
 
 
-@cluster.command()
+@cluster.command(
+    epilog=examples(
+        "sexplsched cluster up --dir /tmp/cluster --nodes 4 --gpus 8",
+        "sexplsched cluster up --dir /tmp/cluster --accounting --set MinJobAge=10",
+    )
+)
 @_directory
 @click.option("--nodes", default=_DEFAULT["nodes"], show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=_DEFAULT["gpus_per_node"], show_default=True, help="GPUs per node.")
@@ -99,7 +92,7 @@ def cluster() -> None:
 @click.option(
     "--slurm-only", "product", flag_value=ProductState.ABSENT, type=ProductState, help="Leave all of explsched out."
 )
-@_json
+@json_option
 def up(
     *,
     directory: Path,
@@ -126,16 +119,16 @@ def up(
     click.echo(f'  eval "$(sexplsched cluster env --dir {shlex.quote(str(started.layout.root))})"')
 
 
-@cluster.command()
+@cluster.command(epilog=examples("sexplsched cluster down --dir /tmp/cluster"))
 @_directory
 def down(directory: Path) -> None:
     """End a cluster, running or stale, with all its jobs, and remove its files."""
     take_down(directory)
 
 
-@cluster.command()
+@cluster.command(epilog=examples("sexplsched cluster status --dir /tmp/cluster"))
 @_directory
-@_json
+@json_option
 def status(*, directory: Path, as_json: bool) -> None:
     """Show whether a cluster runs. Exits 1 unless all of its daemons do."""
     found = Cluster.load(directory)
@@ -155,7 +148,7 @@ def status(*, directory: Path, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-@cluster.command()
+@cluster.command(epilog=examples('eval "$(sexplsched cluster env --dir /tmp/cluster)"'))
 @_directory
 def env(directory: Path) -> None:
     """Print the shell commands that point Slurm's commands, and explsched's, at a cluster; for `eval`."""

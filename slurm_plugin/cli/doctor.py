@@ -287,6 +287,8 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
     )
     yield _spool(config.progress.spool)
+    yield _written("audit file", config.audit.file.parent, "changes in Slurm are not written down")
+    yield _written("state", config.state.directory, "status and explain ask Slurm, and web shows nothing")
     yield _daemon(config.progress.spool)
     yield from plain_sbatch(os.environ)
     yield from sharing(os.environ)
@@ -339,6 +341,15 @@ def _daemon(spool: Path) -> Finding:
     if not seen.is_alive(time.time()):
         return Finding("daemon", "note", f"ended or hangs {where}", "see its log")
     return Finding("daemon", "ok", f"runs {where}")
+
+
+def _written(what: str, directory: Path, without: str) -> Finding:
+    """Whether what the daemon writes has a directory. One that may be made below its parent is made by the daemon."""
+    if directory.is_dir() or (what == "state" and directory.parent.is_dir()):
+        return Finding(what, "ok", str(directory))
+    return Finding(
+        what, "note", f"no directory {directory}: {without}", f"install -d -o explsched -g explsched {directory}"
+    )
 
 
 def _spool(path: Path) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from msgspec import Struct, to_builtins
 
-from explsched.cli import json_option
+from explsched.cli import examples, json_option
 from explsched.tables import Column, lines, room
 from kernel_intercept.profile import ncu, store
 from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
@@ -224,7 +224,7 @@ def kernels(ctx: click.Context, job: int | None, address: Path | None, path: Pat
     click.echo("\n\n".join("\n".join(block) for block in blocks))
 
 
-@kernels.command("import", help=_IMPORT_HELP)
+@kernels.command("import", help=_IMPORT_HELP, epilog=examples("sexplsched kernels import ncu.csv --dry-run"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--strict", "is_strict", is_flag=True, help="Fail, and change nothing, if any row cannot be used.")
 @_dry_run
@@ -239,7 +239,11 @@ def import_(file: Path, is_strict: bool, dry_run: bool, path: Path) -> None:  # 
     _take_over(export, file, path, is_strict=is_strict, dry_run=dry_run)
 
 
-@kernels.command(help=_MEASURE_HELP, context_settings={"ignore_unknown_options": True})
+@kernels.command(
+    help=_MEASURE_HELP,
+    context_settings={"ignore_unknown_options": True},
+    epilog=examples("sexplsched kernels measure -- python train.py"),
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
     "--launches", default=2000, show_default=True, type=click.IntRange(min=1), help="How many launches to measure."
@@ -254,7 +258,7 @@ def measure(command: tuple[str, ...], launches: int, dry_run: bool, path: Path) 
         raise ProfileError(f"{command[0]} ended with status {status}; what was measured until then counts")
 
 
-@kernels.command()
+@kernels.command(epilog=examples('sexplsched kernels forget "*elementwise*" --dry-run'))
 @click.argument("pattern")
 @_dry_run
 @_profiles
@@ -278,7 +282,7 @@ def forget(pattern: str, dry_run: bool, path: Path) -> None:  # noqa: FBT001
     click.echo(f"{len(gone)} kernels {'would be ' if dry_run else ''}forgotten")
 
 
-@kernels.command()
+@kernels.command(epilog=examples("sexplsched kernels refine --trace trace.tsv --gpu GPU-5f2c"))
 @click.option(
     "--trace",
     "trace_path",

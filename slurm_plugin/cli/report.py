@@ -22,7 +22,7 @@ import click
 from msgspec import Struct, to_builtins
 
 from explsched import preemption_record
-from explsched.cli import MOMENT, config_option, json_option
+from explsched.cli import MOMENT, config_option, json_option, one_form
 from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
@@ -209,12 +209,15 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 @click.option("--by", type=click.Choice(tuple(BY)), default="user", show_default=True, help="A line for each of these.")
 @click.option("--since", "since_s", type=MOMENT, default="1d", show_default=True, help="90m, 2h, 7d ago, or a date.")
 @click.option("--until", "until_s", type=MOMENT, default="0s", help="As --since.  [default: now]")
-@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
-@click.option("--json", "form", flag_value="json", help="Print JSON.")
-@click.option("--html", "form", flag_value="html", help="Print a page of HTML.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@json_option
+@click.option("--html", "as_html", is_flag=True, help="Print a page of HTML.")
 @config_option
-def report(by: str, since_s: float, until_s: float, form: str | None, config_path: Path | None) -> None:
+def report(
+    *, by: str, since_s: float, until_s: float, as_csv: bool, as_json: bool, as_html: bool, config_path: Path | None
+) -> None:
     """Report GPU-hours, losses and waiting times."""
+    form = one_form(csv=as_csv, json=as_json, html=as_html)
     if since_s >= until_s:
         raise click.BadParameter("must be later than --since", param_hint="--until")
     config = configuration.load(config_path)
@@ -230,7 +233,7 @@ def report(by: str, since_s: float, until_s: float, form: str | None, config_pat
     found = usage(runs, audited, by, since_s, until_s)
     gpu_h = sum(node.gpus for node in client.nodes()) * (until_s - since_s) / 3600
     idle_gpu_h = max(0.0, gpu_h - found[-1].used_gpu_h)
-    click.echo(_FORMS.get(form or "", usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
+    click.echo(_FORMS.get(form, usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
 
 
 def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:

@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ import click
 from msgspec import to_builtins
 
 from explsched import log
-from explsched.cli import config_option, json_option
-from explsched.errors import ExplschedError
+from explsched.cli import config_option, json_option, known_users
+from explsched.errors import ExplschedError, UnknownNameError
 from explsched.tables import Column, lines, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
@@ -57,6 +57,7 @@ examples:
   sexplsched plan --fresh --json
 """
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
+_EMPTY = (None, "", "-")
 Wanted = Callable[["View", Config], Sequence["SlurmChange"]]
 
 
@@ -180,25 +181,38 @@ def status(
     Jobs are listed best score first, with progress, utility and planned start. UTILITY is the expected improvement in
     percent of what the job's sweep is known to improve, per GPU-hour.
     """
-    keep = _filter(jobs, getpass.getuser() if me else users, partitions, states, sweep)
+    wanted = _wanted(jobs, getpass.getuser() if me else users, partitions, states, sweep)
     layout = _layout(columns or (_SWEEP_FORMAT if sweep else _DEFAULT_FORMAT))
+    state = current(config_path, fresh=fresh)
+    if state.source == "daemon" and _unknown(wanted, state):  # submitted since then, it may be
+        state = current(config_path, fresh=True)
+    if fault := _unknown(wanted, state):
+        if sweep is None or sweep not in _past_sweeps(config_path):
+            raise fault
+        click.echo(f"sexplsched: no job of it waits or runs: sexplsched sweep show {shlex.quote(sweep)}", err=True)
     while True:
-        state = current(config_path, fresh=fresh)
-        shown = [row for row in state.jobs if keep(row)]
+        shown = [row for row in state.jobs if _is_wanted(row, wanted)]
         if as_json:
             click.echo(json.dumps({"written_s": state.written_s, "jobs": to_builtins(shown)}, indent=1))
         else:
-            cells = ([_cell(row, column.title.lower()) for column in layout] for row in shown)
-            click.echo("\n".join(lines(layout, cells, room(), heading=not noheader)))
+            width = room()
+            fitting = layout if columns or width is None else _told(layout, shown)
+            cells = ([_cell(row, column.title.lower()) for column in fitting] for row in shown)
+            click.echo("\n".join(lines(fitting, cells, width, heading=not noheader)))
         tell_source(state, config_path)
         if iterate is None:
             return
         time.sleep(iterate)
+        state = current(config_path, fresh=fresh)
 
 
-def _filter(
+_Wanted = Mapping[str, frozenset[str]]
+"""The values of columns that rows are to have; a column that is not here may have any."""
+
+
+def _wanted(
     jobs: frozenset[str] | None, users: str | None, partitions: str | None, states: str | None, sweep: str | None
-) -> Callable[[JobRow], bool]:
+) -> _Wanted:
     wanted = {
         "jobid": jobs,
         "user": _words(users),
@@ -212,7 +226,53 @@ def _filter(
         raise click.BadParameter(
             f"{', '.join(unknown)}: accepted are {', '.join(sorted(known))}", param_hint="--states"
         )
-    return lambda row: all(values is None or str(getattr(row, key)) in values for key, values in wanted.items())
+    return {key: values for key, values in wanted.items() if values is not None}
+
+
+def _is_wanted(row: JobRow, wanted: _Wanted) -> bool:
+    """A job that may start in several partitions, as in `short,long`, is in each of them."""
+    return all(
+        not values.isdisjoint(row.partition.split(",") if key == "partition" else (str(getattr(row, key)),))
+        for key, values in wanted.items()
+    )
+
+
+def _unknown(wanted: _Wanted, state: State) -> ExplschedError | None:
+    """What to say of the first name that nothing has; None if all are known."""
+    rows = state.jobs
+    for job_id in sorted(wanted.get("jobid", ())):
+        if state.explanation(int(job_id)) is None:
+            return NoJobError(f"job {job_id} neither waits nor runs")
+    try:
+        known_users(sorted(wanted.get("user", ())), (row.user for row in rows))
+    except UnknownNameError as error:
+        return error
+    partitions = {name for row in rows for name in row.partition.split(",")}
+    partitions |= {name for node in state.nodes for name in node.partitions}
+    if not state.nodes:  # Slurm hides them
+        partitions |= wanted.get("partition", frozenset())
+    for kind, known in (("partition", partitions), ("sweep", {row.sweep for row in rows if row.sweep})):
+        for name in sorted(wanted.get(kind, frozenset()) - known):
+            return UnknownNameError(kind, name, known)
+    return None
+
+
+def _past_sweeps(config_path: Path | None) -> frozenset[str]:
+    """Sweeps that the daemon has noted, and those of one's own jobs that Slurm still remembers."""
+    from explsched.job_options.comment import PREFIX  # where nothing is unknown none of it is needed
+    from slurm_plugin import job_options
+    from slurm_plugin.observation.sweep_record import read as notes
+
+    config = configuration.load(config_path)
+    found = {note.sweep for note in notes(config.progress.spool)}
+    for record in remembered(config, PREFIX):
+        try:
+            options = job_options.parse(record.comment)
+        except job_options.JobOptionError:
+            continue
+        if options is not None and options.exploration is not None and options.exploration.sweep:
+            found.add(options.exploration.sweep)
+    return frozenset(found)
 
 
 def _words(text: str | None) -> frozenset[str] | None:
@@ -227,6 +287,13 @@ def _layout(columns: str) -> list[Column]:
             raise click.BadParameter(f"{column!r}: accepted are {', '.join(COLUMNS)}", param_hint="--format")
         layout.append(Column(name.upper(), ">" if name in _NUMBERS else "<", int(width) if colon else None))
     return layout
+
+
+def _told(layout: list[Column], rows: Sequence[JobRow]) -> list[Column]:
+    """The columns in which some row has something: on a screen there is no room for the others."""
+    return [
+        column for column in layout if not rows or any(_cell(row, column.title.lower()) not in _EMPTY for row in rows)
+    ]
 
 
 def _cell(row: JobRow, name: str) -> object:

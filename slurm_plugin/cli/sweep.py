@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli import config_option, json_option
-from explsched.errors import ExplschedError
+from explsched.cli import config_option, examples, json_option, known_users, one_form
+from explsched.errors import ExplschedError, UnknownNameError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
@@ -35,8 +35,8 @@ _POLL_S = 5.0
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
 
 
-class NoSweepError(ExplschedError):
-    """Nobody knows a sweep of that name."""
+class SeveralSweepsError(ExplschedError):
+    """What is asked for can be done for one sweep only, and several have the name."""
 
 
 @click.group(epilog=_EXAMPLES)
@@ -48,7 +48,7 @@ _user = click.option("-u", "--user", help="Only sweeps of this user.")
 _me = click.option("--me", is_flag=True, help="Only my sweeps.")
 
 
-@sweep.command("list")
+@sweep.command("list", epilog=examples("sexplsched sweep list --me"))
 @_user
 @_me
 @json_option
@@ -59,14 +59,32 @@ def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -
     if as_json:
         click.echo(json.dumps({"sweeps": [_summary(one) for one in found]}, indent=1))
         return
-    titles = ("sweep", "user", "metric", *_STATES, "best", "gpu_h", "saved_gpu_h")
-    text = {"sweep", "user", "metric"}
-    columns = [Column(title.upper(), "<" if title in text else ">") for title in titles]
-    cells = ([_summary(one)[title] for title in titles] for one in found)
+    columns = [
+        *(Column(title) for title in ("SWEEP", "USER", "METRIC")),
+        *(Column(title, ">") for title in ("BEST", "GPU_H", "SAVED_GPU_H")),
+        Column("TRAININGS"),
+    ]
+    cells = (
+        (
+            one.sweep,
+            one.user,
+            one.metric,
+            one.best and one.best.best,
+            *map(_hours, (one.gpu_h, one.saved_gpu_h)),
+            _counts(one),
+        )
+        for one in found
+    )
     click.echo("\n".join(lines(columns, cells, room())))
 
 
-@sweep.command()
+@sweep.command(
+    epilog=examples(
+        "sexplsched sweep show digits",
+        "sexplsched sweep show digits --csv > digits.csv",
+        "sexplsched sweep show digits --plot digits.png",
+    )
+)
 @click.argument("name")
 @_user
 @_me
@@ -86,13 +104,14 @@ def show(
     """Show the trainings of a sweep, best first: values, hyper-parameters, who was paused or stopped and why."""
     from slurm_plugin.sweeps import results
 
+    form = one_form(csv=as_csv, json=as_json)
     found = _found(look(config_path), name, getpass.getuser() if me else user)
     if plot is not None:
         results.draw(_only(found, "--plot"), plot)
         click.echo(f"picture: {plot}", err=True)
-    if as_csv:
+    if form == "csv":
         click.echo(results.table(_only(found, "--csv")), nl=False)
-    elif as_json:
+    elif form == "json":
         click.echo(json.dumps({"sweeps": [{**_summary(one), **to_builtins(one)} for one in found]}, indent=1))
     else:
         click.echo("\n\n".join("\n".join(_page(one)) for one in found))
@@ -100,7 +119,12 @@ def show(
         click.echo(f"sexplsched: {name} is {len(found)} sweeps: they differ in {_difference(found)}", err=True)
 
 
-@sweep.command()
+@sweep.command(
+    epilog=examples(
+        "sexplsched sweep export digits digits.csv",
+        "sexplsched compare --trace digits.csv --cluster 1x4 --policies slurm,explsched",
+    )
+)
 @click.argument("name")
 @click.argument("path", type=click.Path(path_type=Path))
 @_user
@@ -118,7 +142,7 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
         click.echo(f"sexplsched: {lack}", err=True)
 
 
-@sweep.command()
+@sweep.command(epilog=examples("sexplsched sweep run sweep.yaml", "sexplsched sweep run sweep.yaml --wait --json"))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--wait", is_flag=True, help="Stay until the search is over; it goes on without that, too.")
 @json_option
@@ -157,7 +181,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 
 
 def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:
-    """The sweeps of that name and user, None: any. Raises `NoSweepError` if a name is unknown."""
+    """The sweeps of that name and user, None: any. Raises `UnknownNameError`."""
     from slurm_plugin.observation.progress import ProgressSpool
     from slurm_plugin.observation.sweep_record import read
     from slurm_plugin.sweeps.results import results
@@ -165,17 +189,20 @@ def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults
     spool = view.config.progress.spool
     why = {job_id: score.reason for job_id, score in view.scores.items()}
     every = results(view.seen, why, read(spool), ProgressSpool(spool), remembered(view.config, PREFIX))
+    if user is not None:
+        known_users([user], (one.user for one in every))
     of_user = tuple(one for one in every if user in (None, one.user))
     found = tuple(one for one in of_user if name in (None, one.sweep))
     if name is not None and not found:
-        known = ", ".join(sorted({one.sweep for one in of_user})) or "none"
-        raise NoSweepError(f"no sweep {name!r} (known: {known})")
+        raise UnknownNameError(f"sweep of {user}" if user else "sweep", name, (one.sweep for one in of_user))
     return found
 
 
 def _only(found: tuple[SweepResults, ...], what: str) -> SweepResults:
     if len(found) > 1:
-        raise NoSweepError(f"{what}: {found[0].sweep} is {len(found)} sweeps: they differ in {_difference(found)}")
+        raise SeveralSweepsError(
+            f"{what}: {found[0].sweep} is {len(found)} sweeps: they differ in {_difference(found)}"
+        )
     return found[0]
 
 
@@ -201,10 +228,19 @@ def _summary(one: SweepResults) -> dict[str, object]:
     }
 
 
+def _hours(gpu_h: float) -> float:
+    return round(gpu_h, 3)
+
+
+def _counts(one: SweepResults) -> str:
+    """How many of its trainings are in which state, as words."""
+    return ", ".join(f"{n} {state}" for state in _STATES if (n := sum(t.state == state for t in one.trainings)))
+
+
 def _page(one: SweepResults) -> Iterator[str]:
     best, varied = one.best, one.varied()
-    counts = ", ".join(f"{n} {state}" for state in _STATES if (n := sum(t.state == state for t in one.trainings)))
-    yield f"{one.sweep} of {one.user}: {len(one.trainings)} trainings, {counts}; {one.metric} ({one.direction})"
+    how_many = f"{len(one.trainings)} training{'s' * (len(one.trainings) != 1)}"
+    yield f"{one.sweep} of {one.user}: {how_many}, {_counts(one)}; {one.metric} ({one.direction})"
     if best is not None:
         told = f" ({listed(best.params)})" if best.params else ""
         yield f"best so far: {best.best:.6g}, job {best.job}{told}"
@@ -233,7 +269,7 @@ def _page(one: SweepResults) -> Iterator[str]:
             if training.step is None
             else f"{training.step}" + f"/{training.total_steps}" * bool(training.total_steps),
             training.best,
-            round(training.gpu_h, 3),
+            _hours(training.gpu_h),
             listed((key, value) for key, value in training.params if key in varied),
             training.reason,
         )

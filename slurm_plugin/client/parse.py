@@ -321,7 +321,6 @@ def load(text: str) -> ControllerLoad:
         raise ValueError("sdiag names no server thread count")
     return ControllerLoad(
         server_threads=number(main, "Server thread count"),
-        agent_queue=number(main, "Agent queue size"),
         last_cycle_s=number(main, "Last cycle") / 1e6,
         backfill_last_cycle_s=number(backfill, "Last cycle") / 1e6,
         jobs_pending=number(main, "Jobs pending"),

@@ -213,7 +213,6 @@ class ControllerLoad(Struct, frozen=True):
     """
 
     server_threads: int
-    agent_queue: int
     last_cycle_s: float
     backfill_last_cycle_s: float
     jobs_pending: int

@@ -124,6 +124,21 @@ class JobProgress:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    @property
+    def is_done(self) -> bool:
+        """Whether its command said that it succeeded, or said nothing after the last of its steps.
+
+        The last step is `total_steps`, or one less where steps are counted from 0.
+        """
+        if self.exit_status is not None:
+            return self.exit_status == 0
+        return bool(self.total_steps and self.reports) and self.reports[-1].step >= (self.total_steps or 0) - 1
+
+    @property
+    def failure(self) -> str:
+        """What its last run told of its failure, for people; "" if nothing."""
+        return f"its command ended with status {self.exit_status}" if self.exit_status else ""
+
     def instead_of(self, metric: str) -> tuple[str, ...]:
         """The metrics that it has reported, if `metric` is none of them: mostly a name that was forgotten."""
         names = sorted({report.metric for report in self.reports})

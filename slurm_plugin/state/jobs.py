@@ -95,7 +95,8 @@ def _not_steered(view: View, job_id: int, shards_per_gpu: int) -> str:
 
 def _sentences(view: View, job: Job) -> Iterator[str]:
     record = view.seen.jobs[job.job_id]
-    yield f"Job {job.job_id} of {job.user}: {job.state}, {job.request.total} GPUs in partition {record.partition}."
+    gpus = f"{job.request.total} GPU{'s' * (job.request.total != 1)}"
+    yield f"Job {job.job_id} of {job.user}: {job.state}, {gpus} in partition {record.partition}."
     if job.state is JobState.PENDING:
         yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
     yield f"Rank {view.ranks[job.job_id]} of {len(view.ranks)} under policy {view.config.policy}: " + (

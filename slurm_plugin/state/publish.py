@@ -24,6 +24,7 @@ from sched_policy.model import Direction, Exploration, Job, JobState
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
 from slurm_plugin.client.changes import Change as SlurmChange
+from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.state import jobs
 from slurm_plugin.state.published import (
@@ -128,10 +129,12 @@ def _curves(view: View) -> Iterator[Curve]:
             yield _curve(job, job.state.value, view.seen.snapshot.now_s)
     for job in view.seen.snapshot.ended:
         if job.points:
-            yield _curve(job, "ENDED", view.seen.snapshot.now_s)
+            told = view.seen.progress.get(job.job_id, JobProgress())
+            state = "COMPLETED" if told.is_done else "ENDED"
+            yield _curve(job, state, view.seen.snapshot.now_s, told.failure)
 
 
-def _curve(job: Job, state: str, now_s: float) -> Curve:
+def _curve(job: Job, state: str, now_s: float, failure: str = "") -> Curve:
     told, every = job.exploration or Exploration(metric=""), math.ceil(len(job.points) / _MOST_POINTS)
     kept = [*job.points[:-1:every], job.points[-1]]
     points = tuple((point.step, point.value) for point in kept)
@@ -150,6 +153,7 @@ def _curve(job: Job, state: str, now_s: float) -> Curve:
         total_steps=job.total_steps,
         params=told.params,
         points=points,
+        failure=failure,
     )
 
 

@@ -23,6 +23,7 @@ PROGRESS = "progress"
 """Word among the private things: what a job reports concerns its owner, though all may see that there is the job."""
 
 _FORM = 2
+_OVER = frozenset({"COMPLETED", "ENDED"})
 _STALE_PASSES = 3
 _STALE_S = 60.0
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
@@ -80,9 +81,11 @@ class Explanation(Struct, frozen=True):
 
 
 class Curve(Struct, frozen=True):
-    """What a job reported: (step, value), thinned out. `state` is ENDED for a training of a sweep that is over.
+    """What a job reported: (step, value), thinned out.
 
-    `direction` is `min` or `max`, `best` its best value so far, `run_s` the run time of all its runs.
+    `state` is COMPLETED for a training of a sweep that came to its end, ENDED for one that is over in another way;
+    `failure` is what it told of that. `direction` is `min` or `max`, `best` its best value so far, `run_s` the run time
+    of all its runs.
     """
 
     jobid: int
@@ -98,6 +101,12 @@ class Curve(Struct, frozen=True):
     total_steps: int | None
     params: tuple[tuple[str, Parameter], ...]
     points: tuple[tuple[int, float], ...]
+    failure: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the training neither waits nor runs."""
+        return self.state in _OVER
 
 
 class NodeRow(Struct, frozen=True):

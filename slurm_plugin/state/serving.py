@@ -242,8 +242,10 @@ class StateServer:
 class Beside:
     """The server as a child of the daemon: started again when it ends, and gone when the daemon is."""
 
-    def __init__(self, directory: Path, path: Path) -> None:
+    def __init__(self, directory: Path, path: Path, patience_s: float = _TO_ANSWER_S) -> None:
+        """`patience_s`: after so long a server that was told to end is killed."""
         self.path = path
+        self._patience_s = patience_s
         self._argv = argv(directory, path, _WITH_PARENT)
         self._process: subprocess.Popen[bytes] | None = None
         self._fault = ""
@@ -271,7 +273,7 @@ class Beside:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             try:
-                self._process.wait(_TO_ANSWER_S)
+                self._process.wait(self._patience_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -88,6 +88,7 @@ class Controller:
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
         self._has_adopted = False
+        self._refused: frozenset[tuple[str, object, str]] = frozenset()
         self._uids: dict[int, int] = {}
         self._sweep_record = SweepRecord(config.progress.spool)
         self._gap = BackfillGap(client.load)
@@ -190,7 +191,8 @@ class Controller:
             failures += apply(self._client, self._trail, leaving, before, reasons, now_s)
         if undo := restored(failures, decided.seen.jobs):
             failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
-        _log_pass(decided, failures)
+        _log_pass(decided, failures, self._refused)
+        self._refused = frozenset(map(_refusal, failures))
         self._note_sweeps(decided, failures)
         groups = live_groups(decided.seen.jobs.values())
         log_groups(self._groups, groups)
@@ -353,7 +355,17 @@ def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preem
             yield Preemption(resize.job_id, resize.reason)
 
 
-def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:
+def _refusal(failure: ChangeFailure) -> tuple[str, object, str]:
+    """What was refused to whom and why: the same in each pass, though the times of a lease are not."""
+    change = failure.change
+    whose = getattr(change, "job_id", None) or getattr(change, "name", None)
+    return type(change).__name__, whose, failure.message
+
+
+def _log_pass(
+    decided: Pass, failures: Sequence[ChangeFailure], told: frozenset[tuple[str, object, str]] = frozenset()
+) -> None:
+    """`told` are refusals of the last pass: they count, but are not logged again."""
     why = {stop.job_id: stop.reason for stop in decided.plan.stops}
     why |= {preemption.job_id: preemption.reason for preemption in decided.plan.preemptions}
     why |= {resize.job_id: resize.reason for resize in decided.plan.resizes}
@@ -365,6 +377,8 @@ def _log_pass(decided: Pass, failures: Sequence[ChangeFailure]) -> None:
         elif isinstance(change, SetGres | SetNodeCount):
             event(_LOG, logging.INFO, "resized", job=change.job_id, to=str(change), why=why[change.job_id])
     for failure in failures:
+        if _refusal(failure) in told:
+            continue
         job_id = getattr(failure.change, "job_id", None)
         event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=str(failure.change), why=failure.message)
     event(

@@ -199,7 +199,7 @@ def _training(
     params = job.exploration.params if job and job.exploration else tuple(sorted(progress.told.values.items()))
     if job is None:
         is_stopped = last_word is not None and last_word.what == "stopped"
-        is_done = why == _COMPLETED or (progress.ended and not progress.exit_status)
+        is_done = why == _COMPLETED or (not why and progress.is_done)
         state = "stopped" if is_stopped else "done" if is_done else "ended"
         reason = last_word.reason if last_word and is_stopped else "" if is_done else _why_it_ended(progress, why)
     elif job.state is JobState.PENDING:
@@ -229,8 +229,7 @@ def _training(
 
 def _why_it_ended(progress: JobProgress, why: str) -> str:
     """What its last run and Slurm tell of a training that neither came to its end nor was stopped by us."""
-    status = f"its command ended with status {progress.exit_status}" if progress.exit_status else ""
-    return "; ".join(filter(None, (status, f"Slurm says {why}" if why else "")))
+    return "; ".join(filter(None, (progress.failure, f"Slurm says {why}" if why else "")))
 
 
 def _forgotten(progress: JobProgress, metric: str) -> str:

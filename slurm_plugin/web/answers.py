@@ -110,9 +110,9 @@ def sweeps(state: State) -> dict[str, object]:
             "best": _best(curves[name, user]),
             "running": sum(row.state == "RUNNING" for row in rows[name, user]),
             "waiting": sum(row.state == "PENDING" for row in rows[name, user]),
-            "ended": sum(curve.state == "ENDED" for curve in curves[name, user]),
+            "ended": sum(curve.is_over for curve in curves[name, user]),
             "gpu_hours": sum(row.gpu_hours for row in rows[name, user])
-            + sum(curve.gpus * curve.run_s / 3600 for curve in curves[name, user] if curve.state == "ENDED"),
+            + sum(curve.gpus * curve.run_s / 3600 for curve in curves[name, user] if curve.is_over),
         }
         for name, user in sorted({*rows, *curves})
     ]
@@ -146,7 +146,7 @@ def sweep(state: State, name: str, user: str, audited: Sequence[AuditEntry]) -> 
 
 
 class _Training(Struct, frozen=True):
-    """A training that has reported. `state` is running, paused, done or stopped; `reason` says why for the last two."""
+    """A training that has reported; `state` is as `sexplsched sweep show` has it, `reason` says why it is so."""
 
     curve: Curve
     state: str
@@ -158,8 +158,9 @@ def _training(curve: Curve, row: JobRow | None, why: AuditEntry | None) -> _Trai
         return _Training(curve, "paused", (why.reason if why else "") or row.reason)
     if row is not None:
         return _Training(curve, "running", "")
-    is_stopped = why is not None and why.rule == "stop"
-    return _Training(curve, "stopped" if is_stopped else "done", why.reason if why is not None and is_stopped else "")
+    if why is not None and why.rule == "stop":
+        return _Training(curve, "stopped", why.reason)
+    return _Training(curve, "done", "") if curve.state == "COMPLETED" else _Training(curve, "ended", curve.failure)
 
 
 def _saved_gpu_h(training: _Training) -> float:

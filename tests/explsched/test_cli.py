@@ -1,9 +1,14 @@
 """The root command: what it lists, and what that costs."""
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
@@ -47,3 +52,61 @@ def test_a_command_that_ends_well_leaves_nothing_unwritten_and_undone() -> None:
     for argv, status in ((["--version"], 0), (["no-such-command"], 2)):
         code = f"import sys; from explsched import cli; sys.argv = ['sexplsched', *{argv!r}]; cli.main()"
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == status
+
+
+def test_every_error_has_the_same_prefix() -> None:
+    for command, argv, status in (
+        ("sexplsched", ["no-such-command"], 2),
+        ("sexplsched", ["status", "--no-such-option"], 2),
+        ("sexplsched", ["config", "check", "-f", "/nowhere.yaml"], 1),
+        ("sexplschedd", ["--once", "-f", "/nowhere.yaml"], 1),
+        ("sexplschedd", ["--no-such-option"], 2),
+    ):
+        module = {"sexplsched": "explsched.cli", "sexplschedd": "slurm_plugin.daemon"}[command]
+        done = subprocess.run([sys.executable, "-m", module, *argv], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert done.stderr.splitlines()[-1].startswith(f"{command}: error: ")
+        assert "Error:" not in done.stderr
+
+
+def leaves(command: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(words), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from leaves(found, *words, name)
+
+
+def test_each_command_has_an_example_that_its_options_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ncu.csv").touch()
+    known = dict(leaves(root, "sexplsched"))
+    assert len(known) > 50
+    for name, command in known.items():
+        lines = re.findall(r"^ .*(?:^|[ (])(sexplsched .*)$", command.epilog or "", re.MULTILINE)
+        own = [line for line in lines if line.startswith(name)]
+        assert own, f"{name} --help has no example"
+        for line in lines:
+            typed = re.split(r" (?:&&|\||>|2>)|\)", line)[0]
+            try:
+                parsed(root, shlex.split(typed)[1:])
+            except click.exceptions.Exit:  # an option such as --keys, which answers at once
+                assert "--" in typed
+
+
+def parsed(command: click.Command, words: list[str]) -> None:
+    """Let click take the command line apart, and run nothing. Raises `click.UsageError`."""
+    context = click.Context(command)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(context, words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+    with command.make_context(command.name, words, parent=context):
+        pass
+
+
+def test_help_names_the_variable_of_the_configuration() -> None:
+    assert "SEXPLSCHED_CONFIG]" in " ".join(CliRunner().invoke(root, ["status", "--help"]).output.split())

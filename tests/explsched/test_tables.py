@@ -43,6 +43,17 @@ def test_a_width_that_was_asked_for_is_exact() -> None:
     assert lines(columns, [(123456, "abc", REASON)], 20) == ["JOBI  NAME    REASON", "1234  abc     waits for"]
 
 
+def test_the_last_column_stands_below_where_there_is_no_room_beside() -> None:
+    columns = (*(Column(f"N{n}", ">") for n in range(5)), Column("REASON"))
+    shown = lines(columns, [(*[10**8] * 5, "it waits for GPUs that others hold until tomorrow, or longer")], 60)
+    assert shown[1:] == [
+        "    REASON",
+        "100000000  100000000  100000000  100000000  100000000",
+        "    it waits for GPUs that others hold until tomorrow, or",
+        "    longer",
+    ]
+
+
 def test_no_heading() -> None:
     assert lines((Column("A"), Column("B")), [("x", 2.0)], None, heading=False) == ["x  2"]
     assert lines((Column("A"),), [], None, heading=False) == []

@@ -97,7 +97,7 @@ def test_a_gateway_that_is_not_up(place: Path) -> None:
 
 def test_scale_is_held_to_the_file(place: Path) -> None:
     (place / "state").mkdir()
-    assert "no service 'chatt' (known: chat)" in refused("scale", "chatt", "2")
+    assert "no service 'chatt'; did you mean 'chat'? (known: chat)" in refused("scale", "chatt", "2")
     assert "9 is above services.chat.scale.max, 4" in refused("scale", "chat", "9")
     assert invoke("scale", "chat", "2").exit_code == 0
     found = state.read(place / "state" / "overrides.json", dict[str, Override])

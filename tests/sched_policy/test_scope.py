@@ -241,7 +241,7 @@ _LIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("lie", _LIES)
-@pytest.mark.parametrize("name", sorted(set(catalog.names()) - catalog.TAKES_TURNS))
+@pytest.mark.parametrize("name", sorted(set(catalog.POLICIES.names()) - catalog.TAKES_TURNS))
 def test_a_lie_gives_its_teller_no_place_and_no_gpu_of_somebody_elses(name: str, lie: str) -> None:
     """In every policy, whatever a user says: whose turn it is at each place, and what of others is interrupted."""
 

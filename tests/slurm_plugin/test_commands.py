@@ -192,7 +192,7 @@ def test_every_command_has_help(command: str) -> None:
 def test_an_unknown_command_is_named_with_what_there_is(word: str, near: str) -> None:
     result = CliRunner().invoke(root, [word])
     assert result.exit_code == 2
-    assert f"unknown command {word!r}{near}admin, audit, " in result.output.replace("\n", " ")
+    assert f"no command {word!r}{near}admin, audit, " in result.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

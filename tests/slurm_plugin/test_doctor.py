@@ -238,3 +238,12 @@ def test_a_policy_that_chooses_nodes_needs_time(site: Path) -> None:
     settings = (site / "config").read_text()
     (site / "config").write_text(settings + "SchedulerParameters = bf_continue,defer,batch_sched_delay=10\n")
     assert findings(site, "policy: balanced")["placement"][0] == "ok"
+
+
+def test_directories_that_are_missing_are_told(site: Path) -> None:
+    nowhere = "audit: {file: /nonexistent/x/audit.jsonl}\nstate: {directory: /nonexistent/x/state}\n"
+    found = findings(site, nowhere)
+    assert found["audit file"][:2] == ("note", "no directory /nonexistent/x: changes in Slurm are not written down")
+    assert found["state"][0] == "note"
+    there = f"audit: {{file: {site}/audit.jsonl}}\nstate: {{directory: {site}/state}}\n"
+    assert {findings(site, there)[what][0] for what in ("audit file", "state")} == {"ok"}

@@ -27,8 +27,10 @@ from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.state.jobs import explanations
+from slurm_plugin.state.publish import state_of
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
+from slurm_plugin.web import answers
 from tests.slurm_kit import FakeSlurm, record
 
 NOW_S = 10_000.0
@@ -60,7 +62,7 @@ def reported(
     job_id: int,
     *values: float | None,
     end: bool = False,
-    status: int = 0,
+    status: int | None = 0,
     metric: str = "loss",
     **params: object,
 ) -> None:
@@ -144,6 +146,35 @@ def test_a_training_whose_command_failed_is_not_done(digits: FakeSlurm, tmp_path
     assert (failed["state"], failed["reason"]) == ("ended", "its command ended with status 1")
 
 
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ({"end": True}, ("done", "")),
+        ({"end": True, "status": 1}, ("ended", "its command ended with status 1")),
+        ({"end": True, "status": None}, ("ended", "")),  # told to end, as by scancel
+        ({}, ("ended", "")),
+    ],
+)
+def test_the_page_says_of_a_training_that_is_over_what_sweep_show_says(
+    digits: FakeSlurm, tmp_path: Path, end: dict[str, Any], told: tuple[str, str]
+) -> None:
+    reported(tmp_path, 1, 3.0, 1.0, 0.5, **end)
+    state = state_of(View.of(config(tmp_path), digits.look(), NOW_S), (), ())
+    page = json.loads(json.dumps(answers.sweep(state, "digits", "ada", ())))
+    assert {(one["state"], one["reason"]) for one in page["trainings"] if one["curve"]["jobid"] == 1} == {told}
+    assert {(one["state"], one["reason"]) for one in shown()["trainings"] if one["job"] == 1} == {told}
+    assert json.loads(json.dumps(answers.sweeps(state)))["sweeps"][0]["ended"] == 2
+
+
+def test_a_training_without_sxrun_is_done_after_its_last_step(digits: FakeSlurm, tmp_path: Path) -> None:
+    reported(tmp_path, 1, *(1.0 / step for step in range(1, 11)))
+    assert {t["state"] for t in shown()["trainings"] if t["job"] == 1} == {"done"}
+
+
+def test_two_forms_at_once_are_refused(digits: FakeSlurm) -> None:
+    assert "--csv and --json: give one of them" in run("show", "digits", "--csv", "--json", fails=True).output
+
+
 def test_a_training_that_reports_another_metric_is_told_what_to_do(digits: FakeSlurm, tmp_path: Path) -> None:
     reported(tmp_path, 1, 0.3, 0.5, end=True, metric="accuracy")
     (silent,) = [t for t in shown()["trainings"] if t["job"] == 1]
@@ -176,7 +207,7 @@ def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: F
 def test_sweeps_are_listed(digits: FakeSlurm) -> None:
     (one,) = json.loads(run("list", "--json", "--user", "ada").stdout)["sweeps"]
     assert (one["sweep"], one["done"], one["stopped"], one["best"]) == ("digits", 1, 1, 0.5)
-    assert json.loads(run("list", "--json", "--user", "bob").stdout) == {"sweeps": []}
+    assert json.loads(run("list", "--json", "--user", "nobody").stdout) == {"sweeps": []}
     assert "digits" in run("list").stdout
 
 
@@ -201,6 +232,9 @@ def test_what_no_picture_can_be_is_refused(digits: FakeSlurm, tmp_path: Path) ->
 
 def test_an_unknown_sweep_is_answered_with_those_that_are_known(digits: FakeSlurm) -> None:
     assert "no sweep 'mnist' (known: digits)" in str(run("show", "mnist", fails=True).exception)
+    assert "no sweep 'digit'; did you mean 'digits'?" in str(run("show", "digit", fails=True).exception)
+    assert "no user 'adda'; did you mean 'ada'?" in str(run("list", "-u", "adda", fails=True).exception)
+    assert "no user 'adda'" in str(run("show", "digits", "-u", "adda", fails=True).exception)
 
 
 def test_two_objectives_under_one_name_are_two_sweeps(digits: FakeSlurm, tmp_path: Path) -> None:
@@ -215,7 +249,7 @@ def test_two_objectives_under_one_name_are_two_sweeps(digits: FakeSlurm, tmp_pat
 def test_a_sweep_of_one_that_has_not_reported(digits: FakeSlurm, tmp_path: Path) -> None:
     digits.known = {7: training(7, "explsched:sweep=alone&params=lr%3D0.5")}
     page = run("show", "alone").stdout
-    assert "1 trainings, 1 running" in page
+    assert "1 training, 1 running" in page
     assert "lr=0.5" in page
     assert "nothing to export" in str(run("export", "alone", tmp_path / "x.csv", fails=True).exception)
 
@@ -286,6 +320,24 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr("slurm_plugin.observation.sweep_record.os.open", slowly)
     yield answers
     answers.set()
+
+
+def test_a_refusal_is_logged_once_until_it_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = FakeSlurm([training(2), training(3)], refusal="Requested nodes are busy")
+    made = Plan(scores=tuple(Score(n, 1.0, "") for n in (2, 3)), stops=(Stop(2, "cannot win"),))
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(made))
+    controller = Controller(slurm, config(tmp_path))
+
+    def logged() -> int:
+        caplog.clear()
+        assert controller.reconcile(NOW_S).failures
+        return sum("refused by Slurm" in line for line in caplog.messages)
+
+    assert [logged(), logged()] == [1, 0]
+    slurm.refusal = "Invalid job id specified"
+    assert [logged(), logged()] == [1, 0]
 
 
 def test_notes_that_a_hanging_spool_does_not_take_are_written_when_it_answers(

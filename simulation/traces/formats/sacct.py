@@ -165,6 +165,8 @@ def _job(job_rows: list[SacctRow]) -> PastJob:
     if last.end_s is None or last.state in _WILL_RUN_AGAIN:
         raise RowError(f"State: found {last.state}, accepted: jobs that have ended")
     runs = tuple(run for run in map(_run, job_rows) if run is not None)
+    if not runs and any(row.start_s is not None and row.start_s == row.end_s for row in job_rows):
+        raise RowError("ElapsedRaw: the job ran for less than a second, and sacct tells whole ones")
     if not runs:
         raise RowError(f"Start: the job never ran (State {last.state}), accepted: jobs that did")
     if not 1 <= max(run.gpus for run in runs) <= MOST_GPUS:

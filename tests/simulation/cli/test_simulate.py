@@ -19,7 +19,8 @@ from simulation.results.outcome import figures
 from simulation.traces.formats.sacct import COMMAND
 
 ROOT = Path(__file__).parents[3]
-_UNKNOWN = ("fragmentation", "gain_per_gpu_h", "avg_job_gain_per_gpu_h")  # no GPU is ever free, no curves
+_OF_SWEEPS = ("best_reached", "avg_best_s", "avg_best_gpu_h", "avg_regret_area")
+_UNKNOWN = ("fragmentation", "gain_per_gpu_h", "avg_job_gain_per_gpu_h", *_OF_SWEEPS)  # no GPU is ever free, no curves
 _NAMES = [figure.name for figure in figures()]
 
 
@@ -192,6 +193,34 @@ def test_policies_side_by_side(trace: Path, tmp_path: Path) -> None:
     assert set(fifo["ratios"].values()) <= {1.0, None}
     assert found["cluster"] == {"nodes": 1, "gpus_per_node": 2}
     assert (tmp_path / "a.svg").exists()
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Two trainings of 100 s on a GPU: the first goes from 1 to 0.5, the second to 0.1 in its last report."""
+    path = tmp_path / "sweep.csv"
+    path.write_text(
+        "job_id,submit_s,gpus,run_s,sweep,curve\n"
+        "1,0,1,100,a,0:0:1 1:50:0.6 2:100:0.5\n2,0,1,100,a,0:0:1 1:50:0.3 2:100:0.1\n"
+    )
+    return path
+
+
+def test_a_comparison_tells_how_soon_sweeps_came_to_their_best(sweep: Path) -> None:
+    common = ("compare", "--trace", sweep, "--cluster", "1x1", "--interval", 10)
+    (fifo,) = told(*common, "--policies", "fifo")["policies"]
+    # The second ends at 200 s with the best value. Until then: regret 1 for no time, then what is left of 0.9.
+    assert (fifo["best_reached"], fifo["avg_best_s"]) == (1.0, 200.0)
+    assert fifo["avg_best_gpu_h"] == pytest.approx(200 / 3600)
+    regret = (50 * 0.9 + 50 * 0.5 + 50 * 0.4 + 50 * 0.2) / 0.9 / 200
+    assert fifo["avg_regret_area"] == pytest.approx(regret, abs=0.06)  # it is looked at every 10 s
+    table = call(*common, "--policies", "fifo,slurm").output
+    assert all(name in table for name in _OF_SWEEPS)
+
+
+def test_a_sweep_that_is_cut_off_has_not_reached_its_best(sweep: Path) -> None:
+    found = told("simulate", "--trace", sweep, "--cluster", "1x1", "--policy", "fifo", "--until", 120)
+    assert (found["best_reached"], found["avg_best_s"], found["avg_best_gpu_h"]) == (0.0, None, None)
 
 
 def test_a_comparison_for_people(trace: Path) -> None:

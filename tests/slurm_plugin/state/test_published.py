@@ -29,6 +29,7 @@ from slurm_plugin.state.published import (
     read,
 )
 from slurm_plugin.state.serving import Visible
+from tests.slurm_kit import record
 from tests.slurm_plugin.state import HOSTILE, NOW_S, published
 
 
@@ -185,3 +186,49 @@ def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
     assert families["explsched_policy_info"].samples[0].labels == {"policy": "srsf"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert not {word for word in ("ada", "bob", "digits") if word in path.read_text()}
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("-u", "adda"), "no user 'adda'; did you mean 'ada'? (known: ada, bob)"),
+        (("-p", "man"), "no partition 'man'; did you mean 'main'? (known: main)"),
+        (("-n", "digit"), "no sweep 'digit'; did you mean 'digits'? (known: digits)"),
+        (("-j", "41,99"), "job 99 neither waits nor runs"),
+    ],
+)
+def test_names_that_nothing_has_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], fault: str
+) -> None:
+    state = published(tmp_path)
+    monkeypatch.setattr("slurm_plugin.cli.status.current", lambda _path, *, fresh: state)
+    monkeypatch.setattr("slurm_plugin.cli.status.remembered", lambda _config, _prefix: ())
+    for more in ((), ("--json",)):
+        told = invoke(tmp_path, "status", *words, *more)
+        assert (told.exit_code, told.stdout) == (1, "")
+        assert str(told.exception).startswith(fault)
+
+
+def test_a_sweep_that_is_over_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, past = published(tmp_path), record(7, comment="explsched:sweep=mnist", state="FAILED")
+    monkeypatch.setattr("slurm_plugin.cli.status.current", lambda _path, *, fresh: state)
+    monkeypatch.setattr("slurm_plugin.cli.status.remembered", lambda _config, _prefix: (past,))
+    told = invoke(tmp_path, "status", "-n", "mnist", "--json")
+    assert (told.exit_code, json.loads(told.stdout)["jobs"]) == (0, [])
+    assert "no job of it waits or runs: sexplsched sweep show mnist" in told.stderr
+
+
+def test_a_user_who_has_no_job_is_no_mistake(tmp_path: Path) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    assert json.loads(invoke(tmp_path, "status", "-u", "nobody", "--json").stdout)["jobs"] == []
+
+
+def test_a_screen_leaves_out_columns_that_tell_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    whole = invoke(tmp_path, "status").stdout.splitlines()[0].split()
+    assert {"STEP", "UTILITY", "PLANNED"} < set(whole)
+    monkeypatch.setattr("slurm_plugin.cli.status.room", lambda: 80)
+    shown = invoke(tmp_path, "status").stdout.splitlines()
+    assert "STEP" not in shown[0]
+    assert all(len(line) <= 80 for line in shown)
+    assert "STEP" in invoke(tmp_path, "status", "-o", "jobid,step").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import signal
 import socket
 import stat
 import subprocess
@@ -141,6 +142,21 @@ def test_it_ends_with_the_daemon_and_is_started_again_when_it_dies(here: Path) -
     until(again, "another one serves")
     beside.end()
     assert not path.exists()
+
+
+def test_a_server_that_does_not_end_is_killed(here: Path) -> None:
+    _ = published(here, now_s=time.time())
+    beside = serving.Beside(here / "state", here / "state.sock", patience_s=0.2)
+    beside.keep()
+    until(lambda: ask(beside.path) is not None, "it serves")
+    pid = beside.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    beside.end()
+    assert not Path(f"/proc/{pid}").exists()
+    beside.keep()  # on the socket that the killed one left
+    until(lambda: ask(beside.path) is not None, "the next one serves")
+    beside.end()
 
 
 def test_two_do_not_serve_one_socket(here: Path) -> None:

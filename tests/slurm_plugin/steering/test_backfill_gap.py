@@ -22,7 +22,7 @@ from tests.slurm_kit import FakeSlurm, record
 from tests.slurm_plugin.steering.test_controller import NOW_S, asking, controller
 
 TIMES = CycleTimes(yields_after_s=2.0, rests_s=30.0)
-BUSY = ControllerLoad(1, 0, 0.0, 5.0, 0, backfills=True, backfill_began_s=NOW_S - 10)
+BUSY = ControllerLoad(1, 0.0, 5.0, 0, backfills=True, backfill_began_s=NOW_S - 10)
 SHORT = replace(BUSY, backfill_last_cycle_s=1.0, backfill_began_s=NOW_S - 1)
 JUST_ENDED = replace(BUSY, backfills=False)
 LONG_OVER = replace(JUST_ENDED, backfill_began_s=NOW_S - 100)

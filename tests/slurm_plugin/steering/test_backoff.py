@@ -10,12 +10,12 @@ from slurm_plugin.config import BackpressureSection
 from slurm_plugin.steering.backpressure import Backoff, backoff, most_written
 
 LIMITS = BackpressureSection(server_threads=8, cycle_s=2.0, max_interval_s=60.0)
-QUIET = ControllerLoad(1, 0, 0.01, 0.5, 5000)
+QUIET = ControllerLoad(1, 0.01, 0.5, 5000)
 USUAL_S = 15.0
 
 
 @pytest.mark.parametrize(
-    "load", [ControllerLoad(8, 0, 0.01, 0.5, 5000), ControllerLoad(1, 0, 2.1, 0.5, 5000)], ids=["threads", "cycle"]
+    "load", [ControllerLoad(8, 0.01, 0.5, 5000), ControllerLoad(1, 2.1, 0.5, 5000)], ids=["threads", "cycle"]
 )
 def test_passes_are_put_off_twice_as_long_each_time(load: ControllerLoad) -> None:
     paces = list(
@@ -34,7 +34,7 @@ def test_a_quiet_slurmctld_brings_the_usual_interval_back_at_once() -> None:
 
 
 def test_a_usual_interval_beyond_the_widest_is_never_shortened() -> None:
-    busy = ControllerLoad(8, 0, 0.01, 0.5, 5000)
+    busy = ControllerLoad(8, 0.01, 0.5, 5000)
     assert backoff(busy, 100.0, 100.0, LIMITS) == Backoff(100.0, may_pass=True, is_busy=True)
 
 

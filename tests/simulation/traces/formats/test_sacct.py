@@ -202,7 +202,7 @@ def test_a_component_without_gpus_is_no_fault(file: Writer) -> None:
         ("2|0|1|2|completed|gres/gpu=1", "State: found 'completed'"),
         ("2|0|1|2|COMPLETED|gres/gpu=1K", "AllocTRES: found 'gres/gpu=1K', .*--noconvert"),
         ("2|0|1|2|COMPLETED|gres/gpu=2000000", "AllocTRES: found 'gres/gpu=2000000'"),
-        ("2|0|1|1|COMPLETED|gres/gpu=1", "Start: the job never ran"),
+        ("2|0|1|1|COMPLETED|gres/gpu=1", "ElapsedRaw: the job ran for less than a second"),
         ("2|0|1|2|COMPLETED|gres/shard=4", "AllocTRES: found no GPUs"),
         ("2|0|1|2|COMPLETED|gres/gpu=1|x", "row: found 7 fields, accepted: 6"),
     ],
