@@ -3,8 +3,8 @@
 The first half is the history that is known at the start; jobs that end are learnt from as the replay goes on, as the
 daemon does. Philly has virtual clusters and GPUs, neither users nor names, and no time limits: with limits alone SRSF
 knows nothing and keeps the order of submission, which flatters what is learnt. The constants in
-`sched_policy.run_times` were chosen on the second quarter of the trace; the cluster with the second half's mean demand
-in view, before any JCT.
+`slurm_plugin.observation.history` were chosen on the second quarter of the trace; the cluster with the second half's
+mean demand in view, before any JCT.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from sched_policy import catalog
-from sched_policy.run_times import Likeness
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
 from simulation.results.outcome import measure
 from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import Trace, TraceJob, fit
+from slurm_plugin.observation.history import Likeness
 from slurm_plugin.observation.run_times import AccountedJob, coverage
 
 ARMS = ("limit", "learnt", "exact")

@@ -8,8 +8,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from msgspec import Struct
 
+from sched_policy.gittins import NEIGHBOURS, QUANTUM_S, effective_left_s, weights_of_neighbours
 from sched_policy.plan import Ranking
-from sched_policy.run_times import NEIGHBOURS, QUANTUM_S, effective_left_s, weights_of_neighbours
 from sched_policy.snapshot import Columns, EndedRun, Floats, Ints, Snapshot
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
-from sched_policy.run_times import Likeness, of_history
 from sched_policy.snapshot import Columns, Floats, Ints
 from simulation.cluster.settings import Estimates, EstimateSource, Settings
 from simulation.traces.learning import Learning
 from simulation.traces.trace import TraceJob
+from slurm_plugin.observation.history import Likeness, of_history
 
 _MAY_STOP = Exploration(checkpoint_signal="USR1", may_stop=True)
 

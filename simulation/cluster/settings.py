@@ -76,8 +76,8 @@ class Estimates(Struct, frozen=True):
     """Where estimates of run times come from.
 
     `exact` is an oracle. `limit` gives the time limits of the trace and nothing else. `noisy` multiplies the true run
-    time by exp(N(0, sigma)). `learnt` is what jobs that have ended by then tell (`sched_policy.run_times`), as the
-    daemon learns it from sacct. Policies that need no durations get none.
+    time by exp(N(0, sigma)). `learnt` is what jobs that have ended by then tell (`slurm_plugin.observation.history`),
+    as the daemon learns it from sacct. Policies that need no durations get none.
     """
 
     source: EstimateSource = EstimateSource.LIMIT

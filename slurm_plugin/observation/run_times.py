@@ -21,9 +21,9 @@ from explsched.errors import SlurmError
 from explsched.log import event
 from sched_policy.model import Job
 from sched_policy.order import still_telling
-from sched_policy.run_times import Likeness, RunTimes, of_history
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.parse import gpus_of
+from slurm_plugin.observation.history import Likeness, RunTimes, of_history
 from slurm_plugin.observation.memory import NotesFile
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from sched_policy.model import Job
-from sched_policy.order import Gittins, still_telling
-from sched_policy.run_times import (
+from sched_policy.gittins import (
     LEAST,
     LIKENESS,
     LIKENESS_MORE,
@@ -19,6 +17,8 @@ from sched_policy.run_times import (
     TAIL,
     effective_left_s,
 )
+from sched_policy.model import Job
+from sched_policy.order import Gittins, still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 

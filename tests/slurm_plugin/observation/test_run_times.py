@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from explsched.errors import SlurmError
-from sched_policy.run_times import Likeness
+from slurm_plugin.observation.history import Likeness
 from slurm_plugin.observation.run_times import FIELDS, AccountedJob, LearntRunTimes, coverage, past_jobs
 from tests.sched_policy.builders import NOW_S, job, running
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sched_policy.run_times import Likeness, RunTimes, of_history
+from slurm_plugin.observation.history import Likeness, RunTimes, of_history
 
 ADA = Likeness(1, "main", "ada", "resnet-1")
 BOB = Likeness(1, "main", "bob", "probe-1")
