@@ -282,6 +282,15 @@ def test_when_little_is_expected_only_those_run_on_that_were_hardly_tried() -> N
     assert decision.done is None and not decision.stopped
 
 
+def test_the_leader_runs_to_its_end_beside_one_that_is_better_at_its_progress() -> None:
+    values = np.concatenate([np.full(24, 0.5), np.full(TOTAL - 24, 0.1)])
+    leader = trial(1, steps=TOTAL, values=values, state=TrialState.RUNNING)  # it has not moved for long
+    rival = flat(2, 0.4, 20)
+    assert standing(sweep(leader, rival, *hopeless()[1:])).ahead[0] == 1
+    settled = AdaptiveHalving(doubt=1.1, least_progress=0.0)
+    assert settled.decide(sweep(leader, rival, *hopeless()[1:]), gpus=8).wanted == (1, 2)
+
+
 def test_the_median_rule_stops_who_is_behind_and_never_the_leader() -> None:
     others = [trial(i, final=0.2, steps=30) for i in range(2, 10)]
     behind = flat(1, 0.99, 30, state=TrialState.RUNNING)
