@@ -113,7 +113,9 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.snapshot",
             "sched_policy.sweep",
             "sched_policy.utility",
+            "slurm_plugin.client",
             "slurm_plugin.observation",
+            "slurm_plugin.steering",
         }
     ),
 }

@@ -13,7 +13,7 @@ from sched_policy import catalog
 from sched_policy.catalog import PolicyOptions
 from simulation.cluster import engine
 from simulation.cluster.settings import Settings
-from simulation.traces.trace import Trace
+from simulation.traces.trace import ClusterShape, Trace
 
 _DRAWS = 5
 
@@ -56,25 +56,36 @@ def submitted(jobs: Sequence[LiveJob]) -> Trace:
 
 
 def simulated(
-    trace: Trace, policy: str, options: PolicyOptions, settings: Settings, launches_s: Sequence[float]
+    trace: Trace,
+    policy: str,
+    options: PolicyOptions,
+    settings: Settings,
+    launches_s: Sequence[float],
+    cluster: ClusterShape = CLUSTER,
 ) -> Figures:
     """The same jobs under the convention `slurm`; every run costs what a launch does more than its work.
 
     What a launch costs is chance, and a hundredth of a second decides whether a job's GPUs are free in time for a look:
     these are means over several draws from the costs `launches_s`.
     """
-    found = [_simulated(trace, policy, options, settings, launches_s, seed) for seed in range(_DRAWS)]
+    found = [_simulated(trace, policy, options, settings, launches_s, cluster, seed) for seed in range(_DRAWS)]
     return Figures(
         fmean(f.avg_jct_s for f in found), fmean(f.makespan_s for f in found), fmean(f.preemptions for f in found)
     )
 
 
 def _simulated(
-    trace: Trace, policy: str, options: PolicyOptions, settings: Settings, launches_s: Sequence[float], seed: int
+    trace: Trace,
+    policy: str,
+    options: PolicyOptions,
+    settings: Settings,
+    launches_s: Sequence[float],
+    cluster: ClusterShape,
+    seed: int,
 ) -> Figures:
     draw = random.Random(seed)  # noqa: S311  no secret
     paid = Trace.of(replace(job, run_s=job.run_s + draw.choice(launches_s)) for job in trace.jobs)
-    outcome = engine.simulate(paid, CLUSTER, catalog.build(policy, options), settings)
+    outcome = engine.simulate(paid, cluster, catalog.build(policy, options), settings)
     jct_s = [job.end_s - job.submit_s for job in outcome.jobs]
     return Figures(fmean(jct_s), max(job.end_s for job in outcome.jobs), sum(job.preemptions for job in outcome.jobs))
 

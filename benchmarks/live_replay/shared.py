@@ -3,7 +3,8 @@
 Slurm hands out shares of one GPU, not of several, so each job asks for one shard whatever its gang was: models, stage
 times, run times and arrivals are the trace's. The GPUs are only counted; how fast the jobs on one of them progress
 beside each other is what Muri's measurements say of their stages (`sched_policy.group.interleave`), for both arms. Run
-times are unknown to both: every job has the same time limit.
+times are unknown to both: every job has the same time limit. After each arm the simulator replays it, with the passes
+of the schedulers as they ran and what a run really cost beyond its work.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import click
+from msgspec import to_builtins
 
 from benchmarks.live_replay import figures, live
 from benchmarks.muri_parity import ATTRIBUTION
+from sched_policy.catalog import PolicyOptions
 from sched_policy.group.interleave import iteration_s
 from sched_policy.model import StageProfile
+from simulation.cluster.settings import Settings
 from simulation.traces.formats import read_any
-from simulation.traces.trace import StageTimes, Trace, TraceJob
+from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import ShardRule
 
 GPUS, PER_GPU = 4, 4
 _LIMIT_S = 36_000.0
@@ -78,6 +84,9 @@ class Progress:
         self._speed: dict[int, float] = {}
         self._seen_s = time.monotonic()
         self._ended: set[int] = set()
+        self._began_s: dict[int, float] = {}
+        self.worked_s: dict[int, float] = {}
+        """From a job's first look while it ran to its end, by its number in the trace; of its last run."""
 
     def look(self, client: CliClient, environment: Mapping[str, str], submitted: Mapping[int, TraceJob]) -> int:
         """Let jobs progress, and end those that have done their work; jobs that are still there."""
@@ -100,11 +109,13 @@ class Progress:
             argv = ["scancel", "--batch", "--signal=USR2", *map(str, done)]
             subprocess.run(argv, env=dict(environment), check=True)
             self._ended.update(done)
+            self.worked_s.update({submitted[job_id].job_id: now_s - self._began_s[job_id] for job_id in done})
         self._speed = {
             job_id: speed
             for ids in there.values()
             for job_id, speed in speeds({one: profile(submitted[one]) for one in ids if one not in done}).items()
         }
+        self._began_s = {job_id: self._began_s.get(job_id, now_s) for job_id in self._speed}
         return len(jobs)
 
     def _is_ready(self, job_id: int) -> bool:
@@ -146,11 +157,29 @@ def _arm(
     began_s, before = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="expl") as scratch:
         Path(scratch).chmod(0o755)
-        look = Progress(Path(scratch)).look
-        work = live.Work(spec, _SCRIPT, options, lambda _job, _directory: (sys.executable,), look, poll_s=0.5)
+        progress = Progress(Path(scratch))
+        work = live.Work(spec, _SCRIPT, options, lambda _job, _directory: (sys.executable,), progress.look, poll_s=0.5)
         arm = live.run(Path(scratch), trace, settings, longest_s, _tell, work)
     found = figures.live(arm.jobs)
+    costs_s = launches_s(arm.jobs, progress.worked_s)
+    how = Settings(
+        live.INTERVAL_S,
+        backfill_interval_s=live.INTERVAL_S,
+        main_interval_s=live.INTERVAL_S,
+        pass_times=arm.pass_times,
+        checkpoint_s=1.0,
+        restart_s=fmean(costs_s),
+        shards=PER_GPU,
+        shard_rule=rule_of(spec),
+    )
+    shape = ClusterShape(1, GPUS)
+    submitted = figures.submitted(arm.jobs)
+    simulated = figures.simulated(submitted, policy, PolicyOptions(quantum_s=quantum_s), how, costs_s, shape)
     return {
+        "sim_avg_jct_s": round(simulated.avg_jct_s, 3),
+        "sim_makespan_s": round(simulated.makespan_s, 3),
+        "launch_s": round(fmean(costs_s), 3),
+        "pass_s": {who: figures.mean_gap_s(times_s) for who, times_s in to_builtins(arm.pass_times).items()},
         "avg_jct_s": round(found.avg_jct_s, 3),
         "makespan_s": round(found.makespan_s, 3),
         "preemptions": found.preemptions,
@@ -158,6 +187,20 @@ def _arm(
         "seconds": round(time.monotonic() - began_s),
         "load_before_after": [round(before, 2), round(os.getloadavg()[0], 2)],
     }
+
+
+def launches_s(jobs: Sequence[live.LiveJob], worked_s: Mapping[int, float]) -> tuple[float, ...]:
+    """What each run cost beyond its progress: until it was first seen to run, and after it was told to end."""
+    return tuple(
+        job.end_s - job.runs[0].start_s - worked_s[job.job.job_id]
+        for job in jobs
+        if job.end_s is not None and not job.restarts and job.job.job_id in worked_s
+    )
+
+
+def rule_of(spec: devcluster.ClusterSpec) -> ShardRule:
+    """How its Slurm chooses the GPU of a shard."""
+    return ShardRule.LEAST_LOADED if _LEAST_LOADED in spec.extra else ShardRule.FIRST_FIT
 
 
 def _tell(_ended: int, _total: int) -> None:
@@ -204,6 +247,7 @@ def main(
         "gpus": GPUS,
         "compress": compress,
         "quantum_s": quantum_s,
+        "sim_jct_ratio": round(_number(arms["muri-l"]["sim_avg_jct_s"]) / _number(arms[_OURS]["sim_avg_jct_s"]), 4),
         "jct_ratio": round(ratio["avg_jct_s"], 4),
         "makespan_ratio": round(ratio["makespan_s"], 4),
         "jobs_lost": sum(int(_number(arm["jobs_lost"])) for arm in arms.values()),
@@ -214,6 +258,7 @@ def main(
     click.echo(json.dumps(report))
 
 
+_OURS = "explsched-share"
 _RATIOS = ("avg_jct_s", "makespan_s")
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError
-from simulation.cluster.settings import Estimates, EstimateSource, Settings, SimulationSettingsError
+from simulation.cluster.settings import Estimates, EstimateSource, Settings, SimulationSettingsError, shard_rule
 from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_all_rows
@@ -302,6 +302,8 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
     try:
         if "estimates" in chosen:
             chosen["estimates"] = Estimates.parse(chosen["estimates"])
+        if "shard_rule" in chosen:
+            chosen["shard_rule"] = shard_rule(chosen["shard_rule"])
         return Settings(**chosen)
     except SimulationSettingsError as error:
         name, colon, fault = str(error).partition(":")
@@ -326,6 +328,8 @@ _SLURM = {
     "main_offset_s": "--main-offset",
     "checkpoint_s": "--checkpoint",
     "restart_s": "--restart",
+    "shards": "--shards",
+    "shard_rule": "--shard-rule",
     "scaling": "--scaling",
     "seed": "--seed",
     "until_s": "--until",
@@ -377,6 +381,17 @@ _OPTIONS = (
     _setting("--main-offset", "main_offset_s", float, "SECONDS", "Phase offset of the main scheduler's cycle."),
     _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "Time that a preempted job takes to save."),
     _setting("--restart", "restart_s", float, "SECONDS", "Time that a restarted job takes to load."),
+    _setting(
+        "--shards",
+        "shards",
+        click.IntRange(min=1),
+        "N",
+        "Shards of a GPU, one for each job; Slurm gives each free one to the next. Needs --main-interval or "
+        "--backfill-interval.",
+    ),
+    _setting(
+        "--shard-rule", "shard_rule", str, "first-fit|least-loaded", "Which of several GPUs with free shards it is."
+    ),
     _setting("--scaling", "scaling", float, "EXPONENT", "Speed of elastic jobs is GPUs ^ EXPONENT; 1 is linear."),
     _setting("--seed", "seed", click.IntRange(min=0), "N", "Random seed for estimate noise."),
     _setting("--until", "until_s", float, "SECONDS", "End at this time of the trace, even if jobs still run."),

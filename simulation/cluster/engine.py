@@ -9,20 +9,24 @@ last. slurmctld runs the main scheduler at most once in `batch_sched_delay` afte
 `sched_interval`; it takes the queue in order of priority, and once a job does not fit, all others of the partition wait
 for backfill. Backfill runs every `bf_interval`, and promises a start to every job that does not fit. Both know
 time limits only, and choose the nodes themselves. Jobs that the policy has not ordered yet come last.
+
+Where jobs ask for shards of a GPU, both give every free one to the next of the queue, whoever suits whom: so the policy
+decides the order, as the daemon's steering would hand it to Slurm, and not how many share.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 
 from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
 from sched_policy.backfill import ALL, Backfill
-from sched_policy.model import Job, JobState
+from sched_policy.model import Job, JobState, NodeGpus
 from sched_policy.place import Consolidate
 from sched_policy.plan import Plan, Start
 from sched_policy.policy import SchedulingPolicy, checked_plan
@@ -35,6 +39,9 @@ from simulation.cluster.settings import Estimates, Settings, Timer
 from simulation.pairs import interference_of
 from simulation.results.outcome import Ending, TraceOutcome
 from simulation.traces.trace import ClusterShape, Trace
+from slurm_plugin.client.records import ShardRule
+from slurm_plugin.steering.grouping import in_order
+from slurm_plugin.steering.release import Releases, choice, foreseen
 
 AS_SLURM = Backfill(ALL, queue_depth=500, window_s=86_400.0)
 """Slurm's own: conservative, with bf_max_job_test and bf_window as they are by default."""
@@ -61,6 +68,48 @@ def backfill_starts(order: Sequence[int], snapshot: Snapshot) -> Sequence[Start]
     """Starts by backfill: what fits without delaying a job with higher priority."""
     profile = AvailabilityProfile(snapshot)
     return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot), _PLACE).starts
+
+
+def shard_starts(order: Sequence[int], snapshot: Snapshot, shards: int, rule: ShardRule) -> Iterator[Start]:
+    """Starts on free shards, in order of priority; of several nodes the first with one."""
+    free = {node: _free(held, shards) for node, held in _held_by_gpu(snapshot).items()}
+    for job in _queue(order, snapshot):
+        found = ((node, gpu) for node, left in free.items() if (gpu := choice(left, 1, rule)) is not None)
+        here = next(found, None)
+        if here is None:
+            return
+        node, gpu = here
+        free[node][gpu] -= 1
+        yield Start(job.job_id, (NodeGpus(node, 1, (gpu,)),), "next in the queue, and a shard is free")
+
+
+def steered(plan: Plan, snapshot: Snapshot, shards: int, rule: ShardRule) -> tuple[int, ...]:
+    """The order in which the daemon's steering has Slurm consider jobs that ask for one shard each."""
+    held = _held_by_gpu(snapshot)
+    by_node: defaultdict[str, list[Start]] = defaultdict(list)
+    for start in plan.starts:
+        if start.placement[0].indices:
+            by_node[start.placement[0].node].append(start)
+    released: list[int] = []
+    for node, starts in by_node.items():
+        each = {start.job_id: 1 for start in starts}
+        holders = {gpu: ids for gpu, ids in enumerate(held[node]) if ids}
+        released += foreseen(starts, holders, _free(held[node], shards), each, rule)
+    return queue_order(replace(plan, scores=in_order(plan, Releases(tuple(released)))), snapshot)
+
+
+def _free(held: Sequence[tuple[int, ...]], shards: int) -> list[int]:
+    return [shards - len(ids) for ids in held]
+
+
+def _held_by_gpu(snapshot: Snapshot) -> Mapping[str, list[tuple[int, ...]]]:
+    """The jobs on every GPU of every node."""
+    held: dict[str, list[tuple[int, ...]]] = {node.name: [()] * node.gpus for node in snapshot.nodes}
+    for job in snapshot.running:
+        for share in job.allocation:
+            for gpu in share.indices:
+                held[share.node][gpu] += (job.job_id,)
+    return held
 
 
 def _queue(order: Sequence[int], snapshot: Snapshot) -> list[Job]:
@@ -107,6 +156,9 @@ class _Simulation:
     def __init__(self, trace: Trace, cluster: ClusterShape, policy: SchedulingPolicy, settings: Settings) -> None:
         self._cluster = cluster
         self._policy = policy
+        self._shards, self._shard_rule = settings.shards, settings.shard_rule
+        if self._shards is not None and any(job.gpus != 1 for job in trace.jobs):
+            raise SimulationError("shards are of one GPU, and the trace has jobs of several")
         periods = {
             _Kind.POLICY: settings.policy_period,
             _Kind.BACKFILL: settings.backfill_period,
@@ -170,6 +222,9 @@ class _Simulation:
     def _run_pass(self, now_s: float, kind: _Kind) -> None:
         if kind is _Kind.POLICY:
             self._policy_pass(now_s)
+        elif self._state.waiting.size and self._shards is not None:
+            snapshot = self._state.snapshot(now_s)
+            self._start(shard_starts(self._order, snapshot, self._shards, self._shard_rule), now_s)
         elif self._state.waiting.size:
             starts = backfill_starts if kind is _Kind.BACKFILL else main_starts
             self._start(starts(self._order, self._state.snapshot(now_s)), now_s)
@@ -186,7 +241,11 @@ class _Simulation:
             self._request_pass(_Kind.POLICY, replan_s)
         if len(self._timers) > 1:  # Slurm starts jobs, too
             # GPUs that are being vacated count as free in that order.
-            self._order = queue_order(plan, self._state.snapshot(now_s))
+            then = self._state.snapshot(now_s)
+            if self._shards is None:
+                self._order = queue_order(plan, then)
+            else:
+                self._order = steered(plan, then, self._shards, self._shard_rule)
             for scheduler in self._timers.keys() - {_Kind.POLICY}:
                 self._request_pass(scheduler, now_s)
 
@@ -202,6 +261,8 @@ class _Simulation:
         for row in map(self._row, yielding):
             if self._state.phase(row) is JobPhase.RUNNING:
                 self._schedule(self._state.preempt(row, now_s), _Kind.GPUS_FREE, row)
+        if self._shards is not None:
+            return  # Slurm starts all jobs
         # A group's members are released together, onto GPUs that the policy chose.
         grouped = {job_id for group in plan.groups for job_id in group.job_ids}
         policy_starts_jobs = _Kind.BACKFILL not in self._timers

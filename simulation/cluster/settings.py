@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from explsched.errors import ExplschedError
 from simulation.traces.trace import TraceJob
+from slurm_plugin.client.records import ShardRule
 
 
 class Period(Struct, frozen=True):
@@ -113,6 +114,13 @@ _SECONDS = (
 )
 
 
+def shard_rule(text: str) -> ShardRule:
+    """Read how Slurm chooses the GPU of a shard. Raises `SimulationSettingsError`."""
+    if text not in tuple(ShardRule):
+        raise SimulationSettingsError(f"shard_rule: {text!r} unknown (accepted: {', '.join(ShardRule)})")
+    return ShardRule(text)
+
+
 class PassTimes(Struct, frozen=True):
     """When the passes of each scheduler of a live cluster began, ascending, as its log has it."""
 
@@ -140,6 +148,10 @@ class Settings(Struct, frozen=True):
         history: jobs that had ended before the trace began, for estimates that are learnt.
         checkpoint_s: how long a preempted job holds its GPUs while it saves, without making progress.
         restart_s: how long a restarted job holds its GPUs while it loads, before it makes progress.
+        shards: shards of each GPU; every job asks for one. The policy then only orders the jobs, and Slurm, whose main
+            scheduler or backfill has to be on, gives each free shard to the next of them. None: jobs ask for whole
+            GPUs, and the policy chooses the GPUs of groups.
+        shard_rule: how Slurm chooses the GPU of a shard.
         scaling: an elastic job with n times its GPUs is n to the power of this times as fast; 1 is linear.
         seed: random seed for estimate noise.
         until_s: when the simulation ends, whatever still runs; None: when every job has ended.
@@ -156,6 +168,8 @@ class Settings(Struct, frozen=True):
     history: tuple[TraceJob, ...] = ()
     checkpoint_s: float = 10.0
     restart_s: float = 30.0
+    shards: int | None = None
+    shard_rule: ShardRule = ShardRule.FIRST_FIT
     scaling: float = 1.0
     seed: int = 1
     until_s: float | None = None
@@ -171,6 +185,10 @@ class Settings(Struct, frozen=True):
                 raise SimulationSettingsError(
                     f"{name}: {value} is out of range (accepted: {least_s:g} to 86400 seconds)"
                 )
+        if self.shards is not None and self.backfill_interval_s is None and self.main_interval_s is None:
+            raise SimulationSettingsError(
+                "shards: nobody starts the jobs (accepted with passes of Slurm's backfill or main scheduler)"
+            )
         for name in self.pass_times.__struct_fields__:
             times_s = getattr(self.pass_times, name)
             ascending = all(later_s > earlier_s for earlier_s, later_s in pairwise(times_s))

@@ -140,7 +140,6 @@ class _Unit(Struct):
 
     waiting: list[int]
     gpu: int | None
-    started: list[int] = field(default_factory=list)
 
 
 def releases(plan: Plan, seen: Observation) -> Releases:
@@ -164,10 +163,10 @@ def releases(plan: Plan, seen: Observation) -> Releases:
         free = free_shards(seen.nodes[node], there[node])
         if free is not None:
             holders = _by_gpu(node, there[node])
-            units = _units(starts, holders)
-            unused = set(range(len(free))) - set(holders)
-            order += _try(units, free, unused, seen)
-            sharers += [_sharers(node, unit, holders) for unit in units if unit.started]
+            shards = {start.job_id: seen.jobs[start.job_id].shards_per_node for start in starts}
+            started = foreseen(starts, holders, free, shards, seen.shard_rule)
+            order += started
+            sharers += _sharers(node, started, holders)
     return Releases(tuple(order), tuple(sharers), placed)
 
 
@@ -205,6 +204,45 @@ def _by_gpu(node: str, there: Iterable[SlurmJob]) -> Mapping[int, tuple[int, ...
     return dict(holders)
 
 
+def foreseen(
+    starts: Sequence[Start],
+    holders: Mapping[int, tuple[int, ...]],
+    free: Sequence[int],
+    shards: Mapping[int, int],
+    rule: ShardRule,
+) -> Mapping[int, int]:
+    """The starts on a node by which each job gets the GPU it should, in the order in which Slurm should try them.
+
+    Args:
+        starts: starts of jobs on one GPU of the node each.
+        holders: jobs on each of its GPUs that is in use.
+        free: free shards of each of its GPUs.
+        shards: how many each of the jobs asks for.
+        rule: how Slurm chooses GPUs.
+
+    Returns:
+        the GPU of each job.
+
+    """
+    units, unused = _units(starts, holders), set(range(len(free))) - set(holders)
+    left = list(free)
+    started: dict[int, int] = {}
+    at = 0
+    while at < len(units):
+        unit = units[at]
+        wanted = shards[unit.waiting[0]] if unit.waiting else 0
+        gpu = choice(left, wanted, rule) if unit.waiting else None
+        if gpu is None or (gpu not in unused if unit.gpu is None else gpu != unit.gpu):
+            at += 1
+            continue
+        unused.discard(gpu)
+        unit.gpu = gpu
+        left[gpu] -= wanted
+        started[unit.waiting.pop(0)] = gpu
+        at = 0
+    return started
+
+
 def _units(starts: Sequence[Start], holders: Mapping[int, tuple[int, ...]]) -> list[_Unit]:
     """In the plan's order; jobs of the same planned GPU together."""
     waiting: dict[int, list[int]] = {}
@@ -213,26 +251,8 @@ def _units(starts: Sequence[Start], holders: Mapping[int, tuple[int, ...]]) -> l
     return [_Unit(job_ids, gpu if gpu in holders else None) for gpu, job_ids in waiting.items()]
 
 
-def _try(units: Sequence[_Unit], free: list[int], unused: set[int], seen: Observation) -> list[int]:
-    """Start one job after the other in `free`, always the first that gets the right GPU; returns their order."""
-    order: list[int] = []
-    at = 0
-    while at < len(units):
-        unit = units[at]
-        shards = seen.jobs[unit.waiting[0]].shards_per_node if unit.waiting else 0
-        gpu = choice(free, shards, seen.shard_rule) if unit.waiting else None
-        if gpu is None or (gpu not in unused if unit.gpu is None else gpu != unit.gpu):
-            at += 1
-            continue
-        unused.discard(gpu)
-        unit.gpu = gpu
-        free[gpu] -= shards
-        order.append(unit.waiting[0])
-        unit.started.append(unit.waiting.pop(0))
-        at = 0
-    return order
-
-
-def _sharers(node: str, unit: _Unit, holders: Mapping[int, tuple[int, ...]]) -> Sharers:
-    running = holders.get(unit.gpu, ()) if unit.gpu is not None else ()
-    return Sharers(node, running, tuple(unit.started))
+def _sharers(node: str, started: Mapping[int, int], holders: Mapping[int, tuple[int, ...]]) -> Iterable[Sharers]:
+    by_gpu: dict[int, list[int]] = {}
+    for job_id, gpu in started.items():
+        by_gpu.setdefault(gpu, []).append(job_id)
+    return [Sharers(node, holders.get(gpu, ()), tuple(starting)) for gpu, starting in by_gpu.items()]

@@ -371,6 +371,12 @@ CLAIMS = (
     ),
     Claim(
         "docs/simulation.md",
+        "live_share_fresh.json",
+        "gives {} for mean JCT and {} for makespan, {} jobs lost",
+        lambda report: [report["jct_ratio"], report["makespan_ratio"], report["jobs_lost"]],
+    ),
+    Claim(
+        "docs/simulation.md",
         "live_replay.json",
         "differ from live ones by at most {} % (mean JCT) and {} % (makespan); in the run alone by {} / {} % for Slurm "
         "alone and {} / {} % for srsf",

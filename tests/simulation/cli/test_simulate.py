@@ -69,6 +69,8 @@ def test_settings_reach_the_simulation(trace: Path) -> None:
         "estimates": "exact",
         "checkpoint_s": 3.0,
         "restart_s": 7.0,
+        "shards": None,
+        "shard_rule": "first-fit",
         "scaling": 0.9,
         "seed": 5,
         "until_s": None,

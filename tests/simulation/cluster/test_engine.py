@@ -25,6 +25,7 @@ from simulation.cluster.settings import Estimates, PassTimes, Settings, Simulati
 from simulation.results.outcome import Ending, JobRecord, TraceOutcome
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
+from slurm_plugin.client.records import ShardRule
 from tests.sched_policy.builders import row
 
 ONE_GPU = ClusterShape(1, 1)
@@ -74,6 +75,34 @@ def test_backfill_keeps_the_starts_that_it_promised_whatever_the_policy_promises
     jobs = trace((0, 1, 50), (1, 2, 10), (2, 1, 100), time_limit_s=100)
     found = by_id(simulate(jobs, two, GREEDY, replace(EXACT, backfill_interval_s=10)))
     assert [found[n].start_s for n in (1, 2, 3)] == [0, 50, 60]
+
+
+SHARDS = replace(EXACT, interval_s=5, main_interval_s=1, shards=2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "end_s"), [(ShardRule.FIRST_FIT, [20, 20, 10]), (ShardRule.LEAST_LOADED, [20, 10, 20])]
+)
+def test_slurm_chooses_the_gpu_of_a_shard_by_its_rule(rule: ShardRule, end_s: list[float]) -> None:
+    """Of stages that are not known nobody knows who suits whom: two jobs of a GPU take turns."""
+    jobs = trace((0, 1, 10), (0, 1, 10), (0, 1, 10))
+    found = by_id(simulate(jobs, ClusterShape(1, 2), GREEDY, replace(SHARDS, shard_rule=rule)))
+    assert [found[n].end_s for n in (1, 2, 3)] == end_s
+
+
+def test_a_shard_that_comes_free_goes_to_the_next_of_the_policys_order_before_the_policy_looks_again() -> None:
+    jobs = trace((0, 1, 8), (0, 1, 40), (1, 1, 30), (1, 1, 20))
+    found = by_id(simulate(jobs, ONE_GPU, catalog.build("srtf"), SHARDS))
+    # Job 1 is through with 8 s of work at 16 s; the policy, which looks at 15 and 20 s, put job 4 before job 3.
+    assert [found[n].start_s for n in (1, 2, 4)] == [0, 0, 16]
+    assert found[3].start_s > found[4].end_s - 1
+
+
+def test_shards_are_of_one_gpu_and_somebody_has_to_start_their_jobs() -> None:
+    with pytest.raises(SimulationError, match="jobs of several"):
+        simulate(trace((0, 2, 10)), ClusterShape(1, 2), GREEDY, SHARDS)
+    with pytest.raises(SimulationSettingsError, match="nobody starts the jobs"):
+        Settings(shards=2)
 
 
 def test_passes_run_at_measured_times_then_at_the_interval() -> None:
