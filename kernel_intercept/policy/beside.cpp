@@ -24,14 +24,17 @@ std::uint64_t BesideRule::next(std::uint64_t clients, std::uint64_t expected) {
     ++periods_;
     if (measures_alone() || clients == 0 || !known_alone_) return 0;
     const bool trial = periods_ % kTryEvery == 1;
-    // In turns, beginning with another one each time.
-    const auto first = static_cast<std::uint32_t>((trial ? periods_ / kTryEvery : periods_) % 64);
-    for (std::uint32_t i = 0; i < 64; ++i) {
-        const std::uint32_t client = (first + i) % 64;
-        if ((clients >> client & 1) != 0 && (trial || allowed(client, expected)))
-            return std::uint64_t{1} << client;
+    std::uint64_t candidates = 0;
+    for (std::uint64_t left = clients; left != 0; left &= left - 1) {
+        const auto client = static_cast<std::uint32_t>(__builtin_ctzll(left));
+        if (trial || allowed(client, expected)) candidates |= std::uint64_t{1} << client;
     }
-    return 0;
+    if (candidates == 0) return 0;
+    // In turns.
+    const auto count = static_cast<std::uint64_t>(__builtin_popcountll(candidates));
+    for (std::uint64_t i = (trial ? periods_ / kTryEvery : periods_) % count; i > 0; --i)
+        candidates &= candidates - 1;
+    return candidates & -candidates;
 }
 
 void BesideRule::ended(const Period& period) {

@@ -1,7 +1,8 @@
 // How well the gate shares the hostile device, beside CUDA MPS alone: for benchmarks/kernel_share.py
 // --hostile.
 //
-//   hostile_share SECONDS [WARM_UP_SECONDS [VARIANT]]          MPS alone and the gate
+//   hostile_share SECONDS [WARM_UP_SECONDS [VARIANT]]          MPS alone and the gate, without and with the
+//                                                              priority that `sxrun --mps` asks MPS for
 //   hostile_share oracle SECONDS [VARIANT]                     MPS alone and what no gate can exceed
 //   hostile_share told SECONDS [VARIANT]      MPS told of priority or a share, alone and with the gate; and
 //                                             what nothing can exceed that changes shares at any moment
@@ -58,12 +59,14 @@ double p99(const Result& result) { return percentile(result.clients[0].latencies
 double p50(const Result& result) { return percentile(result.clients[0].latencies_ns, 0.5); }
 
 struct Figures {
-    double hp_p99_ratio, hp_p99_ratio_mps, be_retained, total, above_caps, let_in, let_in_beside;
+    double hp_p99_ratio, hp_p50_ratio, hp_p99_ratio_mps, be_retained, total, above_caps, let_in,
+        let_in_beside;
     std::size_t requests;
 };
 
 Figures figures(const Result& alone, const Result& free, const Result& ours) {
     return {p99(ours) / p99(alone),
+            p50(ours) / p50(alone),
             p99(free) / p99(alone),
             total_ns(ours, 1) / total_ns(free, 1),
             total_ns(ours, 0) / total_ns(free, 0),
@@ -75,11 +78,11 @@ Figures figures(const Result& alone, const Result& free, const Result& ours) {
 
 void print(const Figures& f, const char* separator) {
     std::printf(
-        "{\"hp_p99_ratio\": %.4f, \"hp_p99_ratio_mps\": %.4f, \"be_retained\": %.4f, \"total\": %.4f, "
-        "\"above_caps\": %.4f, \"let_in_above_caps\": %.4f, \"let_in_beside_high\": %.4f, \"requests\": "
-        "%zu}%s",
-        f.hp_p99_ratio, f.hp_p99_ratio_mps, f.be_retained, f.total, f.above_caps, f.let_in, f.let_in_beside,
-        f.requests, separator);
+        "{\"hp_p99_ratio\": %.4f, \"hp_p50_ratio\": %.4f, \"hp_p99_ratio_mps\": %.4f, "
+        "\"be_retained\": %.4f, \"total\": %.4f, \"above_caps\": %.4f, \"let_in_above_caps\": %.4f, "
+        "\"let_in_beside_high\": %.4f, \"requests\": %zu}%s",
+        f.hp_p99_ratio, f.hp_p50_ratio, f.hp_p99_ratio_mps, f.be_retained, f.total, f.above_caps, f.let_in,
+        f.let_in_beside, f.requests, separator);
 }
 
 constexpr double kBar = 1.07;
@@ -218,11 +221,16 @@ int main(int argc, char** argv) {
         const Result free = simulate(mix.programs, Profiles::kKnown, mps_alone(), kSecond);
         const Result later_alone = simulate({mix.programs[0]}, Profiles::kKnown, mps_alone(), warm_up_ns);
         const Result later_free = simulate(mix.programs, Profiles::kKnown, mps_alone(), warm_up_ns);
-        const Result known = simulate(mix.programs, Profiles::kKnown, gated({}), kSecond);
-        const Result learnt = simulate(mix.programs, Profiles::kLearnt, gated({}), warm_up_ns);
-        std::printf("%s{\"mix\": \"%s\", \"known\": ", first ? "" : ", ", mix.name);
-        print(figures(alone, free, known), ", \"learnt\": ");
-        print(figures(later_alone, later_free, learnt), "}");
+        std::printf("%s{\"mix\": \"%s\"", first ? "" : ", ", mix.name);
+        for (const auto& [suffix, what] : {std::pair{"", Told{}}, {"_priority", Told{true}}}) {
+            std::printf(", \"known%s\": ", suffix);
+            const Result known = simulate(mix.programs, Profiles::kKnown, gated({}, what), kSecond);
+            print(figures(alone, free, known), ", ");
+            std::printf("\"learnt%s\": ", suffix);
+            const Result learnt = simulate(mix.programs, Profiles::kLearnt, gated({}, what), warm_up_ns);
+            print(figures(later_alone, later_free, learnt), "");
+        }
+        std::printf("}");
         std::fflush(stdout);
         first = false;
     }

@@ -26,6 +26,12 @@ Result run_with(const std::vector<Program>& programs, Profiles profiles, std::un
     return run(programs, profiles, *arm, kS, 5 * kS);
 }
 
+Told as_sxrun_asks() {
+    Told told;
+    told.priority = true;
+    return told;
+}
+
 void high_priority_keeps_its_latency_and_best_effort_goes_on() {
     const std::vector<std::vector<Program>> mixes{
         {vision_server(), vision_training()},
@@ -38,13 +44,14 @@ void high_priority_keeps_its_latency_and_best_effort_goes_on() {
         const Result alone = run_with({mix[0]}, Profiles::kKnown, mps_alone());
         const Result free = run_with(mix, Profiles::kKnown, mps_alone());
         for (const Profiles profiles : {Profiles::kKnown, Profiles::kLearnt}) {
-            const Result ours = run_with(mix, profiles, gated({}));
+            const Result ours = run_with(mix, profiles, gated({}, as_sxrun_asks()));
             std::printf("%zu clients: p99 %.3f (MPS alone %.3f), best-effort kept %.3f\n", mix.size(),
                         p99(ours) / p99(alone), p99(free) / p99(alone), low_work(ours) / low_work(free));
             CHECK(p99(ours) <= 1.08 * p99(alone));
             CHECK(p99(free) > 1.25 * p99(alone));  // else there is nothing to keep
             CHECK(low_work(ours) >= 0.7 * low_work(free));
-            CHECK(ours.let_in_beside <= 0.001);
+            // One request in 256 is a trial of who may run beside it: 2 of them, each of some 4 ms, in 5 s.
+            CHECK(ours.let_in_beside <= 0.002);
         }
     }
 }
@@ -90,8 +97,7 @@ void the_device_divides_its_multiprocessors_as_it_is_told() {
 // What sxrun tells MPS of best-effort processes is worth something to high-priority ones, gate or not.
 void priority_under_mps_keeps_latency() {
     const std::vector<Program> mix{vision_server(), vision_training()};
-    Told told;
-    told.priority = true;
+    const Told told = as_sxrun_asks();
     const Result free = run_with(mix, Profiles::kKnown, mps_alone());
     const Result prior = run_with(mix, Profiles::kKnown, mps_alone(told));
     CHECK(p99(prior) < p99(free) && low_work(prior) > 0.9 * low_work(free));

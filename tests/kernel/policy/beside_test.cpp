@@ -2,6 +2,8 @@
 
 #include "kernel_intercept/policy/beside.hpp"
 
+#include <array>
+
 #include "tests/kernel/gate/check.hpp"
 
 using explsched::policy::BesideRule;
@@ -46,6 +48,25 @@ void without_a_guess_it_is_found_out_seldom() {
     CHECK(rule.stretch(0) < 1.02 && rule.stretch(1) > 1.1);
 }
 
+void all_are_tried_and_left_running_in_turns() {
+    constexpr std::uint64_t kFour = 0x1e;
+    BesideRule trying, following;
+    std::array<int, 64> tried{}, followed{};
+    const auto count = [](std::array<int, 64>& counts, std::uint64_t beside) {
+        if (beside != 0) ++counts[static_cast<std::size_t>(__builtin_ctzll(beside))];
+    };
+    for (int i = 0; i < 16'384; ++i) {
+        trying.ended({0, 0, 0, 1'000'000, 1'000'000});
+        count(tried, trying.next(kFour, 0));
+        following.ended({0, 0, 0, 1'000'000, 1'000'000});
+        count(followed, following.next(kFour, kFour));
+    }
+    for (std::size_t client = 1; client <= 4; ++client) {
+        CHECK(tried[client] >= 15 && tried[client] <= 17);
+        CHECK(followed[client] > 3000);
+    }
+}
+
 void a_guess_is_followed_until_it_is_known_better() {
     BesideRule rule;
     const Counts first = run(rule, 100, kTwo);  // six of them are measured
@@ -84,6 +105,7 @@ void what_is_lost_while_a_client_is_kept_is_found_out() {
 int main() {
     nothing_runs_beside_before_there_is_something_to_compare_with();
     without_a_guess_it_is_found_out_seldom();
+    all_are_tried_and_left_running_in_turns();
     a_guess_is_followed_until_it_is_known_better();
     who_comes_anew_is_measured_anew();
     what_is_lost_while_a_client_is_kept_is_found_out();
