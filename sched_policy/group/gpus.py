@@ -16,7 +16,8 @@ Gpu = tuple[int, int]
 
 def by_node(admitted: Bools) -> Ints:
     """How many GPUs of each node, by (N, G) booleans; several times as fast as a sum along so short an axis."""
-    return np.einsum("ij->i", admitted.astype(np.int64))
+    counted: Ints = np.einsum("ij->i", admitted.astype(np.int64))
+    return counted
 
 
 class GpuMap:
