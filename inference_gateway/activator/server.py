@@ -98,7 +98,10 @@ class Activator:
         def announce(waiting: int) -> None:
             heard = endpoints.send(self._files.control_socket, endpoints.Wake(service, waiting))
             _LOG.info(
-                "cold start service=%s waiting=%d control_plane=%s", service, waiting, "told" if heard else "away"
+                "cold start service=%s waiting=%d control_plane=%s",
+                service,
+                waiting,
+                "notified" if heard else "unreachable",
             )
 
         return announce
