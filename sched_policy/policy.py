@@ -234,7 +234,7 @@ def checked_plan(policy: SchedulingPolicy, snapshot: Snapshot) -> Plan:
     faults = tuple(_faults(plan, snapshot))
     if faults:
         more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
-        raise PolicyError(f"policy {policy.name!r} made a plan that cannot be: {'; '.join(faults[:3])}{more}")
+        raise PolicyError(f"policy {policy.name!r} returned an invalid plan: {'; '.join(faults[:3])}{more}")
     return plan
 
 

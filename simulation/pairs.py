@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.catalog import PolicyOptions
-from sched_policy.group.gpus import Gpu, GpuMap
+from sched_policy.group.gpus import Gpu, GpuMap, by_node
 from sched_policy.group.interleave import MAX_MEMBERS, iteration_s
 from sched_policy.model import GpuPart, GpuRequest, Job, StageProfile
 from sched_policy.order import Fifo
@@ -140,12 +140,16 @@ def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, 
 def _least_limit(request: GpuRequest, cost: Floats) -> float:
     """The cost that the dearest GPU of a gang has at least, as far as counting tells; infinity if it cannot fit."""
     each = 1 if request.per_node is None else request.per_node
-    if each > cost.shape[1]:
+    if each > cost.shape[1] or not cost.size:
         return np.inf
-    by_node = np.partition(cost, each - 1, axis=1)[:, each - 1]  # where a node's share of the gang is affordable
-    if not 1 <= request.nodes <= by_node.size:
+    lowest = float(cost.min())
+    cheapest = by_node(cost <= lowest)
+    if np.count_nonzero(cheapest >= each) >= request.nodes >= 1 and int(cheapest.sum()) >= request.total:
+        return lowest  # as in most cases where few costs differ
+    dearest = np.partition(cost, each - 1, axis=1)[:, each - 1]  # where a node's share of the gang is affordable
+    if not 1 <= request.nodes <= dearest.size:
         return np.inf
-    limit = float(np.partition(by_node, request.nodes - 1)[request.nodes - 1])
+    limit = float(np.partition(dearest, request.nodes - 1)[request.nodes - 1])
     if request.per_node is None and request.total <= cost.size:
         limit = max(limit, float(np.partition(cost, request.total - 1, axis=None)[request.total - 1]))
     return limit
@@ -275,23 +279,23 @@ class _Classes:
     """How many guaranteed and opportunistic jobs are on each GPU."""
 
     def __init__(self, snapshot: Snapshot, gpus: GpuMap) -> None:
-        self._guaranteed: Ints = np.zeros(gpus.first.shape, dtype=np.int64)
-        self._opportunistic = self._guaranteed.copy()
+        self._jobs: dict[bool, Ints] = {kind: np.zeros(gpus.first.shape, dtype=np.int64) for kind in (False, True)}
+        self._cost: dict[bool, Floats] = {kind: np.zeros(gpus.first.shape) for kind in self._jobs}
         for row in snapshot.columns.holds.nonzero()[0].tolist():
             self.hold(snapshot.jobs[row], gpus.gpus(row))
 
     def hold(self, job: Job, gpus: Iterable[Gpu]) -> None:
         """Put the job on some GPUs."""
         for gpu in gpus:
-            (self._guaranteed if job.guaranteed else self._opportunistic)[gpu] += 1
+            self._jobs[job.guaranteed][gpu] += 1
+            self._cost[job.guaranteed][gpu] = np.inf
+            self._cost[not job.guaranteed][gpu] += 1.0
 
     def cost(self, job: Job) -> Floats:
         """Use of each GPU, infinity where one of the same class is or one of the two shares with none, shape (N, G)."""
         if not job.may_share:
-            return np.where(self._guaranteed + self._opportunistic > 0, np.inf, 0.0)
-        guaranteed_first = self._guaranteed, self._opportunistic
-        same, other = guaranteed_first if job.guaranteed else guaranteed_first[::-1]
-        return np.where(same > 0, np.inf, other.astype(np.float64))
+            return np.where(self._jobs[True] + self._jobs[False] > 0, np.inf, 0.0)
+        return self._cost[job.guaranteed]
 
 
 def antman(_options: PolicyOptions) -> Policy:

@@ -72,7 +72,7 @@ files:
   /var/log/explsched/sexplschedd.log     log of the service
 """
 _LOG = logging.getLogger("explsched.daemon")
-_WATCHDOG_S = 60.0
+WATCHDOG_S = 60.0
 _LOOK_S = 0.25
 """So often it is looked whether a job that was asked to make room has saved its checkpoint."""
 
@@ -121,7 +121,7 @@ class Daemon:
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "not steering yet, will try again", why=str(error))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self.on_signal)
         log.event(_LOG, logging.INFO, "started", policy=self._config.policy, interval_s=self._config.interval_s)
         notify("READY=1", f"STATUS=policy {self._config.policy}")
         while not self._stop:
@@ -131,13 +131,13 @@ class Daemon:
             self._pass()
             took_s = time.monotonic() - began_s
             notify(f"STATUS=policy {self._config.policy}, the last pass took {took_s:.2f} s")
-            self._rest(began_s, began_s + self._interval_s)
+            self.rest(began_s, began_s + self._interval_s)
         notify("STOPPING=1")
         if self._only_one.is_settled:
             self._withdraw()
         log.event(_LOG, logging.INFO, "stopped")
 
-    def _rest(self, began_s: float, until_s: float) -> None:
+    def rest(self, began_s: float, until_s: float) -> None:
         """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang.
 
         A job that was asked to make room trains on when it has saved, and loses that. So as soon as one has, the next
@@ -151,7 +151,7 @@ class Daemon:
             if until_s <= now_s or (is_quiet and soonest_s <= now_s and self._is_awaited()):
                 return
             looks = self._controller.has_asked or self._controller.waits_for_gap
-            longest_s = _LOOK_S if is_quiet and looks else _WATCHDOG_S
+            longest_s = _LOOK_S if is_quiet and looks else WATCHDOG_S
             if self._wake.wait(min(until_s - now_s, longest_s)):
                 return
 
@@ -172,7 +172,7 @@ class Daemon:
             self._claim()
             failures = self._controller.reconcile(time.time()).failures
             while self._controller.waits_for_gap:
-                self._rest(began_s := time.monotonic(), began_s + self._interval_s)
+                self.rest(began_s := time.monotonic(), began_s + self._interval_s)
                 failures += self._controller.reconcile(time.time()).failures
             return 1 if failures else 0
         finally:
@@ -260,7 +260,8 @@ class Daemon:
             except ExplschedError as error:
                 log.event(_LOG, logging.ERROR, "configuration not reloaded, the old one holds", why=str(error))
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Note what a signal asks for, and end the wait for the next pass."""
         self._stop = self._stop or number in (signal.SIGTERM, signal.SIGINT)
         self._reload = self._reload or number == signal.SIGHUP
         self._reopen = self._reopen or number == signal.SIGUSR2

@@ -127,7 +127,7 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
             except OSError as error:
                 raise ManagerError(f"{program}: {error.strerror}") from error
         (room / "policy").write_text(policy)
-        (room / "sexplkmd.pid").write_text(f"{child.pid} {_born(child.pid)}")
+        (room / "sexplkmd.pid").write_text(f"{child.pid} {born_at(child.pid)}")
         _wait_for(child, address, room / "sexplkmd.log")
     return {SOCKET_VARIABLE: str(address)}
 
@@ -150,7 +150,7 @@ def stop(room: Path) -> None:
     except (FileNotFoundError, ProcessLookupError):
         return
     try:
-        if not born or _born(int(pid)) != born:
+        if not born or born_at(int(pid)) != born:
             return
         ended = select.poll()
         ended.register(descriptor, select.POLLIN)
@@ -198,7 +198,7 @@ def _listens(address: Path) -> bool:
         return True
 
 
-def _born(pid: int) -> str:
+def born_at(pid: int) -> str:
     """The start time of a process, field 22 of /proc/PID/stat: a pid alone may be another's by now."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

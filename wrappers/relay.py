@@ -81,7 +81,7 @@ class SignalRelay:
                 if not _from_terminal(info):
                     child.send_signal(info.si_signo)
             if kept and self._checkpoint:
-                caught, blocked = _listens(child.pid, self._checkpoint)
+                caught, blocked = listens(child.pid, self._checkpoint)
                 # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does
                 # not show it.) Twice in a row, since fork(2) blocks signals for a moment.
                 if caught or (blocked and was_blocked):
@@ -103,7 +103,7 @@ def _from_terminal(info: signal.struct_siginfo) -> bool:
     return info.si_code > 0 and info.si_signo in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
-def _listens(pid: int, number: signal.Signals) -> tuple[bool, bool]:
+def listens(pid: int, number: signal.Signals) -> tuple[bool, bool]:
     """Whether a process catches a signal, and whether it blocks it. Without /proc: as if it were caught."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()

@@ -58,7 +58,7 @@ class ShareRequest:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `sxrun` about a shared GPU."""
     group = parser.add_argument_group(
-        "sharing a GPU", "Each option has a twin in the environment; docs/kernels.md tells more."
+        "sharing a GPU", "Each option can be set in the environment, too; see docs/kernels.md."
     )
     for option in SHARING:
         add(group, option)

@@ -90,7 +90,7 @@ def options_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="sxbatch",
         usage="sxbatch [options] [sbatch options] script.sh [arguments]",
-        description="Submit a job to Slurm and tell explsched about it.",
+        description="Submit a job to Slurm with explsched options.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -56,7 +56,7 @@ exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it canno
 
 environment:
   {CHECKPOINT.variable:<{_COLUMN}}  signal that asks for a checkpoint (default: {DEFAULT_SIGNAL}); set for the command
-  {ELASTIC.variable:<{_COLUMN}}  set: variables of Slurm that tell the size of the job's submission are put right
+  {ELASTIC.variable:<{_COLUMN}}  set: Slurm's variables for the job's size are corrected to its present one
   {METRIC.variable:<{_COLUMN}}  the metric that is read (default: loss)
 {variable_lines((*FOLLOWING, *SHARING), _COLUMN)}
   EXPLSCHED_STAGES_DIRECTORY   where a command that is measured counts its stages; set for the command

@@ -282,7 +282,7 @@ MEASURE_STAGES = Option(
     "measure-stages",
     Switch(),
     "",
-    "measure what iterations of a PyTorch training spend on reading, computing and talking, and tell the scheduler",
+    "measure what iterations of a PyTorch training spend on reading, computing and communicating, and report it",
     Topic.FOLLOWING,
     is_scheduled=False,
 )

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from inference_gateway.dataplane.endpoints import ActivatorState, HeldService
 from inference_gateway.model import Endpoint, StartForecast
 
-_LOOK_S = 0.05
-_ANNOUNCE_S = 1.0
-_AVOID_S = 1.0
+LOOK_S = 0.05
+ANNOUNCE_S = 1.0
+AVOID_S = 1.0
 
 
 class FullError(Exception):
@@ -94,11 +94,11 @@ class Waiting:
         self.relaying[endpoint.name] -= 1
         if not self.relaying[endpoint.name]:
             del self.relaying[endpoint.name]
-        self._hand_out()
+        self.hand_out()
 
     def avoid(self, endpoint: Endpoint) -> None:
         """Leave out a replica that refused the connection, for a while."""
-        self._avoided[endpoint.name] = asyncio.get_running_loop().time() + _AVOID_S
+        self._avoided[endpoint.name] = asyncio.get_running_loop().time() + AVOID_S
 
     @property
     def _hopeless(self) -> bool:
@@ -111,15 +111,16 @@ class Waiting:
         announced_s = float("-inf")
         try:
             while self.waiting:
-                if loop.time() >= announced_s + _ANNOUNCE_S:
+                if loop.time() >= announced_s + ANNOUNCE_S:
                     self._announce(self.waiting)
                     announced_s = loop.time()
-                self._hand_out()
-                await asyncio.sleep(_LOOK_S)
+                self.hand_out()
+                await asyncio.sleep(LOOK_S)
         finally:
             self._watch = None
 
-    def _hand_out(self) -> None:
+    def hand_out(self) -> None:
+        """Give the replicas that have room to those who wait, first come, first served."""
         while self._line:
             if self._line[0].done():
                 self._line.popleft()

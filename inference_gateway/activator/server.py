@@ -98,7 +98,10 @@ class Activator:
         def announce(waiting: int) -> None:
             heard = endpoints.send(self._files.control_socket, endpoints.Wake(service, waiting))
             _LOG.info(
-                "cold start service=%s waiting=%d control_plane=%s", service, waiting, "told" if heard else "away"
+                "cold start service=%s waiting=%d control_plane=%s",
+                service,
+                waiting,
+                "notified" if heard else "unreachable",
             )
 
         return announce
@@ -106,7 +109,7 @@ class Activator:
     async def _with_client(self, _: web.Application) -> AsyncIterator[None]:
         self._context = self._replicas_context()
         async with client(context=self._context) as self._session, client(self._files.again_socket) as haproxy:
-            self._again = BodyRouter(haproxy, self._service)
+            self._again = BodyRouter(haproxy, self.service)
             yield
 
     def _replicas_context(self) -> ssl.SSLContext | None:
@@ -159,7 +162,7 @@ class Activator:
         return frozenset(service for owner, _, service in granted if owner == key)
 
     async def _hold(self, name: str, request: web.Request) -> web.StreamResponse:
-        line = self._line(name)
+        line = self.line(name)
         if line is None or self._session is None:
             return problem(404, "no such service")
         deadline_s = asyncio.get_running_loop().time() + line.service.deadline_s
@@ -187,13 +190,13 @@ class Activator:
             finally:
                 line.release(endpoint)
 
-    def _line(self, name: str) -> Waiting | None:
+    def line(self, name: str) -> Waiting | None:
         """The line of a service. One that was added just now is in the file already."""
         if name not in self.lines:
             self._look_again()
         return self.lines.get(name)
 
-    def _service(self, model: str) -> str | None:
+    def service(self, model: str) -> str | None:
         """The service of a model, also of one that was added just now."""
         if model not in self._service_of:
             self._look_again()

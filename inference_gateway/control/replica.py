@@ -194,7 +194,7 @@ def _starting(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits:
 
 def _serving(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
     if seen.leaving:
-        why = "its job was told to end"
+        why = "its job received the signal to end"
         return Step(replica.to(Phase.DRAINING, now_s, why), "draining", why)
     if seen.server_up is None or seen.server_up:
         return Step(replace(replica, sick_s=None) if replica.sick_s is not None else replica)

@@ -124,7 +124,7 @@ class HealthLoop:
                 continue
             if row.usable < self._listed(row.service):
                 sick = runtime.server_rows(api.ask(f"show stat {BACKEND_PREFIX}{row.service} 4 -1"))
-                commands += self._treat(held, sick, now_s, done)
+                commands += self.treat(held, sick, now_s, done)
             if row.queued and not row.usable:
                 # HAProxy leaves what waits in a backend there when its last replica goes; a backup that comes up takes
                 # it.
@@ -137,9 +137,10 @@ class HealthLoop:
             done.append(str(error))  # a replica may have been removed since; the next round sees what is there
         return done
 
-    def _treat(
+    def treat(
         self, service: HeldService, sick: Iterable[runtime.ServerRow], now_s: float, done: list[str]
     ) -> list[str]:
+        """Orders to HAProxy for the sick replicas of a service; what is done is added to `done`."""
         rows = list(sick)
         commands: list[str] = []
         back = put_back(rows, service.floor_share)

@@ -14,6 +14,12 @@ Gpu = tuple[int, int]
 """(node index, GPU index on the node)."""
 
 
+def by_node(admitted: Bools) -> Ints:
+    """How many GPUs of each node, by (N, G) booleans; several times as fast as a sum along so short an axis."""
+    counted: Ints = np.einsum("ij->i", admitted.astype(np.int64))
+    return counted
+
+
 class GpuMap:
     """Holders of every GPU, as a plan is made. Arrays have shape (N, G), G being the most GPUs a node has.
 
@@ -72,7 +78,7 @@ class GpuMap:
         None if the gang does not fit.
         """
         admitted = np.isfinite(cost) & self.open & self.usable(partition)
-        placed = place.place(request, Room(admitted.sum(axis=1), self._tasks, self._nodes))
+        placed = place.place(request, Room(by_node(admitted), self._tasks, self._nodes))
         if placed is None:
             return None
         chosen: list[Gpu] = []

@@ -325,7 +325,7 @@ def _print(figures: dict[str, object]) -> None:
 def keep_alive(
     *, curve: Path | None, trace_path: Path | None, long_s: int, short_s: int, weight: float, as_json: bool
 ) -> None:
-    """Tell from the gaps between requests how long to keep an idle replica, and when to start one again (Dilu)."""
+    """Derive from the gaps between requests how long to keep an idle replica, and when to start one again (Dilu)."""
     if (curve is None) == (trace_path is None):
         raise click.UsageError("give either --curve FILE or --requests FILE")
     busy = read_curve(curve) if curve else per_second(read(trace_path or Path()))

@@ -275,12 +275,13 @@ class InTurn:
     @property
     def oldest(self) -> int:
         """The request that has waited longest. Raises `ValueError` if none waits."""
-        return min(line[0] for line in self._lines if line)
+        return min(line[0] for line in self.lines if line)
 
     def drop_oldest(self) -> None:
         """Remove `oldest`."""
-        min((line for line in self._lines if line), key=lambda line: line[0]).popleft()
+        min((line for line in self.lines if line), key=lambda line: line[0]).popleft()
 
     @property
-    def _lines(self) -> tuple[deque[int], ...]:
+    def lines(self) -> tuple[deque[int], ...]:
+        """In HAProxy's queue; held, and in time; held, and late."""
         return self._line, self._in_time, self._late

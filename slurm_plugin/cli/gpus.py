@@ -30,8 +30,8 @@ examples:
   sexplsched gpus --here
   sexplsched gpus --serve 9092
 
-MEMORY is that of each GPU in MiB, as far as the GPUs' type or a feature of the node tells. With --here the driver is
-asked (NVML), which also knows how much of it is used; --serve tells Prometheus the same.
+MEMORY is that of each GPU in MiB, as far as the GPUs' type or a node feature states it. With --here the driver is
+asked (NVML), which also knows how much of it is used; --serve exports the same to Prometheus.
 """
 
 

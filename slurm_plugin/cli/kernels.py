@@ -170,17 +170,17 @@ _profiles = click.option(
 _dry_run = click.option("-n", "--dry-run", is_flag=True, help="Change nothing, only tell.")
 
 
-_HELP = """Show what CUDA kernels cost, and who shares GPUs.
+_HELP = """Show what CUDA kernels cost, and which jobs share GPUs.
 
 They are listed most time first, with the processes that share GPUs on this machine.
 
-Managers are looked for where sxrun starts them, and at EXPLSCHED_KM_SOCKET. For a job on another node:
+Managers are searched where sxrun starts them, and at EXPLSCHED_KM_SOCKET. For a job on another node:
 
 \b
 srun --jobid=42 --overlap sexplsched kernels --job 42
 
 SM% and MEM% are the shares of the SMs' throughput and of the memory bandwidth that a kernel uses while it runs alone.
-FROM tells what they come from: ncu and nvml are measured, timing is only estimated from the occupancy.
+FROM is their source: ncu and nvml are measured, timing is only estimated from the occupancy.
 """
 _MEASURE_HELP = """Run COMMAND under Nsight Compute (ncu), and take over what it measures of its kernels.
 
@@ -206,7 +206,7 @@ that have run under sxrun before, and what is not found is reported.
 @json_option
 @click.pass_context
 def kernels(ctx: click.Context, job: int | None, address: Path | None, path: Path, as_json: bool) -> None:  # noqa: FBT001
-    """Show what CUDA kernels cost, and who shares GPUs."""
+    """Show what CUDA kernels cost, and which jobs share GPUs."""
     if ctx.invoked_subcommand is not None:
         return
     parsed = store.read(path)

@@ -366,7 +366,7 @@ examples:
   sexplsched web --gateway ~/.explsched/gateways/main
   sexplsched web --socket /run/explsched/web.sock --user-header X-Remote-User
 
-The first prints an address with a token; whoever has it sees what you may read. From your own machine:
+The first prints an address with a token; anybody who has it sees what you may read. From your own machine:
 
 \b
   ssh -L 8642:127.0.0.1:8642 login-node
@@ -392,7 +392,7 @@ class TopError(ExplschedError):
 @click.command(epilog=_WEB_EXAMPLES)
 @click.option("-p", "--port", default=8642, show_default=True, type=click.IntRange(1, 65535), help="On 127.0.0.1.")
 @click.option("--socket", "path", type=click.Path(path_type=Path), help="A Unix socket instead, for a proxy.")
-@click.option("--user-header", help="The proxy tells the user in this header; needs --socket.")
+@click.option("--user-header", help="Header in which the proxy names the user; needs --socket.")
 @click.option(
     "--gateway",
     "gateways",

@@ -247,7 +247,7 @@ def _page(one: SweepResults) -> Iterator[str]:
     saved = f"; stopping saved {one.saved_gpu_h:.2f}" if one.saved_gpu_h else ""
     yield f"GPU-hours: {one.gpu_h:.2f}{saved}"
     if changed := sum(bool(training.params_changed) for training in one.trainings):
-        yield f"{changed} trainings told other hyper-parameters after a restart: the last ones count"
+        yield f"{changed} trainings reported other hyper-parameters after a restart: the latest are used"
     if strange := sum(training.malformed for training in one.trainings):
         yield f"{strange} reports were not usable (no number, or malformed) and do not count"
     columns = [

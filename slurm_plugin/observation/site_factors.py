@@ -149,7 +149,11 @@ class LentPlaces:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._file = NotesFile(path, _PlaceNotes, "lent places", "lends them again") if path else None
+        self._file = (
+            NotesFile(path, _PlaceNotes, "queue positions already used for reordering", "they may be used once more")
+            if path
+            else None
+        )
         self._notes = self._saved = (self._file.read() if self._file else None) or _PlaceNotes()
         self._waited: dict[int, int] = {}
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from explsched import progress
 from explsched.integrations import TrainerReports
 
 
@@ -20,7 +19,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job's environment; returns its progress file."""
     path = tmp_path / "progress.jsonl"
     monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(path))
-    monkeypatch.setattr(progress, "_told", None)
     for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_METRIC", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
         monkeypatch.delenv(name, raising=False)
     return path

@@ -18,8 +18,6 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     monkeypatch.delenv("EXPLSCHED_PROGRESS_FILE", raising=False)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    monkeypatch.setattr(progress, "_told", None)
-    progress._writers.clear()
     return tmp_path
 
 

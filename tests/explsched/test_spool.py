@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,32 +177,35 @@ def test_after_a_failure_reports_wait_and_events_do_not(tmp_path: Path, capsys: 
     assert capsys.readouterr().err.count("explsched:") == 1
 
 
-class _HangingWriter(Writer):
-    """Its file system does not answer until it is told to."""
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Until it is set, no file named 42.jsonl can be opened in this process: its file system hangs."""
+    answers, this, really = threading.Event(), os.getpid(), os.open
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.answers = threading.Event()
+    def slow(path: str | Path, *arguments: Any, **options: Any) -> int:
+        if os.getpid() == this and str(path).endswith("42.jsonl"):
+            answers.wait()
+        return really(path, *arguments, **options)
 
-    def _open(self, flags: int) -> int:
-        self.answers.wait()
-        return super()._open(flags)
+    monkeypatch.setattr(os, "open", slow)
+    return answers
 
 
 def test_a_file_system_that_hangs_does_not_hold_up_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(spool, "PATIENCE_S", 0.05)
-    writer = _HangingWriter(tmp_path / "42.jsonl")
+    path = tmp_path / "42.jsonl"
+    writer = Writer(path)
     for number in range(100):
         writer.append([b"%d\n" % number])  # returns
     assert capsys.readouterr().err.count("has not answered") == 1
-    writer.answers.set()
     monkeypatch.setattr(spool, "PATIENCE_S", 60.0)
-    while writer._hangs:
+    answers.set()
+    while not path.exists() or not path.read_bytes().endswith(b"last\n"):
+        writer.append([b"last\n"])
         time.sleep(0.01)
-    writer.append([b"last\n"])
-    assert (tmp_path / "42.jsonl").read_bytes() == b"0\nlast\n"
+    assert path.read_bytes() == b"0\nlast\n"
 
 
 def test_a_long_file_grows_slowly_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,12 +223,12 @@ def test_a_long_file_grows_slowly_and_ends(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_forked_process_reports_although_its_parent_was_reporting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "file"))
-    progress.report(step=1, loss=1.0)
-    for writer in progress._writers.values():
-        writer._busy.acquire()  # as if a thread were writing
+    path = tmp_path / "42.jsonl"
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(path))
+    monkeypatch.setattr(spool, "PATIENCE_S", 0.05)
+    progress.report(step=1, loss=1.0)  # a thread goes on with it
     child = os.fork()
     if child == 0:
         try:
@@ -232,5 +236,5 @@ def test_a_forked_process_reports_although_its_parent_was_reporting(
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    progress._writers.clear()
-    assert [json.loads(line)["step"] for line in (tmp_path / "file").read_text().splitlines()] == [1, 2]
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2]
+    answers.set()

@@ -116,7 +116,7 @@ WRONG = [
 def test_a_plan_that_cannot_be(plan: Plan, jobs: tuple[Job, ...], words: str) -> None:
     with pytest.raises(PolicyError, match=words) as caught:
         checked(plan, *jobs)
-    assert str(caught.value).startswith("policy 'fixed' made a plan that cannot be: ")
+    assert str(caught.value).startswith("policy 'fixed' returned an invalid plan: ")
 
 
 def test_of_many_faults_the_first_are_named() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -108,11 +112,14 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
     answers = threading.Event()
     monkeypatch.setattr("slurm_plugin.instance.PATIENCE_S", 0.05)
 
-    def hanging(self: Heartbeat, _silent_s: float) -> None:
+    @contextmanager
+    def hanging(_path: Path, **_mode: int) -> Iterator[BytesIO]:
         answers.wait()
+        raise OSError(errno.ESTALE, "it has come back")
+        yield
 
     with monkeypatch.context() as hung:
-        hung.setattr(Heartbeat, "_beat", hanging)
+        hung.setattr("slurm_plugin.instance.replacing", hanging)
         heart = Heartbeat(tmp_path, CLUSTER, HERE)
         for _ in range(3):
             heart.beat(60.0)

@@ -1,3 +1,4 @@
+import signal
 import socket
 import time
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_nobody_to_hear_is_no_error(address: str, monkeypatch: pytest.MonkeyPatc
 def test_a_daemon_that_waits_for_its_next_pass_tells_systemd_that_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurm_plugin.daemon._WATCHDOG_S", 0.01)
+    monkeypatch.setattr("slurm_plugin.daemon.WATCHDOG_S", 0.01)
     told: list[str] = []
     monkeypatch.setattr("slurm_plugin.daemon.notify", lambda *words: told.extend(words))
     monkeypatch.setattr("slurm_plugin.daemon.choose", lambda *_: FakeSlurm())
@@ -42,7 +43,7 @@ def test_a_daemon_that_waits_for_its_next_pass_tells_systemd_that_it_lives(
     config.write_text(f"order: {{site_factor_file: {tmp_path}/site_factors.json}}\naudit: {{file: {tmp_path}/audit}}\n")
     daemon = Daemon(config, "info", None)
     now_s = time.monotonic()
-    daemon._rest(now_s, now_s + 0.05)
+    daemon.rest(now_s, now_s + 0.05)
     assert told[:3] == ["WATCHDOG=1"] * 3
-    daemon._wake.set()
-    daemon._rest(now_s, now_s + 3600)  # a signal ends it
+    daemon.on_signal(signal.SIGUSR2, None)
+    daemon.rest(now_s, now_s + 3600)  # returns

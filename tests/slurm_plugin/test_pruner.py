@@ -69,5 +69,6 @@ def test_an_unknown_strategy_is_named() -> None:
 
 def test_several_objectives_are_refused() -> None:
     study = optuna.create_study(directions=["minimize", "maximize"])
+    study.ask()
     with pytest.raises(ValueError, match="2 objectives"):
-        SweepPruner().prune(study, study.ask()._get_latest_trial())
+        SweepPruner().prune(study, study.get_trials()[-1])

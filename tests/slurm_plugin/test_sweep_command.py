@@ -9,6 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -360,8 +361,9 @@ def test_a_daemon_that_starts_while_the_spool_hangs_learns_of_ended_trainings_la
     tmp_path: Path, digits: FakeSlurm, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(Plan()))
+    impatient = partial(sweep_record.SweepRecord, patience_s=0.05)
+    monkeypatch.setattr("slurm_plugin.steering.controller.SweepRecord", impatient)
     daemon = Controller(digits, config(tmp_path))
-    monkeypatch.setattr(daemon, "_sweep_record", sweep_record.SweepRecord(tmp_path, patience_s=0.05))
     assert daemon.decide(NOW_S).seen.snapshot.ended == ()
     hanging.set()
     while {job.job_id for job in daemon.decide(NOW_S + 1).seen.snapshot.ended} != {1, 2}:
@@ -376,7 +378,7 @@ def test_notes_for_which_the_disk_has_no_room_are_written_later(
 
     notes, seen = sweep_record.SweepRecord(tmp_path), observed(training(1))
     with monkeypatch.context() as full:
-        full.setattr(sweep_record, "_append", is_full)
+        full.setattr(os, "write", is_full)
         notes.note(seen.snapshot.jobs, (), Plan(), seen.jobs, NOW_S)
     assert "No space left on device" in caplog.text
     notes.note((), (), Plan(), {}, NOW_S + 1)

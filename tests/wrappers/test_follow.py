@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,14 @@ def test_a_bad_log_cannot_flood_the_jobs_output(job: Path, line: bytes, capsys: 
 
 def test_a_line_without_end_does_not_fill_the_memory(job: Path) -> None:
     reporter = Reporter(json_reader(), "test")
+    tracemalloc.start()
     for _ in range(64):
         reporter.feed(b"x" * 65536)
-    assert len(reporter._rest) == 65536
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < 4 * 65536
+    reporter.feed(b'\n{"step": 1, "loss": 2.0}\n')
+    assert reports(job) == [(1, "loss", 2.0)]
 
 
 def test_a_tail_survives_truncation_and_replacement(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypa
     asked = SimpleNamespace(si_signo=signal.SIGUSR1, si_code=0)
     monkeypatch.setattr("wrappers.relay.signal.sigwaitinfo", lambda _watched: asked)
     monkeypatch.setattr("wrappers.relay.signal.sigtimedwait", lambda _watched, _timeout_s: None)
-    monkeypatch.setattr("wrappers.relay._listens", lambda _pid, _number: next(looks))
+    monkeypatch.setattr("wrappers.relay.listens", lambda _pid, _number: next(looks))
     assert SignalRelay(signal.SIGUSR1).wait(Child()) == 0
     assert Child.sent == [signal.SIGUSR1]
 

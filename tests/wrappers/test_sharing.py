@@ -1,5 +1,6 @@
 """sxrun on a GPU node: what the command gets, and what is left when it is over."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -329,20 +330,20 @@ def test_a_room_that_is_not_ours_alone_is_not_used(node: GpuNode, trap: str) -> 
 
 def test_a_room_that_was_removed_and_made_anew_meanwhile_is_joined_properly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last user left, and somebody else came, between our opening of the lock and our getting it."""
-    looks: list[Path] = []
-    really = runtime_directory._is_same
-
-    def look(descriptor: int, path: Path) -> bool:
-        if not looks:
-            shutil.rmtree(path.parent)
-            path.parent.mkdir(0o700)
-        looks.append(path)
-        return really(descriptor, path)
-
-    monkeypatch.setattr(runtime_directory, "_is_same", look)
+    waits: list[int] = []
+    really = fcntl.flock
     with tempfile.TemporaryDirectory(prefix="sx-") as directory:
+
+        def lock(descriptor: int, operation: int) -> None:
+            if not waits:
+                shutil.rmtree(Path(directory, "room"))
+                Path(directory, "room").mkdir(0o700)
+            waits.append(operation)
+            really(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", lock)
         room = runtime_directory.RuntimeDirectory(Path(directory, "room"))
-        assert len(looks) == 2
+        assert waits[:2] == [fcntl.LOCK_EX, fcntl.LOCK_EX]
         with room.locked() as lasting:
             assert lasting
         room.close(lambda: None)

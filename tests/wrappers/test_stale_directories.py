@@ -27,9 +27,15 @@ def node() -> Iterator[GpuNode]:
 @pytest.fixture
 def stale(tmp_path: Path) -> Path:
     """A room whose only user was killed."""
-    room = RuntimeDirectory(tmp_path / place({"SLURM_JOB_ID": "7"}).name)
-    os.close(room._present)
-    return room.path
+    path = tmp_path / place({"SLURM_JOB_ID": "7"}).name
+    user = os.fork()
+    if user == 0:
+        try:
+            RuntimeDirectory(path)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(user, 0)
+    return path
 
 
 def sweep(directory: Path, is_served: Callable[[Path], bool] = lambda _: False) -> None:

@@ -49,9 +49,9 @@ def run(scenario: Callable[[Line], Awaitable[None]]) -> None:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look always; what is for a second is for long, where a test does not say otherwise."""
-    monkeypatch.setattr(holding, "_LOOK_S", 0.0)
-    monkeypatch.setattr(holding, "_AVOID_S", FAR_S)
-    monkeypatch.setattr(holding, "_ANNOUNCE_S", FAR_S)
+    monkeypatch.setattr(holding, "LOOK_S", 0.0)
+    monkeypatch.setattr(holding, "AVOID_S", FAR_S)
+    monkeypatch.setattr(holding, "ANNOUNCE_S", FAR_S)
 
 
 def test_with_a_replica_nobody_waits() -> None:
@@ -84,7 +84,7 @@ def test_first_come_first_served_and_never_more_than_the_concurrency() -> None:
 
 
 def test_who_comes_later_does_not_pass_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "_LOOK_S", FAR_S)
+    monkeypatch.setattr(holding, "LOOK_S", FAR_S)
 
     async def scenario(line: Line) -> None:
         line.ready = [A]
@@ -94,7 +94,7 @@ def test_who_comes_later_does_not_pass_those_who_wait(monkeypatch: pytest.Monkey
         line.waiting.relaying.clear()  # the replica has room before the line has looked again
         third = line.acquire()
         await until(lambda: line.waiting.waiting == 3)
-        line.waiting._hand_out()
+        line.waiting.hand_out()
         await until(first.done)
         assert not second.done()
         assert not third.done()
@@ -147,7 +147,7 @@ def test_what_comes_in_the_moment_of_giving_up_goes_to_the_next() -> None:
         gone, next_one = line.acquire(), line.acquire()
         await until(lambda: line.waiting.waiting == 2)
         line.ready = [A]
-        line.waiting._hand_out()  # `gone` has its replica, and has not run since
+        line.waiting.hand_out()  # `gone` has its replica, and has not run since
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
@@ -168,7 +168,7 @@ def test_one_that_refused_the_connection_is_left_out_for_a_while(monkeypatch: py
         assert not pending.done()
         line.ready = [A, B]
         assert await pending == B
-        monkeypatch.setattr(holding, "_AVOID_S", 0.0)
+        monkeypatch.setattr(holding, "AVOID_S", 0.0)
         line.waiting.avoid(A)
         assert await line.acquire() == A
 
@@ -182,11 +182,11 @@ def test_the_control_plane_is_told_once_and_again_while_anybody_waits(monkeypatc
         for _ in range(100):
             await asyncio.sleep(0)
         assert (line.announced, line.waiting.cold_starts) == ([2], 1)
-        monkeypatch.setattr(holding, "_ANNOUNCE_S", 0.0)
+        monkeypatch.setattr(holding, "ANNOUNCE_S", 0.0)
         await until(lambda: len(line.announced) > 3)
         for task in pending:
             task.cancel()
-        await until(lambda: line.waiting._watch is None)
+        await until(lambda: line.waiting.waiting == 0)
         told = len(line.announced)
         for _ in range(100):
             await asyncio.sleep(0)

@@ -54,15 +54,15 @@ def test_a_service_that_was_added_just_now_is_known(tmp_path: Path) -> None:
     """HAProxy may send its first request before the activator has looked again."""
     made = activator(tmp_path, CHAT)
     tell(tmp_path, CHAT, MORE)
-    assert made._line("more") is not None
-    assert made._line("never") is None
+    assert made.line("more") is not None
+    assert made.line("never") is None
     Files(tmp_path).services.write_text("half a fi")
-    assert made._line("another") is None
-    assert made._line("more") is not None, "those known before stay in force"
+    assert made.line("another") is None
+    assert made.line("more") is not None, "those known before stay in force"
 
 
 def test_a_model_that_was_added_just_now_is_known(tmp_path: Path) -> None:
     made = activator(tmp_path, MORE)
     tell(tmp_path, CHAT)
-    assert made._service("llama") == made._service("chat") == "chat"
-    assert made._service("more") is None, "it is gone"
+    assert made.service("llama") == made.service("chat") == "chat"
+    assert made.service("more") is None, "it is gone"

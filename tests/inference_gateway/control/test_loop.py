@@ -189,7 +189,9 @@ def test_a_submission_that_arrives_after_it_was_taken_for_lost_is_adopted(rig: R
     """A slurmctld that hangs may work off an sbatch that was given up long ago."""
     rig.slurm.silent = True
     rig.tick(1)
-    (lost,) = rig.control._registry.all()
+    memory = state.read(rig.paths.memory, state.Memory)
+    assert memory is not None
+    (lost,) = memory.replicas
     rig.slurm.silent = False
     rig.tick(int(LOST_AFTER_S) + 10)
     rig.serve(1)

@@ -13,6 +13,7 @@ from inference_gateway.control.service import KEPT_STARTS, ServiceControl
 from inference_gateway.control.start_times import WaitingLine
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Observation, Traffic
+from inference_gateway.scaling.measured import MeasuredRule
 from inference_gateway.services import ServiceSection
 from tests.inference_gateway.control.doubles import job
 
@@ -123,7 +124,7 @@ class TestStartTimes:
     def test_the_rule_plans_with_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
         service = control(ServiceMemory(starts_s=(77.0,)))
         told: list[float] = []
-        monkeypatch.setattr(service._rule.rule, "calibrate", lambda capacity: told.append(capacity.start_s))
+        monkeypatch.setattr(MeasuredRule, "calibrate", lambda _rule, capacity: told.append(capacity.start_s))
         service.served(99.0, load_s=1.0)
         service.served(99.0, load_s=1.0)
         assert told == [77.0, 99.0]

@@ -181,7 +181,7 @@ class TestAJobThatRuns:
     def test_one_that_is_told_to_end_is_drained(self) -> None:
         one = replica(Phase.SERVING)
         done = after(one, seen(listed("RUNNING"), leaving=True, server_up=False), NOW_S + 5)
-        assert done.replica == one.to(Phase.DRAINING, NOW_S + 5, "its job was told to end")
+        assert done.replica == one.to(Phase.DRAINING, NOW_S + 5, "its job received the signal to end")
         assert (done.event, done.failed) == ("draining", False)
 
     def test_one_that_stays_sick_is_cancelled(self) -> None:

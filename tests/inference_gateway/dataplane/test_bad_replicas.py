@@ -130,7 +130,7 @@ def test_a_replica_that_has_come_back_meanwhile_is_taken_out_all_the_same(
     service = HeldService("once", (), 1, 0.0, 1.0, 1, floor_share=floor_share, ejection_s=2.0)
     states = {"r1": ("DOWN", "HANA"), "r2": ("UP", "L7OK"), "r3": ("UP", "L7OK")}
     told = [ServerRow("once", name, status, check, "") for name, (status, check) in states.items()]
-    orders = HealthLoop(rig.plane.files)._treat(service, told, 0.0, [])
+    orders = HealthLoop(rig.plane.files).treat(service, told, 0.0, [])
     RuntimeApi(rig.plane.files.stats_socket).order(orders)
     rows = {row.name: (row.state, row.watched) for row in HaproxyStatistics(rig.plane.files).states("once")}
     assert rows == {"r1": (state, watched), "r2": ("up", True), "r3": ("up", True)}

@@ -138,7 +138,8 @@ class PythonQueue:
 
     @property
     def waiting(self) -> set[int]:
-        return {*self.queue._in_time, *self.queue._late}
+        _in_haproxy, in_time, late = self.queue.lines
+        return {*in_time, *late}
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("+++--."), st.sampled_from([0.0, 0.053, 0.301, 1.501])), max_size=80)

@@ -5,6 +5,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -109,6 +110,12 @@ class Script:
         self.is_set = False
 
 
+def made_into(kept: list[Any], make: Callable[..., Any], *arguments: Any) -> Any:
+    """Make one and keep it, too."""
+    kept.append(make(*arguments))
+    return kept[-1]
+
+
 class Gateway:
     """A supervisor between doubles, in the Slurm job `OWN` or in none."""
 
@@ -128,19 +135,22 @@ class Gateway:
         monkeypatch.setattr(tempfile, "tempdir", str(directory))
         for module in (loop, jobs):
             monkeypatch.setattr(module, "time", self.script)
-        monkeypatch.setattr(loop, "HaproxyDataPlane", Plane)
-        monkeypatch.setattr(loop, "Child", Control)
+        self.planes: list[Plane] = []
+        self.controls: list[Control] = []
+        monkeypatch.setattr(loop, "HaproxyDataPlane", partial(made_into, self.planes, Plane))
+        monkeypatch.setattr(loop, "Child", partial(made_into, self.controls, Control))
         monkeypatch.setattr(loop, "CliClient", lambda _timeout_s: self.slurm)
-        self.supervisor = Supervisor(accepted.read(self.services), ())
-        self.supervisor._wake = self.script  # type: ignore[assignment]
+        with monkeypatch.context() as waits:
+            waits.setattr("threading.Event", lambda: self.script)
+            self.supervisor = Supervisor(accepted.read(self.services), ())
 
     @property
     def plane(self) -> Plane:
-        return self.supervisor._data_plane  # type: ignore[return-value]
+        return self.planes[-1]
 
     @property
     def control(self) -> Control:
-        return self.supervisor._children[0]  # type: ignore[return-value]
+        return self.controls[-1]
 
     def run(self, *steps: Callable[[], object]) -> int:
         """Run with these steps; how many were left when it ended."""

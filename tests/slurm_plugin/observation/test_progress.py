@@ -5,8 +5,8 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -308,31 +308,29 @@ def test_many_files_of_one_user_take_turns(tmp_path: Path, monkeypatch: pytest.M
     assert [len(found[job_id].reports) for job_id in range(10)] == [1] * 10
 
 
-class HangingSpool(ProgressSpool):
-    """Its file system answers when it is told to."""
+def test_while_the_file_system_hangs_what_was_read_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, really = threading.Event(), os.open
+    answers.set()
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, patience_s=0.05)
-        self.answers = threading.Event()
-        self.answers.set()
+    def slow(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        if path == tmp_path:
+            answers.wait()
+        return really(path, flags, *mode, **options)
 
-    def _look(self, owners: Mapping[int, int], now_s: float) -> None:
-        self.answers.wait()
-        super()._look(owners, now_s)
-
-
-def test_while_the_file_system_hangs_what_was_read_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spool = HangingSpool(tmp_path)
+    monkeypatch.setattr(os, "open", slow)
+    spool = ProgressSpool(tmp_path, patience_s=0.05)
     (tmp_path / "7.jsonl").write_text(line(1, 2.0))
     while not read(spool).reports:
         pass
-    spool.answers.clear()
+    answers.clear()
     with (tmp_path / "7.jsonl").open("a") as file:
         file.write(line(2, 1.0))
     for _ in range(3):
         assert [r.step for r in read(spool).reports] == [1]
     assert caplog.text.count("has not answered") == 1
-    spool.answers.set()
+    answers.set()
     while len(read(spool).reports) < 2:
         pass
 

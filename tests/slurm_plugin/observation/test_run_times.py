@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
+from typing import Any
 
 import pytest
 
@@ -51,18 +52,28 @@ class Accounting:
         return self.rows
 
 
+class AtOnce(Executor):
+    """Sacct has always answered by the next pass."""
+
+    def submit(self, call: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*arguments, **named))
+        except SlurmError as error:
+            done.set_exception(error)
+        return done
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.run_times.ThreadPoolExecutor", lambda *_, **_named: AtOnce())
+
+
 def learnt(accounting: Accounting) -> LearntRunTimes:
     """Has read once."""
     source = LearntRunTimes(accounting, history_days=10, refresh_s=100)
     source.with_estimates([], NOW_S)
-    read(source)
     return source
-
-
-def read(source: LearntRunTimes) -> None:
-    reading = source._reading
-    assert isinstance(reading, Future)
-    reading.exception()
 
 
 def test_jobs_get_the_run_time_of_those_like_them_within_their_limit() -> None:
@@ -97,11 +108,9 @@ def test_where_sacct_fails_jobs_keep_what_was_learnt_and_it_is_asked_again_later
     expected_s = source.with_estimates([one], NOW_S + 1)[0].expected_s
     accounting.fault = SlurmError("slurmdbd is away")
     source.with_estimates([one], NOW_S + 101)
-    read(source)
     assert source.with_estimates([one], NOW_S + 102)[0].expected_s == expected_s
     assert len(accounting.asked) == 2
     source.with_estimates([one], NOW_S + 202)
-    read(source)
     assert len(accounting.asked) == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ class Loads:
 
 def gap(loads: Loads) -> BackfillGap:
     return BackfillGap(loads.load, lambda: loads.now_s)
+
+
+def made_of(loads: Loads, _load: object) -> BackfillGap:
+    """A gap that sees these loads, whatever the daemon would have it see."""
+    return gap(loads)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +160,8 @@ def test_a_new_order_waits_for_the_gap_and_is_awaited_but_not_for_ever(
     for loads, passes in ((Loads(BUSY, JUST_ENDED), 1), (Loads(BUSY), MOST_PUT_OFF)):
         slurm = FakeSlurm((asking(1, natives=(50,), site_factor=0, priority=50), asking(2)))
         slurm.known = {job_id: replace(job, submit_s=0.0, eligible_s=0.0) for job_id, job in slurm.known.items()}
+        monkeypatch.setattr("slurm_plugin.steering.controller.BackfillGap", partial(made_of, loads))
         daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores))
-        monkeypatch.setattr(daemon, "_gap", gap(loads))
         for _ in range(passes):
             assert daemon.reconcile(NOW_S).changes == ()
             assert daemon.waits_for_gap
@@ -179,8 +185,8 @@ def test_a_pass_writes_again_what_is_not_in_force_only_in_the_gap(
     right = [asking(1, natives=(50,), site_factor=factor, priority=50 + factor)]
     stale = [replace(right[0], priority=50)]
     loads = Loads(BUSY)
+    monkeypatch.setattr("slurm_plugin.steering.controller.BackfillGap", partial(made_of, loads))
     daemon = controller(slurm, tmp_path, monkeypatch, Plan(scores=scores[:1]))
-    monkeypatch.setattr(daemon, "_gap", gap(loads))
     slurm.known = {job.job_id: job for job in right}
     daemon.reconcile(NOW_S)
     assert slurm.applied == []

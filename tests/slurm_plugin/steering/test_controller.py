@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -158,10 +159,12 @@ def test_a_job_that_ends_while_the_pass_writes_other_things_is_not_requeued(
 
     own = {"comment": ELASTIC, "uid": os.geteuid()}
     slurm = FakeSlurm((holding(5, **own), holding(6, **own)), refuses=ends_meanwhile)
-    daemon = controller(slurm, tmp_path, monkeypatch, Plan(resizes=(*resized(5, 2).resizes, *resized(6, 2).resizes)))
+    plans = [Plan(resizes=(*resized(5, 2).resizes, *resized(6, 2).resizes)), resized(7, 2)]
+    policy = SimpleNamespace(name="fixed", plan=lambda _snapshot: plans.pop(0))
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: policy)
+    daemon = Controller(slurm, configured(tmp_path))
     daemon.reconcile(NOW_S)
     slurm.known[7] = asking(7, comment=ELASTIC)
-    monkeypatch.setattr(daemon, "_policy", Fixed(resized(7, 2)))
     done = daemon.reconcile(NOW_S + 121)
     assert RequeueJob(6) in slurm.carried_out
     assert RequeueJob(5) not in {*slurm.carried_out, *done.changes}
