@@ -7,7 +7,7 @@ Fixed before any rule was tuned:
   until they have drained.
 * A request is over its objectives if its first token comes too late (2 s; 15 s where prompts have ten thousand tokens)
   or its tokens take longer in the mean than 0.1 s (0.2 s).
-* The gateway is told what a replica alone reads in a second (8,685 prompt tokens), as whoever sets it up can measure.
+* The gateway is not told what a replica reads in a second: it measures that.
 * Rules are told what the first 100 requests would take, and measure the rest.
 * A run begins with the replicas that the trace's mean load needs at 70 % utilisation, and the first 5 minutes are not
   counted: the traces begin in the middle of a service's life.
@@ -32,7 +32,6 @@ _USUAL = RequestSettings(
     concurrency=16,
     start=StartTime(60.0),
     queue_target_s=1.5,
-    prompt_tokens_per_s=round(STEP.chunk / STEP.seconds(1, STEP.chunk)),
     slo_s=2.0,
     tpot_s=0.1,
     warmup_s=300.0,

@@ -151,6 +151,10 @@ class DataPlane(Protocol):
         """Refuse what these keys ask until the times given, since the epoch; all others are free."""
         ...
 
+    def read_at(self, service: str, bytes_per_s: float) -> None:
+        """What one replica of a service reads, in bytes of requests' bodies, as has been measured."""
+        ...
+
     def expect(self, service: str, starts: StartForecast) -> None:
         """What clients are told when the service has no room for them."""
         ...

@@ -20,13 +20,19 @@ every `LOOK_S` whether its turn has come: `dataplane/turns.lua`, which decides a
 Long prompts are read in turn, and while a replica reads, those that it answers get a token only with each piece read.
 So a request goes where the least is left to read, and of several such replicas to the one with the fewest requests
 (least work left; Harchol-Balter, Crovella and Murta, JPDC 59(2), 1999). What is left is not asked of the replicas: what
-each was sent is taken to be read one after another, at `prompt_tokens_per_s`, four bytes a token. Where nobody has
-anything to read and a prompt is short, requests alone count. `dataplane/prompts.lua` does the same.
+each was sent is taken to be read one after another, at a rate that is measured or told (then four bytes are a token).
+Where nobody has anything to read and a prompt is short, requests alone count. `dataplane/prompts.lua` does the same.
+
+The rate is what a replica reads while it reads, seen from outside: a request is being read from when it is sent until
+its first token. Who is told too little keeps prompts apart that nobody reads any more; who is told too much counts
+requests, as if nobody had measured anything. So no rate is taken until `LEAST_STRETCHES` are known.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 BUFFER_S = 0.1
@@ -37,6 +43,10 @@ PATIENCE_TARGETS = 10
 BYTES_PER_TOKEN = 4.0
 LEAST_READING_S = 0.1
 """A prompt that takes less is short."""
+STRETCH_S = 1.0
+KEPT_STRETCHES = 32
+"""Of each replica."""
+LEAST_STRETCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +119,77 @@ class Reading:
         until_s = now_s + self.left_s(replica, now_s) + prompt_tokens / self.prompt_tokens_per_s
         self._until_s[replica] = until_s
         self._longest_s = max(self._longest_s, until_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a replica has read without a pause, in tokens or bytes, and how long that took."""
+
+    amount: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class ReadingTimer:
+    """Measures what one replica reads, by when it gets requests and when their first tokens come.
+
+    A stretch begins when somebody is read and ends when nobody is, or, where somebody always is, with a first token
+    after `STRETCH_S`: who reads several prompts at once has read part of the next one by then, little of a long
+    stretch. Where it is not seen when a prompt has been read, what is read beside it is not counted.
+    """
+
+    stretches: deque[Stretch] = field(default_factory=lambda: deque(maxlen=KEPT_STRETCHES))
+    _reading: dict[Hashable, float] = field(default_factory=dict)
+    _unseen: set[Hashable] = field(default_factory=set)
+    _since_s: float = 0.0
+    _read: float = 0.0
+    _counts: bool = True
+
+    def begin(self, request: Hashable, amount: float, now_s: float) -> None:
+        """A request is sent whose first token will be seen."""
+        if not self._reading:
+            self._next(now_s)
+        self._reading[request] = amount
+
+    def begin_unseen(self, request: Hashable) -> None:
+        """A request is sent whose answer comes at once, when all of it is there."""
+        self._unseen.add(request)
+        self._counts = False
+
+    def first(self, request: Hashable, now_s: float) -> None:
+        """Its first token is there. Prompts are read in turn: those sent before have been read, too."""
+        amount = self._reading.pop(request, None)
+        if amount is None:
+            return
+        self._read += amount
+        self._unseen.clear()
+        if self._reading and now_s - self._since_s < STRETCH_S:
+            return
+        if self._counts and now_s > self._since_s:
+            self.stretches.append(Stretch(self._read, now_s - self._since_s))
+        self._next(now_s)
+
+    def end(self, request: Hashable) -> None:
+        """It is answered, or broken off: nobody knows how much of it has been read then."""
+        self._unseen.discard(request)
+        if self._reading.pop(request, None) is not None:
+            self._counts = False
+
+    def _next(self, now_s: float) -> None:
+        self._since_s, self._read, self._counts = now_s, 0.0, not self._unseen
+
+
+def reading_rate(stretches: Iterable[Stretch]) -> float:
+    """What a replica reads in a second: the median over all that was read; 0 while too little is known.
+
+    By amount, not by stretch: with a short prompt most of the time is not spent reading.
+    """
+    known = sorted(stretches, key=lambda one: one.amount / one.seconds)
+    half = sum(one.amount for one in known) / 2
+    if len(known) < LEAST_STRETCHES or not half:
+        return 0.0
+    for one in known:
+        half -= one.amount
+        if half <= 0:
+            return one.amount / one.seconds
+    return known[-1].amount / known[-1].seconds

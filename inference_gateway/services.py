@@ -197,9 +197,9 @@ class ServiceSection(Section, frozen=True):
         float, Meta(gt=0, le=1e6, description="requests/s that one replica answers, until it is measured")
     ] = 10.0
     prompt_tokens_per_s: Annotated[
-        float,
-        Meta(ge=0, le=1e9, description="prompt tokens/s that a replica reads; long prompts are spread by it; 0: not"),
-    ] = 0.0
+        Annotated[float, Meta(ge=0, le=1e9)] | None,
+        Meta(description="prompt tokens/s that a replica reads; long prompts are spread by it; null: measured; 0: not"),
+    ] = None
     queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000
     queue_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 120.0
     queue_target_s: Annotated[

@@ -25,6 +25,9 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import BatchLoad, DataPlane, Endpoint, ServerState, StartForecast, Traffic
 
+_MUCH = 0.1
+_TOLD_AGAIN_S = 10.0
+
 
 class DataPlaneSync:
     """The servers of the services in `concurrency`, which says how many requests a replica of each may have."""
@@ -37,6 +40,7 @@ class DataPlaneSync:
         self._given: dict[tuple[str, str], int] | None = None
         self._forecasts: dict[str, StartForecast] = {}
         self._held_back: Mapping[str, int] = {}
+        self._reading: dict[str, tuple[float, float]] = {}
 
     def servers(self) -> Sequence[ServerState]:
         """All that it has. Raises `GatewayError`."""
@@ -50,6 +54,7 @@ class DataPlaneSync:
             self._outage.note(str(error))
             self._held_back = {}
             self._forecasts.clear()  # a new HAProxy begins with what is configured
+            self._reading.clear()
             return None, {}
         self._outage.note("")
         return found
@@ -88,6 +93,20 @@ class DataPlaneSync:
                 self._events.note("data plane refused", change="keys without tokens", reason=str(error))
                 return
             self._held_back = dict(until_s)
+
+    def read_at(self, bytes_per_s: Mapping[str, float], now_s: float) -> None:
+        """Place long prompts by what replicas are measured to read.
+
+        Told where it has changed by a tenth, and now and then: an HAProxy that was reloaded does not know it any more.
+        """
+        for name, rate in bytes_per_s.items():
+            told, at_s = self._reading.get(name, (0.0, 0.0))
+            if abs(rate - told) > _MUCH * told or now_s - at_s >= _TOLD_AGAIN_S:
+                try:
+                    self._plane.read_at(name, rate)
+                except GatewayError as error:
+                    self._events.note("data plane refused", name, change="what is read", reason=str(error))
+                self._reading[name] = rate, now_s
 
     def _make(self, change: PlaneChange) -> None:
         if isinstance(change, Add):
@@ -236,6 +255,7 @@ class Orders:
     replicas: tuple[Replica, ...]
     forecasts: dict[str, StartForecast]
     held_back: dict[str, int]
+    reading: dict[str, float] = field(default_factory=dict)
 
 
 class OtherPlane:
@@ -341,6 +361,7 @@ class Follower:
             self.plane.bring_in_line(orders.replicas, servers)
             self.plane.update_forecasts(orders.forecasts)
             self.plane.hold_back(orders.held_back)
+            self.plane.read_at(orders.reading, now_s)
             self._orders_s = orders.time_s
         told = PlaneReport(self.run_directory, now_s, self._orders_s, tuple(servers), tuple(traffic.values()))
         state.show(self.paths.plane, told)

@@ -39,7 +39,7 @@ from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
-from inference_gateway.control.usage import UsageSums
+from inference_gateway.control.usage import ReadingRates, UsageSums
 from inference_gateway.dataplane.endpoints import WakeListener
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
@@ -95,6 +95,7 @@ class ControlPlane:
         self._remembered: Memory | None = None
         self._overrides: dict[str, Override] = {}
         self._usage = UsageSums(paths, keys)
+        self._reading = ReadingRates(paths)
         self._endpoints: dict[str, str] = {}
         self._without_batches = WithoutBatches()
         self._idle = frozenset(name for name, service in section.services.items() if service.batches == "idle")
@@ -153,10 +154,12 @@ class ControlPlane:
         self._observer.ask(self._registry.all())
         self._usage.update(self._registry.all(), now_s)
         held_back = self._usage.held_back(now_s)
+        reading = dict(self._reading.update(self._registry.all(), now_s))
         if servers is not None:
             self._plane.hold_back(held_back)
+            self._plane.read_at(reading, now_s)
         if self._other is not None:
-            state.show(self._paths.orders, Orders(now_s, self._registry.all(), forecasts, held_back))
+            state.show(self._paths.orders, Orders(now_s, self._registry.all(), forecasts, held_back, reading))
             own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))
             state.show(self._paths.plane, own)
         about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all or ())

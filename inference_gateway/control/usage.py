@@ -1,4 +1,4 @@
-"""Tokens by day, key and service: what the replicas report, added up, and kept over restarts.
+"""What replicas report: tokens by day, key and service, added up and kept over restarts; and what they read.
 
 A replica's report only grows. What was counted of it is kept in the same file as the sums, so that neither a restart of
 the control plane nor a replica that is read twice counts anything twice.
@@ -17,6 +17,7 @@ from inference_gateway.control import state
 from inference_gateway.control.replica import Replica
 from inference_gateway.dataplane.settings import ApiKey
 from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.queueing import Stretch, reading_rate
 from inference_gateway.replicas import reports
 from inference_gateway.replicas.reports import Tokens, UsageReport
 
@@ -100,6 +101,29 @@ class UsageSums:
             self._latest.append((now_s, {key: total - before.get(key, 0) for key, total in after.items()}))
             while self._latest[0][0] <= now_s - _MINUTE_S:
                 self._latest.popleft()
+
+
+class ReadingRates:
+    """What a replica of each service reads in a second, in bytes of bodies, by the last reports of those there are.
+
+    A rate that was known stays until another one is: no replicas, as at night, teach nothing.
+    """
+
+    def __init__(self, paths: GatewayPaths) -> None:
+        self._paths = paths
+        self._due_s = 0.0
+        self._rates: dict[str, float] = {}
+
+    def update(self, replicas: Iterable[Replica], now_s: float) -> Mapping[str, float]:
+        """Read the reports if it is time; services of which too little is known are left out."""
+        if now_s >= self._due_s:
+            self._due_s = now_s + _READ_S
+            found: dict[str, list[Stretch]] = {}
+            for replica in replicas:
+                found.setdefault(replica.service, []).extend(reports.reading_of(self._paths.replica(replica.name)))
+            rates = {service: reading_rate(stretches) for service, stretches in found.items()}
+            self._rates |= {service: rate for service, rate in rates.items() if rate}
+        return dict(self._rates)
 
 
 def _by_key(known: UsageState, day: str | None = None) -> dict[str, int]:

@@ -89,7 +89,20 @@ class Affinity:
 
 
 AFFINITY = Affinity()
-_TEMPLATE.globals |= {"look_s": LOOK_S, "least_reading_ms": 1000 * LEAST_READING_S, "affinity": AFFINITY} | {
+_NEVER_BYTES = 1 << 40
+
+
+def ms_per_byte(bytes_per_s: float) -> float:
+    """How long a replica that reads so much takes for a byte of a body; 0 while nobody knows."""
+    return 1000 / bytes_per_s if bytes_per_s else 0.0
+
+
+def long_from(bytes_per_s: float) -> int:
+    """From how many bytes on a body is long; while nobody knows what replicas read none is."""
+    return round(LEAST_READING_S * bytes_per_s) if bytes_per_s else _NEVER_BYTES
+
+
+_TEMPLATE.globals |= {"look_s": LOOK_S, "ms_per_byte": ms_per_byte, "long_from": long_from, "affinity": AFFINITY} | {
     name: getattr(_TEMPLATE.get_template("macros.j2").module, name) for name in ("answer", "ms", "problem")
 }
 

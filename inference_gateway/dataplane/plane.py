@@ -10,7 +10,15 @@ from pathlib import Path
 import msgspec
 
 from explsched.atomic_file import replace_file
-from inference_gateway.dataplane.configuration import BACKEND_PREFIX, maps, render, server_arguments, trust
+from inference_gateway.dataplane.configuration import (
+    BACKEND_PREFIX,
+    long_from,
+    maps,
+    ms_per_byte,
+    render,
+    server_arguments,
+    trust,
+)
 from inference_gateway.dataplane.endpoints import (
     ActivatorProcess,
     EndpointFiles,
@@ -225,6 +233,13 @@ class HaproxyDataPlane:
         """Refuse what these keys ask until the times given, since the epoch; all others may ask. Until `apply`."""
         path = self.files.spent
         self._api.order([f"clear map {path}", *(f"add map {path} {key} {at_s}" for key, at_s in until_s.items())])
+
+    def read_at(self, service: str, bytes_per_s: float) -> None:
+        """What a replica of a service reads, of which that is measured. Until `apply`."""
+        known = self.settings.service(service)
+        if known.measures_reading:
+            told = f"{ms_per_byte(bytes_per_s):g} {known.long_from} {long_from(bytes_per_s)}"
+            self._api.order([f"reading rate {BACKEND_PREFIX}{service} {told}"])
 
     @staticmethod
     def _changed(new: Mapping[Path, str]) -> bool:

@@ -53,6 +53,8 @@ end
 
 -- By backend. Replicas of the configuration are known at the first request; those that come later are told of.
 local readings = {}
+-- What the control plane has told, by backend; nothing of it in a new HAProxy until it is told again.
+local ms_per_byte = {}
 
 local function reading_of(backend)
   if not readings[backend] then
@@ -77,15 +79,16 @@ local function places_of(txn, backend, name)
 end
 
 -- http-request lua.least_to_read BACKEND MS_PER_BYTE VARIABLE
--- Sets txn.replica, if any has a place, and the variable to when the last of them will have read all it has.
-local function least_to_read(txn, backend, ms_per_byte, variable)
+-- Sets txn.replica, if any has a place, and the variable to when the last of them will have read all it has. What has
+-- been told at run time goes before MS_PER_BYTE.
+local function least_to_read(txn, backend, configured, variable)
   local reading, now = reading_of(backend), core.now()
   local now_ms = now.sec * 1000 + now.usec // 1000
   local name = reading:least(now_ms, function(one)
     return places_of(txn, backend, one)
   end)
   if name then
-    reading:take(name, now_ms, txn.f:req_body_size() * tonumber(ms_per_byte))
+    reading:take(name, now_ms, txn.f:req_body_size() * (ms_per_byte[backend] or tonumber(configured)))
     txn:set_var("txn.replica", name)
     txn:set_var(variable, math.ceil(reading.longest_ms))
   end
@@ -107,3 +110,18 @@ end
 
 core.register_cli({ "reading", "add" }, "reading add BACKEND/SERVER : a replica to choose", told("add"))
 core.register_cli({ "reading", "del" }, "reading del BACKEND/SERVER : and one less", told("remove"))
+
+local function rate(applet, _, _, backend, told_ms_per_byte, variable, long_from)
+  local ms = tonumber(told_ms_per_byte)
+  if core.backends[backend] and ms and variable and tonumber(long_from) then
+    ms_per_byte[backend] = ms
+    applet:set_var(variable, math.tointeger(tonumber(long_from)))
+    applet:send("\n")
+  else
+    applet:send("not understood\n")
+  end
+end
+
+core.register_cli(
+  { "reading", "rate" }, "reading rate BACKEND MS_PER_BYTE VARIABLE BYTES : how fast replicas read, and what is long", rate
+)

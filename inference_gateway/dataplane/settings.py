@@ -188,8 +188,8 @@ class ServiceSettings:
     `queue_limit` requests wait for at most `queue_deadline_s`; while there is no replica, up to `cold_start_limit`
     wait in the activator for at most `cold_start_deadline_s`. Beyond that clients get 503 with `Retry-After:
     retry_after_s`. Who waits longer than `queue_target_s` lets those pass who are in time; 0: first in, first out. The
-    order needs to know what a replica takes, `requests_per_s` and `concurrency` (see `queueing`). With
-    `prompt_tokens_per_s` requests go where the least is left to read, unless `affinity` says where.
+    order needs to know what a replica takes, `requests_per_s` and `concurrency` (see `queueing`). Requests go where the
+    least is left to read, by `prompt_tokens_per_s` (None: by what is measured; 0: not), unless `affinity` says where.
 
     A replica has `response_timeout_s` for the first byte and between two bytes. `repeat_posts` says which POST
     requests may be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client
@@ -207,7 +207,7 @@ class ServiceSettings:
     queue_deadline_s: float = 120.0
     queue_target_s: float = 0.0
     requests_per_s: float = 10.0
-    prompt_tokens_per_s: float = 0.0
+    prompt_tokens_per_s: float | None = None
     concurrency: int = 8
     cold_start_limit: int = 1000
     cold_start_deadline_s: float = 300.0
@@ -229,7 +229,7 @@ class ServiceSettings:
         within(where + "queue_deadline_s", self.queue_deadline_s, 0.001, 86400)
         within(where + "queue_target_s", self.queue_target_s, 0, 86400)
         within(where + "requests_per_s", self.requests_per_s, 1e-6, 1e6)
-        within(where + "prompt_tokens_per_s", self.prompt_tokens_per_s, 0, 1e9)
+        within(where + "prompt_tokens_per_s", self.prompt_tokens_per_s or 0.0, 0, 1e9)
         within(where + "concurrency", self.concurrency, 1, 100_000)
         within(where + "cold_start_limit", self.cold_start_limit, 0, 1_000_000)
         within(where + "cold_start_deadline_s", self.cold_start_deadline_s, 0, 86400)
@@ -245,7 +245,12 @@ class ServiceSettings:
     @property
     def spreads_prompts(self) -> bool:
         """Whether long prompts go where the least is left to read."""
-        return self.prompt_tokens_per_s > 0 and self.affinity == "none"
+        return self.prompt_tokens_per_s != 0 and self.affinity == "none"
+
+    @property
+    def measures_reading(self) -> bool:
+        """Whether what a replica reads in a second is told at run time."""
+        return self.prompt_tokens_per_s is None and self.affinity == "none"
 
     @property
     def read_until(self) -> str:
@@ -253,9 +258,14 @@ class ServiceSettings:
         return "proc.read_" + re.sub(r"\W", "_", self.name)
 
     @property
-    def ms_per_body_byte(self) -> float:
-        """How long a replica reads, by the length of a request's body."""
-        return 1000 / (BYTES_PER_TOKEN * self.prompt_tokens_per_s)
+    def long_from(self) -> str:
+        """The variable of HAProxy that says from how many bytes on a body is long."""
+        return "proc.long_" + re.sub(r"\W", "_", self.name)
+
+    @property
+    def body_bytes_per_s(self) -> float:
+        """What a replica reads, in bytes of requests' bodies; 0 where that is measured."""
+        return BYTES_PER_TOKEN * (self.prompt_tokens_per_s or 0.0)
 
     @property
     def served_models(self) -> tuple[str, ...]:

@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+from inference_gateway.queueing import ReadingTimer
 from inference_gateway.replicas.ports import Taken
-from inference_gateway.replicas.reports import AnswerReader, UsageCounter
+from inference_gateway.replicas.reports import AnswerReader, BodyReader, UsageCounter
 
 LONGEST_HEAD = 1 << 20
 PART = 1 << 16
@@ -76,10 +78,12 @@ async def pass_on(
     key: str,
     next_status: Callable[[], asyncio.Future[int]],
     begin: Callable[[str | None], None],
+    sent: Callable[[BodyReader], None],
 ) -> None:
     """Pass on all requests until the gateway closes the connection.
 
-    `next_status` is asked before a request is passed on, for the status of its answer; `begin` is told whose it is.
+    `next_status` is asked before a request is passed on, for the status of its answer; `begin` is told whose it is,
+    `sent` when all of it has been passed on.
 
     Raises:
         MalformedError: what came is no request.
@@ -98,21 +102,24 @@ async def pass_on(
         head = head_with_key(received, key)
         begin(head.client)
         status = next_status() if head.websocket else None
+        body = BodyReader()
         try:
             if head.chunked:
                 server.write(head.text)
-                await _copy_chunks(requests, server)
+                await _copy_chunks(requests, server, body)
             elif head.expects:  # its body comes when the server has asked for it
                 server.write(head.text)
-                await _copy(requests, server, head.length)
+                await _copy(requests, server, head.length, body)
             else:
                 # In one packet where it fits: a server that answers a head at once would not wait for the body.
                 first = await requests.read(min(head.length, PART)) if head.length else b""
+                body.read(first)
                 server.write(head.text + first)
-                await _copy(requests, server, head.length - len(first))
+                await _copy(requests, server, head.length - len(first), body)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             raise ConnectionResetError("the gateway has gone within a body") from error
         await server.drain()
+        sent(body)
         if status is not None and await status == HTTPStatus.SWITCHING_PROTOCOLS:
             await copy_all(requests, server)
             return
@@ -125,17 +132,18 @@ async def copy_all(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> 
         await sink.drain()
 
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, length: int) -> None:
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, length: int, body: BodyReader) -> None:
     while length:
         part = await source.read(min(length, PART))
         if not part:
             raise asyncio.IncompleteReadError(part, length)
+        body.read(part)
         sink.write(part)
         await sink.drain()
         length -= len(part)
 
 
-async def _copy_chunks(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _copy_chunks(source: asyncio.StreamReader, sink: asyncio.StreamWriter, body: BodyReader) -> None:
     while True:
         line = await source.readuntil(b"\r\n")
         try:
@@ -145,7 +153,7 @@ async def _copy_chunks(source: asyncio.StreamReader, sink: asyncio.StreamWriter)
         sink.write(line)
         if size == 0:
             break
-        await _copy(source, sink, size + 2)
+        await _copy(source, sink, size + 2, body)
     while line != b"\r\n":  # trailers
         line = await source.readuntil(b"\r\n")
         sink.write(line)
@@ -178,6 +186,7 @@ class Relay:
 
     def __init__(self, port: int, key: str, look: Callable[[int], Taken]) -> None:
         self.usage = UsageCounter()
+        self.reading = ReadingTimer()
         self._port = port
         self._key = key
         self._listings = _PortChecks(lambda: look(port))
@@ -241,9 +250,11 @@ class Relay:
         except OSError:
             to_server.transport.abort()
             return
-        answers = _Answers(from_server, writer, self.usage)
+        answers = _Answers(from_server, writer, self.usage, self.reading)
         tasks = [
-            asyncio.create_task(pass_on(reader, to_server, self._key, answers.next_status, answers.begin)),
+            asyncio.create_task(
+                pass_on(reader, to_server, self._key, answers.next_status, answers.begin, answers.sent)
+            ),
             asyncio.create_task(answers.copy()),
         ]
         try:
@@ -304,10 +315,13 @@ async def _handshake(link: socket.socket, context: ssl.SSLContext) -> tuple[asyn
 class _Answers:
     """What the server sends, copied to the gateway as it comes."""
 
-    def __init__(self, server: asyncio.StreamReader, gateway: asyncio.StreamWriter, usage: UsageCounter) -> None:
+    def __init__(
+        self, server: asyncio.StreamReader, gateway: asyncio.StreamWriter, usage: UsageCounter, reading: ReadingTimer
+    ) -> None:
         self._server = server
         self._gateway = gateway
         self._usage = usage
+        self._reading = reading
         self._status: asyncio.Future[int] | None = None
         self._client: str | None = None
         self._answer = AnswerReader()
@@ -317,6 +331,16 @@ class _Answers:
         if self._client is not None:
             self._usage.add(self._client, self._answer.tokens())
         self._client, self._answer = client, AnswerReader()
+        self._reading.end(self)
+
+    def sent(self, body: BodyReader) -> None:
+        """The server has all of the request now, and reads it. Where nothing streams its first token is not seen."""
+        if self._client is None or not body.size:
+            return  # answered already, or nothing to read
+        if body.streams:
+            self._reading.begin(self, body.size, time.monotonic())
+        else:
+            self._reading.begin_unseen(self)
 
     async def count_rest(self, server: asyncio.StreamWriter) -> None:
         """The gateway has gone: let the server know, and count what it had written by then."""
@@ -342,6 +366,8 @@ class _Answers:
                 self._status = None
             if self._client is not None:
                 self._answer.read(part)
+                if self._answer.events:
+                    self._reading.first(self, time.monotonic())
                 if self._answer.ended:
                     self.begin(None)  # the connection may be idle from now on for as long as the gateway keeps it
             self._gateway.write(part)

@@ -3,6 +3,7 @@
     endpoint   where it will listen: JSON, written by the job when it has a port
     leaving    it was told to end: present from then on
     usage      the tokens it has worked for, by the key that asked: JSON, from the `usage` of its server's answers
+    reading    the last prompts that it has read, in bytes of bodies, and how long that took: JSON
 
 Files, because the directory is on storage that gateway and nodes share anyway, and a file is still there when the
 gateway is restarted. An endpoint says nothing about readiness; only an answer over HTTP does. Standard library only:
@@ -15,10 +16,12 @@ import json
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from explsched.atomic_file import replace_file
+from inference_gateway.queueing import Stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +195,46 @@ def usage_of(directory: Path) -> UsageReport | None:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+_STREAMS = re.compile(rb'"stream"\s*:\s*true')
+_SEAM_BYTES = 24
+
+
+@dataclass(slots=True)
+class BodyReader:
+    """Reads the bytes of a request's body as they pass: how many there are, and whether a stream is asked for."""
+
+    size: int = 0
+    streams: bool = False
+    _seam: bytes = b""
+
+    def read(self, part: bytes) -> None:
+        """Take the next bytes."""
+        self.size += len(part)
+        if self.streams:
+            return
+        text = self._seam + part
+        # A quote with a backslash before it is in somebody's text.
+        self.streams = any(text[found.start() - 1 : found.start()] != b"\\" for found in _STREAMS.finditer(text))
+        self._seam = text[-_SEAM_BYTES:]
+
+
+_READING = "reading"
+
+
+def report_reading(directory: Path, stretches: Sequence[Stretch]) -> None:
+    """Leave what the replica has read in its directory. Raises `OSError`."""
+    replace_file(directory / _READING, json.dumps([[one.amount, round(one.seconds, 6)] for one in stretches]))
+
+
+def reading_of(directory: Path) -> tuple[Stretch, ...]:
+    """What a replica has read; nothing if it has told nothing, or nothing that can be understood."""
+    try:
+        found = json.loads((directory / _READING).read_text(encoding="ascii"))
+        told = tuple(Stretch(float(amount), float(seconds)) for amount, seconds in found)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, TypeError):
+        return ()
+    return tuple(one for one in told if one.amount > 0 and one.seconds > 0)

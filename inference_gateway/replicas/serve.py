@@ -21,11 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from inference_gateway.queueing import Stretch
 from inference_gateway.replicas import reports
 from inference_gateway.replicas.gang import Gang, Stage, StagingError, filled
 from inference_gateway.replicas.ports import address_towards, owned, reserve, taken
 from inference_gateway.replicas.relay import Relay, StrangerError, server_context
-from inference_gateway.replicas.reports import Registration, UsageCounter
+from inference_gateway.replicas.reports import Registration, UsageCounter, report_reading
 
 AUTHORITY = "authority.pem"
 IDENTITY = "identity.pem"
@@ -94,7 +95,7 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
             return 127 if isinstance(error, FileNotFoundError) else 126
         ending = asyncio.create_task(_end_gently(told, process, directory, grace_s))
         watching = asyncio.create_task(_until_port_taken(relay))
-        counting = asyncio.create_task(_report_usage(relay.usage, directory))
+        counting = asyncio.create_task(_report_work(relay, directory))
         waiting = asyncio.create_task(process.wait())
         others = asyncio.create_task(_until_a_node_ends(workers))
         await asyncio.wait({waiting, watching, others}, return_when=asyncio.FIRST_COMPLETED)
@@ -182,10 +183,18 @@ async def _until_port_taken(relay: Relay) -> str:
         await asyncio.sleep(_LOOK_S)
 
 
-async def _report_usage(usage: UsageCounter, directory: Path) -> None:
+async def _report_work(relay: Relay, directory: Path) -> None:
+    told: list[Stretch] = []
     while True:
         await asyncio.sleep(_USAGE_S)
-        _write_usage(usage, directory)
+        _write_usage(relay.usage, directory)
+        known = list(relay.reading.stretches)
+        if known != told:
+            try:
+                report_reading(directory, known)
+                told = known
+            except OSError as error:
+                sys.stderr.write(f"replica: what it reads is not reported: {error.strerror}\n")
 
 
 def _write_usage(usage: UsageCounter, directory: Path) -> None:

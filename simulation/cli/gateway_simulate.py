@@ -154,7 +154,7 @@ _OPTIONS = (
         "--prompt-tokens-per-s",
         type=float,
         default=_DEFAULT.prompt_tokens_per_s,
-        show_default=True,
+        show_default="measured",
         help="What a replica reads: requests go where the least is left to read (0: where the fewest requests are).",
     ),
     click.option(

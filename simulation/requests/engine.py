@@ -22,6 +22,8 @@ from simulation.requests.service import FirstInFirstOut, InTurn, RequestQueue, S
 from simulation.requests.settings import RequestReplayError, RequestSettings, StepTime, Work, known_service_s
 
 _STEP, _READY, _RECHECK = range(3)
+_MEASURED_EVERY_S = 10
+"""A replica reports what it has read, and the control plane reads that, every five seconds each."""
 _Event = tuple[float, int, int, SimulatedReplica | None]
 """Time, kind, sequence number, replica."""
 
@@ -121,7 +123,7 @@ class _Run:
     def __post_init__(self) -> None:
         settings = self.settings
         random_ = random.Random(settings.seed)  # noqa: S311
-        reading = Reading(settings.prompt_tokens_per_s)
+        reading = Reading(settings.prompt_tokens_per_s or 0.0)
         self.replicas = SimulatedReplicas(settings.start, settings.concurrency, random_, self.batching.step, reading)
         self.open = len(self.arrival_s)
         requests_per_s = settings.concurrency / known_service_s(self.service_s)
@@ -151,6 +153,8 @@ class _Run:
     def tick(self, now_s: float) -> None:
         """Let the rule decide, and apply its decision."""
         replicas = self.replicas
+        if self.settings.prompt_tokens_per_s is None and now_s % _MEASURED_EVERY_S == 0:
+            replicas.measure_reading()
         present = len(replicas.ready) + len(replicas.starting)
         seen = Observation(
             now_s=now_s,
@@ -213,6 +217,7 @@ class _Run:
         first, done = replica.batch.advance(now_s)
         for request in first:
             self._first_s[request] = now_s - self.arrival_s[request]
+            replica.timer.first(request, now_s)
         for request in done:
             self._latency_s[request] = now_s - self.arrival_s[request]
             self.replicas.finished(replica, now_s)
@@ -251,6 +256,7 @@ class _Run:
             replica.in_flight += 1
             self._advance(replica, now_s)
             replica.batch.add(request, self.batching.work[request], now_s)
+            replica.timer.begin(request, self.batching.work[request].prompt_tokens, now_s)
             self._advance(replica, now_s)
 
     def _expire(self, now_s: float) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from inference_gateway.queueing import Fleet, Reading, Turns
+from inference_gateway.queueing import Fleet, Reading, ReadingTimer, Turns, reading_rate
 from simulation.requests.settings import StartTime, StepTime, Work
 
 _ALMOST = 1e-7
@@ -84,6 +84,7 @@ class SimulatedReplica:
     in_flight: int = 0
     gone_s: float | None = None
     event: int = 0
+    timer: ReadingTimer = field(default_factory=ReadingTimer)
 
 
 @dataclass(slots=True)
@@ -157,6 +158,11 @@ class SimulatedReplicas:
         if best is not None:
             self.reading.take(best.number, work.prompt_tokens, now_s)
         return best
+
+    def measure_reading(self) -> None:
+        """Take what the replicas have read in a second so far."""
+        known = [stretch for one in (*self.ready, *self.draining) for stretch in one.timer.stretches]
+        self.reading.prompt_tokens_per_s = reading_rate(known)
 
     def finished(self, replica: SimulatedReplica, now_s: float) -> None:
         """A replica has answered a request."""

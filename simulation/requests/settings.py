@@ -174,7 +174,8 @@ class RequestSettings:
         start: how long replicas take to start.
         deadline_s: a request that waited this long fails with 503.
         queue_target_s: target queueing delay; late requests are deprioritised, see `queueing` (0: first in, first out).
-        prompt_tokens_per_s: what a replica reads, as whoever routes requests is told; 0: only requests are counted.
+        prompt_tokens_per_s: what a replica reads, as whoever routes requests is told; None: measured, as the gateway
+            does; 0: only requests are counted.
         slo_s: the longest time to the first token within the SLO, from arrival on (without tokens: until a replica
             takes the request).
         tpot_s: the longest mean time per token after the first one within the SLO.
@@ -189,7 +190,7 @@ class RequestSettings:
     start: StartTime = field(default_factory=StartTime)
     deadline_s: float = 300.0
     queue_target_s: float = 2.0
-    prompt_tokens_per_s: float = 0.0
+    prompt_tokens_per_s: float | None = None
     slo_s: float = 2.0
     tpot_s: float = math.inf
     initial: int | None = None
@@ -204,7 +205,7 @@ class RequestSettings:
             raise RequestReplayError(f"deadline {self.deadline_s:g} s (accepted: up to a day)")
         if not 0 <= self.queue_target_s <= 86_400:
             raise RequestReplayError(f"queue target {self.queue_target_s:g} s (accepted: up to a day)")
-        if not 0 <= self.prompt_tokens_per_s <= 1e9:
+        if self.prompt_tokens_per_s is not None and not 0 <= self.prompt_tokens_per_s <= 1e9:
             raise RequestReplayError(f"prompt tokens {self.prompt_tokens_per_s:g}/s (accepted: 0 to 1e9)")
         if not 0 <= self.slo_s <= self.deadline_s:
             raise RequestReplayError(f"SLO {self.slo_s:g} s (accepted: 0 to the deadline, {self.deadline_s:g} s)")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_gateway.queueing import Fleet, Turns
+from inference_gateway.queueing import LEAST_STRETCHES, Fleet, ReadingTimer, Stretch, Turns, reading_rate
 from simulation.requests.service import FirstInFirstOut, InTurn
 from tests.simulation.requests.test_engine import run
 
@@ -115,3 +115,69 @@ def test_too_many_requests_make_the_surplus_late_not_everybody() -> None:
     }
     assert late[0.0] > 3000
     assert late[2.0] < 310
+
+
+def test_a_prompt_is_read_until_its_first_token() -> None:
+    timer = ReadingTimer()
+    timer.begin("a", 1000.0, 5.0)
+    timer.first("a", 5.5)
+    timer.first("a", 6.0)
+    timer.end("a")
+    timer.begin("b", 300.0, 8.0)
+    timer.first("b", 8.1)
+    assert [(one.amount, round(one.seconds, 6)) for one in timer.stretches] == [(1000.0, 0.5), (300.0, 0.1)]
+
+
+def test_prompts_without_a_pause_are_one_stretch_whatever_their_order() -> None:
+    timer = ReadingTimer()
+    for name, at_s in (("a", 0.0), ("b", 0.1), ("c", 0.2)):
+        timer.begin(name, 100.0, at_s)
+    for name, at_s in (("b", 0.4), ("c", 0.5), ("a", 0.6)):
+        timer.first(name, at_s)
+    assert list(timer.stretches) == [Stretch(300.0, 0.6)]
+
+
+def test_a_server_that_always_reads_is_measured_too() -> None:
+    """Every second; then what is read is what came until the first token after it."""
+    timer = ReadingTimer()
+    for number in range(10):
+        timer.begin(number, 500.0, 0.0)
+    for number in range(10):
+        timer.first(number, 0.5 * (number + 1))
+    assert list(timer.stretches) == [Stretch(1000.0, 1.0)] * 5
+
+
+def test_what_is_read_beside_somebody_whose_first_token_is_not_seen_does_not_count() -> None:
+    timer = ReadingTimer()
+    timer.begin("a", 100.0, 0.0)
+    timer.begin_unseen("plain")
+    timer.first("a", 1.0)
+    assert not timer.stretches
+    timer.begin("b", 100.0, 2.0)
+    timer.first("b", 3.0)
+    assert list(timer.stretches) == [Stretch(100.0, 1.0)], "the plain one, sent before, had been read before"
+    timer.begin_unseen("another")
+    timer.begin("c", 100.0, 4.0)
+    timer.first("c", 5.0)
+    timer.end("another")
+    assert len(timer.stretches) == 1
+
+
+def test_who_leaves_while_read_spoils_the_stretch_alone() -> None:
+    timer = ReadingTimer()
+    timer.begin("a", 100.0, 0.0)
+    timer.begin("b", 100.0, 0.0)
+    timer.end("a")
+    timer.first("b", 0.7)
+    assert not timer.stretches
+    timer.begin("c", 100.0, 1.0)
+    timer.first("c", 1.2)
+    assert len(timer.stretches) == 1
+
+
+def test_the_rate_is_that_of_half_of_all_that_was_read() -> None:
+    """Short prompts spend their time otherwise, and a server that starts is slow once."""
+    short, long, slow = Stretch(10.0, 0.05), Stretch(5000.0, 1.0), Stretch(4000.0, 10.0)
+    assert reading_rate([short] * 40 + [long] * 3 + [slow]) == pytest.approx(5000.0)
+    assert reading_rate([long] * (LEAST_STRETCHES - 1)) == 0.0
+    assert reading_rate([]) == 0.0

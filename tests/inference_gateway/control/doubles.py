@@ -37,6 +37,7 @@ class FakePlane:
     counters: dict[str, Traffic] = field(default_factory=dict)
     told: list[tuple[str, StartForecast]] = field(default_factory=list)
     held_back: dict[str, int] = field(default_factory=dict)
+    read_rates: list[tuple[str, float]] = field(default_factory=list)
     dead: bool = False
 
     def add(self, service: str, endpoint: Endpoint) -> None:
@@ -69,6 +70,10 @@ class FakePlane:
     def hold_back(self, until_s: Mapping[str, int]) -> None:
         self._answer()
         self.held_back = dict(until_s)
+
+    def read_at(self, service: str, bytes_per_s: float) -> None:
+        self._answer()
+        self.read_rates.append((service, bytes_per_s))
 
     def _answer(self) -> None:
         if self.dead:

@@ -87,17 +87,30 @@ def test_a_follower_does_as_ordered(paths: GatewayPaths) -> None:
     follower = Follower(sync, paths.of(2), "/run/2", {"chat": 4})
     follower.tick(NOW_S)
     assert plane.table == {}
-    orders = Orders(NOW_S, (SERVING,), {"chat": StartForecast(9)}, {"bob": 5})
+    orders = Orders(NOW_S, (SERVING,), {"chat": StartForecast(9)}, {"bob": 5}, {"chat": 4000.0})
     state.save(paths.orders, orders)
     follower.tick(NOW_S + 1)
     assert (list(plane.table), plane.held_back) == (["chat-1"], {"bob": 5})
-    assert plane.told == [("chat", StartForecast(9))]
+    assert (plane.told, plane.read_rates) == ([("chat", StartForecast(9))], [("chat", 4000.0)])
     state.save(paths.orders, replace(orders, time_s=NOW_S + 2, replicas=(DRAINING,)))
     follower.tick(NOW_S + 2)
     assert plane.table["chat-1"].state == "draining"
     told = state.read(paths.of(2).plane, PlaneReport)
     assert told is not None
     assert (told.orders_s, told.run_directory) == (NOW_S + 2, "/run/2")
+
+
+def test_what_is_read_is_told_when_it_has_changed_and_now_and_then(paths: GatewayPaths) -> None:
+    plane = FakePlane()
+    sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
+    for after_s, rate in ((0, 4000.0), (1, 4200.0), (2, 4600.0), (3, 4600.0), (13, 4600.0)):
+        sync.read_at({"chat": rate}, NOW_S + after_s)
+    assert [rate for _, rate in plane.read_rates] == [4000.0, 4600.0, 4600.0]
+    plane.dead = True
+    assert sync.read() == (None, {})
+    plane.dead = False
+    sync.read_at({"chat": 4600.0}, NOW_S + 14)
+    assert len(plane.read_rates) == 4, "a new HAProxy knows nothing"
 
 
 def test_what_batches_send_is_no_load(paths: GatewayPaths) -> None:

@@ -10,10 +10,11 @@ from click.testing import CliRunner
 
 from inference_gateway.cli.key import usage
 from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.usage import DayUsage, UsageSums, read
+from inference_gateway.control.usage import DayUsage, ReadingRates, UsageSums, read
 from inference_gateway.dataplane.settings import ApiKey, digest_of
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.replicas.reports import Tokens, UsageCounter
+from inference_gateway.queueing import Stretch
+from inference_gateway.replicas.reports import Tokens, UsageCounter, report_reading
 from tests.slurm_kit import NOW_S
 
 DAY = time.strftime("%Y-%m-%d", time.localtime(NOW_S))
@@ -131,3 +132,13 @@ def test_old_days_are_forgotten(paths: GatewayPaths) -> None:
         counter.write(paths.replica(A.name))
         sums.update([A], NOW_S + day * 86_400)
     assert [type(found) for found in read(paths).days] == [DayUsage]
+
+
+def test_what_replicas_read_is_known_by_service_and_stays_known(paths: GatewayPaths) -> None:
+    rates = ReadingRates(paths)
+    assert rates.update([A, B], NOW_S) == {}
+    report_reading(paths.replica(A.name), [Stretch(1000.0, 0.5)] * 10)
+    report_reading(paths.replica(B.name), [Stretch(1000.0, 0.5)] * 2)
+    assert rates.update([A, B], NOW_S + 1) == {}, "not every second"
+    assert rates.update([A, B], NOW_S + 6) == {"chat": 2000.0}, "of the other too little is known"
+    assert rates.update([], NOW_S + 12) == {"chat": 2000.0}

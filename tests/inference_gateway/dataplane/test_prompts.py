@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ def test_short_prompts_matter_only_beside_long_ones() -> None:
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
     reads = ServiceSettings("long-prompts", prompt_tokens_per_s=TOKENS_PER_S, concurrency=4)
-    with gateway(directory, reads, ServiceSettings("plain", concurrency=4)) as rig:
+    measured = ServiceSettings("measured", concurrency=4)
+    with gateway(directory, reads, measured, ServiceSettings("plain", prompt_tokens_per_s=0.0, concurrency=4)) as rig:
         yield rig
 
 
@@ -78,9 +80,9 @@ def rig(running: Rig, servers: list[Replica]) -> Iterator[Rig]:
     running.clear()
 
 
-def replica_of(rig: Rig, text: str) -> str:
-    body = {"model": "long-prompts", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
-    answer = rig.ask("POST", "/services/long-prompts/v1/chat/completions", body)
+def replica_of(rig: Rig, text: str, service: str = "long-prompts") -> str:
+    body = {"model": service, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    answer = rig.ask("POST", f"/services/{service}/v1/chat/completions", body)
     assert answer.status == 200
     return answer.headers["x-replica"]
 
@@ -110,7 +112,27 @@ def test_replicas_that_were_there_at_a_reload_are_chosen(rig: Rig) -> None:
     assert sorted(counts) == ["r1", "r2", "r3"]
 
 
-def test_without_a_number_requests_are_counted(rig: Rig, servers: list[Replica]) -> None:
+def test_what_is_measured_counts_from_when_it_is_told(rig: Rig, servers: list[Replica]) -> None:
+    """Until then, and again in a new HAProxy, the choice is not ours: nobody has set what a body is to be chosen by."""
+    for server in servers:
+        rig.add("measured", server.with_concurrency(4))
+    rig.plane.read_at("measured", 4 * TOKENS_PER_S)
+    long = {replica_of(rig, LONG, "measured"), replica_of(rig, LONG, "measured")}
+    assert len(long) == 2
+    assert {replica_of(rig, "short", "measured") for _ in range(6)}.isdisjoint(long)
+    rig.plane.read_at("measured", 1e9)
+    after = {replica_of(rig, LONG, "measured") for _ in range(6)}
+    assert after.isdisjoint(long), "what has been sent is still read as it was told before"
+    rig.plane.apply(replace(rig.plane.settings, body_limit_mib=7))
+    assert replica_of(rig, LONG, "measured") in {"r1", "r2", "r3"}
+
+
+def test_what_is_configured_is_not_told_otherwise(rig: Rig) -> None:
+    rig.plane.read_at("long-prompts", 1e9)
+    assert len({replica_of(rig, LONG), replica_of(rig, LONG)}) == 2
+
+
+def test_with_0_requests_are_counted(rig: Rig, servers: list[Replica]) -> None:
     for server in servers:
         rig.plane.add("plain", server.endpoint)
     rig.settle()

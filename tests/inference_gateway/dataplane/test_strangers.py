@@ -14,7 +14,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
-from inference_gateway.replicas.reports import Tokens, usage_of
+from inference_gateway.replicas.reports import Tokens, reading_of, usage_of
 from tests.inference_gateway.rig import CLIENT_KEY, Rig, gateway, wait_until
 from tests.inference_gateway.strangers import Stranger, stranger
 from tests.inference_gateway.wrapped import WrappedReplica, wrapped
@@ -89,6 +89,14 @@ def test_its_relay_counts_tokens_by_key(rig: Rig, paths: GatewayPaths, replica: 
     found = reported()
     assert (found.prompt, found.estimated) == (2 * told["prompt_tokens"], 2)
     assert found.completion >= 5 + 7 + 7 + 1
+
+
+def test_its_job_reports_what_its_server_reads(rig: Rig, paths: GatewayPaths, replica: WrappedReplica) -> None:
+    rig.add("chat", replica.endpoint)
+    for _ in range(3):
+        rig.complete("chat", {"messages": "x" * 5000, "stream": True, "max_tokens": 2})
+    wait_until(lambda: len(reading_of(paths.replica(replica.endpoint.name))) >= 3)
+    assert all(one.amount > 5000 for one in reading_of(paths.replica(replica.endpoint.name)))
 
 
 def test_a_reload_knows_replicas_by_their_certificates(rig: Rig, replica: WrappedReplica) -> None:

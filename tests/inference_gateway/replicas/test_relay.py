@@ -192,6 +192,35 @@ def test_an_answer_counts_when_it_is_whole_although_its_connection_stays(tmp_pat
     assert asyncio.run(run()) == {"alice": Tokens(1, 0, 1, 1)}
 
 
+def test_what_a_server_reads_is_measured_where_it_streams(tmp_path: Path) -> None:
+    """The first token of a plain answer comes with its last, so nobody knows how long it was read."""
+    bodies = [b'{"m": "' + b"x" * 90_000 + b'", "stream": true}', b'{"m": "yyy"}', b'{"stream":true}']
+
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for body in bodies:
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(len(body))
+            await asyncio.sleep(0.01)
+            event = b'data: {"a":1}\n' if b"stream" in body else b'{"a":       1}\n'
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(event) + event)
+        writer.close()
+
+    async def run() -> list[float]:
+        async with serving(answering) as port:
+            relay = Relay(port, "KEY", taken)
+            async with relaying(tmp_path, relay) as listener:
+                context = gateway_context(tmp_path / "identity")
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+                for body in bodies:
+                    head = b"POST / HTTP/1.1\r\nx-gateway-service: chat/a\r\ncontent-length: %d\r\n\r\n" % len(body)
+                    writer.write(head + body)
+                    await reader.readuntil(b"}\n")
+                writer.close()
+            return [one.amount for one in relay.reading.stretches]
+
+    assert asyncio.run(run()) == [len(bodies[0]), len(bodies[2])]
+
+
 def test_nobody_there_yet(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

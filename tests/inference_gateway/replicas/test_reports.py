@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.replicas.reports import AnswerReader, Tokens, UsageCounter, usage_of
+from inference_gateway.queueing import Stretch
+from inference_gateway.replicas.reports import (
+    AnswerReader,
+    BodyReader,
+    Tokens,
+    UsageCounter,
+    reading_of,
+    report_reading,
+    usage_of,
+)
 
 USAGE = {"prompt_tokens": 12, "total_tokens": 19, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
@@ -61,3 +70,31 @@ def test_a_report_has_the_sums_of_a_run(tmp_path: Path) -> None:
     assert (found.run, found.by_key) == (counter.run, {"alice": Tokens(2, 6, 8, 1), "bob": Tokens(1)})
     (tmp_path / "usage").write_text('{"run": 1}')
     assert usage_of(tmp_path) is None
+
+
+@pytest.mark.parametrize("size", [1, 9, 100_000])
+@pytest.mark.parametrize(
+    ("body", "streams"),
+    [
+        ({"messages": "x" * 300, "stream": True}, True),
+        ({"stream": True, "messages": "x" * 300}, True),
+        ({"messages": "x", "stream": False}, False),
+        ({"messages": 'say {"stream": true}'}, False),
+        ({"messages": 'say {"stream": true}', "stream": True}, True),
+    ],
+)
+def test_a_body_says_whether_it_asks_for_a_stream(body: dict[str, object], size: int, streams: bool) -> None:  # noqa: FBT001
+    text = json.dumps(body).encode()
+    reader = BodyReader()
+    for start in range(0, len(text), size):
+        reader.read(text[start : start + size])
+    assert (reader.size, reader.streams) == (len(text), streams)
+
+
+def test_what_is_read_is_reported(tmp_path: Path) -> None:
+    assert reading_of(tmp_path) == ()
+    report_reading(tmp_path, [Stretch(4000.0, 0.5), Stretch(8.0, 0.25)])
+    assert reading_of(tmp_path) == (Stretch(4000.0, 0.5), Stretch(8.0, 0.25))
+    for nonsense in ("[[1, 0], [2, 1], [-1, 3]]", "[1]", "{", '{"a": 1}'):
+        (tmp_path / "reading").write_text(nonsense)
+        assert reading_of(tmp_path) in ((), (Stretch(2.0, 1.0),))

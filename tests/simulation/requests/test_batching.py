@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from inference_gateway.model import Decision, Observation
 from inference_gateway.scaling.rules import Bounds
 from simulation.requests.engine import Batching, RequestOutcome, simulate
 from simulation.requests.replay import RequestReplay, measure
+from simulation.requests.service import SimulatedReplicas
 from simulation.requests.settings import RequestReplayError, RequestSettings, StartTime, StepTime, Work
 from simulation.requests.trace import Request, RequestTrace
 
@@ -140,6 +142,27 @@ def test_answers_three_times_as_long_are_late_for_no_longer_than_a_start_and_90_
     late = [at for at, first in zip(outcome.arrival_s, outcome.first_s, strict=True) if first > 2.0 and at >= 1500]
     assert late
     assert max(late) - 1500 <= 90 + 60, "late requests end"
+
+
+def test_what_replicas_read_is_measured_as_the_gateway_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps with other requests are longer, so a little less than what a replica alone reads."""
+    known: list[float] = []
+    measure_reading = SimulatedReplicas.measure_reading
+
+    def measured(replicas: SimulatedReplicas) -> None:
+        measure_reading(replicas)
+        known.append(replicas.reading.prompt_tokens_per_s)
+
+    monkeypatch.setattr(SimulatedReplicas, "measure_reading", measured)
+    requests = tuple(Request(0.7 * number, 500 + 4000 * (number % 3), 50) for number in range(100))
+    how = RequestSettings(concurrency=16, initial=2, bounds=Bounds(2, 2, 2))
+    RequestReplay.of(RequestTrace(requests), STEP, how).under("slurm", {})
+    alone = STEP.chunk / STEP.seconds(1, STEP.chunk)
+    assert known[0] > 0
+    assert all(0.8 * alone < rate <= 1.01 * alone for rate in known[1:])
+    known.clear()
+    RequestReplay.of(RequestTrace(requests), STEP, replace(how, prompt_tokens_per_s=alone)).under("slurm", {})
+    assert not known, "who is told does not measure"
 
 
 @pytest.mark.parametrize("text", ["", "12", "12:0.3", "0:1:1", "-1:1:1", "a:b:c", "nan:1:1", "1:1:1:1"])
