@@ -493,7 +493,7 @@ CLAIMS = (
     Claim(
         "docs/admin.md",
         "hostile_site.json",
-        "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in three runs",
+        "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in four runs",
         _of_one_lie_each,
     ),
 )
