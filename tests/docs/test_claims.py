@@ -264,7 +264,9 @@ def _of_liars(report: Any) -> list[float]:
 
 def _of_one_lie_each(report: Any) -> list[float]:
     told = report["virtual_policies"]["arms"]["explsched, a pass each 30 s, later seeds"]["lying_over_honest"]
-    return [told[lie][name] for lie in ("all", "sweeps") for name in ("mean", "standard_error")]
+    by_all = report["virtual_one_lie"]["arms"]["explsched, sweeps"]["lying_over_honest"]
+    found = (told["all"], told["sweeps"], by_all)
+    return [lie[name] for lie in found for name in ("mean", "standard_error")]
 
 
 CLAIMS = (
@@ -493,7 +495,8 @@ CLAIMS = (
     Claim(
         "docs/admin.md",
         "hostile_site.json",
-        "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in four runs",
+        "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in four "
+        "runs, and where all pairs do that {} ({}): not explained yet.",
         _of_one_lie_each,
     ),
 )
