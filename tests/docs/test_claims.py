@@ -295,6 +295,25 @@ _ONE_TRAINING = tuple(
 )
 
 
+def _of_liars(report: Any) -> list[float]:
+    """What each lie brings and when nobody lies, with standard errors; evictions, and those in vain."""
+    arms = report["virtual_one_lie"]["arms"]
+    told = [f"explsched, {lie}" for lie in ("perfect", "constant", "faked", "missing", "honest")]
+    of_lies = [arms[arm]["lying_over_honest"][name] for arm in told for name in ("mean", "standard_error")]
+    runs = [
+        *(arms[arm] for arm in told),
+        report["virtual_policies"]["arms"]["explsched, a pass each 30 s, later seeds"],
+    ]
+    return [*of_lies, *(sum(run[name] for run in runs) for name in ("evictions", "evictions_in_vain"))]
+
+
+def _of_one_lie_each(report: Any) -> list[float]:
+    told = report["virtual_policies"]["arms"]["explsched, a pass each 30 s, later seeds"]["lying_over_honest"]
+    by_all = report["virtual_one_lie"]["arms"]["explsched, sweeps"]["lying_over_honest"]
+    found = (told["all"], told["sweeps"], by_all)
+    return [lie[name] for lie in found for name in ("mean", "standard_error")]
+
+
 CLAIMS = (
     Claim(
         "docs/systems.md",
@@ -529,6 +548,22 @@ CLAIMS = (
         "gateway_load.json",
         "a mean latency of {} s, simulated {} s (without batching {} s)",
         _batches,
+    ),
+    Claim(
+        "docs/admin.md",
+        "hostile_site.json",
+        "Under `explsched` a liar gets of the honest one's GPU-time: {} (standard error {}) for reports that "
+        "a training is nearly done, {} ({}) for reports that never change, {} ({}) for invented learning "
+        "curves, {} ({}) for no reports. Where nobody lies it is {} ({}), by chance. Of {} evictions {} were "
+        "in vain: the job that others made room for started within two cycles.",
+        _of_liars,
+    ),
+    Claim(
+        "docs/admin.md",
+        "hostile_site.json",
+        "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in four "
+        "runs, and where all pairs do that {} ({}): not explained yet.",
+        _of_one_lie_each,
     ),
 )
 

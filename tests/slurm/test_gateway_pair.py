@@ -41,7 +41,7 @@ def test_the_lead_passes_on_and_replicas_are_submitted_once(cluster: Cluster, di
         until(lambda: first.serving() == 2, "both replicas serve")
         before = first.job_ids()
         until(lambda: json.loads(other.paths.plane.read_text())["orders_s"] > 0, "the other one follows")
-        with Load(first.url, per_s=10).running() as one, Load(other.url, per_s=10).running() as two:
+        with Load(first.url, per_s=5).running() as one, Load(other.url, per_s=5).running() as two:
             time.sleep(3)
             for leader in (first, other, first):
                 os.kill(leader.control_plane(), signal.SIGKILL)
@@ -53,7 +53,7 @@ def test_the_lead_passes_on_and_replicas_are_submitted_once(cluster: Cluster, di
         assert first.job_ids() == before
         assert len(first.events("control plane started")) > 1
         assert set(first.jobs_of("submitted")) == before
-        with Load(first.url, per_s=10).running() as one, Load(other.url, per_s=10).running() as two:
+        with Load(first.url, per_s=5).running() as one, Load(other.url, per_s=5).running() as two:
             time.sleep(1)
             first.command("scale", "tiny", "3")
             until(lambda: first.serving() == 3, "one more serves")
