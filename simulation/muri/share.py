@@ -8,9 +8,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from sched_policy.gittins import NEIGHBOURS, effective_left_s, weights_of_neighbours
 from sched_policy.group.worth import Crowd, Packer, worth_of
-from sched_policy.order import DECAY
+from sched_policy.order import DECAY, NEIGHBOURS, effective_left_s, weights_of_neighbours
 from sched_policy.snapshot import Bools, Floats
 from simulation.muri.interleaved import Interleaved
 from simulation.muri.loop import Merging, MuriJob

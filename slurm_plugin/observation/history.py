@@ -2,7 +2,7 @@
 
 Jobs are alike in several ways, from the most telling down: the same user, name and GPUs; the same user and GPUs; the
 same queue and GPUs; the same GPUs. In each of these groups the jobs submitted just before and after a job tell of its
-length, the nearer the more, for users submit alike trainings together (`sched_policy.gittins`).
+length, the nearer the more, for users submit alike trainings together (`sched_policy.order`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.gittins import NEIGHBOURS, effective_left_s, weights_of_neighbours
+from sched_policy.order import NEIGHBOURS, effective_left_s, weights_of_neighbours
 from sched_policy.snapshot import Floats, Ints
 
 DECAY = 5.0

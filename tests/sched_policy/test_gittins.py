@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from sched_policy.gittins import (
+from sched_policy.model import Job
+from sched_policy.order import (
     LEAST,
     LIKENESS,
     LIKENESS_MORE,
@@ -15,10 +16,10 @@ from sched_policy.gittins import (
     PRIOR,
     QUANTUM_S,
     TAIL,
+    Gittins,
     effective_left_s,
+    still_telling,
 )
-from sched_policy.model import Job
-from sched_policy.order import Gittins, still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
