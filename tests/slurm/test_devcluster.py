@@ -299,7 +299,7 @@ class TestCommandLine:
         assert f"export SLURM_CONF={place}/etc/slurm.conf" in invoke("env", *where).stdout.splitlines()
         assert invoke("down", *where).exit_code == 0
         gone = invoke("status", *where)
-        assert (gone.exit_code, "no cluster lies here" in gone.stderr) == (1, True)
+        assert (gone.exit_code, "no cluster lies here" in str(gone.exception)) == (1, True)
 
     def test_up_brings_up_the_whole_product(self, place: Path) -> None:
         where = ("--dir", str(place))

@@ -29,7 +29,7 @@ step=0
 while [ $step -lt {steps} ]; do
   step=$((step + 1))
   loss=$(awk "BEGIN {{ print {floor} + (2.5 - {floor}) / (1 + {lr} * 40 * $step) }}")
-  say "$(printf '"step": %d, "metric": "loss", "value": %s, "total_steps": 400' $step $loss)"
+  say "$(printf '"step": %d, "metric": "loss", "value": %s, "total_steps": {steps}' $step $loss)"
   sleep 0.3
 done
 say '"event": "end"'

@@ -209,9 +209,9 @@ def wait_for(path: Path, text: str) -> None:
 def test_sxrun_passes_signals_on(job: Path, tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
     code = (
-        f"import signal,sys,time\nlog=open({str(log)!r},'a',buffering=1)\n"
-        f"signal.signal({int(number)}, lambda *_: (log.write('caught\\n'), sys.exit(3)))\n"
-        "log.write('ready\\n')\ntime.sleep(60)"
+        f"import signal,sys,time\nlog=open({str(log)!r},'ab',buffering=0)\n"
+        f"signal.signal({int(number)}, lambda *_: (log.write(b'caught\\n'), sys.exit(3)))\n"
+        "log.write(b'ready\\n')\ntime.sleep(60)"
     )
     running = subprocess.Popen([*SXRUN, "--", sys.executable, "-c", code])
     wait_for(log, "ready")

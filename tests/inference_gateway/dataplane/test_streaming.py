@@ -112,7 +112,7 @@ def test_a_reload_cuts_no_stream_and_keeps_counting(rig: Rig, servers: list[Repl
     servers[0].behave(token_ms=30.0)
     rig.add("chat", servers[0].endpoint)
     before = next(iter(rig.plane.traffic())).arrivals
-    stream = Stream(rig.port, "chat", 40)
+    stream = Stream(rig.port, "chat", 150)  # long enough for all that follows
     stream.event()
     old = rig.plane.settings
     more = (*old.services, ServiceSettings("another"))
@@ -125,7 +125,7 @@ def test_a_reload_cuts_no_stream_and_keeps_counting(rig: Rig, servers: list[Repl
     traffic = {entry.service: entry for entry in rig.plane.traffic()}
     assert traffic["chat"].arrivals == before + 2
     assert traffic["chat"].in_flight == 1
-    assert len(stream.rest()) == 40
+    assert len(stream.rest()) == 150
     wait_until(lambda: rig.plane.remove("chat", "r1"))
     rig.plane.apply(old)
     assert rig.complete("another").status == 404
