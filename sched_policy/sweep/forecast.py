@@ -156,18 +156,18 @@ def _records(histories: Histories, ended: Bools, target: float) -> Floats:
 
     Of n + 1 trainings that are alike each is the best of them with probability 1 / (n + 1), and who was behind n of
     the ended ones when they were as far as it is now is not more likely to be so; of who was behind none, that tells
-    nothing. How far the best goes beyond the
-    others is taken to be exponential, as tails of many distributions are; where its scale is known from m differences
-    of sum s, it is more than x with probability (1 + x / s)^-m.
+    nothing. How far the best goes beyond the others is taken to be exponential, as tails of many distributions are;
+    where its scale is known from m differences of sum s, it is more than x with probability (1 + x / s)^-m.
     """
-    best = np.sort(histories.best[ended])
+    shown = ended & histories.seen
+    best = np.sort(histories.best[shown])
     likeliest = np.where(ended, 0.0, 1.0)
     if len(best) < _LEAST_ENDED:
         return likeliest
     beyond = best[1 : max(_LEAST_ENDED, -(-len(best) // 4))] - best[0]
     share = (1.0 + (best[0] - target) / max(float(beyond.sum()), 1e-12)) ** -float(len(beyond))
     level = (~np.isnan(histories.at_level)).sum(axis=1) - 1
-    then = np.where(np.isnan(histories.at_level[ended]), histories.best[ended, None], histories.at_level[ended])
+    then = np.where(np.isnan(histories.at_level[shown]), histories.best[shown, None], histories.at_level[shown])
     likeliest[~ended & (level < 0)] = share / (len(best) + 1.0)
     for k in range(len(LEVELS)):
         here = ~ended & (level == k)

@@ -273,6 +273,15 @@ def test_who_was_ahead_of_all_that_ended_when_they_were_as_far_may_well_lead() -
     assert forecast(behind, Histories.of(behind), 0.01).open < 0.1
 
 
+def test_trainings_that_failed_before_their_first_report_tell_nothing_of_the_others() -> None:
+    failed = [trial(i, state=TrialState.ENDED) for i in range(4)]
+    going = [trial(i, final=0.2 + 0.1 * i, steps=10) for i in range(4, 8)]
+    with np.errstate(all="raise"):
+        expected = forecast(sweep(*failed, *going), Histories.of(sweep(*failed, *going)), 0.01)
+    assert 0.5 < expected.open <= 1.0
+    assert np.isfinite(expected.chance).all()
+
+
 def test_when_little_is_expected_only_those_run_on_that_were_hardly_tried() -> None:
     ended = [trial(i, final=0.1 + 0.1 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(1, 12)]
     tried = [flat(i, 0.95, 30, state=TrialState.RUNNING) for i in range(12, 16)]
