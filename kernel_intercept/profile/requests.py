@@ -91,20 +91,34 @@ class RequestSearch:
     def _grown(self, batch: int, from_percent: int, qos_s: float, worth: float) -> ShareTrial | None:
         """The batch at the least share from here on that keeps the bound; None where that is worth less, or none does.
 
-        Time is at best inverse to the share: so what a trial took tells how much more is needed at least, and no larger
-        share can serve more per percent.
+        The search begins where `_expected_percent` says. Time is at best inverse to the share: so what a trial took
+        tells how much more is needed at least, and no larger share can serve more per percent.
         """
-        share, failed = from_percent, 0
-        while True:
-            trial = self._trial(batch, share)
-            if trial.latency_s <= qos_s:
-                break
+        share = max(from_percent, self._expected_percent(batch, qos_s))
+        failed, step = from_percent - self.step_percent, self.step_percent
+        while (trial := self._trial(batch, share)).latency_s > qos_s:
             if share == WHOLE or trial.per_share < worth:
                 return None
             needed = self.step_percent * math.ceil(share * trial.latency_s / qos_s / self.step_percent)
-            share, failed = min(WHOLE, max(share + self.step_percent, needed)), share
-        least = share if not failed else self._least(batch, failed + self.step_percent, lambda t: t.latency_s <= qos_s)
-        return self._trial(batch, least or share)
+            share, failed, step = min(WHOLE, max(share + step, needed)), share, 2 * step
+        below = share - self.step_percent
+        if below > failed and self._trial(batch, below).latency_s <= qos_s:
+            return self._trial(
+                batch, self._least(batch, failed + self.step_percent, lambda t: t.latency_s <= qos_s) or share
+            )
+        return self._trial(batch, share)
+
+    def _expected_percent(self, batch: int, qos_s: float) -> int:
+        """The share that keeps the bound if time is a constant and a part per item and share; 0 where nothing tells."""
+        latest = {trial.batch / trial.share_percent: trial.latency_s for trial in self.trials.values()}
+        if len(latest) < 2:
+            return 0
+        (x, y), (x2, y2) = list(latest.items())[-2:]
+        each_s = (y2 - y) / (x2 - x)
+        left_s = qos_s - (y - each_s * x)
+        if each_s <= 0 or left_s <= 0:
+            return 0
+        return min(WHOLE, self.step_percent * math.ceil(each_s * batch / left_s / self.step_percent - 1e-9))
 
     def _least(self, batch: int, from_percent: int, suits: Callable[[ShareTrial], bool]) -> int | None:
         """The least share from `from_percent` on that suits; None if not even the whole GPU does."""

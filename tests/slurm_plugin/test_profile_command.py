@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernel_intercept.profile.requests import UNHARMED, RequestSearch, ShareTrial
@@ -45,6 +45,7 @@ GPUS = st.tuples(st.floats(0.0005, 0.02), st.floats(0.0002, 0.004), st.floats(0.
 
 
 @given(GPUS, st.floats(0.01, 0.2))
+@example(gpu=(0.009117131536861854, 0.0002, 1.0), qos_s=0.01)  # a serial part nearly as long as the bound
 def test_a_service_gets_nearly_the_best_there_is_for_a_fifth_of_the_trials(
     gpu: tuple[float, float, float], qos_s: float
 ) -> None:
