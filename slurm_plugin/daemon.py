@@ -282,7 +282,7 @@ class Daemon:
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
-@click.version_option(package_name="explsched")
+@click.version_option(None, "-V", "--version", package_name="explsched", message="%(prog)s %(version)s")
 def command(config_path: Path | None, mode: str | None, log_file: str | None, log_level: str) -> None:
     """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
     log.set_up(log_level, log_file)
