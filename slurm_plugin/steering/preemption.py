@@ -21,7 +21,7 @@ from sched_policy.plan import Plan, Preemption
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.config import HOUR_S, PreemptionBudget
-from slurm_plugin.observation.memory import NotesFile
+from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs
@@ -67,7 +67,7 @@ class PreemptionTracker:
 
     def __init__(self, preemption_budget: PreemptionBudget, file: Path | None = None) -> None:
         self._budget = preemption_budget
-        self._file = NotesFile(file, dict[int, _Underway], "preemptions underway", "begins anew") if file else None
+        self._file = SavedState(file, dict[int, _Underway], "preemptions underway", "begins anew") if file else None
         self._underway: dict[int, _Underway] = (self._file.read() if self._file else None) or {}
         self._written = dict(self._underway)
         self._let_go: dict[int, _Underway] = {}
