@@ -168,7 +168,7 @@ def _loaded(entry: OwnEntry | EntryPoint) -> click.Command:
 
 
 @click.group(cls=RegisteredCommands, entry_point_group=entry_points.COMMANDS, epilog=_EPILOG)
-@click.version_option(None, "-V", "--version", package_name="explsched")
+@click.version_option(None, "-V", "--version", package_name="explsched", message="%(prog)s %(version)s")
 def root() -> None:
     """See and steer what explsched does with a Slurm cluster."""
 

@@ -148,8 +148,8 @@ _NOUNS: dict[object, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a word",
-    tuple: "a list of words",
+    str: "a string",
+    tuple: "a list of strings",
     dict: "a mapping of names to values",
     Path: "a path",
     NoneType: "null",
@@ -176,7 +176,7 @@ def _limited(noun: str, meta: Meta) -> str:
     words = [noun, *([f"of {unit}"] if unit else [])]
     words += _range(("above", meta.gt), ("from", meta.ge), ("below", meta.lt), ("to", meta.le))
     lengths = _range(("from", meta.min_length), ("to", meta.max_length))
-    words += [f"of the form {meta.pattern}"] if meta.pattern else []
+    words += [f"matching {meta.pattern}"] if meta.pattern else []
     return " ".join(words) + (f", of length {' '.join(lengths)}" if lengths else "")
 
 

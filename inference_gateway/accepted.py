@@ -206,20 +206,21 @@ class KeySection(Section, frozen=True):
     sha256: Annotated[str, Meta(pattern="^[0-9A-Fa-f]{64}$", description="SHA-256 of the key, hex")]
     services: Annotated[tuple[str, ...], Meta(description="services it may use; empty: all")] = ()
     requests_per_minute: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000_000)] | None, Meta(description="requests admitted per minute; null: any")
+        Annotated[int, Meta(ge=1, le=1_000_000_000)] | None, Meta(description="requests per minute; null: no limit")
     ] = None
     tokens_per_minute: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000_000_000)] | None, Meta(description="tokens per minute; null: any")
+        Annotated[int, Meta(ge=1, le=1_000_000_000_000)] | None, Meta(description="tokens per minute; null: no limit")
     ] = None
     tokens_per_day: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000_000_000)] | None, Meta(description="tokens from midnight on; null: any")
+        Annotated[int, Meta(ge=1, le=1_000_000_000_000)] | None,
+        Meta(description="tokens per day, from midnight on; null: no limit"),
     ] = None
-    weight: Annotated[
-        int, Meta(ge=1, le=1000, description="so many of its waiting requests go before those of keys that have more")
-    ] = 1
-    priority: Annotated[Priority, Meta(description="batch: waits for all requests of interactive keys")] = "interactive"
+    weight: Annotated[int, Meta(ge=1, le=1000, description="weight of its queued requests in fair queueing")] = 1
+    priority: Annotated[Priority, Meta(description="batch: served after all requests of interactive keys")] = (
+        "interactive"
+    )
     account: Annotated[str, Meta(pattern=r"^[\w.-]*$", description="Slurm account that `usage` shows it under")] = ""
-    expires: Annotated[datetime.date | None, Meta(description="last day on which it is good; null: any")] = None
+    expires: Annotated[datetime.date | None, Meta(description="last day of validity; null: no expiry")] = None
 
     @property
     def expires_s(self) -> int | None:

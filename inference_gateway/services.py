@@ -39,22 +39,22 @@ class ListenSection(Section, frozen=True):
 
     host: Annotated[str, Meta(pattern=r"^[\w.:-]+$", description="address to listen on")] = "0.0.0.0"  # noqa: S104
     port: Annotated[int, Meta(ge=1, le=65535, description="port to listen on")] = 8080
-    page: Annotated[Literal["none", "chat"], Meta(description="chat: a page at /chat to try models, with a key")] = (
-        "none"
-    )
+    page: Annotated[
+        Literal["none", "chat"], Meta(description="chat: a page at /chat to try models with an API key")
+    ] = "none"
     certificate: Annotated[Path | None, Meta(description="PEM file with certificate and key: HTTPS")] = None
     keys: Annotated[Path | None, Meta(description="file of API keys; null: no keys, for loopback only")] = None
     threads: Annotated[int, Meta(ge=1, le=64, description="threads of HAProxy")] = 1
-    connection_limit: Annotated[int, Meta(ge=10, le=1_000_000, description="client connections at a time")] = 20_000
+    connection_limit: Annotated[int, Meta(ge=10, le=1_000_000, description="concurrent client connections")] = 20_000
     source_connections: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000)] | None,
-        Meta(description="client connections of one address at a time; null: 1,000, at most half of all"),
+        Meta(description="concurrent connections per client address; null: 1,000, at most half of all"),
     ] = None
     source_connections_per_s: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="new connections of one address per second, mean of 10 s")
+        int, Meta(ge=1, le=1_000_000, description="new connections per client address and second, mean over 10 s")
     ] = 500
     request_timeout_s: Annotated[
-        float, Meta(ge=0.1, le=3600, description="longest time for the headers of a request, and again for its body")
+        float, Meta(ge=0.1, le=3600, description="timeout for the headers of a request, and again for its body")
     ] = 10.0
     body_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger request bodies get 413")] = 32
 
@@ -63,13 +63,13 @@ class SlurmSection(Section, frozen=True):
     """How to reach Slurm."""
 
     timeout_s: Annotated[float, _seconds("longest wait for one Slurm command")] = 15.0
-    poll_s: Annotated[float, Meta(ge=1, le=300, description="time between two listings of the replicas' jobs")] = 5.0
+    poll_s: Annotated[float, Meta(ge=1, le=300, description="polling interval of the replicas' jobs")] = 5.0
 
 
 class SecondSection(Section, frozen=True):
     """A second gateway for the same services, with a job of its own."""
 
-    node: Annotated[_Plain, Meta(description="its node; empty: any")] = ""
+    node: Annotated[_Plain, Meta(description="node of the job; empty: any")] = ""
     port: Annotated[
         Annotated[int, Meta(ge=1, le=65535)] | None, Meta(description="port to listen on; null: as listen.port")
     ] = None
@@ -78,7 +78,7 @@ class SecondSection(Section, frozen=True):
 class JobSection(Section, frozen=True):
     """The gateway's own Slurm job."""
 
-    node: Annotated[_Plain, Meta(description="its node; empty: any")] = ""
+    node: Annotated[_Plain, Meta(description="node of the job; empty: any")] = ""
     second: SecondSection | None = None
 
     partition: Annotated[_Plain, Meta(description="partition")] = ""
@@ -88,7 +88,7 @@ class JobSection(Section, frozen=True):
     cpus: Annotated[int, Meta(ge=1, le=1024, description="CPUs")] = 2
     memory: Annotated[_Memory, Meta(description="memory, as sbatch takes it")] = "2G"
     handover_s: Annotated[
-        int, Meta(ge=10, le=65_535, description="a successor takes over this long before the end")
+        int, Meta(ge=10, le=65_535, description="a successor job takes over this long before the time limit")
     ] = 300
 
 
@@ -96,15 +96,15 @@ class KernelSection(Section, frozen=True):
     """Share of a GPU, where replicas run under the kernel manager: what `sxrun` is given."""
 
     share: Annotated[Literal["high", "best-effort"] | None, Meta(description="kernel class; null: no sharing")] = None
-    request: Annotated[_Share | None, Meta(description="share of the GPU's time that is kept for it")] = None
-    limit: Annotated[_Share | None, Meta(description="largest share of the GPU's time")] = None
+    request: Annotated[_Share | None, Meta(description="guaranteed share of the GPU's time")] = None
+    limit: Annotated[_Share | None, Meta(description="maximum share of the GPU's time")] = None
 
 
 class StageSection(Section, frozen=True):
     """A model that is copied to the node's own disk before the server starts; {model} is where."""
 
-    source: Annotated[Path, Meta(description="file or directory that all nodes reach")]
-    target: Annotated[Path, Meta(description="directory on the node's disk, of its user alone")]
+    source: Annotated[Path, Meta(description="file or directory on shared storage")]
+    target: Annotated[Path, Meta(description="directory on the node's disk, private to the user")]
 
 
 class ReplicaSection(Section, frozen=True):
@@ -113,11 +113,9 @@ class ReplicaSection(Section, frozen=True):
     command: Annotated[
         str, Meta(min_length=1, description="server to run; {port} is replaced (also {host}, {key_file}, {replica})")
     ]
-    nodes: Annotated[
-        int, Meta(ge=1, le=1024, description="nodes of one replica; GPUs, CPUs and memory are those of each")
-    ] = 1
+    nodes: Annotated[int, Meta(ge=1, le=1024, description="nodes per replica; GPUs, CPUs and memory are per node")] = 1
     worker_command: Annotated[
-        str, Meta(description="what all nodes but the first run; empty: the same, with another {rank}")
+        str, Meta(description="command on all nodes but the first; empty: the same command, with another {rank}")
     ] = ""
     stage: StageSection | None = None
     setup: Annotated[str, Meta(description="shell lines before the command, such as module load")] = ""
@@ -126,10 +124,10 @@ class ReplicaSection(Section, frozen=True):
     cpus: Annotated[int, Meta(ge=1, le=1024, description="CPUs")] = 1
     memory: Annotated[_Memory, Meta(description="memory, as sbatch takes it")] = ""
     time: Annotated[_Time, Meta(description="time limit, as sbatch takes it")] = ""
-    partition: Annotated[_Plain, Meta(description="partition; of several, a,b, the first with room")] = ""
+    partition: Annotated[_Plain, Meta(description="partition; of several (a,b) the first with room")] = ""
     account: Annotated[_Plain, Meta(description="account")] = ""
     qos: Annotated[_Plain, Meta(description="QOS of the replicas up to scale.min")] = ""
-    burst_qos: Annotated[_Plain, Meta(description="QOS of those above scale.min; they are requeueable")] = ""
+    burst_qos: Annotated[_Plain, Meta(description="QOS of replicas above scale.min, which may be requeued")] = ""
     options: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^--[a-z]")], ...],
         Meta(description="more sbatch options, such as --exclude=n3"),
@@ -137,7 +135,7 @@ class ReplicaSection(Section, frozen=True):
     key_variable: Annotated[
         str, Meta(pattern=r"^[A-Za-z_]\w*$", description="environment variable with the replica's API key")
     ] = "EXPLSCHED_REPLICA_KEY"
-    start_limit_s: Annotated[float, _seconds("a running job that does not serve by then is cancelled")] = 900.0
+    start_limit_s: Annotated[float, _seconds("a job that is not ready this long after its start is cancelled")] = 900.0
     kernel: KernelSection = KernelSection()
 
 
@@ -155,71 +153,77 @@ class ScaleSection(Section, frozen=True):
     options: Annotated[dict[str, bool | int | float | str], Meta(description="options of the rule")] = msgspec.field(
         default_factory=dict
     )
-    min: Annotated[int, Meta(ge=0, le=10_000, description="replicas at least; 0: none while nobody asks")] = 1
-    max: Annotated[int, Meta(ge=1, le=10_000, description="replicas at most")] = 8
-    max_pending: Annotated[int, Meta(ge=1, le=10_000, description="replicas that start at a time, at most")] = 8
+    min: Annotated[int, Meta(ge=0, le=10_000, description="minimum replicas; 0: scale to zero")] = 1
+    max: Annotated[int, Meta(ge=1, le=10_000, description="maximum replicas")] = 8
+    max_pending: Annotated[int, Meta(ge=1, le=10_000, description="maximum replicas that start at a time")] = 8
     start_s: Annotated[float, _seconds("time from submission to serving, until it has been measured")] = 120.0
     hold_s: Annotated[float, Meta(ge=0, le=86_400, description="no scale-in for this long after a start")] = 60.0
-    attempts: Annotated[int, Meta(ge=1, le=100, description="failed starts in a row after which no more are made")] = 5
+    attempts: Annotated[
+        int, Meta(ge=1, le=100, description="consecutive failed starts before the service gives up")
+    ] = 5
 
 
 class HealthSection(Section, frozen=True):
     """How a replica is watched."""
 
-    path: Annotated[str, Meta(pattern=r"^/[\w.~/-]*$", description="GET is answered 200 once it can serve")] = "/health"
+    path: Annotated[str, Meta(pattern=r"^/[\w.~/-]*$", description="answers GET with 200 when ready")] = "/health"
     interval_s: Annotated[float, _seconds("time between two checks")] = 2.0
-    timeout_s: Annotated[float, Meta(ge=0.1, le=600, description="longest wait for an answer")] = 5.0
-    fall: Annotated[int, Meta(ge=1, le=100, description="failures in a row that take it out")] = 3
-    rise: Annotated[int, Meta(ge=1, le=100, description="passes in a row that bring it back")] = 2
-    down_limit_s: Annotated[float, _seconds("a replica that stays out this long is replaced")] = 120.0
+    timeout_s: Annotated[float, Meta(ge=0.1, le=600, description="timeout of a check")] = 5.0
+    fall: Annotated[int, Meta(ge=1, le=100, description="consecutive failures that take a replica out")] = 3
+    rise: Annotated[int, Meta(ge=1, le=100, description="consecutive successes that bring it back")] = 2
+    down_limit_s: Annotated[float, _seconds("a replica that stays down this long is replaced")] = 120.0
 
 
 class CanarySection(Section, frozen=True):
     """A share of a service's requests goes to another service, as long as that has a replica."""
 
-    service: Annotated[Name, Meta(description="the service that gets them; its replicas must know the same models")]
-    share: Annotated[_Share, Meta(description="share of the requests; those of an x-session-id stay together")] = 0.05
+    service: Annotated[Name, Meta(description="the canary service; its replicas must serve the same models")]
+    share: Annotated[
+        _Share, Meta(description="share of the requests; requests with the same x-session-id stay together")
+    ] = 0.05
 
 
 class ServiceSection(Section, frozen=True):
     """One service: reached by /services/NAME, the header x-service: NAME, or a model's name in the body."""
 
     replica: ReplicaSection
-    models: Annotated[tuple[_Model, ...], Meta(description="values of `model` that lead here, besides the name")] = ()
+    models: Annotated[
+        tuple[_Model, ...], Meta(description="values of `model` routed to this service, besides its name")
+    ] = ()
     also_serves: Annotated[
-        tuple[_Model, ...], Meta(description="more of them: names of LoRA adapters that its replicas have loaded")
+        tuple[_Model, ...], Meta(description="further model names: LoRA adapters that the replicas have loaded")
     ] = ()
     paths: Annotated[
-        tuple[str, ...], Meta(description="paths that clients reach; /v1/files/* for all below; others get 404")
+        tuple[str, ...], Meta(description="paths open to clients; /v1/files/* for all below; others get 404")
     ] = USUAL_PATHS
-    concurrency: Annotated[int, Meta(ge=1, le=100_000, description="requests of one replica at a time")] = 8
-    requests_per_s: Annotated[
-        float, Meta(gt=0, le=1e6, description="requests/s that one replica answers, until it is measured")
-    ] = 10.0
+    concurrency: Annotated[int, Meta(ge=1, le=100_000, description="concurrent requests per replica")] = 8
+    requests_per_s: Annotated[float, Meta(gt=0, le=1e6, description="requests/s per replica, until measured")] = 10.0
     prompt_tokens_per_s: Annotated[
         Annotated[float, Meta(ge=0, le=1e9)] | None,
-        Meta(description="prompt tokens/s that a replica reads; long prompts are spread by it; null: measured; 0: not"),
+        Meta(description="prefill rate per replica; spreads long prompts over replicas; null: measured; 0: off"),
     ] = None
-    queue_limit: Annotated[_Count, Meta(description="requests that wait for a busy replica; more get 503")] = 1000
-    queue_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 120.0
+    queue_limit: Annotated[_Count, Meta(description="queued requests while replicas are busy; more get 503")] = 1000
+    queue_deadline_s: Annotated[float, _seconds("longest time in that queue; then 503")] = 120.0
     queue_target_s: Annotated[
-        float, Meta(ge=0, le=86_400, description="who has waited longer lets others pass; 0: first in, first out")
+        float, Meta(ge=0, le=86_400, description="target queueing delay; late requests are deprioritised; 0: FIFO")
     ] = 2.0
-    cold_start_limit: Annotated[_Count, Meta(description="requests that wait for a first replica; more get 503")] = 1000
-    cold_start_deadline_s: Annotated[float, _seconds("longest such wait; then 503")] = 300.0
-    response_timeout_s: Annotated[float, _seconds("longest silence of a replica")] = 600.0
-    drain_deadline_s: Annotated[float, _seconds("longest a leaving replica may finish its requests")] = 300.0
+    cold_start_limit: Annotated[_Count, Meta(description="queued requests while no replica is ready; more get 503")] = (
+        1000
+    )
+    cold_start_deadline_s: Annotated[float, _seconds("longest time in that queue; then 503")] = 300.0
+    response_timeout_s: Annotated[float, _seconds("longest time without data from a replica")] = 600.0
+    drain_deadline_s: Annotated[float, _seconds("time for a draining replica to finish its requests")] = 300.0
     affinity: Annotated[
         Literal["none", "prefix"],
-        Meta(description="prefix: requests that begin alike, or have the same x-session-id, go to the same replica"),
+        Meta(description="prefix: requests with a common prefix, or the same x-session-id, go to the same replica"),
     ] = "none"
     canary: CanarySection | None = None
     batches: Annotated[
         Literal["none", "idle", "start"],
-        Meta(description="/v1/batches: closed; only on replicas that are idle; may also start replicas"),
+        Meta(description="/v1/batches: disabled; idle replicas only; may also start replicas"),
     ] = "none"
     repeat_posts: Annotated[
-        Literal["never-sent", "unanswered"], Meta(description="which POSTs may be sent to a second replica")
+        Literal["never-sent", "unanswered"], Meta(description="POSTs that may be retried on another replica")
     ] = "never-sent"
     health: HealthSection = HealthSection()
     scale: ScaleSection = ScaleSection()
@@ -243,8 +247,8 @@ class BatchesSection(Section, frozen=True):
     """What each key may keep in the batch lane, which services open with `batches`."""
 
     file_limit_mib: Annotated[int, Meta(ge=1, le=4096, description="larger files get 413")] = 100
-    files_per_key: Annotated[int, Meta(ge=3, le=100_000, description="files of a key, results too, at a time")] = 100
-    requests_per_batch: Annotated[int, Meta(ge=1, le=1_000_000, description="requests of one batch")] = 50_000
+    files_per_key: Annotated[int, Meta(ge=3, le=100_000, description="files per key, results included")] = 100
+    requests_per_batch: Annotated[int, Meta(ge=1, le=1_000_000, description="maximum requests per batch")] = 50_000
 
 
 class GatewaySection(Section, frozen=True):
@@ -321,12 +325,12 @@ def _faults(section: GatewaySection) -> Iterator[str]:
             first = owners.setdefault(model, name)
             if first != name:
                 key = "also_serves" if model in service.also_serves else "models"
-                yield f"services.{name}.{key}: {model!r} leads to service {first!r} already"
+                yield f"services.{name}.{key}: {model!r} is already routed to service {first!r}"
     yield from _canary_faults(section)
     yield from _second_faults(section)
     if section.listen.keys is None and section.listen.host not in _LOOPBACK:
         yield (
-            f"listen.keys: without keys everybody who reaches {section.listen.host} may use the services; name a file "
+            f"listen.keys: without keys anybody who can reach {section.listen.host} may use the services; name a file "
             "of keys, or listen on 127.0.0.1"
         )
 
@@ -350,7 +354,7 @@ def _second_faults(section: GatewaySection) -> Iterator[str]:
         return
     if not (first.node and second.node) or first.node == second.node:
         yield (
-            f"job.second: both gateways may come to the same node and listen on port {section.listen.port}; "
+            f"job.second: both gateways may run on the same node and listen on port {section.listen.port}; "
             "name two nodes in job.node and job.second.node, or another port in job.second.port"
         )
 

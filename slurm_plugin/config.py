@@ -56,7 +56,7 @@ class SlurmSection(Section, frozen=True):
     """How to reach Slurm, and how strongly to steer it."""
 
     client: Annotated[
-        Literal["auto", "pyslurm", "cli"], Meta(description="adapter; auto takes pyslurm if it works")
+        Literal["auto", "pyslurm", "cli"], Meta(description="Slurm client; auto: pyslurm if it works, else cli")
     ] = "auto"
     timeout_s: Annotated[float, _seconds("longest wait for one Slurm command")] = 30.0
     partitions: Annotated[tuple[str, ...], Meta(description="partitions to steer; empty: all")] = ()
@@ -73,12 +73,12 @@ class SlurmSection(Section, frozen=True):
         Meta(
             ge=1,
             le=1_000_000,
-            description="order.scope partition: waiting jobs of a partition that are put in order; "
-            "those behind follow in Slurm's own order",
+            description="order.scope partition: pending jobs per partition that are reordered; "
+            "the rest keep Slurm's order",
         ),
     ] = 1000
     max_per_pass: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="site factors written per pass at most, those near the head first")
+        int, Meta(ge=1, le=1_000_000, description="maximum site factors written per pass, head of the queue first")
     ] = 200
 
 
@@ -88,7 +88,7 @@ class OrderSection(Section, frozen=True):
     scope: Annotated[
         Literal["user", "account", "partition"],
         Meta(
-            description="user, account: jobs exchange the places that Slurm gives to that user's or account's jobs; "
+            description="user, account: jobs swap queue positions with jobs of the same user or account only; "
             "partition: the policy orders all jobs, for a partition with one owner"
         ),
     ] = "user"
@@ -97,37 +97,41 @@ class OrderSection(Section, frozen=True):
         Meta(
             gt=0,
             le=31_536_000,
-            description="a job that has waited so long comes first in its scope and is not preempted any more",
+            description="after this queueing delay a job comes first in its scope and is no longer preempted",
             extra={"unit": "seconds"},
         ),
     ] = 259_200.0
-    site_factor_file: Annotated[
-        Path, Meta(description="file in which the daemon notes the site factors that it writes")
-    ] = Path("/var/lib/explsched/site_factors.json")
+    site_factor_file: Annotated[Path, Meta(description="file with the site factors that the daemon has written")] = (
+        Path("/var/lib/explsched/site_factors.json")
+    )
 
 
 class BackfillSection(Section, frozen=True):
-    """Promised starts."""
+    """Reservations of blocked jobs."""
 
     reservation_depth: Annotated[
         Annotated[int, Meta(ge=0, le=1000)] | None,
-        Meta(description="blocked jobs that are promised a start: 0 greedy, 1 EASY; null: the policy's own"),
+        Meta(description="blocked jobs that get a reservation: 0 greedy, 1 EASY; null: as the policy"),
     ] = None
-    slack_s: Annotated[float, _seconds("a promised start is moved only if the plan moves by more than this")] = 120.0
+    slack_s: Annotated[float, _seconds("a reservation is moved only if the planned start moves by more than this")] = (
+        120.0
+    )
 
 
 class UtilitySection(Section, frozen=True):
-    """What progress is worth."""
+    """Utility of progress."""
 
-    quantum_s: Annotated[float, _seconds("how far ahead a decision looks; a started job is left alone as long")] = 600.0
+    quantum_s: Annotated[float, _seconds("look-ahead of a decision; a started job is not preempted for as long")] = (
+        600.0
+    )
     stop_threshold: Annotated[
-        float, Meta(ge=0, le=1, description="share of a sweep's improvement below which a job may stop; 0: never")
+        float, Meta(ge=0, le=1, description="share of a sweep's improvement below which a job may be stopped; 0: never")
     ] = 0.05
     stop_leader_threshold: Annotated[
         float, Meta(ge=0, le=1, description="the same for a job that may become its sweep's best; 0: never")
     ] = 0.0
     stop_min_share: Annotated[
-        float, Meta(ge=0, le=1, description="share of its steps that a job does before it may be stopped")
+        float, Meta(ge=0, le=1, description="share of its steps that a job must run before it may be stopped")
     ] = 0.1
     objective: Annotated[
         Literal["best", "total"],
@@ -136,7 +140,7 @@ class UtilitySection(Section, frozen=True):
     sweep_strategy: Annotated[
         str,
         Meta(
-            description="who of a sweep runs, pauses and stops under the objective best: adaptive; as published asha, "
+            description="early-stopping strategy within a sweep (objective best): adaptive; the published asha, "
             "hyperband, median-stop; or another package's"
         ),
     ] = "adaptive"
@@ -148,28 +152,28 @@ class UtilitySection(Section, frozen=True):
 class PreemptionSection(Section, frozen=True):
     """Limits on preemption of jobs that opted in with a checkpoint signal."""
 
-    margin: Annotated[float, Meta(gt=1, le=1000, description="score ratio needed to displace a job")] = 1.5
-    max_per_pass: Annotated[int, Meta(ge=0, le=10000, description="preemptions per pass at most")] = 8
-    max_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="preemptions per hour at most")] = 200
-    max_per_job_per_hour: Annotated[int, Meta(ge=0, le=12, description="preemptions of one job per hour at most")] = 6
+    margin: Annotated[float, Meta(gt=1, le=1000, description="score ratio needed to preempt a job")] = 1.5
+    max_per_pass: Annotated[int, Meta(ge=0, le=10000, description="maximum preemptions per pass")] = 8
+    max_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="maximum preemptions per hour")] = 200
+    max_per_job_per_hour: Annotated[int, Meta(ge=0, le=12, description="maximum preemptions of one job per hour")] = 6
     max_per_job: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
-        Meta(description="preemptions of one job in all; null: any number"),
+        Meta(description="maximum preemptions of one job in total; null: no limit"),
     ] = None
     reach: Annotated[
         Literal["scope", "fair-share"],
         Meta(
-            description="scope: jobs make room within order.scope only; fair-share: also for a job whose association "
-            "Slurm's fair share favours over theirs, 1.5 times"
+            description="scope: jobs are preempted only for jobs of their order.scope; fair-share: also for a job "
+            "whose association has 1.5 times their fair-share factor"
         ),
     ] = "scope"
-    grace_s: Annotated[float, _seconds("time to write a checkpoint before the requeue")] = 120.0
+    grace_s: Annotated[float, _seconds("grace period: time to write a checkpoint before the requeue")] = 120.0
 
 
 class ElasticSection(Section, frozen=True):
-    """Jobs that said with how many GPUs they can run."""
+    """Elastic jobs."""
 
-    restart_s: Annotated[float, _seconds("what a restart costs a job, where it has not been measured")] = 60.0
+    restart_s: Annotated[float, _seconds("cost of a restart, until measured")] = 60.0
     gain: Annotated[
         float, Meta(ge=1, le=1000, description="a running job is resized only if it saves this many restarts")
     ] = 3.0
@@ -180,10 +184,15 @@ class LasSection(Section, frozen=True):
 
     limits_gpu_s: Annotated[
         tuple[Annotated[float, Meta(gt=0)], ...],
-        Meta(min_length=1, max_length=16, description="GPU-seconds at which a job falls into the next queue"),
+        Meta(min_length=1, max_length=16, description="GPU-seconds at which a job is demoted to the next queue"),
     ] = (3250.0, 7200.0)
     starvation: Annotated[
-        float, Meta(ge=0, le=1000, description="a job that waited this many times its run time counts as new; 0: never")
+        float,
+        Meta(
+            ge=0,
+            le=1000,
+            description="a job that waited this many times its run time returns to the first queue; 0: never",
+        ),
     ] = 0.0
 
 
@@ -196,33 +205,33 @@ class ProgressSection(Section, frozen=True):
 
 
 class AuditSection(Section, frozen=True):
-    """Where every change in Slurm is written down."""
+    """Audit log of all changes in Slurm."""
 
-    file: Annotated[Path, Meta(description="audit file, JSON lines; the daemon's group may read it")] = Path(
+    file: Annotated[Path, Meta(description="audit file, JSON lines, readable by the daemon's group")] = Path(
         "/var/log/explsched/audit.jsonl"
     )
     max_mib: Annotated[
-        float, Meta(gt=0, le=10_000, description="a file that would be larger is put aside", extra={"unit": "MiB"})
+        float, Meta(gt=0, le=10_000, description="size at which the file is rotated", extra={"unit": "MiB"})
     ] = 64.0
-    kept: Annotated[int, Meta(ge=0, le=1000, description="files put aside that are kept")] = 9
+    kept: Annotated[int, Meta(ge=0, le=1000, description="rotated files that are kept")] = 9
 
 
 class StateSection(Section, frozen=True):
     """What the daemon publishes after each pass."""
 
     directory: Annotated[
-        Path, Meta(description="directory for state and metrics, best on a file system that login nodes share")
+        Path, Meta(description="directory for state and metrics, ideally on a file system shared with login nodes")
     ] = Path("/var/spool/explsched/state")
     readers: Annotated[
         Literal["group", "all"],
         Meta(
-            description="who may read the state file, which has what all jobs report: the daemon's group, or "
-            "everybody, unless Slurm's PrivateData hides jobs; others read their own part from state.socket"
+            description="who may read the state file with the reports of all jobs: the daemon's group, or everybody "
+            "(unless PrivateData hides jobs); others read their own part from state.socket"
         ),
     ] = "group"
     socket: Annotated[
         Path,
-        Meta(description="Unix socket on which each user of this host is sent what he may see of the state"),
+        Meta(description="Unix socket that sends each user of this host the visible part of the state"),
     ] = Path("/run/explsched/state.sock")
 
 
@@ -234,20 +243,20 @@ class RunTimesSection(Section, frozen=True):
         Meta(
             ge=0,
             le=3660,
-            description="policies that need run times expect of a job what jobs like it took in so many days; 0: off",
+            description="predict run times from similar jobs of this many past days; 0: off",
         ),
     ] = 0.0
-    refresh_s: Annotated[float, _seconds("time between two readings of sacct")] = 900.0
+    refresh_s: Annotated[float, _seconds("time between two calls of sacct")] = 900.0
 
 
 class BackpressureSection(Section, frozen=True):
-    """When to leave slurmctld alone."""
+    """When slurmctld counts as busy."""
 
     server_threads: Annotated[
         int, Meta(ge=1, le=10000, description="slurmctld is busy from this many threads on (sdiag)")
     ] = 64
     cycle_s: Annotated[float, _seconds("slurmctld is busy when its last main cycle took longer")] = 2.0
-    max_interval_s: Annotated[float, _seconds("passes are put off while slurmctld is busy, up to this long")] = 300.0
+    max_interval_s: Annotated[float, _seconds("longest backoff between passes while slurmctld is busy")] = 300.0
 
 
 HOUR_S = 3600.0

@@ -96,7 +96,7 @@ class Daemon:
         self._controller = Controller(client, self._config)
         self._only_one = OnlyOne()
         self._publisher = Publisher(self._config.state.directory)
-        self._readers = serving.Beside(self._config.state.directory, self._config.state.socket)
+        self._readers = serving.ServerProcess(self._config.state.directory, self._config.state.socket)
         self._totals = Totals()
         self._wake = threading.Event()
         self._stop = False
@@ -254,7 +254,7 @@ class Daemon:
                 if state.directory != self._publisher.directory:
                     self._publisher = Publisher(state.directory)
                 self._readers.end()
-                self._readers = serving.Beside(state.directory, state.socket)
+                self._readers = serving.ServerProcess(state.directory, state.socket)
                 self._only_one.release()  # the spool may be another one: the next pass claims the cluster again
                 log.event(_LOG, logging.INFO, "configuration reloaded", policy=self._config.policy)
             except ExplschedError as error:
@@ -282,7 +282,7 @@ class Daemon:
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
-@click.version_option(package_name="explsched")
+@click.version_option(None, "-V", "--version", package_name="explsched", message="%(prog)s %(version)s")
 def command(config_path: Path | None, mode: str | None, log_file: str | None, log_level: str) -> None:
     """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
     log.set_up(log_level, log_file)

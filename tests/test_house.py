@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ def test_the_wheel_holds_the_native_parts_and_no_sources(tmp_path: Path) -> None
     (tmp_path / daemon).chmod(0o755)  # pip does it when it installs
     usage = subprocess.run([tmp_path / daemon, "--help"], capture_output=True, text=True, check=True).stdout
     assert "--foreground" in usage
+    told = subprocess.run([tmp_path / daemon, "--version"], capture_output=True, text=True, check=True).stdout
+    assert told == f"sexplkmd {version('explsched')}\n"
     assert not {Path(name).suffix for name in names} & {".cpp", ".hpp", ".c", ".h", ".S", ".def", ".map", ".o", ".a"}
 
 

@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from explsched.job_options import comment
-from explsched.job_options.command_line import add, exported, read_for_submission, variable_lines
+from explsched.job_options.command_line import add, add_version, exported, read_for_submission, variable_lines
 from explsched.job_options.table import CHECKPOINT, SCHEDULED, SWEEP
 from wrappers import template
 from wrappers.sbatch_options import CommandLine, SbatchOption, directives, read_script, sbatch_comment, split
 
 _TEMPLATE_VARIABLE = "SXBATCH_TEMPLATE"
 _EPILOG = f"""\
-Other options are sbatch's own. Lines of the script such as '#SXBATCH {SCHEDULED[0].flag}=NAME' come last, after the
-environment. Inside a job the variables are that job's own: permissions that it gave are not taken from them. With
---template the words after '--' are the command to run.
+Other options are passed to sbatch. The command line overrides the environment, which overrides lines of the script
+such as '#SXBATCH {SCHEDULED[0].flag}=NAME'. Jobs submitted from within a job do not inherit its permissions
+(--checkpoint, --early-stop). With --template, the command follows '--'.
 
 exit status: sbatch's, or 2 for an error of sxbatch.
 
@@ -52,7 +52,7 @@ _FORMER_TAKES = {name: bool(option.metavar) for name, option in _FORMER.items()}
 _OWN = (
     _JOB
     | dict.fromkeys(("template", "param", "param-grid", "array-limit"), True)
-    | dict.fromkeys(("dry-run", "json", "help"), False)
+    | dict.fromkeys(("dry-run", "json", "version", "help"), False)
 )
 
 
@@ -97,12 +97,17 @@ def options_parser() -> argparse.ArgumentParser:
     )
     for option in SCHEDULED:
         add(parser, option)
-    parser.add_argument("--template", metavar="NAME", help=f"make the script: {', '.join(template.names())}, or a file")
+    parser.add_argument(
+        "--template", metavar="NAME", help=f"generate the script: {', '.join(template.names())}, or a file"
+    )
     parser.add_argument("--param", action="append", default=[], metavar="K=V", help="parameter of the template")
-    parser.add_argument("--param-grid", action="append", default=[], metavar="K=V,V", help="values a sweep tries")
-    parser.add_argument("--array-limit", type=_count, metavar="N", help="at most N tasks of the sweep run at a time")
+    parser.add_argument("--param-grid", action="append", default=[], metavar="K=V,V", help="values of a grid sweep")
+    parser.add_argument(
+        "--array-limit", type=_count, metavar="N", help="maximum number of simultaneously running tasks"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show script and command, submit nothing")
     parser.add_argument("--json", action="store_true", help="print the job's id, or the dry run, as JSON")
+    add_version(parser)
     return parser
 
 

@@ -37,7 +37,9 @@ _FRESH_S = 5.0
     )
 )
 @services_option
-@click.option("--foreground", "place", flag_value="here", help="Run it here, until Ctrl-C; the replicas go on.")
+@click.option(
+    "--foreground", "place", flag_value="here", help="Run in the foreground until Ctrl-C; replicas keep running."
+)
 @click.option("-p", "--partition", help="Partition of the gateway job.")
 @click.option("-A", "--account", help="Account of the gateway job.")
 @click.option("-q", "--qos", help="QOS of the gateway job.")
@@ -56,7 +58,7 @@ def up(
     sbatch: tuple[str, ...],
     wait_s: float,
 ) -> None:
-    """Start a gateway as a Slurm job. It stays up over its time limit until `gateway down`."""
+    """Start a gateway as a Slurm job. A successor takes over at its time limit, until `gateway down`."""
     now = accepted.read(services_path)
     given = (("partition", partition), ("account", account), ("qos", qos), ("time", time_limit))
     extra = (*(f"--{key}={value}" for key, value in given if value), *sbatch)
@@ -142,9 +144,9 @@ _ANSWER_POLL_S = 0.2
 
 @click.command(epilog=examples("sexplsched gateway reload -s services.yaml"))
 @services_option
-@click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Longest wait for the gateway.")
+@click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait for the gateway.")
 def reload(services_path: Path, wait_s: float) -> None:
-    """Let a running gateway take its services file and keys again. No request is lost; a wrong file changes nothing."""
+    """Reload the services file and keys of a running gateway. No request is lost; an invalid file changes nothing."""
     now = accepted.read(services_path)
     section, paths = now.section, now.paths
     present = [own for own in paths.slots if own.gateway.exists()]
@@ -258,7 +260,7 @@ def _print_keys(ctx: click.Context, _param: click.Parameter, wanted: bool) -> No
     help="List every key of a services file with meaning and default.",
 )
 def services(*, services_path: Path, as_json: bool) -> None:
-    """Check a services file, and list its services with the ways that lead to them."""
+    """Check a services file, and list its services with the models and paths routed to them."""
     section, paths = opened(services_path)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(section, enc_hook=str), indent=1))
@@ -294,12 +296,21 @@ def services(*, services_path: Path, as_json: bool) -> None:
 )
 @services_option
 @click.option(
-    "--keepalived", "shared", metavar="ADDRESS/PREFIX", help="Show keepalived's files for one address of two."
+    "--keepalived",
+    "shared",
+    metavar="ADDRESS/PREFIX",
+    help="Print keepalived configurations for a virtual IP of two gateways.",
 )
-@click.option("--interface", default="eth0", show_default=True, help="Network interface of that address.")
-@click.option("--router-id", default=51, show_default=True, type=click.IntRange(1, 255), help="VRRP's, of the network.")
+@click.option("--interface", default="eth0", show_default=True, help="Network interface of the virtual IP.")
+@click.option(
+    "--router-id",
+    default=51,
+    show_default=True,
+    type=click.IntRange(1, 255),
+    help="VRRP router id, unique in the network.",
+)
 def address(services_path: Path, shared: str | None, interface: str, router_id: int) -> None:
-    """Print the URL of a running gateway, of two a line each.
+    """Print the URL of a running gateway; of two, one line each.
 
     The file it is read from is named by `gateway services`.
     """

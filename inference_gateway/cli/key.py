@@ -42,9 +42,9 @@ _COUNTS = ("requests", "prompt", "completion", "estimated")
 @click.argument("owner", required=False)
 @click.option("--me", "who", flag_value="me", help="OWNER is your login.")
 @click.option("-s", "--services", "services_path", type=click.Path(path_type=Path), help="Change this gateway's keys.")
-@click.option("--expires", "days", type=click.IntRange(1, 3650), metavar="DAYS", help="Days for which it is good.")
+@click.option("--expires", "days", type=click.IntRange(1, 3650), metavar="DAYS", help="Days until the key expires.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the key to this new file, mode 0600.")
-@click.option("--revoke", "action", flag_value="revoke", help="Take the key of OWNER back.")
+@click.option("--revoke", "action", flag_value="revoke", help="Revoke the key of OWNER.")
 @click.option("--list", "action", flag_value="list", help="List the keys.")
 def key(
     *,
@@ -55,7 +55,7 @@ def key(
     save: Path | None,
     action: str | None,
 ) -> None:
-    """Make an API key for OWNER: the key on standard output, the line for the file of keys on standard error.
+    """Create an API key for OWNER: the key on standard output, its line for the key file on standard error.
 
     The gateway keeps only a hash: the key cannot be shown again. With --services the line goes into the file of keys
     instead; `gateway reload` puts it in force.
@@ -124,9 +124,9 @@ def _keys_file(services_path: Path) -> Path:
 @click.command(epilog=examples("sexplsched gateway usage -s services.yaml --by account --days 7 --csv"))
 @services_option
 @click.option(
-    "--by", "by", multiple=True, type=click.Choice(_GROUPS), help="Sums of what; repeatable. Default: key, service."
+    "--by", "by", multiple=True, type=click.Choice(_GROUPS), help="Group by; repeatable. Default: key, service."
 )
-@click.option("--days", default=30, show_default=True, type=click.IntRange(1, 400), help="How far back.")
+@click.option("--days", default=30, show_default=True, type=click.IntRange(1, 400), help="Days to look back.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
 def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None) -> None:
     """Show requests and tokens by key, service, account or day.

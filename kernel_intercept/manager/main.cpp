@@ -85,6 +85,7 @@ int main(int argc, char** argv) {
     try {
         const manager::CommandLine line = manager::parse_command_line(argc, argv);
         if (line.action == manager::Action::kHelp) return std::fputs(manager::kUsage, stdout) < 0 ? 1 : 0;
+        if (line.action == manager::Action::kVersion) return std::puts("sexplkmd " EXPLSCHED_VERSION) < 0;
         return line.action == manager::Action::kStatus ? print_status(line.settings) : serve(line.settings);
     } catch (const std::invalid_argument& error) {
         manager::log(error.what());

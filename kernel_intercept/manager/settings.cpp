@@ -28,6 +28,7 @@ const char* const kUsage =
     "${XDG_CACHE_HOME:-~/.cache}/explsched/kernels-v1.tsv)\n"
     "  --foreground           do not detach; without it the command returns when the socket is ready\n"
     "  --status               print the state of the manager that serves DIR, one line of JSON\n"
+    "  --version              print the installed release\n"
     "  --help                 print this\n";
 
 namespace {
@@ -77,6 +78,7 @@ const Option kOptions[] = {
     {"profiles", required_argument, [](auto& line, auto* text) { line.settings.profiles = text; }},
     {"foreground", no_argument, [](auto& line, auto*) { line.settings.foreground = true; }},
     {"status", no_argument, [](auto& line, auto*) { line.action = Action::kStatus; }},
+    {"version", no_argument, [](auto& line, auto*) { line.action = Action::kVersion; }},
     {"help", no_argument, [](auto& line, auto*) { line.action = Action::kHelp; }},
 };
 
@@ -96,7 +98,7 @@ CommandLine parse_command_line(int argc, char** argv) {
                                         (found == ':' ? ": a value is missing" : ": unknown; see --help"));
         }
         kOptions[found - kFirst].take(line, optarg);
-        if (line.action == Action::kHelp) return line;
+        if (line.action > Action::kStatus) return line;  // nothing else counts
     }
     if (optind < argc)
         throw std::invalid_argument(std::string("argument '") + argv[optind] + "': none is accepted");

@@ -20,7 +20,7 @@ struct Settings {
     bool foreground{false};
 };
 
-enum class Action : std::uint8_t { kServe, kStatus, kHelp };
+enum class Action : std::uint8_t { kServe, kStatus, kVersion, kHelp };
 
 struct CommandLine {
     Action action;

@@ -197,14 +197,14 @@ def planned(pattern: str, rate_rps: float, duration_s: float, variation: float, 
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--url", required=True, metavar="URL", help="Address of the gateway, such as http://n1:8080.")
-@click.option("--model", required=True, help="The model to ask.")
+@click.option("--model", required=True, help="Model name to request.")
 @click.option("--key-file", type=click.Path(path_type=Path), help="File with the key.")
 @click.option(
     "--pattern",
     type=click.Choice(["poisson", "gamma", "bursty", "periodic", "sporadic"]),
     default="poisson",
     show_default=True,
-    help="When requests come.",
+    help="Arrival process.",
 )
 @click.option(
     "--rate",
@@ -212,26 +212,39 @@ def planned(pattern: str, rate_rps: float, duration_s: float, variation: float, 
     type=click.FloatRange(0, 100_000, min_open=True),
     default=1.0,
     show_default=True,
-    help="Requests per second in the mean; of a curve: what 1 stands for.",
+    help="Mean requests per second; with --curve, the rate that 1 stands for.",
 )
-@click.option("--variation", type=click.FloatRange(0.05, 100), default=4.0, show_default=True, help="Of gamma gaps.")
-@click.option("--curve", type=click.Path(path_type=Path), help="Relative rates, one a line and second (Dilu's).")
-@click.option("--requests", "trace_path", type=click.Path(path_type=Path), help="A recorded trace, in place of these.")
+@click.option(
+    "--variation",
+    type=click.FloatRange(0.05, 100),
+    default=4.0,
+    show_default=True,
+    help="Coefficient of variation of gamma gaps.",
+)
+@click.option("--curve", type=click.Path(path_type=Path), help="Relative rates, one line per second (as Dilu's).")
+@click.option("--requests", "trace_path", type=click.Path(path_type=Path), help="Replay a recorded trace instead.")
 @click.option(
     "--duration",
     "duration_s",
     type=click.FloatRange(0, 86_400, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds in which requests are sent.",
+    help="Seconds during which requests are sent.",
 )
-@click.option("--most", type=click.IntRange(1, 10_000_000), default=100_000, show_default=True, help="Requests.")
 @click.option(
-    "--in-flight", "most_in_flight", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="At a time."
+    "--most", type=click.IntRange(1, 10_000_000), default=100_000, show_default=True, help="Maximum number of requests."
+)
+@click.option(
+    "--in-flight",
+    "most_in_flight",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="Maximum requests in flight.",
 )
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0, 3600, min_open=True), default=120.0, show_default=True)
-@click.option("--qos", "qos_s", type=click.FloatRange(min=0, min_open=True), help="Seconds an answer may take.")
-@click.option("--no-stream", "stream", flag_value=False, default=True, help="Ask for answers in one piece.")
+@click.option("--qos", "qos_s", type=click.FloatRange(min=0, min_open=True), help="Latency target, s.")
+@click.option("--no-stream", "stream", flag_value=False, default=True, help="Request responses without streaming.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @json_option
 def load(
@@ -314,18 +327,18 @@ def _print(figures: dict[str, object]) -> None:
 
 
 @click.command(name="keep-alive", epilog=examples("sexplsched gateway keep-alive --requests requests.csv"))
-@click.option("--curve", type=click.Path(path_type=Path), help="Relative rates, one a line and second (Dilu's).")
+@click.option("--curve", type=click.Path(path_type=Path), help="Relative rates, one line per second (as Dilu's).")
 @click.option("--requests", "trace_path", type=click.Path(path_type=Path), help="A recorded trace.")
+@click.option("--long", "long_s", type=click.IntRange(1), default=858, show_default=True, help="Long window, s.")
+@click.option("--short", "short_s", type=click.IntRange(1), default=200, show_default=True, help="Short window, s.")
 @click.option(
-    "--long", "long_s", type=click.IntRange(1), default=858, show_default=True, help="Seconds of the long part."
+    "--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Weight of the long window."
 )
-@click.option("--short", "short_s", type=click.IntRange(1), default=200, show_default=True, help="Of the short part.")
-@click.option("--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Of the long part.")
 @json_option
 def keep_alive(
     *, curve: Path | None, trace_path: Path | None, long_s: int, short_s: int, weight: float, as_json: bool
 ) -> None:
-    """Derive from the gaps between requests how long to keep an idle replica, and when to start one again (Dilu)."""
+    """Derive keep-alive and pre-warming times of idle replicas from the gaps between requests (Dilu)."""
     if (curve is None) == (trace_path is None):
         raise click.UsageError("give either --curve FILE or --requests FILE")
     busy = read_curve(curve) if curve else per_second(read(trace_path or Path()))

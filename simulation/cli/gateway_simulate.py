@@ -155,7 +155,7 @@ _OPTIONS = (
         type=float,
         default=_DEFAULT.prompt_tokens_per_s,
         show_default="measured",
-        help="What a replica reads: requests go where the least is left to read (0: where the fewest requests are).",
+        help="Prefill rate; requests go to the replica with the fewest prompt tokens left (0: fewest requests).",
     ),
     click.option(
         "--slo-s",
@@ -177,7 +177,7 @@ _OPTIONS = (
         "warmup_s",
         type=float,
         default=0.0,
-        help="Leave out of the figures what happens before this second.",
+        help="Exclude everything before this second from the figures.",
     ),
     click.option(
         "--min",

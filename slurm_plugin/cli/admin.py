@@ -49,10 +49,10 @@ def config() -> None:
 @config.command(epilog=examples("sexplsched config check -f explsched.yaml"))
 @config_option
 def check(config_path: Path | None) -> None:
-    """Check the configuration file; every fault is named with its key and what is accepted."""
+    """Check the configuration file. Each error names its key and the accepted values."""
     configuration.load(config_path)
     path = configuration.find(config_path)
-    click.echo(f"{path}: ok" if path else "no configuration file: the defaults hold")
+    click.echo(f"{path}: ok" if path else "no configuration file: the defaults are used")
 
 
 @config.command(epilog=examples("sexplsched config show"))
@@ -114,7 +114,7 @@ examples:
   sexplsched audit --since 2h --json
   sexplsched audit | cut -f 2,3,5
 
-In a terminal this is a table. Into a file or a pipe it prints a line for each change, its fields separated by tabs.
+A terminal gets a table; a file or a pipe gets one tab-separated line per change.
 """
 _RESET_EXAMPLES = """\b
 examples:
@@ -130,15 +130,13 @@ class ResetError(ExplschedError):
 
 @click.command(epilog=_AUDIT_EXAMPLES)
 @click.argument("job_id", type=JOB_ID, metavar="[JOBID]", required=False)
-@click.option(
-    "--since", "since_s", type=MOMENT, default="0", help="From then on: 90m, 2h, 7d ago, or 2026-01-31T12:00."
-)
+@click.option("--since", "since_s", type=MOMENT, default="0", help="Start time: 90m, 2h, 7d ago, or 2026-01-31T12:00.")
 @json_option
 @config_option
 def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
     """Show what explsched changed in Slurm, and why.
 
-    It is read from the audit file, which the daemon's user and group may read.
+    Reads the audit file, which is readable by the daemon's user and group.
     """
     from slurm_plugin.audit import read
 
@@ -149,10 +147,10 @@ def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path |
         click.echo(json.dumps({"changes": [to_builtins(entry) for entry in found]}, indent=1))
         return
     if not found and not config.audit.file.exists():
-        click.echo(f"sexplsched: nothing was changed yet, there is no {config.audit.file}", err=True)
+        click.echo(f"sexplsched: no changes yet: there is no {config.audit.file}", err=True)
     elif not found:
         of_job = "" if job_id is None else f" of job {job_id}"
-        click.echo(f"sexplsched: nothing{of_job} was changed in that time", err=True)
+        click.echo(f"sexplsched: nothing{of_job} was changed in this period", err=True)
     rows, width = [_row(entry) for entry in found], room()
     click.echo("\n".join(_separated(rows) if width is None else lines(_COLUMNS, rows, width)))
 

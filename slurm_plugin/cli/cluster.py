@@ -50,7 +50,7 @@ _directory = click.option(
 def cluster() -> None:
     """A private, real Slurm cluster on this host, in one directory.
 
-    Its nodes pose as GPU nodes, and explsched runs beside Slurm. Nothing outside the directory is changed. Needs root.
+    Its nodes have fake GPUs, and explsched runs beside Slurm. Nothing outside the directory is changed. Needs root.
     The environment variable EXPLSCHED_SLURM_PREFIX names the installation prefix of a Slurm built from source, which
     takes `configure --enable-multiple-slurmd` for srun to work across nodes.
     """
@@ -66,12 +66,14 @@ def cluster() -> None:
 @click.option("--nodes", default=_DEFAULT["nodes"], show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=_DEFAULT["gpus_per_node"], show_default=True, help="GPUs per node.")
 @click.option("--shards", default=_DEFAULT["shards_per_node"], show_default=True, help="Shards per node; 0 for none.")
-@click.option("--cpus-per-node", default=_DEFAULT["cpus_per_node"], show_default=True, help="CPUs a node poses with.")
+@click.option(
+    "--cpus-per-node", default=_DEFAULT["cpus_per_node"], show_default=True, help="CPUs that each node reports."
+)
 @click.option(
     "--memory-mib-per-node",
     default=_DEFAULT["memory_mib_per_node"],
     show_default=True,
-    help="Memory a node poses with, MiB.",
+    help="Memory that each node reports, MiB.",
 )
 @click.option("--accounting", is_flag=True, help="Also start MariaDB and slurmdbd, for sacct and gres/gpu TRES.")
 @click.option(
@@ -80,17 +82,21 @@ def cluster() -> None:
     metavar="KEY=VALUE",
     callback=_settings,
     multiple=True,
-    help="Line for slurm.conf; repeatable, later wins.",
+    help="Line for slurm.conf; repeatable, the last one counts.",
 )
 @click.option(
     "--no-daemon",
     "product",
     flag_value=ProductState.INSTALLED,
     type=ProductState,
-    help="Leave the daemon out: jobs report and commands answer, Slurm alone decides.",
+    help="Start no daemon: jobs can report and commands work, but Slurm alone schedules.",
 )
 @click.option(
-    "--slurm-only", "product", flag_value=ProductState.ABSENT, type=ProductState, help="Leave all of explsched out."
+    "--slurm-only",
+    "product",
+    flag_value=ProductState.ABSENT,
+    type=ProductState,
+    help="Start Slurm only, without explsched.",
 )
 @json_option
 def up(

@@ -275,7 +275,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     try:
         config = configuration.load(config_path)
         path = configuration.find(config_path)
-        yield Finding("configuration", "ok", str(path) if path else "no file, the defaults hold")
+        yield Finding("configuration", "ok", str(path) if path else "no file, the defaults are used")
     except ExplschedError as error:
         yield Finding("configuration", "fault", str(error), "mend the file, then: sexplsched config check")
     yield from _tools()

@@ -30,8 +30,8 @@ examples:
   sexplsched gpus --here
   sexplsched gpus --serve 9092
 
-MEMORY is that of each GPU in MiB, as far as the GPUs' type or a node feature states it. With --here the driver is
-asked (NVML), which also knows how much of it is used; --serve exports the same to Prometheus.
+MEMORY is the memory of each GPU in MiB, if the GPU type or a node feature states it. --here also shows how much of it
+is used; --serve exports the same figures to Prometheus.
 """
 
 
@@ -156,8 +156,10 @@ def _serve(address: str, port: int) -> None:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--here", is_flag=True, help="The GPUs of this machine, as the driver sees them.")
-@click.option("--serve", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve those to Prometheus.")
+@click.option("--here", is_flag=True, help="This machine's GPUs, from the driver (NVML).")
+@click.option(
+    "--serve", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Export this machine's GPUs to Prometheus."
+)
 @click.option("--bind", "address", default="127.0.0.1", show_default=True, help="Address to serve on.")
 @json_option
 @config_option

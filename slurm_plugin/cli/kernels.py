@@ -167,41 +167,41 @@ _profiles = click.option(
     show_default="~/.cache/explsched/kernels-v1.tsv",
     help="Profile file.",
 )
-_dry_run = click.option("-n", "--dry-run", is_flag=True, help="Change nothing, only tell.")
+_dry_run = click.option("-n", "--dry-run", is_flag=True, help="Dry run: show changes only.")
 
 
 _HELP = """Show what CUDA kernels cost, and which jobs share GPUs.
 
-They are listed most time first, with the processes that share GPUs on this machine.
+Kernels are listed by total time, with the processes that share GPUs on this machine.
 
-Managers are searched where sxrun starts them, and at EXPLSCHED_KM_SOCKET. For a job on another node:
+Kernel managers are found where sxrun starts them, and at EXPLSCHED_KM_SOCKET. For a job on another node:
 
 \b
 srun --jobid=42 --overlap sexplsched kernels --job 42
 
-SM% and MEM% are the shares of the SMs' throughput and of the memory bandwidth that a kernel uses while it runs alone.
-FROM is their source: ncu and nvml are measured, timing is only estimated from the occupancy.
+SM% and MEM% are the shares of the SMs' throughput and of the memory bandwidth that a kernel uses when it runs alone.
+FROM is their source: ncu and nvml are measured, timing is an estimate from the occupancy.
 """
-_MEASURE_HELP = """Run COMMAND under Nsight Compute (ncu), and take over what it measures of its kernels.
+_MEASURE_HELP = """Profile COMMAND's kernels with Nsight Compute (ncu) and import the results.
 
-Three metrics of each launch: its time, and what share of the SMs' throughput and of the memory bandwidth it uses. ncu
-must be on PATH, and may have to be allowed to read the GPU's counters (NVIDIA's ERR_NVGPUCTRPERM). The command runs
-alone on its GPU, and slowly up to --launches.
+Three metrics per launch: duration, and shares of the SMs' throughput and of the memory bandwidth. ncu must be on PATH
+and needs permission to read the GPU's counters (NVIDIA's ERR_NVGPUCTRPERM). The command must run alone on its GPU; it
+is slow until --launches are measured.
 """
-_IMPORT_HELP = """Take over what Nsight Compute measured. FILE is what this prints:
+_IMPORT_HELP = """Import measurements of Nsight Compute. FILE is the output of:
 
 \b
 ncu --csv --page raw --print-kernel-base mangled --print-units base \\
     --set full python train.py > FILE
 
-A kernel is known by its mangled name. Without --print-kernel-base mangled, names are compared with those of kernels
-that have run under sxrun before, and what is not found is reported.
+A kernel is identified by its mangled name. Without --print-kernel-base mangled, names are matched with those of
+kernels that have run under sxrun; names without a match are reported.
 """
 
 
 @click.group(invoke_without_command=True, help=_HELP, epilog=_EXAMPLES)
 @click.option("-j", "--job", type=JOB_ID, help="Only processes of this job.")
-@click.option("-s", "--socket", "address", type=click.Path(path_type=Path), help="Socket of the manager to ask.")
+@click.option("-s", "--socket", "address", type=click.Path(path_type=Path), help="Socket of the kernel manager.")
 @_profiles
 @json_option
 @click.pass_context
@@ -230,7 +230,7 @@ def kernels(ctx: click.Context, job: int | None, address: Path | None, path: Pat
 @_dry_run
 @_profiles
 def import_(file: Path, is_strict: bool, dry_run: bool, path: Path) -> None:  # noqa: FBT001
-    """Take over what Nsight Compute measured."""
+    """Import measurements of Nsight Compute."""
     try:
         with file.open(newline="", errors="replace") as lines:
             export = ncu.parse(lines)
@@ -246,12 +246,12 @@ def import_(file: Path, is_strict: bool, dry_run: bool, path: Path) -> None:  # 
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
-    "--launches", default=2000, show_default=True, type=click.IntRange(min=1), help="How many launches to measure."
+    "--launches", default=2000, show_default=True, type=click.IntRange(min=1), help="Number of launches to measure."
 )
 @_dry_run
 @_profiles
 def measure(command: tuple[str, ...], launches: int, dry_run: bool, path: Path) -> None:  # noqa: FBT001
-    """Run a command under Nsight Compute, and take over what it measures."""
+    """Profile a command with Nsight Compute and import the results."""
     export, status = ncu.measure(command, launches, os.environ)
     _take_over(export, Path("ncu"), path, is_strict=False, dry_run=dry_run)
     if status:
@@ -290,14 +290,17 @@ def forget(pattern: str, dry_run: bool, path: Path) -> None:  # noqa: FBT001
     type=click.Path(path_type=Path),
     help="EXPLSCHED_TRACE of the job that runs.",
 )
+@click.option("--gpu", "uuid", required=True, metavar="UUID", help="GPU that it runs on, alone; see nvidia-smi -L.")
 @click.option(
-    "--gpu", "uuid", required=True, metavar="UUID", help="The GPU it runs on, and nothing else; see nvidia-smi -L."
+    "--windows", default=200, show_default=True, type=click.IntRange(min=2), help="Number of measurement windows."
 )
 @click.option(
-    "--windows", default=200, show_default=True, type=click.IntRange(min=2), help="How many windows to observe."
-)
-@click.option(
-    "--window", "window_s", default=0.5, show_default=True, type=click.FloatRange(min=0.1), help="Seconds of each."
+    "--window",
+    "window_s",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="Length of a window, s.",
 )
 @_dry_run
 @_profiles

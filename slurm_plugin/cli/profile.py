@@ -97,7 +97,7 @@ def _answer(printed: str, what: str) -> _Answer:
 
 @click.group(epilog=_EXAMPLES)
 def profile() -> None:
-    """Find request and limit of a service or a training by few trials."""
+    """Find the GPU share that a service or a training needs."""
 
 
 _command = click.argument("command", nargs=-1, required=True)
@@ -107,7 +107,7 @@ _step = click.option(
     type=click.Choice([1, 2, 4, 5, 10, 20, 25]),
     default=5,
     show_default=True,
-    help="Shares tried are multiples of so many percent.",
+    help="Step between the shares tried, percent.",
 )
 _means = click.option(
     "--by",
@@ -118,15 +118,25 @@ _means = click.option(
     help="Share of the GPU's time (kernel manager), or of its SMs (CUDA MPS).",
 )
 _timeout = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0, 86_400, min_open=True), default=600.0, help="Seconds of a trial."
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=600.0,
+    help="Time limit of a trial, s.",
 )
 _csv = click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write all trials to this file.")
 
 
 @profile.command(epilog=_EXAMPLES)
-@click.option("--qos", "qos_s", type=click.FloatRange(0, min_open=True), required=True, help="Seconds of one batch.")
 @click.option(
-    "--largest-batch", type=click.IntRange(1, 65_536), default=64, show_default=True, help="Batches: 1, 2, 4..."
+    "--qos", "qos_s", type=click.FloatRange(0, min_open=True), required=True, help="Latency target of one batch, s."
+)
+@click.option(
+    "--largest-batch",
+    type=click.IntRange(1, 65_536),
+    default=64,
+    show_default=True,
+    help="Largest batch size tried (1, 2, 4 ...).",
 )
 @_step
 @_means
@@ -145,7 +155,7 @@ def inference(
     as_json: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Find batch, request and limit with which a service serves most per share of a GPU."""
+    """Find the batch size, request and limit with the highest throughput per share of a GPU."""
     search = RequestSearch(Program(command, means, timeout_s).run, step_percent)
     _find(search, partial(search.inference, qos_s, largest_batch), csv_path, as_json=as_json)
 
@@ -157,7 +167,7 @@ def inference(
     type=click.FloatRange(0.01, 1),
     default=0.8,
     show_default=True,
-    help="Part of its full throughput that the request is to keep.",
+    help="Fraction of the full throughput that the request must keep.",
 )
 @_step
 @_means
@@ -175,7 +185,7 @@ def training(
     as_json: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Find the request that keeps most of a training's throughput, and the limit that keeps all."""
+    """Find the request that keeps most of a training's throughput, and the limit that keeps all of it."""
     search = RequestSearch(Program(command, means, timeout_s).run, step_percent)
     _find(search, partial(search.training, kept), csv_path, as_json=as_json)
 

@@ -206,12 +206,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--by", type=click.Choice(tuple(BY)), default="user", show_default=True, help="A line for each of these.")
+@click.option("--by", type=click.Choice(tuple(BY)), default="user", show_default=True, help="Group by.")
 @click.option("--since", "since_s", type=MOMENT, default="1d", show_default=True, help="90m, 2h, 7d ago, or a date.")
 @click.option("--until", "until_s", type=MOMENT, default="0s", help="As --since.  [default: now]")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_option
-@click.option("--html", "as_html", is_flag=True, help="Print a page of HTML.")
+@click.option("--html", "as_html", is_flag=True, help="Print HTML.")
 @config_option
 def report(
     *, by: str, since_s: float, until_s: float, as_csv: bool, as_json: bool, as_html: bool, config_path: Path | None
@@ -337,11 +337,11 @@ _RUN_TIMES_EXAMPLES = """\b
 example:
   sexplsched run-times --since 60d
 
-Each job is judged by what was known when it was submitted. Within TWICE: it ran between half and twice the median of
-the jobs like it. INSIDE: between their quantiles 0.1 and 0.9, where 0.80 is right. With run_times.history_days in
-explsched.yaml the daemon expects of jobs what this tells.
+Each prediction uses only what was known at submission: the run times of similar jobs. TWICE: share of jobs that ran
+between half and twice the predicted median. INSIDE: share between the predicted quantiles 0.1 and 0.9; 0.80 is
+well calibrated. With run_times.history_days in explsched.yaml the daemon uses these predictions.
 """
-_RUN_TIMES_COLUMNS = (Column("ALIKE IN"), *(Column(title, ">") for title in ("JOBS", "SHARE", "TWICE", "INSIDE")))
+_RUN_TIMES_COLUMNS = (Column("MATCHED BY"), *(Column(title, ">") for title in ("JOBS", "SHARE", "TWICE", "INSIDE")))
 
 
 @click.command("run-times", epilog=_RUN_TIMES_EXAMPLES)
@@ -349,7 +349,7 @@ _RUN_TIMES_COLUMNS = (Column("ALIKE IN"), *(Column(title, ">") for title in ("JO
 @json_option
 @config_option
 def run_times(since_s: float, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """Show what could have been expected of the jobs that sacct knows."""
+    """Show how predictable the run times of past jobs were."""
     from slurm_plugin.observation.run_times import coverage, read_past  # loads numpy, which `report` does not need
 
     config = configuration.load(config_path)

@@ -176,7 +176,7 @@ def status(
     as_json: bool,  # noqa: FBT001
     config_path: Path | None,
 ) -> None:
-    """Show the queue and what the jobs learn.
+    """Show the queue with each job's progress and utility.
 
     Jobs are listed best score first, with progress, utility and planned start. UTILITY is the expected improvement in
     percent of what the job's sweep is known to improve, per GPU-hour.
@@ -308,7 +308,7 @@ def _cell(row: JobRow, name: str) -> object:
 @json_option
 @config_option
 def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  by name
-    """Explain why a job waits or runs, and what it is worth."""
+    """Explain why a job waits or runs, and its utility."""
     state = current(config_path, fresh=fresh)
     found = state.explanation(job_id)
     if found is None and state.source == "daemon":  # submitted since then
@@ -342,8 +342,7 @@ def _was(job_id: int, config_path: Path | None) -> str:
 def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
     """Show the plan and the changes it needs in Slurm.
 
-    With a daemon these are those of its last pass, without one, or with --fresh, those that it would make now.
-    Changes nothing.
+    Shows the last pass of the daemon; without one, or with --fresh, what a pass would do now. Changes nothing.
     """
     state = current(config_path, fresh=fresh, wanted=_changes)
     lines, changes = part(state.plan, tuple[PlanLine, ...]), part(state.changes, tuple[Change, ...])
@@ -356,7 +355,7 @@ def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa:
     for change in changes:
         click.echo(f"change   {change.text}")
     if not changes and not any(line.kind in ("preempt", "resize", "stop") for line in lines):
-        click.echo("Slurm is as the plan wants it.")
+        click.echo("Slurm matches the plan.")
     tell_source(state, config_path)
 
 
@@ -366,7 +365,7 @@ examples:
   sexplsched web --gateway ~/.explsched/gateways/main
   sexplsched web --socket /run/explsched/web.sock --user-header X-Remote-User
 
-The first prints an address with a token; anybody who has it sees what you may read. From your own machine:
+The first prints a URL with a token. Anyone who has it sees what you can see. From your own machine:
 
 \b
   ssh -L 8642:127.0.0.1:8642 login-node
@@ -376,7 +375,7 @@ examples:
   sexplsched top
   sexplsched top --me --iterate 2
 
-It needs Textual: pip install 'explsched[top]'. Keys are those of htop; F1 lists them.
+Needs Textual: pip install 'explsched[top]'. Keys are as in htop; F1 lists them.
 """
 _SOCKET_MODE = 0o660
 
@@ -390,8 +389,10 @@ class TopError(ExplschedError):
 
 
 @click.command(epilog=_WEB_EXAMPLES)
-@click.option("-p", "--port", default=8642, show_default=True, type=click.IntRange(1, 65535), help="On 127.0.0.1.")
-@click.option("--socket", "path", type=click.Path(path_type=Path), help="A Unix socket instead, for a proxy.")
+@click.option("-p", "--port", default=8642, show_default=True, type=click.IntRange(1, 65535), help="Port on 127.0.0.1.")
+@click.option(
+    "--socket", "path", type=click.Path(path_type=Path), help="Listen on this Unix socket instead, for a proxy."
+)
 @click.option("--user-header", help="Header in which the proxy names the user; needs --socket.")
 @click.option(
     "--gateway",
@@ -406,8 +407,8 @@ def web(
 ) -> None:
     """Show cluster, queue and sweeps in a browser.
 
-    The page changes nothing and asks Slurm nothing: it shows what the daemon publishes. Where Slurm hides other users'
-    jobs (PrivateData), a user whom a proxy names sees only his own.
+    The page is read-only. It shows the state that the daemon publishes, without calling Slurm. Where PrivateData hides
+    other users' jobs, users whom a proxy has authenticated see only their own.
     """
     import secrets
 
@@ -441,7 +442,9 @@ def web(
 @click.command(epilog=_TOP_EXAMPLES)
 @click.option("-u", "--user", help="Only jobs of this user.")
 @click.option("--me", is_flag=True, help="Only my jobs.")
-@click.option("-i", "--iterate", default=5.0, show_default=True, type=click.FloatRange(min=1), help="Seconds.")
+@click.option(
+    "-i", "--iterate", default=5.0, show_default=True, type=click.FloatRange(min=1), help="Refresh interval, s."
+)
 @config_option
 def top(user: str | None, me: bool, iterate: float, config_path: Path | None) -> None:  # noqa: FBT001  by name
     """Watch queue, sweeps and GPUs in a terminal."""

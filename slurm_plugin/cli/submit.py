@@ -69,10 +69,10 @@ def sbatch_arguments(task: Task, constraint: str | None, typed: Sequence[str] = 
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--config", "task_path", type=click.Path(path_type=Path), help="Task file (JSON).")
-@click.option("--name", help="Name of the task, in place of a file's.")
-@click.option("--gpus", type=click.IntRange(0, 100_000), help="GPUs, in place of a file's required_gpus.")
-@click.option("--memory", "memory_mb", type=click.IntRange(min=0), help="MB of each GPU, as min_gpu_memory.")
-@click.option("--constraint", help="Features of nodes with enough GPU memory.  [default: found out]")
+@click.option("--name", help="Name of the task; overrides the file.")
+@click.option("--gpus", type=click.IntRange(0, 100_000), help="GPUs; overrides required_gpus.")
+@click.option("--memory", "memory_mb", type=click.IntRange(min=0), help="Memory per GPU, MB; overrides min_gpu_memory.")
+@click.option("--constraint", help="Node features with enough GPU memory.  [default: from --memory]")
 @click.option("--dry-run", is_flag=True, help="Show the command and script, submit nothing.")
 @click.argument("command", nargs=-1)
 def submit(
@@ -87,10 +87,10 @@ def submit(
 ) -> None:
     """Submit a task of the Go training scheduler.
 
-    It is a file (JSON) with name, required_gpus, min_gpu_memory and params, or options, or both.
+    A task is a JSON file with name, required_gpus, min_gpu_memory and params, options of this command, or both.
 
-    Memory is asked for by the features of nodes: those that name a size (gpumem80g, 80gb ...) or a model whose size is
-    known (a100-80gb, h100 ...), see `sexplsched gpus`.
+    GPU memory is requested by node features that name a size (gpumem80g, 80gb ...) or a known model (a100-80gb, h100
+    ...); see `sexplsched gpus`.
     """
     task = _task(task_path, {"name": name, "required_gpus": gpus, "min_gpu_memory": memory_mb})
     if task.min_gpu_memory and not constraint:

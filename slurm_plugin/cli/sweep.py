@@ -54,7 +54,7 @@ _me = click.option("--me", is_flag=True, help="Only my sweeps.")
 @json_option
 @config_option
 def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """List sweeps: how many of their trainings are in which state, the best value, GPU-hours used and saved."""
+    """List sweeps with the states of their trainings, the best value, GPU-hours used and saved."""
     found = _found(look(config_path), None, getpass.getuser() if me else user)
     if as_json:
         click.echo(json.dumps({"sweeps": [_summary(one) for one in found]}, indent=1))
@@ -101,7 +101,7 @@ def show(
     as_json: bool,  # noqa: FBT001
     config_path: Path | None,
 ) -> None:
-    """Show the trainings of a sweep, best first: values, hyper-parameters, who was paused or stopped and why."""
+    """Show the trainings of a sweep, best first: values, hyper-parameters, which were paused or stopped and why."""
     from slurm_plugin.sweeps import results
 
     form = one_form(csv=as_csv, json=as_json)
@@ -131,7 +131,7 @@ def show(
 @_me
 @config_option
 def export(name: str, path: Path, user: str | None, me: bool, config_path: Path | None) -> None:  # noqa: FBT001
-    """Write a sweep as a trace, with curves and hyper-parameters, that simulate and compare read."""
+    """Export a sweep as a trace with curves and hyper-parameters, for simulate and compare."""
     from slurm_plugin.sweeps import results
 
     found = _only(_found(look(config_path), name, getpass.getuser() if me else user), "export")
@@ -144,14 +144,14 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
 
 @sweep.command(epilog=examples("sexplsched sweep run sweep.yaml", "sexplsched sweep run sweep.yaml --wait --json"))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--wait", is_flag=True, help="Stay until the search is over; it goes on without that, too.")
+@click.option("--wait", is_flag=True, help="Wait until the search ends; it continues without this, too.")
 @json_option
 @config_option
 def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
-    """Search for the best hyper-parameters as a YAML file describes; a search that was left is resumed.
+    """Run the hyper-parameter search that a YAML file describes, or resume it.
 
-    Trials are Slurm jobs. Slurm itself makes the next pass when one of them ends, so nothing has to stay running; the
-    command may be called again at any time. Trials and their state are in NAME.sweep beside the file.
+    Trials are Slurm jobs. When one ends, a Slurm job submits the next, so no process has to stay running; the command
+    may be repeated at any time. Trials and their state are in NAME.sweep beside the file.
     """
     from slurm_plugin import config as configuration
     from slurm_plugin.sweeps import search_file

@@ -1,6 +1,6 @@
 """What a daemon remembers between passes: reasons that its writes hide, who was served in vain, whose trainings ended.
 
-Also `NotesFile`, for the little that has to outlive a daemon and is not in Slurm itself.
+Also `SavedState`, for the little that has to outlive a daemon and is not in Slurm itself.
 
 Nothing of it is needed: a daemon that has just started, or a command, looks without. Jobs for which others were
 preempted and that did not start are kept from their GPUs by something that is not modelled, so nobody makes room for
@@ -34,10 +34,10 @@ _LOG = logging.getLogger("explsched.notes")
 _Notes = TypeVar("_Notes")
 
 
-class NotesFile(Generic[_Notes]):
-    """Notes of one kind in a file, for the next daemon. A file that cannot be used stops nothing: that is logged.
+class SavedState(Generic[_Notes]):
+    """State that a restarted daemon reads from a file. A file that cannot be used is logged and stops nothing.
 
-    `about` says what is noted, `if_lost` what a daemon without the notes does.
+    `about` names the state, `if_lost` says what a daemon without it does.
     """
 
     def __init__(self, path: Path, kind: type[_Notes], about: str, if_lost: str) -> None:
@@ -48,22 +48,22 @@ class NotesFile(Generic[_Notes]):
         self._is_writable = True
 
     def read(self) -> _Notes | None:
-        """What an earlier daemon has noted; None where there is no file that can be read."""
+        """What an earlier daemon has saved; None where there is no file that can be read."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=self._kind)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            event(_LOG, logging.WARNING, f"notes of {self._about} ignored", why=f"{self.path}: {error}")
+            event(_LOG, logging.WARNING, f"saved {self._about} ignored", why=f"{self.path}: {error}")
             return None
 
     def write(self, notes: _Notes, *, mode: int | None = None) -> bool:
-        """Replace the notes; they are on disk when this returns True. That it fails is logged once, until it works."""
+        """Replace the state; it is on disk when this returns True. A failure is logged once, until it works."""
         try:
             replace_file_durably(self.path, msgspec.json.encode(notes), mode=mode)
         except OSError as error:
             if self._is_writable:
-                what = f"{self._about} not noted; a restarted daemon {self._if_lost}"
+                what = f"{self._about} not saved; a restarted daemon {self._if_lost}"
                 event(_LOG, logging.WARNING, what, why=f"{self.path}: {error.strerror}")
             self._is_writable = False
         else:
@@ -218,7 +218,7 @@ REASON_HOLDS_S = 60.0
 sched_interval), and then says itself what keeps the job."""
 
 
-class _Told(NamedTuple):
+class _LastReason(NamedTuple):
     """A job as it was when Slurm last gave a reason for its waiting."""
 
     record: SlurmJob
@@ -234,32 +234,32 @@ class HiddenReasons:
     """
 
     def __init__(self) -> None:
-        self._told: dict[int, _Told] = {}
+        self._last: dict[int, _LastReason] = {}
 
     def restored(self, jobs: Iterable[SlurmJob], now_s: float) -> tuple[SlurmJob, ...]:
         """The jobs, with the reasons that Slurm gave before our writes."""
-        told: dict[int, _Told] = {}
+        known: dict[int, _LastReason] = {}
         found: list[SlurmJob] = []
         for job in jobs:
             record = job
             if job.state == "PENDING":
                 if not is_untested(job):
-                    told[job.job_id] = _Told(job, now_s)
+                    known[job.job_id] = _LastReason(job, now_s)
                 elif self._is_hidden(job, now_s):
-                    last = told[job.job_id] = self._told[job.job_id]
+                    last = known[job.job_id] = self._last[job.job_id]
                     record = replace(job, reason=last.record.reason)
             found.append(record)
-        self._told = told
+        self._last = known
         return tuple(found)
 
     def note(self, changes: Iterable[Change]) -> None:
         """Take in what is about to be written."""
         for change in changes:
-            if isinstance(change, SetSiteFactor) and change.job_id in self._told:
-                self._told[change.job_id] = self._told[change.job_id]._replace(hidden=True)
+            if isinstance(change, SetSiteFactor) and change.job_id in self._last:
+                self._last[change.job_id] = self._last[change.job_id]._replace(hidden=True)
 
     def _is_hidden(self, job: SlurmJob, now_s: float) -> bool:
-        last = self._told.get(job.job_id)
+        last = self._last.get(job.job_id)
         if last is None or not last.hidden or now_s - last.time_s > REASON_HOLDS_S:
             return False
         return job.priority > 0 and _asks(job) == _asks(last.record)

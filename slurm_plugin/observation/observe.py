@@ -333,9 +333,11 @@ def _part(record: SlurmJob, options: job_options.JobOptions | None, per_gpu: int
 
 def _with_params(exploration: Exploration | None, progress: JobProgress) -> Exploration | None:
     """With the hyper-parameters that the job itself told; these count before those of its comment."""
-    if exploration is None or not progress.told.values:
+    if exploration is None or not progress.parameters.values:
         return exploration
-    return replace(exploration, params=tuple(sorted({**dict(exploration.params), **progress.told.values}.items())))
+    return replace(
+        exploration, params=tuple(sorted({**dict(exploration.params), **progress.parameters.values}.items()))
+    )
 
 
 def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:

@@ -70,11 +70,11 @@ _NONE: Mapping[str, Parameter] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class ToldParameters:
-    """The hyper-parameters that a job has told, run by run. What the last run tells counts.
+class ReportedParameters:
+    """The hyper-parameters that a job has reported, by run. Those of the last run count.
 
-    `former` are those of the runs before `run`, `latest` its own. `differed` names those that a run has told
-    differently from a run before it.
+    `former` are those of the runs before `run`, `latest` its own. `differed` names those whose values differed
+    between runs.
     """
 
     run: int = 0
@@ -92,12 +92,12 @@ class ToldParameters:
         """Names of parameters that differed between runs."""
         return self.differed | {k for k, value in self.latest.items() if self.former.get(k, value) != value}
 
-    def plus(self, run: int, told: Mapping[str, Parameter]) -> ToldParameters | None:
-        """With what a line of a run tells; None for too many names, or a run that is over."""
+    def plus(self, run: int, reported: Mapping[str, Parameter]) -> ReportedParameters | None:
+        """With the parameters of a run's line; None for too many names, or a run that is over."""
         before = self
         if run > self.run:
-            before = ToldParameters(run, self.values, _NONE, self.changed)
-        after = replace(before, latest={**before.latest, **told})
+            before = ReportedParameters(run, self.values, _NONE, self.changed)
+        after = replace(before, latest={**before.latest, **reported})
         return after if run >= self.run and len(after.values) <= MAX_PARAMETERS else None
 
 
@@ -105,9 +105,9 @@ class ToldParameters:
 class JobProgress:
     """Everything a job has reported so far.
 
-    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `told` are its
-    hyper-parameters. `stages` is what its iterations took where they were fastest: a job that shares its GPU is slower.
-    `exit_status` is what its last run ended with, None if it told none.
+    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `parameters` are
+    its hyper-parameters. `stages` is what its iterations took where they were fastest: a job that shares its GPU is
+    slower. `exit_status` is what its last run ended with, None if it reported none.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -118,7 +118,7 @@ class JobProgress:
     exit_status: int | None = None
     malformed: int = 0
     refused: str | None = None
-    told: ToldParameters = field(default_factory=ToldParameters)
+    parameters: ReportedParameters = field(default_factory=ReportedParameters)
     stages: StageProfile | None = None
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -136,7 +136,7 @@ class JobProgress:
 
     @property
     def failure(self) -> str:
-        """What its last run told of its failure, for people; "" if nothing."""
+        """What its last run reported of its failure, for people; "" if nothing."""
         return f"its command ended with status {self.exit_status}" if self.exit_status else ""
 
     def instead_of(self, metric: str) -> tuple[str, ...]:
@@ -366,7 +366,8 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
     """Add complete lines to what is known; `skew_s` is how far ahead the clocks of some runs are. Pure."""
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
-    exit_status, malformed, told, stages = progress.exit_status, progress.malformed, progress.told, progress.stages
+    exit_status, malformed, stages = progress.exit_status, progress.malformed, progress.stages
+    parameters = progress.parameters
     last_step = {(r.restart, r.metric): r.step for r in reports}
     for text in lines:
         line = _parse(text)
@@ -378,9 +379,9 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
         run = runs.get(line.restart, Run(line.restart, line.time_s, line.time_s))
         runs[line.restart] = replace(run, end_s=max(run.end_s, line.time_s))
         if line.params is not None:
-            more = told.plus(line.restart, line.params)
+            more = parameters.plus(line.restart, line.params)
             malformed += more is None
-            told = more or told
+            parameters = more or parameters
         elif line.stages is not None:
             measured = _stages(line.stages)
             malformed += measured is None
@@ -405,7 +406,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
         ended,
         exit_status,
         malformed,
-        told=told,
+        parameters=parameters,
         stages=stages,
     )
 

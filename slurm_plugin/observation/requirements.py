@@ -1,14 +1,15 @@
-"""What a job asks for: GPUs or shards of some, and what else its nodes must have. Pure."""
+"""What a job asks for: GPUs or shards of some, and what else its nodes must have; where that is free. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
-from sched_policy.model import NARROWED, GpuRequest, NodeGpus
+from sched_policy.model import NARROWED, GpuRequest, Job, NodeGpus
 from slurm_plugin.client.records import SlurmJob, SlurmNode, gpu_memory_mib
 from slurm_plugin.observation.standing import leased_job
 
@@ -162,3 +163,83 @@ class Requirements:
             for node in found.nodes if found.name != partition else ():
                 names[node].add(found.name)
         return {node: frozenset(sets) for node, sets in names.items()}
+
+
+class FreeResources(Struct):
+    """What is free on a node, while jobs are allocated to it on trial."""
+
+    gpus: int
+    cpus: float
+    memory_mib: float
+
+
+def free_once_gone(
+    nodes: Mapping[str, SlurmNode], running: Iterable[Job], records: Mapping[int, SlurmJob], gone: AbstractSet[int]
+) -> dict[SlurmNode, FreeResources]:
+    """What is free on each node once the jobs `gone` have left it; `records` are Slurm's, by job id."""
+    free = {name: _without_gpu_jobs(node) for name, node in nodes.items()}
+    for job in running:
+        if job.job_id not in gone:
+            for share in job.allocation:
+                if share.node in free:
+                    free[share.node].gpus -= share.gpus
+    for job_id in gone & records.keys():
+        record = records[job_id]
+        for name in record.node_names:
+            if name in free:
+                free[name].cpus += record.cpus / len(record.node_names)
+                free[name].memory_mib += record.memory_mib / len(record.node_names)
+    return {nodes[name]: there for name, there in free.items()}
+
+
+def _without_gpu_jobs(node: SlurmNode) -> FreeResources:
+    """A node whose GPUs are all free; what Slurm does not tell counts as unlimited."""
+    cpus = node.cpus - node.cpus_taken if node.cpus else float("inf")
+    memory_mib = node.memory_mib - node.memory_taken_mib if node.memory_mib else float("inf")
+    return FreeResources(node.gpus, cpus, memory_mib)
+
+
+def fits(record: SlurmJob, free: Mapping[SlurmNode, FreeResources]) -> bool:
+    """Whether the job could start on what is free."""
+    needs = Needs.of(record)
+    gpus = [there.gpus for node, there in free.items() if _is_suitable(record, needs, node, there)]
+    if record.gpus_per_node is not None:
+        return sum(one >= record.gpus_per_node for one in gpus) >= record.nodes
+    return sum(max(0, one) for one in gpus) >= record.gpus
+
+
+def allocate(records: Iterable[SlurmJob], free: Mapping[SlurmNode, FreeResources]) -> None:
+    """Take what the jobs would get, in their order. Of those alike, the first that does not fit speaks for all."""
+    blocked: set[tuple[object, ...]] = set()
+    for record in records:
+        shape = (record.gpus, record.gpus_per_node, record.nodes, record.partition, Needs.of(record))
+        for _task in range(record.array_tasks):
+            if shape in blocked or not fits(record, free):
+                blocked.add(shape)
+                break
+            _allocate_one(record, free)
+
+
+def _allocate_one(record: SlurmJob, free: Mapping[SlurmNode, FreeResources]) -> None:
+    """Take what a job that fits gets: the first nodes that have what it needs."""
+    needs = Needs.of(record)
+    missing_gpus, missing_nodes = record.gpus, record.nodes
+    for node, there in free.items():
+        if missing_gpus <= 0 or not _is_suitable(record, needs, node, there):
+            continue
+        share = record.gpus_per_node
+        if share is None:
+            share = min(missing_gpus, max(0, there.gpus))
+        elif there.gpus < share or missing_nodes == 0:
+            continue
+        missing_gpus -= share
+        missing_nodes -= 1
+        there.gpus -= share
+        there.cpus -= needs.cpus
+        there.memory_mib -= needs.memory_mib
+
+
+def _is_suitable(record: SlurmJob, needs: Needs, node: SlurmNode, there: FreeResources) -> bool:
+    """Whether the job may run there and finds CPUs and memory; GPUs apart."""
+    may_run = not node.partitions.isdisjoint(record.partitions) and node.schedulable and needs.are_met_by(node)
+    return may_run and there.cpus >= needs.cpus and there.memory_mib >= needs.memory_mib

@@ -24,7 +24,7 @@ from sched_policy.order import still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.parse import gpus_of
 from slurm_plugin.observation.history import Likeness, RunTimes, of_history
-from slurm_plugin.observation.memory import NotesFile
+from slurm_plugin.observation.memory import SavedState
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")
 """sacct's fields; JobName, which is free text, stands last."""
@@ -156,7 +156,7 @@ class EndedRuns:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = NotesFile(path, _Notes, "run times of ended jobs", "learns them anew")
+        self._file = SavedState(path, _Notes, "run times of ended jobs", "learns them anew")
         self._notes = self._saved = self._file.read() or _Notes()
         self._running: dict[int, EndedRun] = {}
         self._looked_s = 0.0

@@ -36,7 +36,7 @@ from sched_policy.model import JobState
 from sched_policy.queue_order import assignment
 from slurm_plugin.client.changes import Change, RequeueJob, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.memory import NotesFile
+from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.observe import Observation
 
 _KEPT = 3
@@ -53,7 +53,7 @@ class _Entry(Struct, frozen=True, array_like=True):
 class OwnFactors:
     """The notes on one cluster."""
 
-    def __init__(self, file: NotesFile[dict[int, _Entry]], entries: Mapping[int, _Entry] | None) -> None:
+    def __init__(self, file: SavedState[dict[int, _Entry]], entries: Mapping[int, _Entry] | None) -> None:
         self._file = file
         self._entries = dict(entries or {})
         self._is_known = entries is not None
@@ -110,8 +110,8 @@ class OwnFactors:
         return self._entries.get(job.job_id) or self._entries.get(job.array_job_id or job.job_id)
 
 
-def _notes_of_factors(path: Path) -> NotesFile[dict[int, _Entry]]:
-    return NotesFile(path, dict[int, _Entry], "own site factors", "will keep them")
+def _notes_of_factors(path: Path) -> SavedState[dict[int, _Entry]]:
+    return SavedState(path, dict[int, _Entry], "own site factors", "will keep them")
 
 
 class _Loan(Struct, frozen=True, array_like=True):
@@ -150,7 +150,7 @@ class LentPlaces:
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = (
-            NotesFile(path, _PlaceNotes, "queue positions already used for reordering", "they may be used once more")
+            SavedState(path, _PlaceNotes, "queue positions already used for reordering", "they may be used once more")
             if path
             else None
         )

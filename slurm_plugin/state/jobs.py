@@ -55,8 +55,8 @@ def _row(view: View, job: Job) -> JobRow:
         device=view.sharers.device(job.job_id),
         sharing=view.sharers.summary(job.job_id),
         malformed=progress.malformed,
-        params=listed(job.exploration.params if job.exploration else sorted(progress.told.values.items())),
-        params_changed=len(progress.told.changed),
+        params=listed(job.exploration.params if job.exploration else sorted(progress.parameters.values.items())),
+        params_changed=len(progress.parameters.changed),
         reason=_reason(view, job, progress),
     )
 
@@ -161,11 +161,11 @@ def _progress(view: View, job: Job) -> Iterator[str]:
         yield f"It has not reported {job.exploration.metric} yet" + (
             f", but {', '.join(others)}: --metric of sxbatch names the metric that counts." if others else "."
         )
-    params = job.exploration.params if job.exploration else sorted(progress.told.values.items())
+    params = job.exploration.params if job.exploration else sorted(progress.parameters.values.items())
     if params:
         yield f"Its hyper-parameters: {listed(params)}."
-    if progress.told.changed:
-        yield f"{len(progress.told.changed)} of them differed between its runs: what the last run told counts."
+    if progress.parameters.changed:
+        yield f"{len(progress.parameters.changed)} of them differed between its runs: what the last run told counts."
     if progress.malformed:
         yield f"{progress.malformed} lines of its progress file were malformed and are not counted."
 

@@ -239,7 +239,7 @@ class StateServer:
             self._encoded.clear()
 
 
-class Beside:
+class ServerProcess:
     """The server as a child of the daemon: started again when it ends, and gone when the daemon is."""
 
     def __init__(self, directory: Path, path: Path, patience_s: float = _TO_ANSWER_S) -> None:

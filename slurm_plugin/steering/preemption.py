@@ -19,12 +19,12 @@ from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
 from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
-from slurm_plugin.client.records import SlurmJob, SlurmNode
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
-from slurm_plugin.observation.memory import NotesFile
+from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requirements import Needs
+from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
 from slurm_plugin.observation.standing import is_untested, may_start
 from slurm_plugin.steering.places import on_places, started_once_gone
 
@@ -67,7 +67,7 @@ class PreemptionTracker:
 
     def __init__(self, preemption_budget: PreemptionBudget, file: Path | None = None) -> None:
         self._budget = preemption_budget
-        self._file = NotesFile(file, dict[int, _Underway], "preemptions underway", "begins anew") if file else None
+        self._file = SavedState(file, dict[int, _Underway], "preemptions underway", "begins anew") if file else None
         self._underway: dict[int, _Underway] = (self._file.read() if self._file else None) or {}
         self._written = dict(self._underway)
         self._let_go: dict[int, _Underway] = {}
@@ -298,14 +298,6 @@ def _listens(progress: JobProgress, restarts: int) -> bool:
     return not progress.reports or any(report.restart == restarts for report in progress.reports)
 
 
-class _Room(Struct):
-    """What is free on a node."""
-
-    gpus: int
-    cpus: float
-    memory_mib: float
-
-
 def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
     """The plan without preemptions after which their beneficiary would not start."""
     if not any(preemption.beneficiary for preemption in plan.preemptions):
@@ -378,7 +370,7 @@ def _served_in_vain(
     vain = set()
     for job_id, going in victims.items():
         record = seen.jobs[job_id]
-        room = _room(seen, leaving | going)
+        free = free_once_gone(seen.nodes, seen.snapshot.running, seen.jobs, leaving | going)
         # Partitions may have tiers, which come before all priorities: of other partitions' jobs any may be first.
         first = [
             other
@@ -386,8 +378,8 @@ def _served_in_vain(
             if other.job_id != job_id
             and (other.partition != record.partition or place.get(other.job_id, -1) < place.get(job_id, 0))
         ]
-        _give(sorted(first, key=lambda other: place.get(other.job_id, -1)), room)
-        if not _has_room(record, room):
+        allocate(sorted(first, key=lambda other: place.get(other.job_id, -1)), free)
+        if not fits(record, free):
             vain.add(job_id)
     for partition in {seen.jobs[job_id].partition for job_id in victims}:
         own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}
@@ -442,77 +434,3 @@ def _may_start_before_others(record: SlurmJob, now_s: float) -> bool:
     """Whether the job takes GPUs as soon as there is room, as far as Slurm tells."""
     asks = record.gpus > 0 or record.shards_per_node > 0
     return asks and record.priority > 0 and may_start(record, now_s)
-
-
-def _give(jobs: Iterable[SlurmJob], room: dict[SlurmNode, _Room]) -> None:
-    """Take what the jobs would get, in their order. Of those alike, the first that does not fit speaks for all."""
-    crowded: set[tuple[object, ...]] = set()
-    for job in jobs:
-        shape = (job.gpus, job.gpus_per_node, job.nodes, job.partition, Needs.of(job))
-        for _task in range(job.array_tasks):
-            if shape in crowded or not _has_room(job, room):
-                crowded.add(shape)
-                break
-            _take(job, room)
-
-
-def _take(record: SlurmJob, room: dict[SlurmNode, _Room]) -> None:
-    """Book a job that fits on the first nodes that have what it needs."""
-    needs = Needs.of(record)
-    missing_gpus, missing_nodes = record.gpus, record.nodes
-    for node, there in room.items():
-        if missing_gpus <= 0 or not _is_suitable(record, needs, node, there):
-            continue
-        share = record.gpus_per_node
-        if share is None:
-            share = min(missing_gpus, max(0, there.gpus))
-        elif there.gpus < share or missing_nodes == 0:
-            continue
-        missing_gpus -= share
-        missing_nodes -= 1
-        there.gpus -= share
-        there.cpus -= needs.cpus
-        there.memory_mib -= needs.memory_mib
-
-
-def _room(seen: Observation, going: Iterable[int]) -> dict[SlurmNode, _Room]:
-    """What is free on each node once some jobs have gone."""
-    gone = frozenset(going)
-    room = {name: _empty(node) for name, node in seen.nodes.items()}
-    for job in seen.snapshot.running:
-        if job.job_id not in gone:
-            _take_gpus(job, room)
-    for job_id in gone & seen.jobs.keys():
-        record = seen.jobs[job_id]
-        for name in record.node_names:
-            if name in room:
-                room[name].cpus += record.cpus / len(record.node_names)
-                room[name].memory_mib += record.memory_mib / len(record.node_names)
-    return {seen.nodes[name]: there for name, there in room.items()}
-
-
-def _empty(node: SlurmNode) -> _Room:
-    """A node whose GPUs are all free; what Slurm does not tell is there without end."""
-    cpus = node.cpus - node.cpus_taken if node.cpus else float("inf")
-    memory_mib = node.memory_mib - node.memory_taken_mib if node.memory_mib else float("inf")
-    return _Room(node.gpus, cpus, memory_mib)
-
-
-def _take_gpus(job: Job, room: dict[str, _Room]) -> None:
-    for share in job.allocation:
-        if share.node in room:
-            room[share.node].gpus -= share.gpus
-
-
-def _is_suitable(record: SlurmJob, needs: Needs, node: SlurmNode, there: _Room) -> bool:
-    """Whether the job may run there and finds CPUs and memory; GPUs apart."""
-    may_run = not node.partitions.isdisjoint(record.partitions) and node.schedulable and needs.are_met_by(node)
-    return may_run and there.cpus >= needs.cpus and there.memory_mib >= needs.memory_mib
-
-
-def _has_room(record: SlurmJob, room: dict[SlurmNode, _Room]) -> bool:
-    needs = Needs.of(record)
-    gpus = [there.gpus for node, there in room.items() if _is_suitable(record, needs, node, there)]
-    if record.gpus_per_node is not None:
-        return sum(free >= record.gpus_per_node for free in gpus) >= record.nodes
-    return sum(max(0, free) for free in gpus) >= record.gpus

@@ -196,7 +196,7 @@ def _training(
     )
     values = [point.value for point in curve]
     reported_s = sum(run.end_s - run.start_s for run in progress.runs)
-    params = job.exploration.params if job and job.exploration else tuple(sorted(progress.told.values.items()))
+    params = job.exploration.params if job and job.exploration else tuple(sorted(progress.parameters.values.items()))
     if job is None:
         is_stopped = last_word is not None and last_word.what == "stopped"
         is_done = why == _COMPLETED or (not why and progress.is_done)
@@ -219,7 +219,7 @@ def _training(
         (min if member.direction is Direction.MIN else max)(values, default=None),
         max((run.restart for run in progress.runs), default=0),
         params,
-        len(progress.told.changed),
+        len(progress.parameters.changed),
         progress.malformed,
         0.0,
         "; ".join(filter(None, (progress.refused or reason, _forgotten(progress, member.metric)))),

@@ -27,10 +27,10 @@ class SpaceSection(Section, frozen=True):
     """The values of one hyper-parameter: a list of them, or an interval."""
 
     values: Annotated[tuple[Value, ...], Meta(description="the values to choose from")] = ()
-    low: Annotated[float, Meta(description="the least value")] | None = None
-    high: Annotated[float, Meta(description="the largest value")] | None = None
-    log: Annotated[bool, Meta(description="draw from the logarithm's interval")] = False
-    integer: Annotated[bool, Meta(description="whole numbers only")] = False
+    low: Annotated[float, Meta(description="smallest value")] | None = None
+    high: Annotated[float, Meta(description="largest value")] | None = None
+    log: Annotated[bool, Meta(description="sample on a logarithmic scale")] = False
+    integer: Annotated[bool, Meta(description="integers only")] = False
 
     def faults(self) -> Iterator[str]:
         """What is wrong with it."""
@@ -53,8 +53,8 @@ class SpaceSection(Section, frozen=True):
 class BudgetSection(Section, frozen=True):
     """When no more trials are begun; what comes first counts."""
 
-    trials: Annotated[int, Meta(ge=1, le=_MOST, description="trials in all")] | None = None
-    gpu_hours: Annotated[float, Meta(gt=0, le=1e9, description="GPU-hours in all")] | None = None
+    trials: Annotated[int, Meta(ge=1, le=_MOST, description="total number of trials")] | None = None
+    gpu_hours: Annotated[float, Meta(gt=0, le=1e9, description="total GPU-hours")] | None = None
 
 
 class TrialJobSection(Section, frozen=True):
@@ -79,13 +79,13 @@ class SearchFile(Section, frozen=True):
     ]
     space: Annotated[dict[str, SpaceSection], Meta(description="values of each hyper-parameter")]
     budget: BudgetSection
-    metric: Annotated[str, Meta(min_length=1, max_length=128, description="what trainings report")] = "loss"
-    direction: Annotated[Literal["min", "max"], Meta(description="whether it should fall or rise")] = "min"
+    metric: Annotated[str, Meta(min_length=1, max_length=128, description="metric that trainings report")] = "loss"
+    direction: Annotated[Literal["min", "max"], Meta(description="whether to minimise or maximise it")] = "min"
     sampler: Annotated[
         Literal["tpe", "random", "grid"], Meta(description="Optuna's sampler that proposes hyper-parameters")
     ] = "tpe"
-    seed: Annotated[int, Meta(ge=0, lt=2**31, description="of the sampler")] = 0
-    parallel: Annotated[int, Meta(ge=1, le=10_000, description="trials that wait or run at a time")] = 4
+    seed: Annotated[int, Meta(ge=0, lt=2**31, description="random seed of the sampler")] = 0
+    parallel: Annotated[int, Meta(ge=1, le=10_000, description="trials pending or running at a time")] = 4
     job: TrialJobSection = TrialJobSection()
 
     @property

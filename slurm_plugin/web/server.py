@@ -83,7 +83,7 @@ class Access(Struct, frozen=True):
         return ""
 
 
-class Look(Struct, frozen=True):
+class CachedView(Struct, frozen=True):
     """What a viewer may see now. `fault` says why there are no changes."""
 
     state: State
@@ -120,29 +120,29 @@ class Answer(Struct, frozen=True):
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 
 
-def _queue(look: Look, request: web.Request) -> object:
+def _queue(look: CachedView, request: web.Request) -> object:
     given = request.query
     words = (given.get("text", ""), given.get("state", ""), given.get("sort", ""))
     return answers.jobs(look.state, answers.JobQuery(*words, offset=_number(request, "offset")))
 
 
-def _job(look: Look, request: web.Request) -> object:
+def _job(look: CachedView, request: web.Request) -> object:
     found = answers.job(look.state, int(request.match_info["job_id"]), look.changes)
     if found is None:
         raise web.HTTPNotFound(text="no such job waits or runs\n")
     return found
 
 
-def _sweep(look: Look, request: web.Request) -> object:
+def _sweep(look: CachedView, request: web.Request) -> object:
     return answers.sweep(look.state, request.query.get("name", ""), request.query.get("user", ""), look.changes)
 
 
-def _changes(look: Look, request: web.Request) -> object:
+def _changes(look: CachedView, request: web.Request) -> object:
     found = answers.audit(look.changes, request.query.get("text", ""), _number(request, "offset"))
     return {**found, "fault": look.fault}
 
 
-ANSWERS: Mapping[str, Callable[[Look, web.Request], object]] = {
+ANSWERS: Mapping[str, Callable[[CachedView, web.Request], object]] = {
     "summary": lambda look, _request: answers.summary(look.state),
     "nodes": lambda look, _request: answers.nodes(look.state),
     "jobs": _queue,
@@ -168,7 +168,7 @@ class Page:
         self._lock = asyncio.Lock()
         self._stamp: tuple[int, int] | None = None
         self._visible: Visible | None = None
-        self._looks: dict[str, Look] = {}
+        self._looks: dict[str, CachedView] = {}
         self._answers: dict[tuple[str, str], Answer] = {}
         self._recent = RecentEntries(config.audit.file, _DAY_S, _MOST_CHANGES)
         self._changes: Sequence[AuditEntry] = ()
@@ -230,7 +230,7 @@ class Page:
             raise web.HTTPServiceUnavailable(text=f"no metrics: {error.strerror}\n") from error
         return web.Response(body=text, content_type="text/plain", charset="utf-8")
 
-    def _answering(self, answer: Callable[[Look, web.Request], object]) -> _Handler:
+    def _answering(self, answer: Callable[[CachedView, web.Request], object]) -> _Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
             """One of `ANSWERS`. The age of the state goes beside it, so that what has not changed has not changed."""
             async with self._lock:
@@ -250,7 +250,7 @@ class Page:
 
         return handler
 
-    def _look(self, user: str) -> Look:
+    def _look(self, user: str) -> CachedView:
         """What a user may see; "" is whoever has the token: what this process may read its owner may see."""
         if self._visible is None:
             raise ValueError("nothing is published")
@@ -259,9 +259,9 @@ class Page:
                 self._looks.clear()
             if user:
                 own = [entry for entry in self._changes if entry.user == user]
-                self._looks[user] = Look(self._visible.of(user), own, self._fault)
+                self._looks[user] = CachedView(self._visible.of(user), own, self._fault)
             else:
-                self._looks[user] = Look(self._visible.state, self._changes, self._fault)
+                self._looks[user] = CachedView(self._visible.state, self._changes, self._fault)
         return self._looks[user]
 
     def _refresh(self) -> None:
@@ -284,7 +284,7 @@ class Page:
             event(_LOG, logging.INFO, "no audit entries", why=str(error))
 
     async def _watching(self, _app: web.Application) -> AsyncIterator[None]:
-        """Look at the gateways every second for as long as the page is served."""
+        """CachedView at the gateways every second for as long as the page is served."""
 
         async def watch() -> None:
             while True:

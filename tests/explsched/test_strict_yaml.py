@@ -43,7 +43,7 @@ def test_a_mapping_of_sections_is_read() -> None:
         ("doors: {front: {}}", "doors.front.colour: is missing"),
         ("doors: {front: {color: red, width_mm: 0}}", "unknown key 'doors.front.color'; did you mean 'colour'"),
         ("doors: {front: {colour: red, width_mm: 0}}", "doors.front.width_mm: must be a whole number from 1, found 0"),
-        ("doors: {Front1: {colour: red}}", "doors: name 'Front1': must be a word of the form"),
+        ("doors: {Front1: {colour: red}}", "doors: name 'Front1': must be a string matching"),
         ("doors: [front]", "doors: must be a mapping of names"),
         ("gate: {colour: red, width: 1}", "unknown key 'gate.width'; did you mean 'width_mm'"),
         ("doors: {front: red}", "doors.front: must be a mapping of keys to values, found 'red'"),
@@ -73,7 +73,7 @@ def test_every_key_is_described() -> None:
         ("gate.width_mm", "800"),
         ("storeys", "1"),
     ]
-    assert next(keys(House)) == Key("doors.NAME.colour", "of the paint", "a word", "required")
+    assert next(keys(House)) == Key("doors.NAME.colour", "of the paint", "a string", "required")
 
 
 def test_an_optional_section_may_be_null() -> None:
@@ -91,10 +91,10 @@ def test_an_optional_section_may_be_null() -> None:
             "a whole number from 0 to 9 or null",
         ),
         (Annotated[Literal["a", "b"], Meta(description="x")], "one of a, b"),
-        (Annotated[tuple[str, ...], Meta(description="x")], "a list of words"),
+        (Annotated[tuple[str, ...], Meta(description="x")], "a list of strings"),
         (tuple[Annotated[float, Meta(gt=0)], ...], "a list, each a number above 0"),
-        (Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)], "a list of words, of length from 1 to 16"),
-        (Annotated[str, Meta(pattern="^[a-z]+$")], "a word of the form ^[a-z]+$"),
+        (Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)], "a list of strings, of length from 1 to 16"),
+        (Annotated[str, Meta(pattern="^[a-z]+$")], "a string matching ^[a-z]+$"),
         (Annotated[Path | None, Meta(description="x")], "a path or null"),
         (dict[str, bool], "a mapping of names to values"),
         (bool, "true or false"),

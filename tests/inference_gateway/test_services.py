@@ -53,7 +53,7 @@ def test_the_least_that_is_needed() -> None:
         ("models: [llama]", "concurrency: two", "services.chat.concurrency: .*found 'two'"),
         ("models: [llama]", "queue_deadline_s: .inf", "services.chat.queue_deadline_s: .*found inf"),
         ("models: [llama]", "repeat_posts: always", "must be one of never-sent, unanswered, found 'always'"),
-        ("host: 127.0.0.1", "host: 0.0.0.0", "listen.keys: without keys everybody"),
+        ("host: 127.0.0.1", "host: 0.0.0.0", "listen.keys: without keys anybody"),
         ("models: [llama]", "paths: [v1/x]", r"services.chat.paths: found .v1/x., accepted: absolute paths"),
         ("models: [llama]", "paths: [/a/../b]", r"services.chat.paths: found ./a/../b., accepted"),
         ("models: [llama]", "paths: [/a*]", r"services.chat.paths: found ./a\*., accepted"),
@@ -76,8 +76,8 @@ def test_nothing_but_words_reaches_sbatch() -> None:
 def test_a_model_leads_to_one_service() -> None:
     text = GOOD + '  other: {models: [llama, chat], replica: {command: "x {port}"}}\n'
     found = faults(text)
-    assert "services.other.models: 'llama' leads to service 'chat' already" in found
-    assert "services.other.models: 'chat' leads to service 'chat' already" in found
+    assert "services.other.models: 'llama' is already routed to service 'chat'" in found
+    assert "services.other.models: 'chat' is already routed to service 'chat'" in found
 
 
 def test_a_share_of_kernels_makes_sense() -> None:
@@ -210,4 +210,4 @@ def test_two_gateways_need_two_places(job: str, *, good: bool) -> None:
     if good:
         assert services.parse(text, PATH).job.second is not None
     else:
-        assert "job.second: both gateways may come to the same node and listen on port 8080" in faults(text)
+        assert "job.second: both gateways may run on the same node and listen on port 8080" in faults(text)

@@ -17,7 +17,7 @@ PATH = Path("/etc/explsched/explsched.yaml")
         ("polcy: fifo", "explsched.yaml: unknown key 'polcy'; did you mean 'policy'"),
         ("slurm: {clinet: cli}", "unknown key 'slurm.clinet'; did you mean 'client'"),
         ("slurm: {client: rest}", "slurm.client: must be one of auto, pyslurm, cli, found 'rest'"),
-        ("slurm: {partitions: main}", "slurm.partitions: must be a list of words, found 'main'"),
+        ("slurm: {partitions: main}", "slurm.partitions: must be a list of strings, found 'main'"),
         ("policy: exlpsched", "did you mean 'explsched'"),
         ("utility: {sweep_strategy: ash}", "did you mean 'asha'.*known: adaptive, asha, hyperband, median-stop"),
         ("interval_s: -1", "interval_s: must be a number of seconds above 0 to 86,400, found -1"),

@@ -75,7 +75,7 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"budget": {}}, "budget: is empty"),
         ({"command": []}, "command: must be a list"),
         ({"nmae": "x"}, "unknown key 'nmae'; did you mean 'name'"),
-        ({"name": "a b"}, "name: must be a word of the form"),
+        ({"name": "a b"}, "name: must be a string matching"),
     ],
 )
 def test_faults_are_named_with_file_and_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

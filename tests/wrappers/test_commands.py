@@ -31,7 +31,7 @@ def entries(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("command", ["sxrun", "sxreport"])
+@pytest.mark.parametrize("command", ["sxbatch", "sxrun", "sxreport"])
 def test_a_command_tells_the_installed_release(command: str) -> None:
     told = subprocess.run([sys.executable, "-m", f"wrappers.{command}", "--version"], capture_output=True, text=True)
     assert (told.returncode, told.stdout) == (0, f"{command} {version('explsched')}\n")

@@ -234,6 +234,7 @@ void command_lines_are_checked() {
     CHECK(!rejects({"--dir", "/tmp/x"}));
     CHECK(!rejects({"--dir", "/tmp/x", "--policy", "quota", "--cap-compute", "1", "--hp-share", "0"}));
     CHECK(!rejects({"--help"}));
+    CHECK(!rejects({"--version"}));
     CHECK(rejects({}));
     CHECK(rejects({"--dir"}));
     CHECK(rejects({"--dir", std::string(200, 'x')}));

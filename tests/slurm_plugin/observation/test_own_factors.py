@@ -73,5 +73,5 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path, caplog: pyte
     own = OwnFactors.of_daemon(tmp_path / "absent" / "site_factors.json")
     for factor in (300, 400):
         own.note([SetSiteFactor(5, factor)], {5: record(5, site_factor=0)})
-    assert caplog.text.count("own site factors not noted") == 1
+    assert caplog.text.count("own site factors not saved") == 1
     assert own.others([record(5, site_factor=400)]) == {}

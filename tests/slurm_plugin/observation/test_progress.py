@@ -207,16 +207,16 @@ def told(restart: int, **parameters: object) -> str:
 def test_parameters_of_the_last_run_count_and_differences_are_counted(spool: ProgressSpool, tmp_path: Path) -> None:
     path = tmp_path / "7.jsonl"
     path.write_text(told(0, lr=0.1, width=64, opt="sgd") + told(0, lr=0.2))
-    first = read(spool).told
+    first = read(spool).parameters
     assert (dict(first.values), first.changed) == ({"lr": 0.2, "width": 64.0, "opt": "sgd"}, frozenset())
     with path.open("a") as file:
         file.write(told(1, lr=0.1) + told(1, lr=0.2))  # a command line, and what the program made of it
-    assert read(spool).told.changed == frozenset()
+    assert read(spool).parameters.changed == frozenset()
     with path.open("a") as file:
         file.write(told(2, lr=0.3, opt=True) + told(3, width=64) + told(2, lr=9.0))
     found = read(spool)
-    assert dict(found.told.values) == {"lr": 0.3, "width": 64.0, "opt": True}
-    assert (found.told.changed, found.malformed) == ({"lr", "opt"}, 1)
+    assert dict(found.parameters.values) == {"lr": 0.3, "width": 64.0, "opt": True}
+    assert (found.parameters.changed, found.malformed) == ({"lr", "opt"}, 1)
 
 
 def test_parameters_beyond_the_limits_are_counted_not_kept(spool: ProgressSpool, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_parameters_beyond_the_limits_are_counted_not_kept(spool: ProgressSpool,
     strange = [told(0, x=[1]), told(0, x=None), told(0, x="y" * 999), told(0, **{"n" * 999: 1})]
     (tmp_path / "7.jsonl").write_text("".join(lines + strange))
     found = read(spool)
-    assert (len(found.told.values), found.malformed) == (MAX_PARAMETERS, 9)
+    assert (len(found.parameters.values), found.malformed) == (MAX_PARAMETERS, 9)
 
 
 ADA, BOB = 20001, 20002

@@ -129,7 +129,7 @@ def test_a_socket_that_somebody_else_made_is_not_believed(here: Path, monkeypatc
 def test_it_ends_with_the_daemon_and_is_started_again_when_it_dies(here: Path) -> None:
     _ = published(here, now_s=time.time())
     path = here / "state.sock"
-    beside = serving.Beside(here / "state", path)
+    beside = serving.ServerProcess(here / "state", path)
     beside.keep()
     until(lambda: ask(path) is not None, "it serves")
     first = beside.pid
@@ -146,7 +146,7 @@ def test_it_ends_with_the_daemon_and_is_started_again_when_it_dies(here: Path) -
 
 def test_a_server_that_does_not_end_is_killed(here: Path) -> None:
     _ = published(here, now_s=time.time())
-    beside = serving.Beside(here / "state", here / "state.sock", patience_s=0.2)
+    beside = serving.ServerProcess(here / "state", here / "state.sock", patience_s=0.2)
     beside.keep()
     until(lambda: ask(beside.path) is not None, "it serves")
     pid = beside.pid
