@@ -50,12 +50,13 @@ from slurm_plugin.steering.grouping import (
 )
 from slurm_plugin.steering.places import put_first
 from slurm_plugin.steering.preemption import PreemptionTracker, heirs, requeues_in_vain, without_vain_preemptions
-from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases
+from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases, without_own_factors
 
 _LOG = logging.getLogger("explsched.controller")
 _UNDONE = "a part of it was refused, so it is taken back"
 _STOPPED = "the daemon stops"
 _SERVED = "others of its owner have made room for it"
+_STRAY = "it is not ours to order any more"
 _CYCLES = 2
 """So many cycles of backfill a job stands first for which others have made room."""
 
@@ -162,7 +163,8 @@ class Controller:
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
-        steering = put_first(self._served(now_s), seen, changes(plan, seen, limits))
+        planned = (*changes(plan, seen, limits), *_given_back(seen, others, limits.order.max_per_pass))
+        steering = put_first(self._served(now_s), seen, planned)
         interruptions = self._interruptions(plan, seen, steering)
         return Pass(seen, plan, (*put_first(self._served(now_s), seen, steering), *interruptions), ())
 
@@ -180,7 +182,8 @@ class Controller:
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
-        reasons = replace(reasons, order={**reasons.order, **dict.fromkeys(self._served(now_s), _SERVED)})
+        lifted = dict.fromkeys(self._served(now_s), _SERVED)
+        reasons = replace(reasons, order={**reasons.order, **lifted, **dict.fromkeys(_strays(decided.seen), _STRAY)})
         first, leaving = _requeues_apart(decided.changes)
         failures = apply(self._client, self._trail, first, before, reasons, now_s)
         if leaving:
@@ -202,10 +205,16 @@ class Controller:
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
     def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:
-        """Let go of nodes: waiting jobs are pinned to none, and leases keep none for jobs that may never need them."""
+        """Let go of nodes: waiting jobs are pinned to none, and leases keep none for jobs that may never need them.
+
+        And nobody is left above other users' jobs, who would put him back otherwise: places that are exchanged stay.
+        """
         found = self._client.look()
         before = Before.of({job.job_id: job for job in found.jobs}, found.reservations)
-        wanted = (*withdrawal(found.jobs), *without_leases(found))
+        served = self._served(now_s)
+        first = [job for job in found.jobs if job.job_id in served]
+        back = without_own_factors(first, self._own_factors.others(first))
+        wanted = (*withdrawal(found.jobs), *without_leases(found), *back)
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 
     @property
@@ -323,6 +332,21 @@ class Controller:
         # One that was cancelled holds its GPUs until it is gone.
         stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)
         return (*steps, *(CancelJob(stop.job_id) for stop in stops))
+
+
+def _given_back(seen: Observation, others: Mapping[int, int], most: int) -> tuple[SetSiteFactor, ...]:
+    """Takes our part of the site factor from waiting jobs that are not ours to order any more, `most` in a pass.
+
+    Their owners have moved them to a partition that is not steered, or they ask for no GPUs now: what lifted them among
+    their peers would lift them above strangers for good. `others` are the parts that are not ours.
+    """
+    strays = (seen.jobs[job_id] for job_id in sorted(_strays(seen)))
+    return tuple(without_own_factors(strays, others))[:most]
+
+
+def _strays(seen: Observation) -> AbstractSet[int]:
+    """Jobs that are none of ours."""
+    return seen.jobs.keys() - {job.job_id for job in seen.snapshot.jobs}
 
 
 def _requeues_apart(

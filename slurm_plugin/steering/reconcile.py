@@ -253,13 +253,14 @@ def taken_back(found: ClusterRecords, others_factors: Mapping[int, int]) -> tupl
     `others_factors` are the parts of site factors that are not ours, by job id; a job that is not there has none.
     """
     return (
-        *_site_factors(found.jobs, others_factors),
+        *without_own_factors(found.jobs, others_factors),
         *without_leases(found),
         *(change for job in found.jobs for change in _comment(job)),
     )
 
 
-def _site_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, int]) -> Iterator[SetSiteFactor]:
+def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, int]) -> Iterator[SetSiteFactor]:
+    """Leaves waiting jobs only the parts of their site factors that are not ours; a job that is not there has none."""
     for job in jobs:
         theirs = others_factors.get(job.job_id, 0)
         if job.state == "PENDING" and job.site_factor is not None and job.site_factor != theirs:

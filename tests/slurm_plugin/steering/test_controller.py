@@ -279,10 +279,11 @@ def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: py
     assert set(slurm.carried_out) == {SetSiteFactor(1, -250), SetSiteFactor(3, 50)}  # the place of 700 is left
 
 
-def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Job 3 comes before job 2 in the queue, and would fit if job 9 ended by itself in the same cycle."""
+def having_made_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeSlurm, Controller, float]:
+    """A site on which job 1 is requeued for job 2 at the moment that is returned, behind which job 2 stands first.
+
+    Job 3 comes before job 2 in the queue, and would fit if job 9 ended by itself in the same cycle.
+    """
     runs = {"state": "RUNNING", "start_s": NOW_S - 3000, "priority": 0, "time_limit_s": 36_000.0}
     one = {"gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),), "node_names": ("n1",)}
     victim = record(1, comment="explsched:checkpoint=USR1", **one, **runs)
@@ -305,8 +306,51 @@ def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(
     slurm.set(2, site_factor=410, priority=910)
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
     loop.reconfigure(replace(configured(tmp_path), order=own))
+    return slurm, loop, late_s
+
+
+def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _slurm, loop, late_s = having_made_room(tmp_path, monkeypatch)
     assert loop.reconcile(late_s + 30.0).changes == (StartAtOnce(1),)  # none that puts job 2 back
     assert SetSiteFactor(2, 0) in loop.reconcile(late_s + 61.0).changes  # something else has kept it from starting
+
+
+def test_a_daemon_that_stops_leaves_no_job_above_those_of_other_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, late_s = having_made_room(tmp_path, monkeypatch)
+    slurm.applied.clear()
+    loop.withdraw(late_s + 5.0)
+    assert slurm.applied == [(SetSiteFactor(2, 0),)]
+
+
+@pytest.mark.parametrize("scope", ["user", "account", "partition"])
+@pytest.mark.parametrize(
+    "moved", [{"partition": "other"}, {"partition": "main,other"}, {"gpus": 0, "gpus_per_node": None}]
+)
+def test_a_job_that_is_not_steered_any_more_keeps_nothing_of_what_lifted_it(
+    tmp_path: Path, scope: Any, moved: dict[str, Any]
+) -> None:
+    """Its owner may move it to a partition that is left alone; what others have set stays."""
+    order = OrderSection(scope=scope, site_factor_file=tmp_path / "site_factors.json")
+    main = SlurmSection(partitions=("main",))
+    old = record(1, natives=(900,), priority=900, submit_s=NOW_S - 50, eligible_s=NOW_S - 50)
+    young = replace(old, job_id=2, natives=(700,), priority=700, time_limit_s=60.0)
+    strange = replace(old, job_id=3, partition="other", site_factor=5)
+    slurm = FakeSlurm((old, young, strange))
+    daemon = Controller(slurm, replace(configured(tmp_path), policy="srsf", order=order, slurm=main))
+    daemon.reconcile(NOW_S)
+    written = {one.job_id: one.site_factor for one in slurm.carried_out if isinstance(one, SetSiteFactor)}
+    for job_id, factor in written.items():
+        slurm.set(job_id, site_factor=factor)
+    assert written[2] > 0
+    slurm.set(2, **moved)
+    slurm.carried_out.clear()
+    daemon.reconcile(NOW_S + 15)
+    assert SetSiteFactor(2, 0) in slurm.carried_out
+    assert 3 not in {one.job_id for one in slurm.carried_out if isinstance(one, SetSiteFactor)}
 
 
 @pytest.mark.parametrize("step_s", [-86_400.0, -3600.0, -1.0])
