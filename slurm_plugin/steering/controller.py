@@ -104,9 +104,12 @@ class Controller:
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
-        """Take a new configuration; it holds from the next pass on."""
-        self._config = config
+        """Take a new configuration; it holds from the next pass on.
+
+        Raises `PolicyError` for a policy that another package cannot make of it: then nothing has changed.
+        """
         self._policy = catalog.build(config.policy, config.policy_options())
+        self._config = config
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
         self._saves = ProgressSpool(config.progress.spool)
