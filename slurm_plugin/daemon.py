@@ -248,8 +248,9 @@ class Daemon:
         if self._reload:
             self._reload = False
             try:
-                self._config = configuration.load(self._config_path)
-                self._controller.reconfigure(self._config)
+                config = configuration.load(self._config_path)
+                self._controller.reconfigure(config)
+                self._config = config
                 state = self._config.state
                 if state.directory != self._publisher.directory:
                     self._publisher = Publisher(state.directory)

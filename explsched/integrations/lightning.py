@@ -3,8 +3,9 @@
     trainer = Trainer(callbacks=[ExplschedCallback(checkpoint="last.ckpt")])
     trainer.fit(model, ckpt_path="last.ckpt" if Path("last.ckpt").exists() else None)
 
-Validations that log the job's metric become reports, and the module's `hparams` the hyper-parameters. With a path for
-it a checkpoint is saved at the end of a batch when the scheduler asks for one; all processes agree on the batch.
+Validations of `fit` that log the job's metric become reports, and the module's `hparams` the hyper-parameters. With a
+path for it a checkpoint is saved at the end of a batch when the scheduler asks for one; all processes agree on the
+batch.
 """
 
 from __future__ import annotations
@@ -29,23 +30,27 @@ class ExplschedCallback(Callback):
         super().__init__()
         self._reports = TrainerReports(value, params)
         self._path = checkpoint
+        self._fits = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the hyper-parameters and listen for requests."""
+        self._fits = True
         if trainer.is_global_zero:
             self._reports.begin(dict(pl_module.hparams))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen no more."""
+        self._fits = False
         self._reports.end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Listen no more."""
+        self._fits = False
         self._reports.end()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A value of the metric is known."""
-        if trainer.is_global_zero and not trainer.sanity_checking:
+        """A value of the metric is known. `trainer.validate` has no steps: what it finds is not reported."""
+        if self._fits and trainer.is_global_zero and not trainer.sanity_checking:
             total_steps = float(trainer.estimated_stepping_batches)
             self._reports.report(trainer.global_step, trainer.callback_metrics, total_steps)
 

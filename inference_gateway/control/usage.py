@@ -54,7 +54,7 @@ class UsageSums:
 
     def __init__(self, paths: GatewayPaths, keys: Iterable[ApiKey] = ()) -> None:
         self._paths = paths
-        self._known = read(paths)
+        self._known = self._saved = read(paths)
         self._due_s = 0.0
         self._keys = tuple(key for key in keys if key.metered)
         self._latest: deque[tuple[float, Mapping[str, int]]] = deque()
@@ -66,15 +66,17 @@ class UsageSums:
         self._due_s = now_s + _READ_S
         here = {replica.name: replica.service for replica in replicas}
         gone = {name: service for name, (service, _) in self._known.counted.items() if name not in here}
-        known = self._known
-        for name, service in {**here, **gone}.items():
-            report = reports.usage_of(self._paths.replica(name))
-            if report is not None:
-                known = _with(known, name, service, report, now_s)
+        known = _with(self._known, self._reported({**here, **gone}), now_s)
         self._note(known, now_s)
-        known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})
-        if known != self._known and state.save(self._paths.usage, known):
-            self._known = known
+        # What cannot be written is not to be counted again: on a full disk keys would seem to spend it every time.
+        self._known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})
+        if self._known != self._saved and state.save(self._paths.usage, self._known):
+            self._saved = self._known
+
+    def _reported(self, services: Mapping[str, str]) -> dict[str, tuple[str, UsageReport]]:
+        """By replica its service, as given, and its report, if it has left one."""
+        told = ((name, service, reports.usage_of(self._paths.replica(name))) for name, service in services.items())
+        return {name: (service, report) for name, service, report in told if report is not None}
 
     def held_back(self, now_s: float) -> dict[str, int]:
         """The keys that have used up their tokens, and when each may come again (since the epoch).
@@ -151,20 +153,23 @@ def _midnight_after(now_s: float) -> float:
     return datetime.datetime.combine(day, datetime.time.min).astimezone().timestamp()
 
 
-def _with(known: UsageState, name: str, service: str, report: UsageReport, now_s: float) -> UsageState:
-    _, before = known.counted.get(name, ("", UsageReport(report.run, {})))
-    if before == report:
+def _with(known: UsageState, reported: Mapping[str, tuple[str, UsageReport]], now_s: float) -> UsageState:
+    """With what is new in the reports."""
+    before = {name: known.counted.get(name, ("", UsageReport(told.run, {})))[1] for name, (_, told) in reported.items()}
+    news = {name: (service, told) for name, (service, told) in reported.items() if told != before[name]}
+    if not news:
         return known
-    base = before.by_key if before.run == report.run else {}
     days = {(found.day, found.key, found.service): found.tokens for found in known.days}
     today = _day(now_s)
-    for key, tokens in report.by_key.items():
-        new = tokens - base.get(key, Tokens())
-        if new.requests:
-            days[today, key, service] = days.get((today, key, service), Tokens()) + new
+    for name, (service, report) in news.items():
+        base = before[name].by_key if before[name].run == report.run else {}
+        for key, tokens in report.by_key.items():
+            new = tokens - base.get(key, Tokens())
+            if new.requests:
+                days[today, key, service] = days.get((today, key, service), Tokens()) + new
     oldest = _day(now_s - _KEPT_DAYS * 86_400)
     kept = tuple(DayUsage(*where, tokens) for where, tokens in sorted(days.items()) if where[0] >= oldest)
-    return UsageState(kept, {**known.counted, name: (service, report)})
+    return UsageState(kept, {**known.counted, **news})
 
 
 def _day(at_s: float) -> str:

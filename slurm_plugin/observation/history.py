@@ -32,6 +32,8 @@ _HISTORY_PRIOR = 0.02
 LONGER = 1.1
 """What is left of a running job is judged anew when it has run so many times as long."""
 _SOON_S = 30.0
+_AT_ONCE = 1024
+"""So many jobs are judged at once: of a long queue all are after each reading of sacct, and each takes 20 kB."""
 _NUMBER = re.compile(r"\d+")
 _NOBODY = 0
 
@@ -148,9 +150,10 @@ class RunTimes:
         stale = np.isneginf(judged_s) | (ran_s > LONGER * judged_s + _SOON_S)
         stale |= ran_s > judged_s + self._left_s[numbers]  # it should have ended
         again = numbers[stale]
-        if again.size:
-            self._length_s[again] = self._judged_at_s[again] = ran_s[stale]
-            self._left_s[again] = self._judged(again)
+        self._length_s[again] = self._judged_at_s[again] = ran_s[stale]
+        for at in range(0, again.size, _AT_ONCE):
+            some = again[at : at + _AT_ONCE]
+            self._left_s[some] = self._judged(some)
         left_s: Floats = self._left_s[numbers] + self._judged_at_s[numbers] - ran_s
         return left_s
 

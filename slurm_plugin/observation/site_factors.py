@@ -178,9 +178,12 @@ class LentPlaces:
         loans, counted = self._notes.loans, self._notes.counted
         waiting = {job_id for job_id, record in records.items() if record.state == "PENDING"}
         left = {job_id: job_id for job_id in loans.keys() - waiting}
-        for record in records.values():  # tasks that have left an array, which itself stays
-            if record.array_job_id in loans and record.job_id not in waiting:
-                left[record.job_id] = record.array_job_id
+        tasks = {  # of arrays, which themselves stay
+            record.job_id: record.array_job_id
+            for record in records.values()
+            if record.array_job_id is not None and record.array_job_id in waiting and record.job_id not in waiting
+        }
+        left |= {task: array for task, array in tasks.items() if array in loans}
         gone = {loan for job_id, loan in left.items() if job_id not in counted}
         used = {job_id: points for job_id, points in self._notes.used.items() if job_id in waiting}
         borrower = {loan.lender: job_id for job_id, loan in loans.items()}
@@ -191,8 +194,10 @@ class LentPlaces:
                 at = None if at in waiting else borrower.get(at)
             if points > 0:
                 used[lender] = used.get(lender, 0) - points
-        # One that waits again, after a requeue, may stand on a lent place again.
-        counted = frozenset(job_id for job_id in counted | left.keys() if job_id in records and job_id not in waiting)
+        # One that waits again, after a requeue, may stand on a lent place again. A task that runs has started before
+        # whatever place its array is lent from now on.
+        begun = counted | left.keys() | tasks.keys()
+        counted = frozenset(job_id for job_id in begun if job_id in records and job_id not in waiting)
         swaps, settled = {}, {}
         for job_id, swap in self._notes.swaps.items():
             job = records.get(job_id)

@@ -6,7 +6,7 @@ or when the grace period is over, it is requeued. If the daemon dies in between,
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -56,6 +56,13 @@ class _Underway(Struct, frozen=True):
     noted: bool = False
 
 
+class _Service(Struct, frozen=True):
+    """When jobs have last been requeued for a waiting one, and how many of its tasks still wait once it has started."""
+
+    time_s: float
+    tasks_left: int
+
+
 class PreemptionTracker:
     """Keeps the preemptions underway and the hourly budget of the site.
 
@@ -75,7 +82,7 @@ class PreemptionTracker:
         self._begun_s: deque[float] = deque()
         self._clear_from_s = 0.0
         self._remembers = False
-        self._served_s: dict[int, float] = {}
+        self._served: dict[int, _Service] = {}
 
     @property
     def underway(self) -> frozenset[int]:
@@ -108,13 +115,22 @@ class PreemptionTracker:
     @property
     def served_s(self) -> Mapping[int, float]:
         """Jobs for which others have been requeued, and when last; only jobs that wait."""
-        return self._served_s
+        return {job_id: service.time_s for job_id, service in self._served.items()}
 
-    def being_served(self, now_s: float, for_s: float) -> frozenset[int]:
-        """Jobs for which others have been requeued: while those leave, and `for_s` seconds after they were asked to."""
+    def being_served(self, records: Mapping[int, SlurmJob], now_s: float, for_s: float) -> frozenset[int]:
+        """Jobs for which others have been requeued: while those leave, and `for_s` seconds after they were asked to.
+
+        Of an array only until as many tasks have started as room was made for: the others have no right to come first.
+        """
         leaving = {step.beneficiary for step in self._underway.values() if step.noted and step.beneficiary is not None}
-        lately = {job_id for job_id, time_s in self._served_s.items() if now_s - time_s <= for_s}
-        return frozenset(leaving | lately)
+        lately = {job_id for job_id, service in self._served.items() if now_s - service.time_s <= for_s}
+        return frozenset(
+            job_id
+            for job_id in leaving | lately
+            if (record := records.get(job_id)) is None
+            or (service := self._served.get(job_id)) is None
+            or record.array_tasks > service.tasks_left
+        )
 
     def limits(self, preemption_budget: PreemptionBudget) -> None:
         """Take new limits (configuration reload); what is underway stays."""
@@ -140,7 +156,7 @@ class PreemptionTracker:
         self._remember(records.values(), now_s)
         self._take_up_again(preemptions, jobs, progress, now_s)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
-        self._served_s = {job_id: time_s for job_id, time_s in self._served_s.items() if job_id in waiting}
+        self._served = {job_id: service for job_id, service in self._served.items() if job_id in waiting}
         changes: list[Change] = []
         for job_id, step in tuple(self._underway.items()):
             if not step.noted and step.beneficiary is not None and in_vain.get(step.beneficiary) is not None:
@@ -160,6 +176,7 @@ class PreemptionTracker:
             ):
                 self._let_go[job_id] = self._underway.pop(job_id)  # nobody would gain; the job has saved, and goes on
         self._requeue_again(jobs, progress, now_s)
+        freed: Counter[int] = Counter()
         for job_id in self._ready(progress, now_s):
             step, job = self._underway[job_id], jobs[job_id]
             if not step.noted:
@@ -169,8 +186,11 @@ class PreemptionTracker:
                 changes.append(SetAdminComment(job_id, record.plus(cost).text()))
                 self._underway[job_id] = replace(step, noted=True)
                 if step.beneficiary is not None:
-                    self._served_s[step.beneficiary] = now_s
+                    freed[step.beneficiary] += job.request.total
             changes.append(RequeueJob(job_id))  # stays underway until it is seen to have left
+        for job_id, gpus in freed.items():
+            tasks = max(1, gpus // max(1, jobs[job_id].request.total))
+            self._served[job_id] = _Service(now_s, jobs[job_id].array_tasks - tasks)
         for preemption in preemptions:
             job = jobs[preemption.job_id]
             if job.job_id in self._underway or not self._within_budget(now_s):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -161,6 +164,34 @@ def test_lightning(job: Path, tmp_path: Path) -> None:
     assert [step for step, _ in reports(job)] == [2, 4]
     assert lines(job)[0]["params"] == {"lr": 0.1}
     assert (events(job), path.exists()) == (["checkpoint"], True)
+
+
+def test_a_validation_after_the_training_is_none_of_its_reports(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning asks the module for data to train on where it is to say how many steps a `validate` has, and fails."""
+
+    class Trainer:
+        is_global_zero, sanity_checking, global_step = True, False, 4
+        callback_metrics: ClassVar = {"val_loss": 0.5}
+
+        @property
+        def estimated_stepping_batches(self) -> int:
+            if not trains:
+                raise RuntimeError("`train_dataloader` must be implemented")
+            return 8
+
+    library = SimpleNamespace(Callback=object, LightningModule=object, Trainer=Trainer)
+    monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace(pytorch=library))
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", library)
+    monkeypatch.delitem(sys.modules, "explsched.integrations.lightning", raising=False)
+    callback = importlib.import_module("explsched.integrations.lightning").ExplschedCallback()
+    del sys.modules["explsched.integrations.lightning"]
+    trainer, module, trains = Trainer(), SimpleNamespace(hparams={}), True
+    callback.on_fit_start(trainer, module)
+    callback.on_validation_end(trainer, module)
+    callback.on_fit_end(trainer, module)
+    trains = False
+    callback.on_validation_end(trainer, module)
+    assert reports(job) == [(4, 0.5)]
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # of torch's tensors, which Keras saves

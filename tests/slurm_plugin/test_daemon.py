@@ -15,6 +15,8 @@ import msgspec
 import pytest
 
 from explsched.errors import PolicyError, SlurmUnreachableError
+from sched_policy import catalog
+from sched_policy.policy import SchedulingPolicy
 from slurm_plugin import instance
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import TargetJob
@@ -112,6 +114,29 @@ def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
     lived(slurm, config, monkeypatch)
     assert 'configuration reloaded policy="srsf"' in caplog.text
     assert "configuration not reloaded, the old one holds" in caplog.text
+
+
+def test_of_a_configuration_whose_policy_cannot_be_made_nothing_is_taken(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = catalog.build
+
+    def build(name: str, options: catalog.PolicyOptions | None = None) -> SchedulingPolicy:
+        if name == "srsf":  # as a package's policy may
+            raise PolicyError("these options do not suit it")
+        return made(name, options)
+
+    def reload() -> None:
+        config.write_text(config.read_text().replace("fifo", "srsf"))
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    told: list[str] = []
+    monkeypatch.setattr(catalog, "build", build)
+    monkeypatch.setattr("slurm_plugin.daemon.notify", lambda *assignments: told.extend(assignments))
+    lived(Eventful(events=[reload, lambda: None]), config, monkeypatch)
+    assert "configuration not reloaded, the old one holds" in caplog.text
+    statuses = {text.partition(",")[0] for text in told if text.startswith("STATUS=")}
+    assert statuses == {"STATUS=policy fifo"}
 
 
 def test_a_second_daemon_changes_nothing_and_names_the_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

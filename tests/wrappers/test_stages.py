@@ -120,6 +120,12 @@ def test_a_release_with_other_names_is_told_of_and_the_training_goes_on(site: Pa
     assert "stages are measured without torch.optim.optimizer" in done.stderr
 
 
+def test_collectives_of_a_release_without_a_compiler_are_measured(site: Path) -> None:
+    (site / "torch/__init__.py").write_text(TORCH["__init__.py"].replace("compiler =", "no_compiler ="))
+    done, told = measure(site, TRAINING, "--measure-stages")
+    assert (done.returncode, [line for line in told if "stages" in line] == []) == (0, False), done.stderr
+
+
 def counters(iterations: int, each_ms: int = 10, **more: int) -> Counters:
     """Of a process on a CPU that waits for batches for a tenth of its time, and computes the rest."""
     zeros = dict.fromkeys(Counters._fields, 0)

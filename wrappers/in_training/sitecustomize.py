@@ -363,8 +363,8 @@ def _hook_collectives(module: ModuleType) -> None:
         @wraps(original)
         def collective(*arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401
             counters = _counters  # another thread may give up meanwhile
-            torch = sys.modules["torch"]
-            if counters is None or torch.compiler.is_compiling():
+            compiler = getattr(sys.modules["torch"], "compiler", None)  # there since PyTorch 2.1
+            if counters is None or (compiler is not None and compiler.is_compiling()):
                 return original(*arguments, **keywords)
             first = arguments[0] if arguments else next(iter(keywords.values()), None)
             tensor = first[0] if isinstance(first, list) and first else first

@@ -85,6 +85,20 @@ def test_a_key_waits_until_what_it_used_is_a_minute_old(paths: GatewayPaths) -> 
     assert sums.held_back(NOW_S + 137) == {}
 
 
+def test_what_cannot_be_written_is_spent_once(paths: GatewayPaths) -> None:
+    paths.usage.mkdir()  # nothing can take its place, as on a full disk
+    sums, of_a = UsageSums(paths, [ApiKey("alice", digest_of("a"), tokens_per_minute=100)]), UsageCounter()
+    sums.update([A], NOW_S)
+    of_a.add("alice", Tokens(1, 20, 20))
+    of_a.write(paths.replica(A.name))
+    for after_s in (10, 20, 30, 40):
+        sums.update([A], NOW_S + after_s)
+        assert sums.held_back(NOW_S + after_s) == {}
+    paths.usage.rmdir()
+    sums.update([A], NOW_S + 50)
+    assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 20, 20)}
+
+
 def test_a_key_that_has_used_up_its_day_waits_for_midnight(paths: GatewayPaths) -> None:
     counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_day=100)])
     counter.add("alice", Tokens(1, 50, 50))

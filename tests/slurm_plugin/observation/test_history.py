@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -59,3 +61,14 @@ def test_of_many_jobs_submitted_at_once_those_in_the_middle_are_judged_by_the_la
     history = known()
     batch = [history.add(ADA) for _ in range(200)]
     assert left_s(history, batch[100]) > 10 * left_s(history, history.add(BOB))
+
+
+def test_a_long_queue_is_judged_in_little_memory() -> None:
+    history = known()
+    numbers = np.array([history.add(ADA._replace(name=f"sweep{'x' * (i % 50)}")) for i in range(3_000)])
+    tracemalloc.start()
+    left_s = history.left_s(numbers, np.zeros(numbers.size))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not np.isnan(left_s).any()
+    assert peak_bytes / numbers.size < 8_000  # of a queue of 50,000 it was 800 MB

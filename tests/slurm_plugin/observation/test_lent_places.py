@@ -136,6 +136,14 @@ def test_each_task_that_leaves_its_array_counts_once() -> None:
     assert used(places, [*jobs, task, second]) == {1: -200}  # the places that are left are the same
 
 
+def test_a_task_that_ran_before_its_array_was_lent_a_place_uses_up_nothing() -> None:
+    places = LentPlaces()
+    task = running(waiting(7, 700, array_job_id=2))
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 700, array_tasks=3, array_job_id=2), task], [2, 1])
+    assert used(places, jobs) == {}
+    assert used(places, [*jobs, running(waiting(8, 700, array_job_id=2))]) == {1: -200}
+
+
 def test_a_job_that_has_waited_for_too_long_has_its_place_back() -> None:
     places = LentPlaces()
     jobs = without(a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1]), 2)

@@ -13,6 +13,7 @@ from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
 from slurm_plugin.steering.preemption import PreemptionTracker, interruption
 from tests.sched_policy.builders import NOW_S, job, running
+from tests.slurm_kit import record as slurm_job
 
 CONSENT = Exploration(checkpoint_signal="USR1")
 
@@ -205,6 +206,22 @@ def test_for_whom_a_job_was_requeued_is_remembered_and_written_down() -> None:
     assert [one.beneficiary for one in read(note.admin_comment, NOW_S, restarts=1).latest] == [7]
     served(tracker, NOW_S + 20, running(7, "n1"))
     assert tracker.served_s == {}
+
+
+@pytest.mark.parametrize(("victims", "still_first"), [((5,), {4}), ((5, 6), {4, 3})])
+def test_an_array_comes_first_only_for_the_tasks_that_others_made_room_for(
+    victims: tuple[int, ...], still_first: set[int]
+) -> None:
+    """Its other tasks would take what comes free of other users."""
+    tracker, array = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10)), job(7, array_tasks=4)
+    jobs = {7: array, **{job_id: running(job_id, "n1", exploration=CONSENT) for job_id in victims}}
+    plan = [Preemption(job_id, "", 7) for job_id in victims]
+    tracker.advance(plan, jobs, {}, {}, 0)
+    tracker.advance(plan, jobs, dict.fromkeys(victims, JobProgress(checkpoint_s=5)), {}, 10)
+    tracker.advance((), {7: array}, {}, {}, 20)
+    waiting = [slurm_job(7, array_job_id=7, array_tasks=left) for left in range(4, 0, -1)]
+    assert {one.array_tasks for one in waiting if tracker.being_served({7: one}, 20, 60)} == still_first
+    assert not tracker.being_served({7: waiting[0]}, 71, 60)
 
 
 def past(*times_s: float) -> PreemptionRecord:
