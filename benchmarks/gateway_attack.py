@@ -10,6 +10,9 @@ job), what secrets a stranger has seen, and how much longer another client's req
     silent       connections that say nothing, from addresses of their own
     elsewhere    the same ones to another server of this machine: what of a bystander's wait is the machine's
     stranger     a listener on the port of a replica's server; of another user where this runs as root
+
+Of silent connections there are two ratios: of all the time, and `steady`, once all of them have been made: opening
+20,000 of them takes this machine's CPUs seconds, whoever listens.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ _ATTACKERS = 64
 _SILENT_ADDRESSES = 4
 _BYSTANDERS = "/v1/completions"
 _CLIENTS = 4
-_PAUSE_S = 0.02
+_PAUSE_S = 0.01
+_QUIET_S, _STEADY_S = 3.0, 5.0
 _OPEN = ("/healthz", "/healthz?x=1", "/healthz#x", "http://x/healthz")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PRI", "FOO")
 _TARGETS = (
@@ -131,14 +135,24 @@ class Recorder:
         return [request for request in self.requests if request not in ("get /health", f"post {_BYSTANDERS}")]
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A bystander's request: when it began (monotonic clock) and how long it took; inf for a refused one."""
+
+    began_s: float
+    took_s: float
+
+
 @dataclass(slots=True)
 class Site:
-    """A gateway with a recording replica for `big` and none for `asleep`."""
+    """A gateway with a recording replica for `big` and none for `asleep`; what a bystander met before and during."""
 
     plane: HaproxyDataPlane
     recorder: Recorder
     calls: WakeListener
     paths: GatewayPaths
+    before: list[Sample] = field(default_factory=list)
+    during: list[Sample] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -166,16 +180,14 @@ async def exchange(port: int, request: bytes, source: str) -> bytes:
     return received
 
 
-async def latencies(port: int, until: asyncio.Event) -> list[float]:
-    """Seconds that a bystander's requests take, one after another, until an attack is over; inf for a refused one."""
+async def bystand(port: int, until: asyncio.Event, found: list[Sample]) -> None:
+    """A bystander's requests, one after another, until an attack is over."""
     head = _head("POST", _BYSTANDERS)
-    found: list[float] = []
     while not until.is_set():
-        began_s = time.perf_counter()
+        began_s = time.monotonic()
         answer = await exchange(port, head + _BODIES[1], _BYSTANDER)
-        found.append(time.perf_counter() - began_s if b" 200 " in answer[:20] else float("inf"))
+        found.append(Sample(began_s, time.monotonic() - began_s if b" 200 " in answer[:20] else float("inf")))
         await asyncio.sleep(_PAUSE_S)
-    return found
 
 
 def _head(method: str, target: str) -> bytes:
@@ -184,9 +196,9 @@ def _head(method: str, target: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def p99(values: Iterable[float]) -> float:
-    """The 99th percentile (nearest rank)."""
-    ordered = sorted(values)
+def p99(samples: Iterable[Sample]) -> float:
+    """The 99th percentile (nearest rank) of how long they took."""
+    ordered = sorted(sample.took_s for sample in samples)
     return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
 
@@ -254,7 +266,7 @@ async def smuggling(site: Site, _: int) -> dict[str, float]:
 
 async def silent(site: Site, count: int) -> dict[str, float]:
     """Silent connections to the gateway."""
-    return await _silent(site.port, count)
+    return await _silent(site, site.port, count)
 
 
 async def elsewhere(site: Site, count: int) -> dict[str, float]:
@@ -264,10 +276,20 @@ async def elsewhere(site: Site, count: int) -> dict[str, float]:
     with free_port() as port:
         answer = f"frontend f\n  bind 127.0.0.1:{port}\n  http-request return status 200\n"
         with haproxy(directory, "elsewhere", answer):
-            return await _silent(port, count)
+            return await _silent(site, port, count)
 
 
-async def _silent(port: int, count: int) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Silent connections of one address: how many were made and were left at the end, and when they were all there."""
+
+    made: int
+    left: int
+    all_made_s: float
+    over_s: float
+
+
+async def _silent(site: Site, port: int, count: int) -> dict[str, float]:
     """Silent connections from a few addresses; how many were made, and how many of them were open after 5 s.
 
     Each address is a process of its own, since that is whose open files Linux limits. Raises `ClickException` if the
@@ -278,15 +300,19 @@ async def _silent(port: int, count: int) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(_SILENT_ADDRESSES, multiprocessing.get_context("spawn")) as pool:
         asked = zip(sources, counts, strict=True)
-        held = [loop.run_in_executor(pool, _stay_silent, port, source, number) for source, number in asked]
-        found = await asyncio.gather(*held)
+        tasks = [loop.run_in_executor(pool, _stay_silent, port, source, number) for source, number in asked]
+        found = await asyncio.gather(*tasks)
+    first_s, last_s = max(held.all_made_s for held in found), min(held.over_s for held in found)
+    steady = [sample for sample in site.during if first_s <= sample.began_s < last_s]
     return {
-        "connections": float(sum(made for made, _ in found)),
-        "left_open": float(sum(left for _, left in found)),
+        "connections": float(sum(held.made for held in found)),
+        "left_open": float(sum(held.left for held in found)),
+        "steady_requests": float(len(steady)),
+        **({"steady_p99_ratio": p99(steady) / p99(site.before)} if steady else {}),
     }
 
 
-def _stay_silent(port: int, source: str, count: int) -> tuple[int, int]:
+def _stay_silent(port: int, source: str, count: int) -> Held:
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files < count + 100:
         raise click.ClickException(f"{count} connections need a limit of {count + 100} open files, not {most_files}")
@@ -298,8 +324,10 @@ def _stay_silent(port: int, source: str, count: int) -> tuple[int, int]:
             link.connect(("127.0.0.1", port))
             if number % 50 == 0:
                 time.sleep(0.01)
-        time.sleep(5)
-        return len(links), sum(map(_is_open, links))
+        all_made_s = time.monotonic()
+        time.sleep(_STEADY_S)
+        over_s = time.monotonic()
+        return Held(len(links), sum(map(_is_open, links)), all_made_s, over_s)
 
 
 def _is_open(link: socket.socket) -> bool:
@@ -416,15 +444,17 @@ async def running(directory: Path) -> AsyncIterator[Site]:
 async def attack(site: Site, name: str, count: int) -> dict[str, float]:
     """One attack, and what became of it. The bystander is measured before it and meanwhile."""
     quiet, over = asyncio.Event(), asyncio.Event()
-    asyncio.get_running_loop().call_later(3.0, quiet.set)
-    before = await latencies(site.port, quiet)
+    asyncio.get_running_loop().call_later(_QUIET_S, quiet.set)
+    site.before, site.during = [], []
+    await bystand(site.port, quiet, site.before)
     site.cold_starts()
     site.recorder.requests.clear()
-    meanwhile = asyncio.create_task(latencies(site.port, over))
+    meanwhile = asyncio.create_task(bystand(site.port, over, site.during))
     found = await ATTACKS[name](site, count)
     over.set()
-    during = await meanwhile
-    found |= {"bystander_p99_ms": 1000 * p99(during), "bystander_p99_ratio": p99(during) / p99(before)}
+    await meanwhile
+    during_s = p99(site.during)
+    found |= {"bystander_p99_ms": 1000 * during_s, "bystander_p99_ratio": during_s / p99(site.before)}
     if name == "keyless":
         found |= {"forwarded": float(len(site.recorder.forwarded())), "cold_starts": float(site.cold_starts())}
     return {f"{name}_{figure}": value for figure, value in found.items()}

@@ -89,7 +89,6 @@ class Affinity:
 
 
 AFFINITY = Affinity()
-_NEVER_BYTES = 1 << 40
 
 
 def ms_per_byte(bytes_per_s: float) -> float:
@@ -98,18 +97,24 @@ def ms_per_byte(bytes_per_s: float) -> float:
 
 
 def long_from(bytes_per_s: float) -> int:
-    """From how many bytes on a body is long; while nobody knows what replicas read none is."""
-    return round(LEAST_READING_S * bytes_per_s) if bytes_per_s else _NEVER_BYTES
+    """From how many bytes on a body is long, where it is known what a replica reads."""
+    return round(LEAST_READING_S * bytes_per_s)
 
 
-_TEMPLATE.globals |= {"look_s": LOOK_S, "ms_per_byte": ms_per_byte, "long_from": long_from, "affinity": AFFINITY} | {
+_TEMPLATE.globals |= {"look_s": LOOK_S, "ms_per_byte": ms_per_byte, "affinity": AFFINITY} | {
     name: getattr(_TEMPLATE.get_template("macros.j2").module, name) for name in ("answer", "ms", "problem")
 }
 
 
-def server_arguments(settings: GatewaySettings, service: ServiceSettings, endpoint: Endpoint) -> str:
-    """What follows a replica's name in `add server`, which knows no defaults."""
-    proof = f" check-ssl{_proof(settings)}" if settings.trust else ""
+def server_arguments(
+    settings: GatewaySettings, service: ServiceSettings, endpoint: Endpoint, version: tuple[int, int]
+) -> str:
+    """What follows a replica's name in `add server`, which knows no defaults, in that version of HAProxy.
+
+    HAProxy 3.4 else tells the replica what host a client has asked for (SNI), and connects to no server of this kind.
+    """
+    unnamed = " no-sni-auto no-check-sni-auto" if version >= (3, 4) else ""
+    proof = f" check-ssl{_proof(settings)}{unnamed}" if settings.trust else ""
     return f"{_address(settings, endpoint)}{_ring_id(service, endpoint)} {_watch(service)}{proof}"
 
 
@@ -173,7 +178,7 @@ def _narrow(settings: GatewaySettings) -> list[ServiceSettings]:
 def _service(service: ServiceSettings, files: Files, authentication: str, proof: str) -> str:
     """A service's part without its replicas. Remembered: of a thousand services few change at a time."""
     return _TEMPLATE.get_template("service.cfg.j2").render(
-        service=service, files=files, authentication=authentication, watch=_watch(service) + proof
+        service=service, files=files, authentication=authentication, watch=_watch(service) + proof, proof=proof
     )
 
 
@@ -240,6 +245,13 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
             (service.name + prefix, "1") for service in narrow for prefix in prefixes(service.paths)
         ),
         files.models: _lines((model, service.name) for service in settings.services for model in service.served_models),
+        # What is measured is told at run time, too.
+        files.long_from: _lines(
+            (service.name, str(long_from(service.body_bytes_per_s)))
+            for service in settings.services
+            if service.spreads_prompts and service.body_bytes_per_s
+        ),
+        files.read_until: "",
         files.retry_after: _lines((service.name, str(service.retry_after_s)) for service in settings.services),
     }
 

@@ -186,6 +186,16 @@ class Files:
         return self.directory / "prefixes.map"
 
     @property
+    def long_from(self) -> Path:
+        """Service -> from how many bytes on a body is long; only where it is known what replicas read."""
+        return self.directory / "long_from.map"
+
+    @property
+    def read_until(self) -> Path:
+        """Service -> when its replicas will have read all they have, in ms since the epoch."""
+        return self.directory / "read_until.map"
+
+    @property
     def retry_after(self) -> Path:
         """Service -> seconds for Retry-After."""
         return self.directory / "retry_after.map"

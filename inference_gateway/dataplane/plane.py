@@ -29,7 +29,7 @@ from inference_gateway.dataplane.endpoints import (
 )
 from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
-from inference_gateway.dataplane.runtime import RuntimeApi
+from inference_gateway.dataplane.runtime import RuntimeApi, haproxy_version
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.errors import DataPlaneError, RefusedError, SettingsError, StartError
@@ -38,6 +38,8 @@ from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffi
 TURNS = Path(__file__).with_name("turns.lua")
 PROMPTS = Path(__file__).with_name("prompts.lua")
 PAGE = Path(__file__).with_name("chat.html")
+_ADDRESS_SET = ("no need to change", "nothing changed", "IP changed", "port changed")
+"""How HAProxy says that a server has the address that was asked for; the second one is that of 3.0 and later."""
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
@@ -169,11 +171,12 @@ class HaproxyDataPlane:
         full = f"{BACKEND_PREFIX}{service}/{endpoint.name}"
         if any(row.name == endpoint.name for row in self._reading.states(service)):
             answer = self._api.ask(f"set server {full} addr {endpoint.host} port {endpoint.port}").strip()
-            if not answer.startswith(("no need to change", "IP changed", "port changed")):
+            if not answer.startswith(_ADDRESS_SET):
                 raise RefusedError(f"HAProxy refused the address of {full}: {answer}")
             self._api.order([f"set maxconn server {full} {endpoint.concurrency}", f"set server {full} state ready"])
         else:
-            add = f"add server {full} {server_arguments(self.settings, known, endpoint)}"
+            version = haproxy_version(self._api.ask("show info"))
+            add = f"add server {full} {server_arguments(self.settings, known, endpoint, version)}"
             self._api.order([add, f"enable health {full}", f"enable server {full}"])
         self._api.order(self._reading_order("add", service, full))
         self._endpoints.put(service, Listed.of(endpoint))
@@ -238,8 +241,8 @@ class HaproxyDataPlane:
         """What a replica of a service reads, of which that is measured. Until `apply`."""
         known = self.settings.service(service)
         if known.measures_reading:
-            told = f"{ms_per_byte(bytes_per_s):g} {known.long_from} {long_from(bytes_per_s)}"
-            self._api.order([f"reading rate {BACKEND_PREFIX}{service} {told}"])
+            told = f"{ms_per_byte(bytes_per_s):g} {service} {long_from(bytes_per_s)}"
+            self._api.order([f"reading rate {BACKEND_PREFIX}{service} {told} {self.files.long_from}"])
 
     @staticmethod
     def _changed(new: Mapping[Path, str]) -> bool:

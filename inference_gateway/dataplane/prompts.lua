@@ -78,10 +78,10 @@ local function places_of(txn, backend, name)
   return found and free or 0
 end
 
--- http-request lua.least_to_read BACKEND MS_PER_BYTE VARIABLE
--- Sets txn.replica, if any has a place, and the variable to when the last of them will have read all it has. What has
--- been told at run time goes before MS_PER_BYTE.
-local function least_to_read(txn, backend, configured, variable)
+-- http-request lua.least_to_read BACKEND MS_PER_BYTE SERVICE MAP
+-- Sets txn.replica, if any has a place, and the service's line of the map to when the last of them will have read all it
+-- has. What has been told at run time goes before MS_PER_BYTE.
+local function least_to_read(txn, backend, configured, service, map)
   local reading, now = reading_of(backend), core.now()
   local now_ms = now.sec * 1000 + now.usec // 1000
   local name = reading:least(now_ms, function(one)
@@ -90,11 +90,11 @@ local function least_to_read(txn, backend, configured, variable)
   if name then
     reading:take(name, now_ms, txn.f:req_body_size() * (ms_per_byte[backend] or tonumber(configured)))
     txn:set_var("txn.replica", name)
-    txn:set_var(variable, math.ceil(reading.longest_ms))
+    core.set_map(map, service, tostring(math.ceil(reading.longest_ms)))
   end
 end
 
-core.register_action("least_to_read", { "http-req" }, least_to_read, 3)
+core.register_action("least_to_read", { "http-req" }, least_to_read, 4)
 
 local function told(change)
   return function(applet, _, _, server)
@@ -111,17 +111,15 @@ end
 core.register_cli({ "reading", "add" }, "reading add BACKEND/SERVER : a replica to choose", told("add"))
 core.register_cli({ "reading", "del" }, "reading del BACKEND/SERVER : and one less", told("remove"))
 
-local function rate(applet, _, _, backend, told_ms_per_byte, variable, long_from)
+local function rate(applet, _, _, backend, told_ms_per_byte, service, long_from, map)
   local ms = tonumber(told_ms_per_byte)
-  if core.backends[backend] and ms and variable and tonumber(long_from) then
+  if core.backends[backend] and ms and map and tonumber(long_from) then
     ms_per_byte[backend] = ms
-    applet:set_var(variable, math.tointeger(tonumber(long_from)))
+    core.set_map(map, service, long_from)
     applet:send("\n")
   else
     applet:send("not understood\n")
   end
 end
 
-core.register_cli(
-  { "reading", "rate" }, "reading rate BACKEND MS_PER_BYTE VARIABLE BYTES : how fast replicas read, and what is long", rate
-)
+core.register_cli({ "reading", "rate" }, "reading rate BACKEND MS_PER_BYTE SERVICE BYTES MAP : what replicas read", rate)

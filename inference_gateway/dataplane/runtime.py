@@ -209,6 +209,14 @@ def dropped_logs(text: str) -> int:
     return int(found[1])
 
 
+def haproxy_version(text: str) -> tuple[int, int]:
+    """Major and minor version, from the answer to `show info`. Raises `DataPlaneError` if it does not say."""
+    found = re.search(r"^Version: (\d+)\.(\d+)", text, re.MULTILINE)
+    if found is None:
+        raise DataPlaneError("HAProxy does not tell its version")
+    return int(found[1]), int(found[2])
+
+
 def workers(text: str) -> Workers:
     """The processes in the master's answer to `show proc`. Raises `DataPlaneError` if it has no worker."""
     found: list[tuple[bool, int, int]] = []

@@ -253,16 +253,6 @@ class ServiceSettings:
         return self.prompt_tokens_per_s is None and self.affinity == "none"
 
     @property
-    def read_until(self) -> str:
-        """The variable of HAProxy that says until when. Of alike names one is enough: it is asked too often then."""
-        return "proc.read_" + re.sub(r"\W", "_", self.name)
-
-    @property
-    def long_from(self) -> str:
-        """The variable of HAProxy that says from how many bytes on a body is long."""
-        return "proc.long_" + re.sub(r"\W", "_", self.name)
-
-    @property
     def body_bytes_per_s(self) -> float:
         """What a replica reads, in bytes of requests' bodies; 0 where that is measured."""
         return BYTES_PER_TOKEN * (self.prompt_tokens_per_s or 0.0)
