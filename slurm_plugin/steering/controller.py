@@ -167,9 +167,9 @@ class Controller:
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
         planned = (*changes(plan, seen, limits), *_given_back(seen, others, limits.order.max_per_pass))
-        steering = put_first(self._served(seen), seen, planned)
+        steering = put_first(self._served(seen.jobs, now_s), seen, planned)
         interruptions = self._interruptions(plan, seen, steering)
-        return Pass(seen, plan, (*put_first(self._served(seen), seen, steering), *interruptions), ())
+        return Pass(seen, plan, (*put_first(self._served(seen.jobs, now_s), seen, steering), *interruptions), ())
 
     def reconcile(self, now_s: float) -> Pass:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
@@ -185,7 +185,7 @@ class Controller:
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
-        lifted = dict.fromkeys(self._served(decided.seen), _SERVED)
+        lifted = dict.fromkeys(self._served(decided.seen.jobs, now_s), _SERVED)
         reasons = replace(reasons, order={**reasons.order, **lifted, **dict.fromkeys(_strays(decided.seen), _STRAY)})
         first, leaving = _requeues_apart(decided.changes)
         failures = apply(self._client, self._trail, first, before, reasons, now_s)
@@ -213,8 +213,9 @@ class Controller:
         And nobody is left above other users' jobs, who would put him back otherwise: places that are exchanged stay.
         """
         found = self._client.look()
-        before = Before.of({job.job_id: job for job in found.jobs}, found.reservations)
-        served = self._served(now_s)
+        records = {job.job_id: job for job in found.jobs}
+        before = Before.of(records, found.reservations)
+        served = self._served(records, now_s)
         first = [job for job in found.jobs if job.job_id in served]
         back = without_own_factors(first, self._own_factors.others(first))
         wanted = (*withdrawal(found.jobs), *without_leases(found), *back)
@@ -312,15 +313,14 @@ class Controller:
             event(_LOG, logging.INFO, "not requeued, its work is done", job=job_id)
         return ended
 
-    def _served(self, seen: Observation) -> frozenset[int]:
+    def _served(self, records: Mapping[int, SlurmJob], now_s: float) -> frozenset[int]:
         """Jobs that should start in the next cycles, because others of their owner have been requeued for them.
 
         In scope `partition` no place is anybody's own: who comes before such a job does so by the policy's own order.
         """
         if self._config.order.scope == "partition":
             return frozenset()
-        now_s = seen.snapshot.now_s
-        return self._tracker.being_served(seen.jobs, now_s, _CYCLES * self._cycles.rests_s)
+        return self._tracker.being_served(records, now_s, _CYCLES * self._cycles.rests_s)
 
     def _interruptions(self, plan: Plan, seen: Observation, steering: Sequence[Change]) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
