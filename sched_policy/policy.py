@@ -184,9 +184,18 @@ class Policy(Struct, frozen=True):
             preemptions=preemptions,
             stops=stops,
             resizes=resizes,
+            rests=frozenset(_resting(snapshot, held_back)),
             placed=frozenset(start.job_id for start in starts) if self.place.binds else frozenset(),
             replan_s=replan_s,
         )
+
+
+def _resting(snapshot: Snapshot, held_back: Container[int]) -> Iterator[int]:
+    """Of the jobs that are held back those that rest: they have been paused before, and nobody waits for ever."""
+    for job in snapshot.jobs:
+        is_paused = job.state is JobState.PENDING and job.restarts > 0
+        if job.job_id in held_back and is_paused and job.consents and not job.is_overdue:
+            yield job.job_id
 
 
 def _first_overdue(snapshot: Snapshot, ranking: Ranking, starts: Iterable[Start], place: Place) -> Reservation | None:

@@ -31,6 +31,7 @@ from slurm_plugin.client.changes import (
     ChangeFailure,
     ClearDependency,
     CreateReservation,
+    DelayStart,
     DeleteReservation,
     ExtendReservation,
     JobChange,
@@ -186,6 +187,9 @@ def _of_job(change: JobChange, job: SlurmJob | None, reasons: Reasons) -> tuple[
         case StartAtOnce(_):
             why = "it was requeued, and its last run is over"
             return (("StartTime", job.eligible_s if job else None, "now", "requeue delay", why),)
+        case DelayStart(job_id, until_s):
+            why = reasons.order.get(job_id, "")
+            return (("StartTime", job.eligible_s if job else None, round(until_s), "rest", why),)
         case SetAdminComment(_, note):
             return (("AdminComment", job.admin_comment if job else "", note, "annotation", interrupted or grouped),)
         case TargetJob(_, nodes, note):

@@ -197,6 +197,14 @@ _LEAST_HOPE = 1e-3  # over all trainings: keeps the order from being one of numb
 _SWAP = 1.3  # a training that runs is left for one that is better by more than this factor: restarts cost
 
 
+class _Turn(NamedTuple):
+    """A training, by its position in the sweep, why it has this place in the order, and whether it runs or rests."""
+
+    trial: int
+    why: str
+    action: SweepAction = SweepAction.RUN
+
+
 class AdaptiveHalving(Struct, frozen=True):
     """The default strategy.
 
@@ -208,6 +216,8 @@ class AdaptiveHalving(Struct, frozen=True):
         finishing_per_contender: share of the GPUs that finish trainings, per share of contenders beyond the usual.
         least_progress: share of its length that each training has run before anybody is stopped. Some stand still at
             first and win in the end, and the forecast, which knows what has moved, does not expect that.
+        least_worth: a training that promises less per second than this share of what the most promising one does
+            rests: its GPU is left to others, or idle. 0: no GPU is idle while a training waits.
 
     """
 
@@ -217,6 +227,7 @@ class AdaptiveHalving(Struct, frozen=True):
     usual_contenders: float = 1 / 8
     finishing_per_contender: float = 3.0
     least_progress: float = 1 / 8
+    least_worth: float = 0.3
 
     name: ClassVar[str] = "adaptive"
 
@@ -230,13 +241,15 @@ class AdaptiveHalving(Struct, frozen=True):
         # What the leader itself may still gain keeps nobody else on a GPU.
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         now = standing(sweep)
-        order = self._order(sweep, gpus, now, expected.chance)
+        order = list(self._order(sweep, gpus, now, expected.chance))
         if others < self.doubt and self._has_seen_enough(sweep, histories):
             return self._closing(sweep, now, order, others)
+        going = [turn for turn in order if turn.action is SweepAction.RUN]
+        resting = [turn for turn in order if turn.action is not SweepAction.RUN]
         return SweepDecision(
             tuple(
-                Verdict(sweep.trials[i].trial_id, SweepAction.RUN, expected.open / (place + 1.0), why)
-                for place, (i, why) in enumerate(order)
+                Verdict(sweep.trials[turn.trial].trial_id, turn.action, expected.open / (place + 1.0), turn.why)
+                for place, turn in enumerate((*going, *resting))
             )
         )
 
@@ -245,9 +258,7 @@ class AdaptiveHalving(Struct, frozen=True):
         late = sweep.has_ended | (sweep.progress >= _LATE)
         return bool(late.any() and histories.seen.sum() >= min(_LEAST_SEEN, len(sweep.trials)))
 
-    def _closing(
-        self, sweep: Sweep, now: SweepStanding, order: Iterable[tuple[int, str]], still_open: float
-    ) -> SweepDecision:
+    def _closing(self, sweep: Sweep, now: SweepStanding, order: Iterable[_Turn], still_open: float) -> SweepDecision:
         """Only the leader runs on, and who the forecast may be wrong about; when they are through, all stop."""
         chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by "
         chance += f"{100 * self.tolerance:g} %"
@@ -255,7 +266,7 @@ class AdaptiveHalving(Struct, frozen=True):
         may_lead = now.may_lead | (now.is_known & (now.ahead == 0))
         going: list[tuple[int, str]] = []
         others: list[Trial] = []
-        for i, _ in order:
+        for i, *_ in order:
             if i == leader:
                 going.insert(0, (i, "leads"))
             elif may_lead[i]:
@@ -273,8 +284,8 @@ class AdaptiveHalving(Struct, frozen=True):
         ]
         return SweepDecision(tuple(verdicts), None if going else f"done: {chance}")
 
-    def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[tuple[int, str]]:
-        """Positions of the trainings that have not ended, in the order in which they should run, and why."""
+    def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[_Turn]:
+        """The trainings that have not ended, in the order in which they should run."""
         trials, known = sweep.trials, now.is_known
         seen = np.flatnonzero(known)
         promises = promise(sweep, seen, now.ahead[seen].astype(np.float64))
@@ -286,15 +297,20 @@ class AdaptiveHalving(Struct, frozen=True):
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
             role = "a contender" if stays[i] else "one of the best"
-            yield i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
+            yield _Turn(i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}")
         others = set(going).difference(finishing)
         tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
         for i in sorted(tried_first, key=lambda i: (trials[i].waits, not trials[i].steps.size, i)):
-            yield i, "explored: not far enough to be compared"
+            yield _Turn(i, "explored: not far enough to be compared")
         hope, by = self._hope(sweep, chance, promises)
         worth = self._worth(sweep, known, hope)
+        most = max((worth[i] for i in others), default=0.0)
         for i in sorted(others.difference(tried_first), key=lambda i: (-worth[i], i)):
-            yield i, f"explored: of those that are not sure to lead, it promises most per second by {by}"
+            if known[i] and worth[i] < self.least_worth * most:
+                share = f"{100 * worth[i] / most:.2g} %"
+                yield _Turn(i, f"rests: by {by} it promises {share} per second of what another does", SweepAction.PAUSE)
+            else:
+                yield _Turn(i, f"explored: of those that are not sure to lead, it promises most per second by {by}")
 
     def _hope(self, sweep: Sweep, chance: Floats, promises: Floats | None) -> tuple[Floats, str]:
         """What exploring each training may bring, shape (N,), and what tells that.

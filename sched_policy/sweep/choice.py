@@ -330,22 +330,28 @@ def _choice(
         for job_id, job in jobs.items()
         if job.can_leave and job_id not in stopping and _is_settled(job, site.now_s)
     }
-    pausing = [Preemption(v.trial_id, v.reason) for v in rests if v.trial_id in able]
-    coming = [jobs[job_id] for job_id in stopping.union(preemption.job_id for preemption in pausing)]
-    coming_gpus = sum(job.request.total for job in coming if job.holds_gpus and not _is_leaving(job))
+    coming_gpus = sum(jobs[job_id].request.total for job_id in stopping if _comes_free(jobs[job_id]))
     free = site.gpus - site.held_gpus + site.leaving_gpus + coming_gpus
-    pausing += _making_room([jobs[v.trial_id] for v in first], [(jobs[v.trial_id], v) for v in later], able, free)
+    resting = [v for v in rests if v.trial_id in able]
+    victims = [(jobs[v.trial_id], v) for v in resting] + [(jobs[v.trial_id], v) for v in reversed(later)]
+    pausing = list(_making_room([jobs[v.trial_id] for v in first], victims, able, free))
+    gone = {preemption.job_id for preemption in pausing}
+    pausing += [Preemption(v.trial_id, v.reason) for v in resting if v.trial_id not in gone]
     return Choice(wishes, tuple(pausing), stops)
 
 
+def _comes_free(job: Job) -> bool:
+    return job.holds_gpus and not _is_leaving(job)
+
+
 def _making_room(
-    first: Sequence[Job], later: Sequence[tuple[Job, Verdict]], able: Container[int], free: int
+    first: Sequence[Job], others: Sequence[tuple[Job, Verdict]], able: Container[int], free: int
 ) -> Iterator[Preemption]:
-    """Running trainings that make room for those that go first, the least wanted first.
+    """Running trainings that make room for those that go first, the least wanted, which are given first, first.
 
     Only for a job that is known to start then (`Job.may_displace`).
     """
-    victims = ((job, verdict) for job, verdict in reversed(later) if job.job_id in able)
+    victims = ((job, verdict) for job, verdict in others if job.job_id in able)
     left = max(0, free)
     for gaining in first:
         if gaining.holds_gpus or not gaining.may_displace:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 
 from msgspec.structs import replace
@@ -49,11 +49,11 @@ AS_SLURM = Backfill(ALL, queue_depth=500, window_s=86_400.0)
 _PLACE = Consolidate()
 
 
-def main_starts(order: Sequence[int], snapshot: Snapshot) -> Iterator[Start]:
+def main_starts(order: Sequence[int], snapshot: Snapshot, rests: Container[int] = ()) -> Iterator[Start]:
     """Starts by the main scheduler: what fits, up to the first job of each partition that does not."""
     profile = AvailabilityProfile(snapshot)
     blocked: set[str] = set()
-    for job in _queue(order, snapshot):
+    for job in _queue(order, snapshot, rests):
         if job.partition in blocked:
             continue
         here = profile.fits_now(job.request, job.planned_s, job.partition, _PLACE)
@@ -64,10 +64,10 @@ def main_starts(order: Sequence[int], snapshot: Snapshot) -> Iterator[Start]:
         yield Start(job.job_id, profile.named(here), "at the head of the queue, and it fits")
 
 
-def backfill_starts(order: Sequence[int], snapshot: Snapshot) -> Sequence[Start]:
+def backfill_starts(order: Sequence[int], snapshot: Snapshot, rests: Container[int] = ()) -> Sequence[Start]:
     """Starts by backfill: what fits without delaying a job with higher priority."""
     profile = AvailabilityProfile(snapshot)
-    return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot), _PLACE).starts
+    return AS_SLURM.schedule(profile, snapshot.now_s, _queue(order, snapshot, rests), _PLACE).starts
 
 
 def shard_starts(order: Sequence[int], snapshot: Snapshot, shards: int, rule: ShardRule) -> Iterator[Start]:
@@ -112,10 +112,10 @@ def _held_by_gpu(snapshot: Snapshot) -> Mapping[str, list[tuple[int, ...]]]:
     return held
 
 
-def _queue(order: Sequence[int], snapshot: Snapshot) -> list[Job]:
-    """The waiting jobs: those of the order first, then the others in order of submission."""
+def _queue(order: Sequence[int], snapshot: Snapshot, rests: Container[int] = ()) -> list[Job]:
+    """The waiting jobs without those that rest: those of the order first, then the others in order of submission."""
     place = {job_id: number for number, job_id in enumerate(order)}
-    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
+    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.job_id not in rests]
     return sorted(waiting, key=lambda job: (place.get(job.job_id, len(place)), job.submit_s, job.job_id))
 
 
@@ -166,6 +166,7 @@ class _Simulation:
         }
         self._timers = {kind: Timer(period) for kind, period in periods.items() if period is not None}
         self._order: tuple[int, ...] = ()  # the queue as the policy ordered it last
+        self._rests: frozenset[int] = frozenset()
         self._until_s = math.inf if settings.until_s is None else settings.until_s
         known = settings if policy.needs_durations else replace(settings, estimates=Estimates())
         self._state = ClusterState(trace.jobs, cluster, known, interference_of(policy))
@@ -227,7 +228,7 @@ class _Simulation:
             self._start(shard_starts(self._order, snapshot, self._shards, self._shard_rule), now_s)
         elif self._state.waiting.size:
             starts = backfill_starts if kind is _Kind.BACKFILL else main_starts
-            self._start(starts(self._order, self._state.snapshot(now_s)), now_s)
+            self._start(starts(self._order, self._state.snapshot(now_s), self._rests), now_s)
 
     def _policy_pass(self, now_s: float) -> None:
         if not (self._state.waiting.size or self._state.expects_reports or self._state.may_grow):
@@ -242,6 +243,7 @@ class _Simulation:
         if len(self._timers) > 1:  # Slurm starts jobs, too
             # GPUs that are being vacated count as free in that order.
             then = self._state.snapshot(now_s)
+            self._rests = plan.rests
             if self._shards is None:
                 self._order = queue_order(plan, then)
             else:

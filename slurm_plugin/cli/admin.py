@@ -202,7 +202,7 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     client = CliClient(config.slurm.timeout_s)
     found = client.look()
     others = {} if all_site_factors else OwnFactors.of_daemon(record).others(found.jobs)
-    changes = taken_back(found, others)
+    changes = taken_back(found, others, now_s)
     for change in changes:
         click.echo(f"{'would change' if dry_run else 'change'}  {change}")
     if dry_run or not changes:

@@ -26,6 +26,7 @@ from slurm_plugin.client.changes import (
     ChangeFailure,
     ClearDependency,
     CreateReservation,
+    DelayStart,
     DeleteReservation,
     ExtendReservation,
     JobChange,
@@ -108,6 +109,8 @@ def command(change: Change, names: Mapping[int, str] = _NO_NAMES) -> str:
             return f"requeue Incomplete {job}"
         case StartAtOnce(_):
             return f"update JobId={job} StartTime=now"
+        case DelayStart(_, until_s):
+            return f"update JobId={job} StartTime={_time(until_s)}"
         case SetGres(_, gres):
             return f"update JobId={job} Gres={','.join(_safe(part, _GRES) for part in gres.split(','))}"
         case SetNodeCount(_, nodes, tasks, cpus):

@@ -72,6 +72,13 @@ class StartAtOnce(Struct, frozen=True):
     job_id: int
 
 
+class DelayStart(Struct, frozen=True):
+    """Let a pending job start no sooner than then. If nobody sets it anew, it starts by itself."""
+
+    job_id: int
+    until_s: float
+
+
 class CancelJob(Struct, frozen=True):
     """Cancel a job."""
 
@@ -124,6 +131,7 @@ JobChange = (
     | SignalJob
     | RequeueJob
     | StartAtOnce
+    | DelayStart
     | CancelJob
     | ClearDependency
     | SetAdminComment

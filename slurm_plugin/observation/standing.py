@@ -35,6 +35,9 @@ LONGEST_DELAY_S = 1201.0
 """Slurm's delay is the life of a credential (AuthInfo=cred_expire: two minutes, unless the site has set it) and a
 second. A job whose begin time is further from its requeue has been put off by somebody, and is left alone."""
 
+REST_S = 600.0
+"""A training that rests is put off by so much, again and again: without the daemon it goes on by then, by itself."""
+
 
 def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
     """Whether the job waits for its begin time. Slurm gives that as the reason only once it has looked at the job."""
@@ -42,9 +45,10 @@ def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
 
 
 def waits_for_requeue_delay(record: SlurmJob, now_s: float) -> bool:
-    """Whether the job waits for nothing but Slurm's delay: it has run before, so its own --begin is long past."""
-    waits = record.restarts > 0 and waits_for_begin(record, now_s)
-    return waits and (record.eligible_s or 0.0) - record.submit_s <= LONGEST_DELAY_S
+    """Whether the job waits for nothing but Slurm's delay or a rest: it has run, so its own --begin is long past."""
+    if record.restarts == 0 or record.eligible_s is None or not waits_for_begin(record, now_s):
+        return False
+    return record.eligible_s - record.submit_s <= LONGEST_DELAY_S or record.eligible_s - now_s <= REST_S
 
 
 def has_settled(record: SlurmJob, now_s: float) -> bool:

@@ -50,7 +50,14 @@ from slurm_plugin.steering.grouping import (
 )
 from slurm_plugin.steering.places import put_first
 from slurm_plugin.steering.preemption import PreemptionTracker, heirs, requeues_in_vain, without_vain_preemptions
-from slurm_plugin.steering.reconcile import SteeringLimits, changes, restored, without_leases, without_own_factors
+from slurm_plugin.steering.reconcile import (
+    SteeringLimits,
+    changes,
+    restored,
+    without_leases,
+    without_own_factors,
+    without_rests,
+)
 
 _LOG = logging.getLogger("explsched.controller")
 _UNDONE = "a part of it was refused, so it is taken back"
@@ -218,7 +225,8 @@ class Controller:
         served = self._served(records, now_s)
         first = [job for job in found.jobs if job.job_id in served]
         back = without_own_factors(first, self._own_factors.others(first))
-        wanted = (*withdrawal(found.jobs), *without_leases(found), *back)
+        rests = without_rests(found.jobs, now_s)
+        wanted = (*withdrawal(found.jobs), *without_leases(found), *rests, *back)
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 
     @property

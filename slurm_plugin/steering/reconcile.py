@@ -19,6 +19,7 @@ from slurm_plugin.client.changes import (
     Change,
     ChangeFailure,
     CreateReservation,
+    DelayStart,
     DeleteReservation,
     ExtendReservation,
     SetAdminComment,
@@ -32,6 +33,7 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservati
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
+    REST_S,
     has_settled,
     lease_name,
     leased_job,
@@ -88,7 +90,7 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
         *_order(ranked, seen, limits),
         *sizes,
         *lease_changes(plan, seen, limits),
-        *delay_changes(seen, {change.job_id for change in sizes}),
+        *delay_changes(plan, seen, {change.job_id for change in sizes}),
         *group_changes(plan, released, seen),
     )
 
@@ -100,15 +102,19 @@ def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> 
     return order_changes(waiting, limits.order)
 
 
-def delay_changes(seen: Observation, resized: Container[int]) -> tuple[StartAtOnce, ...]:
-    """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued."""
+def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:
+    """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued.
+
+    Those that rest are put off instead: Slurm would start them on idle GPUs, whatever their place in the queue.
+    """
     now_s = seen.snapshot.now_s
     consenting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.consents and job.job_id not in resized)
-    return tuple(
-        StartAtOnce(record.job_id)
-        for record in consenting
-        if waits_for_requeue_delay(record, now_s) and has_settled(record, now_s)
-    )
+    for record in consenting:
+        if record.job_id in plan.rests:
+            if record.state == "PENDING" and (record.eligible_s or 0.0) < now_s + REST_S / 2:
+                yield DelayStart(record.job_id, now_s + REST_S)
+        elif waits_for_requeue_delay(record, now_s) and has_settled(record, now_s):
+            yield StartAtOnce(record.job_id)
 
 
 def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
@@ -247,7 +253,7 @@ def _with_gpus(gres: str, gpus: int) -> str:
 _OURS = (GROUP_PREFIX, PREEMPTION_PREFIX, FORMER_PREFIX)
 
 
-def taken_back(found: ClusterRecords, others_factors: Mapping[int, int]) -> tuple[Change, ...]:
+def taken_back(found: ClusterRecords, others_factors: Mapping[int, int], now_s: float) -> tuple[Change, ...]:
     """The changes after which nothing of ours is left.
 
     `others_factors` are the parts of site factors that are not ours, by job id; a job that is not there has none.
@@ -255,6 +261,7 @@ def taken_back(found: ClusterRecords, others_factors: Mapping[int, int]) -> tupl
     return (
         *without_own_factors(found.jobs, others_factors),
         *without_leases(found),
+        *without_rests(found.jobs, now_s),
         *(change for job in found.jobs for change in _comment(job)),
     )
 
@@ -265,6 +272,14 @@ def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, i
         theirs = others_factors.get(job.job_id, 0)
         if job.state == "PENDING" and job.site_factor is not None and job.site_factor != theirs:
             yield SetSiteFactor(job.job_id, theirs)
+
+
+def without_rests(jobs: Iterable[SlurmJob], now_s: float) -> Iterator[StartAtOnce]:
+    """Jobs that have been paused by us and put off may start."""
+    for job in jobs:
+        is_ours = any(word.startswith((PREEMPTION_PREFIX, FORMER_PREFIX)) for word in job.admin_comment.split())
+        if is_ours and waits_for_requeue_delay(job, now_s) and has_settled(job, now_s):
+            yield StartAtOnce(job.job_id)
 
 
 def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:

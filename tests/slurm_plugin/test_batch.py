@@ -14,6 +14,7 @@ from slurm_plugin.client.changes import (
     Change,
     ClearDependency,
     CreateReservation,
+    DelayStart,
     DeleteReservation,
     ExtendReservation,
     RequeueJob,
@@ -38,6 +39,7 @@ NOON = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOON_S))  # Slurm reads
         # Incomplete: a job that has ended by now must not be run again.
         (RequeueJob(7), "requeue Incomplete 7"),
         (StartAtOnce(7), "update JobId=7 StartTime=now"),
+        (DelayStart(7, NOON_S), f"update JobId=7 StartTime={NOON}"),
         (SetGres(7, "gpu:a100:2,nvme:1"), "update JobId=7 Gres=gpu:a100:2,nvme:1"),
         # A range, or the old count stays the largest.
         (SetNodeCount(7, 2, 4, 16), "update JobId=7 NumNodes=2-2 NumTasks=4 NumCPUs=16"),

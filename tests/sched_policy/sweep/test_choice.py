@@ -54,6 +54,16 @@ def test_asha_holds_a_paused_training_back_although_gpus_are_free() -> None:
     plan = checked_plan(asha, snapshot(*paused, busy))
     assert {start.job_id for start in plan.starts} == {1, 2}
     assert "not among the best" in next(score.reason for score in plan.scores if score.job_id == 6)
+    assert plan.rests == {3, 4, 5, 6}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"is_overdue": True}, {"restarts": 0}, {"exploration": Exploration(sweep="digits", may_stop=True)}]
+)
+def test_nobody_rests_without_consent_nor_for_ever(fields: dict[str, Any]) -> None:
+    asha = row("explsched", catalog.PolicyOptions(objective="best", sweep_strategy="asha"))
+    paused = [member(i, points=reports(0.1 * i, 2), **{"restarts": 1, **fields}) for i in range(1, 7)]
+    assert not checked_plan(asha, snapshot(*paused)).rests
 
 
 def test_a_training_that_is_behind_makes_room_for_new_ones() -> None:

@@ -12,6 +12,7 @@ from slurm_plugin.client.changes import (
     AttachReservation,
     ChangeFailure,
     CreateReservation,
+    DelayStart,
     DeleteReservation,
     ExtendReservation,
     SetGres,
@@ -21,7 +22,7 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.standing import SETTLE_S
+from slurm_plugin.observation.standing import REST_S, SETTLE_S
 from slurm_plugin.steering.order import OrderLimits
 from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes, resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
@@ -195,6 +196,23 @@ def test_a_running_job_has_no_delay_to_lift() -> None:
     job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
     runs = record(5, state="RUNNING", restarts=1, eligible_s=NOW_S + 2, submit_s=NOW_S - SETTLE_S)
     assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(runs, jobs=(job_5,)), LIMITS))
+
+
+def test_who_rests_is_put_off_again_and_again_until_he_may_go_on() -> None:
+    job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
+
+    def wanted(plan: Plan, eligible_s: float) -> list[object]:
+        waits = record(5, restarts=1, eligible_s=eligible_s, submit_s=NOW_S - 5000)
+        found = changes(plan, seen(waits, jobs=(job_5,)), LIMITS)
+        return [change for change in found if isinstance(change, StartAtOnce | DelayStart)]
+
+    rests = Plan(rests=frozenset({5}))
+    put_off = [DelayStart(5, NOW_S + REST_S)]
+    assert wanted(rests, NOW_S - 4000) == put_off
+    assert wanted(rests, NOW_S + 0.4 * REST_S) == put_off
+    assert wanted(rests, NOW_S + 0.9 * REST_S) == []
+    assert wanted(Plan(), NOW_S + 0.9 * REST_S) == [StartAtOnce(5)]
+    assert wanted(Plan(), NOW_S - 4000) == []
 
 
 def test_a_begin_time_that_somebody_wants_is_not_lifted() -> None:

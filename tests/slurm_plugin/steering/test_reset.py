@@ -8,10 +8,12 @@ from slurm_plugin.client.changes import (
     DeleteReservation,
     SetAdminComment,
     SetSiteFactor,
+    StartAtOnce,
     TargetJob,
 )
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservation
 from slurm_plugin.steering.reconcile import taken_back
+from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import NODES, record
 
 
@@ -21,7 +23,7 @@ def reservation(name: str) -> SlurmReservation:
 
 def changes(*jobs: SlurmJob, reservations: tuple[SlurmReservation, ...] = (), **others: int) -> tuple[Change, ...]:
     parts = {int(name.removeprefix("job")): part for name, part in others.items()}
-    return taken_back(ClusterRecords(NODES, jobs, reservations), parts)
+    return taken_back(ClusterRecords(NODES, jobs, reservations), parts, NOW_S)
 
 
 def test_site_factors_become_what_others_had_set() -> None:
@@ -52,3 +54,11 @@ def test_a_pin_of_ours_goes_and_a_node_that_its_owner_asked_for_stays() -> None:
         record(6, admin_comment=word, required_nodes=("n2",)),
     )
     assert changes(*jobs) == (TargetJob(5, (), ""), SetAdminComment(6, ""))
+
+
+def test_jobs_that_rest_may_start_and_others_begin_times_stay() -> None:
+    spent = "explsched-preemption:since=1&n=1&lost=0"
+    put_off = {"restarts": 1, "submit_s": NOW_S - 5000.0, "eligible_s": NOW_S + 300.0}
+    jobs = (record(5, admin_comment=spent, **put_off), record(6, **put_off))
+    wanted = [change for change in changes(*jobs) if isinstance(change, StartAtOnce)]
+    assert wanted == [StartAtOnce(5)]
