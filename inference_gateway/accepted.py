@@ -330,7 +330,7 @@ def revoke_key(path: Path, owner: str) -> None:
         (name.start_mark.line, value.end_mark.line) for name, value in members.value if name.value == owner
     )
     if len({name.start_mark.line for name, _ in members.value}) < len(members.value):
-        raise GatewayError(f"{path}: has several keys on a line, take out `{owner}` by hand")
+        raise GatewayError(f"{path}: has several keys on one line; edit the file and remove `{owner}` by hand")
     lines = text.splitlines(keepends=True)
     left = lines[:begin] + lines[max(end, begin + 1) :]
     _replace(path, "".join(left) if len(members.value) > 1 else "keys: {}\n")

@@ -163,7 +163,7 @@ class Resizing(Struct, frozen=True):
             else:
                 free.release(held)
                 free.take(there)
-            reason = f"{request.total} GPUs in place of {job.request.total}: nobody waits for them"
+            reason = f"{request.total} GPUs in place of {job.request.total}: no job waits for them"
             resizes.append(Resize(job.job_id, request, reason))
             if at is None:
                 interrupted += 1

@@ -48,8 +48,8 @@ def notify(*assignments: str) -> None:
 
 
 _EPILOG = """\
-SIGHUP reloads the configuration; a file that is wrong leaves the running one in force. SIGUSR2 reopens the log. SIGTERM
-and SIGINT stop after the current pass. While the daemon is away, Slurm goes on with the last order. One daemon at a
+SIGHUP reloads the configuration; an invalid file leaves the running one in force. SIGUSR2 reopens the log. SIGTERM
+and SIGINT stop after the current pass. Without the daemon, Slurm continues with the last order. One daemon at a
 time steers a cluster: a second one names the first (host, pid, since when) and ends.
 
 \b
@@ -244,7 +244,7 @@ class Daemon:
             try:
                 log.set_up(self._log_level, self._log_file)
             except log.LogError as error:
-                log.event(_LOG, logging.ERROR, "log not reopened, the old one goes on", why=str(error))
+                log.event(_LOG, logging.ERROR, "log not reopened, the old one stays open", why=str(error))
         if self._reload:
             self._reload = False
             try:

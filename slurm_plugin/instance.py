@@ -189,7 +189,9 @@ class HostLock:
             from explsched.process import started_s  # psutil: commands that only look for a daemon need none of it
 
             raise Holder(socket.gethostname(), owner.pid, started_s(owner.pid)).refusal(cluster)
-        event(_LOG, logging.WARNING, "no lock: a process that is no daemon of ours has its name", owner=str(owner))
+        event(
+            _LOG, logging.WARNING, "no lock: its name is taken by a process that is not sexplschedd", owner=str(owner)
+        )
 
     def tend(self) -> None:
         """Dismiss those who have asked whose lock this is, so that there is room for the next."""

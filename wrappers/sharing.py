@@ -63,8 +63,8 @@ def _without_second_spanning_client(
     with mps.sole_spanning_client(pipes, environment) as is_sole:
         if not is_sole:
             _say(
-                "no CUDA MPS for this command: another one on several GPUs uses it there, and their collectives (NCCL) "
-                "may wait for each other for ever; kernels are time-sliced"
+                "no CUDA MPS for this command: another one on several GPUs uses it, and their collectives (NCCL) "
+                "could deadlock; kernels are time-sliced"
             )
         yield {} if is_sole else mps.none_in(room, environment)
 

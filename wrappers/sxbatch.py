@@ -318,7 +318,7 @@ def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
         found = sbatch_comment(script)
     if found and comment.words(found):
         raise ValueError(
-            f"the comment {found!r} has a word {comment.PREFIX}..., which sxbatch's options would contradict"
+            f"the comment {found!r} has an entry {comment.PREFIX}..., which conflicts with sxbatch's options"
         )
     return found or ""
 

@@ -24,7 +24,7 @@ from explsched.progress import event, report
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 
 _EPILOG = rf"""
-exit status: 0, or 2 for a call that cannot be right. A report that cannot be written is no failure: the job goes on.
+exit status: 0, or 2 for wrong usage. A report that cannot be written is no error: the job continues.
 
 environment:
   {CHECKPOINT.variable:<23}  the signal that asks for a checkpoint (default: {DEFAULT_SIGNAL}); ignored while following

@@ -155,7 +155,7 @@ def _run(
     if follower:
         follower.join(_LAST_OUTPUT_S)
     if reporter and status == 0 and not reporter.has_reported:
-        reporter.warn(f"no progress was found in {tail or 'what the command printed'}: explsched knows of none")
+        reporter.warn(f"no progress was found in {tail or 'what the command printed'}: explsched gets none")
     if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
         event("end", status=None if relay.was_told_to_end else status)
     return status if status >= 0 else 128 - status
@@ -245,7 +245,7 @@ def _scontrol(what: str, *entity: str) -> str:
             timeout=_PATIENCE_S,
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        sys.stderr.write(f"sxrun: Slurm does not tell {what}: {error}\n")
+        sys.stderr.write(f"sxrun: Slurm does not report {what}: {error}\n")
         return ""
 
 
@@ -322,7 +322,7 @@ def followed(values: Mapping[str, str], program: str, total_steps: int | None) -
         return Reporter(json_reader(step or "step", value, default_metric()), program, total_steps), LogTail(path)
     accepted = ", ".join((*_ROWS, *_JSON_LINES))
     raise ValueError(
-        f"{FOLLOW.flag} {path}: the name tells no kind of file; accepted: {accepted}, "
+        f"{FOLLOW.flag} {path}: unknown kind of file; accepted: {accepted}, "
         f"a name with {_EVENTS}, or TensorBoard's directory"
     )
 

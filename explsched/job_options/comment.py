@@ -47,7 +47,7 @@ def read(comment: str) -> Word | None:
     if not ours:
         return None
     if len(ours) > 1:
-        raise ValueError(f"the comment has {len(ours)} words starting with {PREFIX!r}, one is accepted")
+        raise ValueError(f"the comment has {len(ours)} entries starting with {PREFIX!r}, one is accepted")
     query = ours[0].removeprefix(PREFIX)
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict")

@@ -272,7 +272,7 @@ class _Process:
                 control.adopt(time.time())
                 break
             except (SlurmError, GatewayError) as error:
-                log.event(_LOG, logging.ERROR, "cannot take over yet, will try again", why=str(error))
+                log.event(_LOG, logging.ERROR, "cannot adopt the running replicas yet, will retry", why=str(error))
                 self.pause()
         with WakeListener(self._files.control_socket) as calls:
             while not self.stopping:

@@ -82,7 +82,7 @@ class ReplicaRegistry:
         """Take in what is known of a replica at this moment."""
         service = self._services.get(replica.service)
         if service is None and replica.phase in LIVE:
-            replica = self._end(replica, "its service is gone", now_s)
+            replica = self._end(replica, "its service was removed", now_s)
         done = step(replica, seen, service.limits if service else _FORGOTTEN, now_s)
         if done.replica is None:
             self._replicas.pop(replica.name, None)

@@ -320,7 +320,7 @@ class WakeListener:
             except (TimeoutError, BlockingIOError):
                 return newest
             except msgspec.MsgspecError as error:
-                raise ActivatorError(f"{self.path}: a message that is not one of ours: {error}") from error
+                raise ActivatorError(f"{self.path}: unknown message: {error}") from error
             newest[wake.service] = wake
             link.settimeout(0)
 

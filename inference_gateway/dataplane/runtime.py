@@ -205,7 +205,7 @@ def dropped_logs(text: str) -> int:
     """How many log lines found no room, from the answer to `show info`. Raises `DataPlaneError` if it does not say."""
     found = re.search(r"^DroppedLogs: (\d+)$", text, re.MULTILINE)
     if found is None:
-        raise DataPlaneError("HAProxy does not tell how many log lines it has dropped")
+        raise DataPlaneError("HAProxy does not report how many log lines it has dropped")
     return int(found[1])
 
 

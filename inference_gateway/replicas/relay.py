@@ -95,7 +95,7 @@ async def pass_on(
             received = await requests.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
             if error.partial:
-                raise ConnectionResetError("the gateway has gone within a request") from error
+                raise ConnectionResetError("the gateway disconnected within a request") from error
             return
         except asyncio.LimitOverrunError as error:
             raise MalformedError(f"a head of more than {LONGEST_HEAD} bytes") from error
@@ -117,7 +117,7 @@ async def pass_on(
                 server.write(head.text + first)
                 await _copy(requests, server, head.length - len(first), body)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            raise ConnectionResetError("the gateway has gone within a body") from error
+            raise ConnectionResetError("the gateway disconnected within a body") from error
         await server.drain()
         sent(body)
         if status is not None and await status == HTTPStatus.SWITCHING_PROTOCOLS:
@@ -287,7 +287,7 @@ class Relay:
         """
         before = self._known or await self.check()
         if not before.listeners:
-            raise ConnectionRefusedError(f"nobody listens on port {self._port} yet")
+            raise ConnectionRefusedError(f"no server listens on port {self._port} yet")
         reader, writer = await asyncio.open_connection(before.address, self._port, limit=PART)
         try:
             now = await self.check()

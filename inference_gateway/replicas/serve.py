@@ -219,13 +219,13 @@ def _leave(directory: Path) -> None:
     try:
         reports.leave(directory)
     except OSError as error:  # the disk is full: the gateway will see the server go, and retries what it refuses
-        sys.stderr.write(f"replica: cannot tell the gateway: {error.strerror}\n")
+        sys.stderr.write(f"replica: cannot register with the gateway: {error.strerror}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="replica", description=__doc__, allow_abbrev=False)
     parser.add_argument("--directory", type=Path, required=True, help="the replica's directory")
-    parser.add_argument("--gateway", required=True, help="host of the gateway: tells which network to listen on")
+    parser.add_argument("--gateway", required=True, help="host of the gateway; selects the network to listen on")
     parser.add_argument("--key-variable", required=True, help="environment variable for the API key")
     parser.add_argument("--grace-s", type=float, default=3.0, help="time for the gateway to send nothing new")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the job that are one replica")

@@ -1,7 +1,7 @@
 """Writes the man pages, made from the commands and the configuration: `python scripts/manual DIRECTORY`.
 
-Python must be one that explsched is installed for. Other generators were tried: click-man leaves out examples,
-variables and registered commands, help2man tears indented text apart, argparse-manpage does neither but knows no click.
+Python must be one that explsched is installed for. Why no other generator does:
+docs/decisions/0007-own-generators.md.
 """
 
 from __future__ import annotations

@@ -173,14 +173,16 @@ def admin() -> None:
 
 
 @admin.command(epilog=_RESET_EXAMPLES)
-@click.option("-n", "--dry-run", is_flag=True, help="Only tell what would be changed.")
-@click.option("--all-site-factors", is_flag=True, help="Set all site factors to 0, also where nothing tells whose.")
+@click.option("-n", "--dry-run", is_flag=True, help="Dry run: show changes only.")
+@click.option(
+    "--all-site-factors", is_flag=True, help="Set all site factors to 0, also those that others may have set."
+)
 @config_option
 def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> None:  # noqa: FBT001
     """Undo every change that explsched has made in Slurm.
 
-    Site factors become what others had set, leases and pins go, our words leave AdminComments. Stop the daemon first.
-    Jobs that run go on. Exit status 1 if Slurm refused a change.
+    Restores site factors, deletes leases, unpins jobs and removes explsched's entries from AdminComments. Stop the
+    daemon first. Running jobs continue. Exit status 1 if Slurm refused a change.
     """
     from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
     from slurm_plugin.client.cli import CliClient
@@ -195,7 +197,7 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     record = config.order.site_factor_file
     if not all_site_factors and not record.exists():
         click.echo(
-            f"sexplsched: {record} is missing, so site factors are left as they are: nothing tells which are ours; "
+            f"sexplsched: {record} is missing, so site factors are kept: it is unknown which of them are explsched's; "
             "--all-site-factors sets all of them to 0",
             err=True,
         )

@@ -87,7 +87,7 @@ def privilege(can: Capabilities) -> Finding:
 def _how_to_get_it(can: Capabilities) -> str:
     if can.has(OPERATORS):
         return "sacctmgr add user <daemon's user> account=... AdminLevel=Operator"
-    return "set up slurmdbd, which knows operators: without it Slurm lets nobody steer but root and SlurmUser"
+    return "set up slurmdbd, which stores operators: without it only root and SlurmUser may change priorities"
 
 
 def _capabilities(found: Capabilities) -> Iterator[Finding]:
@@ -150,14 +150,14 @@ def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Itera
         return
     others = OwnFactors.of_daemon(config.order.site_factor_file).others(client.jobs())
     if not others:
-        yield Finding("site factors", "ok", "nobody else has set any")
+        yield Finding("site factors", "ok", "none were set by others")
         return
     named = ", ".join(f"job {job_id}: {factor}" for job_id, factor in sorted(others.items())[:3])
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     advice = (
         f"they are kept, and explsched's are added; {config.order.site_factor_file} notes which are explsched's own"
     )
-    yield Finding("site factors", "note", f"somebody else has set some ({named}{more})", advice)
+    yield Finding("site factors", "note", f"some were set by others ({named}{more})", advice)
 
 
 def _whole_range(can: Capabilities, config: Config) -> Finding:
@@ -176,7 +176,7 @@ def _slurmdbd(client: CliClient) -> Finding:
     try:
         client.clusters()
     except SlurmError as error:
-        advice = "is slurmdbd running? Jobs and daemon go on meanwhile; sacct and new rights do not"
+        advice = "is slurmdbd running? Without it jobs and daemon continue, but sacct and changes of rights fail"
         return Finding("slurmdbd", "note", str(error), advice)
     return Finding("slurmdbd", "ok", "answers")
 
@@ -189,7 +189,7 @@ def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
         found = "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options"
         yield Finding("plain sbatch", "note", found, "not needed with sxbatch; see docs/admin.md")
     elif line[1] == "required":
-        advice = "write optional, so that a fault of ours never drains a node"
+        advice = "write optional, so that a fault of the plugin never drains a node"
         yield Finding("plain sbatch", "note", "plugstack.conf has explsched.so as required", advice)
     else:
         yield Finding("plain sbatch", "ok", "plugstack.conf has explsched.so")

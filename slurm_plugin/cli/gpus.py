@@ -131,7 +131,7 @@ class _Exported(Collector):
         except NvmlError as error:
             event(_LOG, logging.WARNING, "GPUs cannot be read", why=str(error))
             found = []
-        readable = "GPUs of this node that the driver tells of."
+        readable = "GPUs of this node, as reported by the driver."
         yield GaugeMetricFamily("explsched_gpus_readable", readable, value=len(found))
         for name, text, value in self._NAMES:
             family = GaugeMetricFamily(f"explsched_gpu_{name}", text, labels=("gpu", "uuid", "model"))

@@ -158,7 +158,7 @@ def _job_ids(ctx: click.Context, param: click.Parameter, text: str | None) -> fr
     show_default=f"{_DEFAULT_FORMAT}; with --sweep {_SWEEP_FORMAT}",
     help="Columns as NAME[:WIDTH], ... Without a width, as wide as needed.",
 )
-@click.option("-i", "--iterate", type=click.FloatRange(min=1), help="Repeat every so many seconds.")
+@click.option("-i", "--iterate", type=click.FloatRange(min=1), help="Refresh interval, s.")
 @fresh_option
 @json_option
 @config_option

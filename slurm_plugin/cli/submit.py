@@ -127,7 +127,7 @@ def _with_memory(least_mb: int) -> str:
     if found:
         return "|".join(found)
     largest = max((node.gpu_memory_mib for node in nodes), default=0)
-    known = f"the largest known has {largest} MiB" if largest else "no node has a feature that tells"
+    known = f"the largest known has {largest} MiB" if largest else "no node has a feature that states"
     raise TaskError(
         f"no GPU is known to have {least_mb} MB: {known}; name the feature of nodes that have with --constraint "
         "(see `sexplsched gpus`), or ask for 0"

@@ -177,7 +177,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
     if standing.best is not None:
         click.echo(f"best: {listed({name: of_value(value) for name, value in standing.best_params.items()})}")
     if not standing.finished:
-        click.echo(f"Slurm goes on with it; see `sexplsched sweep show {standing.name}`")
+        click.echo(f"it continues in Slurm; see `sexplsched sweep show {standing.name}`")
 
 
 def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:

@@ -78,7 +78,7 @@ OPERATORS = Capability(
 )
 SHARDS = Capability("shards", "jobs may share a GPU (gres/shard)", key="GresTypes", word="shard")
 GPU_ACCOUNTING = Capability(
-    "GPU accounting", "sacct tells GPUs, for replays of your history", key="AccountingStorageTRES", word="gres/gpu"
+    "GPU accounting", "sacct reports GPUs, for replays of your history", key="AccountingStorageTRES", word="gres/gpu"
 )
 LUA_SUBMIT = Capability(
     "job_submit/lua", "the daemon learns of the options of plain sbatch", key="JobSubmitPlugins", word="lua"
@@ -102,7 +102,7 @@ SEVERAL_SLURMD = Capability(
 
 EXCLUSIVE_FIELD = Capability(
     "exclusive jobs in squeue",
-    "squeue tells by a field Exclusive, and no more by OverSubscribe, who shares nodes with nobody",
+    "squeue shows --exclusive in the field Exclusive, no longer in OverSubscribe",
     SlurmVersion(26, 5),
 )
 """Not in the table, for it changes nothing but what we ask of squeue."""

@@ -98,7 +98,9 @@ class CliClient:
         except SlurmUnreachableError:
             raise
         except (SlurmError, LookupError) as error:
-            raise SlurmError(f"job {name}: Slurm knows no such task, or no longer; sacct tells its JobIDRaw") from error
+            raise SlurmError(
+                f"job {name}: Slurm has no such task, or no longer has it; sacct shows its JobIDRaw"
+            ) from error
 
     def submit(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. On `SlurmUnreachableError` the job may have been accepted all the same."""

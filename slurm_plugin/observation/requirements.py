@@ -114,17 +114,17 @@ def unmodelled(record: SlurmJob) -> str:
     if record.het_job_id is not None:
         return "it is a component of a heterogeneous job"
     if record.exclusive:
-        return "it asks for nodes that it shares with nobody (--exclusive)"
+        return "it asks for exclusive nodes (--exclusive)"
     if record.licenses:
         return f"it needs licences ({record.licenses})"
     if record.reservation and leased_job(record.reservation) is None:
         return f"it is in reservation {record.reservation}"
     if record.required_nodes and OWN_PINS not in record.admin_comment:
-        return f"it must have certain nodes ({','.join(record.required_nodes)})"
+        return f"it requires certain nodes ({','.join(record.required_nodes)})"
     if record.features and not (_SIMPLE.fullmatch(record.features) or _ANY_OF.fullmatch(record.features)):
         return f"its constraint is not a plain list of features ({record.features})"
     if record.most_switches:
-        return f"it wants nodes behind so many switches at most: {record.most_switches} (--switches)"
+        return f"it limits the number of switches to {record.most_switches} (--switches)"
     if "," in record.gpu_type:
         return f"it asks for GPUs of several types ({record.gpu_type})"
     return ""

@@ -156,7 +156,7 @@ class EndedRuns:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = SavedState(path, _Notes, "run times of ended jobs", "learns them anew")
+        self._file = SavedState(path, _Notes, "run times of ended jobs", "will learn them again")
         self._notes = self._saved = self._file.read() or _Notes()
         self._running: dict[int, EndedRun] = {}
         self._looked_s = 0.0

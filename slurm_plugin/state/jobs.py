@@ -121,7 +121,7 @@ def _waiting(view: View, job: Job) -> str:
     """What the plan means for the job. Nothing is said of a start that Slurm's reason, CPUs or memory rule out."""
     record, now_s = view.seen.jobs[job.job_id], view.seen.snapshot.now_s
     if why := view.seen.unmodelled.get(job.job_id):
-        return f"It is left to Slurm, because {why}: it is promised nothing, and nobody makes room for it."
+        return f"It is left to Slurm, because {why}: it gets no reservation, and no job is preempted for it."
     if not job.eligible:
         return "Slurm would not start it now, so it is not planned."
     if waits_for_requeue_delay(record, now_s):
@@ -165,7 +165,7 @@ def _progress(view: View, job: Job) -> Iterator[str]:
     if params:
         yield f"Its hyper-parameters: {listed(params)}."
     if progress.parameters.changed:
-        yield f"{len(progress.parameters.changed)} of them differed between its runs: what the last run told counts."
+        yield f"{len(progress.parameters.changed)} of them differed between its runs: those of the last run count."
     if progress.malformed:
         yield f"{progress.malformed} lines of its progress file were malformed and are not counted."
 

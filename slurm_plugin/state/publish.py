@@ -202,11 +202,11 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
         yield CounterMetricFamily(f"explsched_{name}", f"{meaning}, since the daemon started", count)
     now = state.samples[-1] if state.samples else None
     gauges: dict[str, tuple[str, float]] = {
-        "written_timestamp_seconds": ("When the last pass looked at Slurm", state.written_s),
+        "written_timestamp_seconds": ("Time at which the last pass read Slurm's state", state.written_s),
         "interval_seconds": ("Time between two passes", state.interval_s),
         "pass_seconds": ("What the last pass took, its writes included", totals.pass_s),
         "publish_seconds": ("What it took to write this state", publish_s),
-        "leases": ("Reservations of ours", sum(lease.job is not None for lease in state.leases)),
+        "leases": ("Reservations made by explsched", sum(lease.job is not None for lease in state.leases)),
         "sweeps": ("Sweeps with jobs that wait or run", len({row.sweep for row in state.jobs if row.sweep})),
         "gpus": ("GPUs of the nodes", now.gpus if now else 0),
         "gpus_busy": ("GPUs that jobs hold", now.busy_gpus if now else 0),

@@ -76,7 +76,7 @@ class GpuHolders(Struct, frozen=True):
         if note.pause_s > self.seen.snapshot.now_s:
             yield "It did not start where it was meant to: it is left to Slurm for some minutes."
         elif note.node and record.state == "PENDING":
-            yield f"It is pinned to node {note.node}, where it fits now; it is let go if it does not start at once."
+            yield f"It is pinned to node {note.node}, where it fits now; unpinned if it does not start at once."
 
 
 def _gpus(seen: Observation, job_id: int) -> Iterator[Gpu]:

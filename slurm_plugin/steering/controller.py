@@ -306,7 +306,7 @@ class Controller:
         waiting = len(decided.changes) - len(timely)
         self._gap.note(waiting)
         if waiting:
-            event(_LOG, logging.INFO, "put off, backfill is at work or about to be", changes=waiting)
+            event(_LOG, logging.INFO, "postponed, backfill is running or about to run", changes=waiting)
         return replace(decided, changes=timely)
 
     def _ended_meanwhile(self, job_ids: AbstractSet[int], now_s: float) -> frozenset[int]:

@@ -74,7 +74,9 @@ class PreemptionTracker:
 
     def __init__(self, preemption_budget: PreemptionBudget, file: Path | None = None) -> None:
         self._budget = preemption_budget
-        self._file = SavedState(file, dict[int, _Underway], "preemptions underway", "begins anew") if file else None
+        self._file = (
+            SavedState(file, dict[int, _Underway], "preemptions underway", "starts without them") if file else None
+        )
         self._underway: dict[int, _Underway] = (self._file.read() if self._file else None) or {}
         self._written = dict(self._underway)
         self._let_go: dict[int, _Underway] = {}

@@ -75,7 +75,7 @@ class SearchFile(Section, frozen=True):
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="the sweep's name")]
     command: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="the training; --KEY=VALUE words are added to it")
+        tuple[str, ...], Meta(min_length=1, description="command of the training; --KEY=VALUE arguments are appended")
     ]
     space: Annotated[dict[str, SpaceSection], Meta(description="values of each hyper-parameter")]
     budget: BudgetSection

@@ -175,7 +175,7 @@ def test_memory_that_no_gpu_is_known_to_have_is_refused(monkeypatch: pytest.Monk
     with pytest.raises(TaskError, match="largest known has 4096 MiB.*--constraint"):
         submitted("--name", "t", "--memory", "8192", "--", "true")
     nodes_with(monkeypatch, "fast")
-    with pytest.raises(TaskError, match="no node has a feature that tells"):
+    with pytest.raises(TaskError, match="no node has a feature that states"):
         submitted("--name", "t", "--memory", "1", "--", "true")
 
 
@@ -208,7 +208,7 @@ def test_a_task_of_an_array_is_found_by_squeues_name_for_it(tmp_path: Path, monk
     tool(tmp_path, "squeue", 'case "$*" in *--jobs\\ 39_2\\ *) echo 41;; *) echo Invalid job id >&2; exit 1;; esac')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert JOB_ID.convert("39_2", None, None) == 41
-    with pytest.raises(SlurmError, match="job 39_3: Slurm knows no such task, or no longer"):
+    with pytest.raises(SlurmError, match="job 39_3: Slurm has no such task, or no longer has it"):
         JOB_ID.convert("39_3", None, None)
 
 

@@ -115,8 +115,8 @@ def test_a_dead_slurmdbd_is_told_and_no_fault(site: Path) -> None:
     ("accounting", "words"),
     [
         ("accounting_storage/slurmdbd", "sacctmgr add user .* AdminLevel=Operator"),
-        ("accounting_storage/none", "set up slurmdbd, which knows operators"),
-        ("(null)", "set up slurmdbd, which knows operators"),
+        ("accounting_storage/none", "set up slurmdbd, which stores operators"),
+        ("(null)", "set up slurmdbd, which stores operators"),
     ],
 )
 def test_how_to_get_the_right_to_steer(site: Path, accounting: str, words: str) -> None:

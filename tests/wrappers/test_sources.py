@@ -153,7 +153,7 @@ def test_what_is_followed_can_stand_in_the_environment(
     [
         (
             {FOLLOW.name: "train.log"},
-            "--follow train.log: the name tells no kind of file; accepted: .csv,",
+            "--follow train.log: unknown kind of file; accepted: .csv,",
         ),
         (
             {FOLLOW.name: "logs/", STEP_KEY.name: "s"},
@@ -169,4 +169,4 @@ def test_what_cannot_be_followed_is_said(values: dict[str, str], words: str) -> 
 def test_wrong_usage_of_sxrun() -> None:
     done = subprocess.run([*SXRUN, "--follow", "x.log", "true"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "the name tells no kind of file" in done.stderr
+    assert "unknown kind of file" in done.stderr

@@ -75,7 +75,7 @@ def test_former_keys_are_read_and_the_present_one_is_named() -> None:
         ("explsched:sweep=%ff", "not of the form"),
         ("explsched:sweep=a&sweep=b", "twice"),
         ("explsched:stop=1&early-stop=0", "twice"),
-        ("explsched:early-stop=1 explsched:early-stop=0", "2 words"),
+        ("explsched:early-stop=1 explsched:early-stop=0", "2 entries"),
     ],
 )
 def test_nonsense_is_named(comment: str, words: str) -> None:

@@ -154,5 +154,5 @@ def test_those_of_a_service_that_is_gone_are_cancelled_and_forgotten(tmp_path: P
     log.registry.step(log.replica("old-1"), ReplicaObservation(None, NOW_S + 6), NOW_S + 7)
     assert log.registry.all() == ()
     assert [(one["event"], one["reason"]) for one in log.events()] == [
-        ("cancelled", "its service is gone"), ("ended", "its service is gone")
+        ("cancelled", "its service was removed"), ("ended", "its service was removed")
     ]  # fmt: skip

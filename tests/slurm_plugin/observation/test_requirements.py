@@ -43,7 +43,7 @@ def look(*jobs: SlurmJob, nodes: tuple[SlurmNode, ...] = (node("n1"), node("n2")
         ({"features": "[rack1*2]"}, "not a plain list of features"),
         ({"features": "infiniband"}, "no node of its partition"),
         ({"gpu_type": "a100,h100"}, "several types"),
-        ({"most_switches": 1}, "switches at most: 1"),
+        ({"most_switches": 1}, "limits the number of switches to 1"),
         ({"gpu_type": "h100"}, "no node of its partition"),
         ({"cpus": 40}, "no node of its partition"),
         ({"cpus": 1, "cpus_per_gpu": 10}, "no node of its partition"),
