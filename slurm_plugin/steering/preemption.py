@@ -36,7 +36,8 @@ _YOUNG_S = 60.0
 than this, and a job that was let go need not save again if it is asked again."""
 
 _SAVED_S = 60.0
-"""slurmctld saves its state every few seconds: what it acknowledged so long ago it does not forget when it dies."""
+"""slurmctld saves its state every few seconds: what it acknowledged so long ago it does not forget when it dies.
+Jobs that have left are looked after for as long."""
 
 _NOBODY: Mapping[int, int | None] = MappingProxyType({})
 _NOBODY_GOES: Mapping[int, AbstractSet[int]] = MappingProxyType({})
@@ -85,6 +86,7 @@ class PreemptionTracker:
         self._clear_from_s = 0.0
         self._remembers = False
         self._served: dict[int, _Service] = {}
+        self._cleaned_up_s: dict[int, float] = {}
 
     @property
     def underway(self) -> frozenset[int]:
@@ -120,12 +122,15 @@ class PreemptionTracker:
         return {job_id: service.time_s for job_id, service in self._served.items()}
 
     def being_served(self, records: Mapping[int, SlurmJob], now_s: float, for_s: float) -> frozenset[int]:
-        """Jobs for which others have been requeued: while those leave, and `for_s` seconds after they were asked to.
+        """Jobs for which others have been requeued: while those leave, and `for_s` seconds more.
 
-        Of an array only until as many tasks have started as room was made for: the others have no right to come first.
+        A node may clean up after a job (KillWait, epilog) for longer than some cycles last. One that does not come to
+        an end is not waited for: a minute after they were seen to leave jobs count as gone. Of an array only until as
+        many tasks have started as room was made for: the others have no right to come first.
         """
         leaving = {step.beneficiary for step in self._underway.values() if step.noted and step.beneficiary is not None}
-        lately = {job_id for job_id, service in self._served.items() if now_s - service.time_s <= for_s}
+        times_s = (*self.served_s.items(), *self._cleaned_up_s.items())
+        lately = {job_id for job_id, time_s in times_s if now_s - time_s <= for_s}
         return frozenset(
             job_id
             for job_id in leaving | lately
@@ -179,6 +184,9 @@ class PreemptionTracker:
                 self._let_go[job_id] = self._underway.pop(job_id)  # nobody would gain; the job has saved, and goes on
         self._requeue_again(jobs, progress, now_s)
         freed: Counter[int] = Counter()
+        cleaned_up = (step.beneficiary for job_id, (step, _) in self._left.items() if _is_cleaned_up(jobs[job_id]))
+        self._cleaned_up_s |= {job_id: now_s for job_id in cleaned_up if job_id is not None}
+        self._cleaned_up_s = {job_id: time_s for job_id, time_s in self._cleaned_up_s.items() if job_id in waiting}
         for job_id in self._ready(progress, now_s):
             step, job = self._underway[job_id], jobs[job_id]
             if not step.noted:
@@ -291,6 +299,11 @@ def _asked_or_saved_s(step: _Underway, progress: JobProgress) -> float:
     """When the job saved, if it has since it was signalled, else when it was."""
     saved_s = progress.checkpoint_s if _has_saved(step, progress) else None
     return step.signalled_s if saved_s is None else saved_s
+
+
+def _is_cleaned_up(job: Job) -> bool:
+    """Whether the job's nodes have not let go of it yet."""
+    return job.state is JobState.COMPLETING
 
 
 def _still_waits(job: Job | None) -> bool:

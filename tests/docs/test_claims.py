@@ -562,7 +562,7 @@ CLAIMS = (
         "docs/admin.md",
         "hostile_site.json",
         "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in four "
-        "runs, and where all pairs do that {} ({}): not explained yet.",
+        "runs, and where all pairs do that {} ({}). No work is saved there",
         _of_one_lie_each,
     ),
 )

@@ -317,6 +317,17 @@ def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(
     assert SetSiteFactor(2, 0) in loop.reconcile(late_s + 61.0).changes  # something else has kept it from starting
 
 
+def test_it_stands_first_while_nodes_clean_up_after_the_job_that_left_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epilog may last longer than two cycles of backfill; on a node that hangs it never ends."""
+    slurm, loop, late_s = having_made_room(tmp_path, monkeypatch)
+    slurm.set(1, state="COMPLETING")
+    for after_s in (5.0, 40.0, 62.0, 100.0):
+        assert SetSiteFactor(2, 0) not in loop.reconcile(late_s + after_s).changes
+    assert SetSiteFactor(2, 0) in loop.reconcile(late_s + 200.0).changes
+
+
 def test_a_daemon_that_stops_leaves_no_job_above_those_of_other_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
