@@ -22,6 +22,7 @@ _MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 _DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no directory is named
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.02
+_LONGEST_WORD = 64
 BELOW_NORMAL = {_PRIORITY_VARIABLE: "1"}
 
 
@@ -169,10 +170,23 @@ def _is_alive(pipes: Path) -> bool:
     if not (pipes / "control").exists():
         return False
     try:
-        pid = (pipes / f"{_CONTROL}.pid").read_text().strip()
+        pid = _word(pipes / f"{_CONTROL}.pid")
     except OSError:
         return True
     return not pid.isdecimal() or _runs(int(pid))
+
+
+def _word(path: Path) -> str:
+    """What a short file says. Raises OSError.
+
+    The directory is a user's, and slurmd's prolog looks there as root: a fifo would hold it up for ever, and a link to
+    a device fill its memory.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _LONGEST_WORD).decode(errors="replace").strip()
+    finally:
+        os.close(descriptor)
 
 
 def _runs(pid: int) -> bool:

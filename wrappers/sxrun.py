@@ -228,7 +228,10 @@ def done_at(lines: Iterable[bytes], run: int) -> float | None:
 def _requeued_s(job_id: str, run: int) -> float:
     """When explsched decided to end a run of the job, by Slurm's record; 0 if it did not, or Slurm does not tell."""
     told_by_slurm = _scontrol("why the job was requeued", "job", job_id)
-    record = re.search(rf"^\s*AdminComment=.*?{_RECORD}(\S+)", told_by_slurm, re.MULTILINE)
+    # The last task of an array has the array's own id, by which Slurm shows all tasks.
+    shown = re.split(r"^(?=JobId=)", told_by_slurm, flags=re.MULTILINE)
+    own = next((one for one in shown if re.match(rf"JobId={re.escape(job_id)}\b", one)), "")
+    record = re.search(rf"^\s*AdminComment=.*?{_RECORD}(\S+)", own, re.MULTILINE)
     found = parse_qs(record[1]).get("p", []) if record else []
     times_s = {number: time_s for number, time_s, *_ in (one.split(",") for one in found if one.count(",") > 1)}
     return float(times_s.get(str(run), 0.0))

@@ -146,7 +146,7 @@ def _sync(file: BinaryIO) -> None:
 def _page(request: web.Request, found: Sequence[FileRecord] | Sequence[Batch]) -> web.Response:
     """OpenAI's list: `limit` entries after the one that is named."""
     limit = request.query.get("limit", str(_LIST_LIMIT))
-    most = min(int(limit), 10_000) if limit.isdigit() else _LIST_LIMIT
+    most = min(int(limit), 10_000) if limit.isdecimal() else _LIST_LIMIT
     after = request.query.get("after", "")
     rest = [one for one in found if not after or one.id < after]
     page = [one.shown() if isinstance(one, Batch) else msgspec.to_builtins(one) for one in rest[:most]]

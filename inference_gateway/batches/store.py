@@ -94,6 +94,11 @@ class Batch(msgspec.Struct, frozen=True):
     metadata: dict[str, str] | None = None
     ends_as: str = ""
 
+    @property
+    def ended_at(self) -> int:
+        """When it ended, since the epoch; 0 if it has not."""
+        return max(self.completed_at or 0, self.failed_at or 0, self.expired_at or 0, self.cancelled_at or 0)
+
     def shown(self) -> dict[str, Any]:
         """For clients."""
         found: dict[str, Any] = msgspec.to_builtins(self)
@@ -162,7 +167,9 @@ class Owned:
 
     def unfinished(self, ended: set[str]) -> list[Batch]:
         """The batches that are to be worked on, the oldest first; those in `ended` are not read, others join them."""
-        names = [name for name in reversed(self._names("batch_")) if name not in ended]
+        there = self._names("batch_")
+        ended.intersection_update(there)
+        names = [name for name in reversed(there) if name not in ended]
         found = list(self._known(names, self.batch))
         ended.update(batch.id for batch in found if batch.status in TERMINAL)
         return [batch for batch in found if batch.status not in TERMINAL]
@@ -206,12 +213,20 @@ class Owned:
         self.path(name, "data").unlink()
 
     def make_batch(self, input_file_id: str, endpoint: str, window: str, metadata: Mapping[str, str] | None) -> Batch:
-        """Begin a batch. Raises `NotFoundError`, `NotNowError` if its results would be files too many."""
+        """Begin a batch. Raises `NotFoundError`, `NotNowError` if its results would be files too many.
+
+        Of those that have ended as many stay known as the key may have files: clients cannot delete any.
+        """
         self.file(input_file_id)
         length_s = window_s(window)
         most = self.settings.files_per_key
-        if len(self._names("file-")) + 2 * len(self.unfinished(set())) + 2 > most:
+        known = self.batches()
+        if len(self._names("file-")) + 2 * sum(one.status not in TERMINAL for one in known) + 2 > most:
             raise NotNowError(f"the results would be more than {most} files (batches.files_per_key); delete some")
+        ended = sorted((one for one in known if one.status in TERMINAL), key=lambda one: (one.ended_at, one.id))
+        for one in ended[:-most]:
+            self.path(one.id, "cancel").unlink(missing_ok=True)
+            self.path(one.id, "json").unlink(missing_ok=True)
         now_s = int(time.time())
         about = (endpoint, input_file_id, window, now_s, now_s + length_s)
         batch = Batch(_new_name("batch_"), *about, metadata=dict(metadata) if metadata else None)

@@ -10,7 +10,6 @@ thousand jobs takes it half as long.
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import re
 import sys
@@ -125,10 +124,10 @@ def command(change: Change, names: Mapping[int, str] = _NO_NAMES) -> str:
         case DeleteReservation(name):
             return f"delete ReservationName={_safe(name)}"
         case ExtendReservation(name, end_s):
-            return f"update ReservationName={_safe(name)} EndTime={_time(end_s)}"
+            return f"update ReservationName={_safe(name)} EndTime={moment(end_s)}"
         case CreateReservation(name, start_s, minutes, nodes, users, partition, flags):
             return (
-                f"create reservation ReservationName={_safe(name)} StartTime={_time(start_s)} Duration={int(minutes)} "
+                f"create reservation ReservationName={_safe(name)} StartTime={moment(start_s)} Duration={int(minutes)} "
                 f"Nodes={_list(nodes)} Users={_list(users)} PartitionName={_safe(partition)} Flags={_list(flags)}"
             )
         case _:
@@ -177,9 +176,9 @@ def _list(words: Sequence[str]) -> str:
     return ",".join(_safe(word) for word in words)
 
 
-def _time(seconds: float) -> str:
-    """Slurm reads times in the local zone of the process; ours and scontrol's are the same."""
-    return datetime.datetime.fromtimestamp(round(seconds)).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+def moment(seconds: float) -> str:
+    """A moment as Slurm's commands read it: since the epoch, for local times of an autumn night come twice."""
+    return f"uts{round(seconds)}"
 
 
 PROGRAM = "explsched-site-factors"

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -146,7 +145,7 @@ class CliClient:
         Free text may hold line breaks, and then makes rows with too few fields. Raises `SlurmError`.
         """
         mark = f"\x1f{os.urandom(4).hex()}"
-        period = (f"--starttime={_local(since_s)}", f"--endtime={_local(until_s)}")
+        period = (f"--starttime={batch.moment(since_s)}", f"--endtime={batch.moment(until_s)}")
         what = ("--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
         out = self._read("sacct", *what, *period, f"--delimiter={mark}", f"--format={','.join(fields)}")
         return [line.split(mark) for line in out.split("\n") if line]
@@ -300,10 +299,6 @@ class CliClient:
 
     def _read(self, *argv: str) -> str:
         return process.read(argv, self._timeout_s, self._environment)
-
-
-def _local(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _of_priority(found: parse.Priority, lag: int) -> dict[str, Any]:

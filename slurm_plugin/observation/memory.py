@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -24,7 +25,7 @@ from explsched.atomic_file import replace_file_durably
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
-from sched_policy.model import Job, JobState
+from sched_policy.model import Direction, Job, JobState
 from sched_policy.snapshot import EndedRun
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
@@ -174,6 +175,11 @@ class RunsWithoutReports:
         }
 
 
+MOST_ENDED = 4096
+"""So many of a sweep's trainings that have ended are remembered at most. Of more the latest half stays, and the best:
+with all of a sweep that goes on for weeks each pass would read their files again and weigh them."""
+
+
 class SweepTrainings:
     """The trainings of sweeps that have others waiting or running, those that have ended among them.
 
@@ -198,11 +204,31 @@ class SweepTrainings:
         present = {job.job_id: SeenTraining(job, uids[job.job_id]) for job in jobs if job.is_of_sweep}
         sweeps = {_sweep(training.job) for training in present.values()}
         gone = {job.job_id: SeenTraining(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
-        self._seen = {**gone, **{job_id: _stopped(training, now_s) for job_id, training in present.items()}}
+        self._seen = {**_latest(gone), **{job_id: _stopped(training, now_s) for job_id, training in present.items()}}
 
 
 def _sweep(job: Job) -> tuple[str, str | None]:
     return job.user, job.exploration.sweep if job.exploration else None
+
+
+def _latest(ended: Mapping[int, SeenTraining]) -> Mapping[int, SeenTraining]:
+    """What is remembered of those that have ended, given in the order in which they did."""
+    of_sweep: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for job_id, one in ended.items():
+        told = one.job.exploration
+        of_sweep[(*_sweep(one.job), *((told.metric, told.direction) if told else ()))].append(job_id)
+    dropped: set[int] = set()
+    for job_ids in of_sweep.values():
+        if len(job_ids) > MOST_ENDED:
+            dropped.update(job_ids[: -MOST_ENDED // 2])
+            dropped.discard(min(job_ids, key=lambda job_id: _best(ended[job_id].job)))
+    return {job_id: one for job_id, one in ended.items() if job_id not in dropped}
+
+
+def _best(job: Job) -> float:
+    """What a training has reached, lower is better."""
+    sign = -1.0 if job.exploration and job.exploration.direction is Direction.MAX else 1.0
+    return min((sign * point.value for point in job.points), default=math.inf)
 
 
 def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:

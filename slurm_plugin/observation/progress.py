@@ -11,7 +11,8 @@ import itertools
 import logging
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,8 @@ MAX_BYTES_PER_USER = 1 << 21
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
 MAX_REPORTS = 512
+MAX_RUNS = 1024
+"""More than any job is requeued."""
 MAX_PARAMETERS = 64
 _SKEW_S = 60.0
 """Clocks of nodes differ a little. One that is ahead by more is set right by the file's own time."""
@@ -153,25 +156,30 @@ class JobProgress:
         key = metric, gpus, earlier
         if key not in self._points:
             held = dict(earlier)
+            own = [r for r in self.reports if r.metric == metric]
+            behind = self._behind(own, lambda run: held.get(run, gpus))
             self._points[key] = tuple(
-                ProgressPoint(r.step, self._gpu_s(r.time_s, r.restart, gpus, held), r.value)
-                for r in self.reports
-                if r.metric == metric
+                ProgressPoint(r.step, gpu_s, r.value) for r, gpu_s in zip(own, behind, strict=True)
             )
         return self._points[key]
 
-    def _gpu_s(self, time_s: float, restart: int, gpus: int, held: Mapping[int, int]) -> float:
-        """GPU-seconds the job had behind it at a moment of its `restart`-th run."""
-        run_s = {run.restart: run.end_s - run.start_s for run in self.runs if run.restart < restart}
-        current = next((run for run in self.runs if run.restart == restart), None)
-        run_s[restart] = max(0.0, time_s - current.start_s) if current else 0.0
-        return sum(held.get(run, gpus) * length_s for run, length_s in run_s.items())
+    def run_s(self, reports: Sequence[ProgressReport]) -> list[float]:
+        """Seconds of run time the job had behind it at each of some of its reports."""
+        return self._behind(reports, lambda _run: 1)
 
-    def run_s(self, time_s: float, restart: int) -> float:
-        """Seconds of run time the job had behind it at a moment of its `restart`-th run."""
-        before = sum(run.end_s - run.start_s for run in self.runs if run.restart < restart)
-        current = next((run for run in self.runs if run.restart == restart), None)
-        return before + (max(0.0, time_s - current.start_s) if current else 0.0)
+    def _behind(self, reports: Iterable[ProgressReport], weight: Callable[[int], int]) -> list[float]:
+        """Run time that the job had behind it at each of the reports, a second of each run counting its weight."""
+        began = {run.restart: (run.start_s, weight(run.restart)) for run in self.runs}
+        order = sorted(self.runs, key=lambda run: run.restart)
+        numbers = [run.restart for run in order]
+        lengths_s = (began[run.restart][1] * (run.end_s - run.start_s) for run in order)
+        before_s = list(itertools.accumulate(lengths_s, initial=0.0))
+        found = []
+        for report in reports:
+            start_s, counts = began.get(report.restart, (report.time_s, 0))
+            current_s = counts * max(0.0, report.time_s - start_s)
+            found.append(before_s[bisect_left(numbers, report.restart)] + current_s)
+        return found
 
 
 _Name = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
@@ -358,7 +366,7 @@ def _note_skew(skew_s: dict[int, float], tail: bytes, written_s: float) -> None:
     """How far ahead a node's clock is: its newest line was written when the file system says, by the server's clock."""
     complete, _newline, _rest = tail.rpartition(b"\n")
     line = _parse(complete.rpartition(b"\n")[2])
-    if line is not None and line.time_s - written_s > _SKEW_S:
+    if line is not None and line.time_s - written_s > _SKEW_S and len(skew_s) < MAX_RUNS:
         skew_s[line.restart] = line.time_s - written_s
 
 
@@ -376,7 +384,11 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
         if line is None or line.time_s > now_s + _SKEW_S:
             malformed += 1
             continue
-        run = runs.get(line.restart, Run(line.restart, line.time_s, line.time_s))
+        run = runs.get(line.restart)
+        if run is None and len(runs) >= MAX_RUNS:
+            malformed += 1
+            continue
+        run = run or Run(line.restart, line.time_s, line.time_s)
         runs[line.restart] = replace(run, end_s=max(run.end_s, line.time_s))
         if line.params is not None:
             more = parameters.plus(line.restart, line.params)

@@ -189,11 +189,9 @@ def _training(
     why: str,
     last_word: Note | None,
 ) -> SweepTraining:
-    curve = tuple(
-        CurvePoint(report.step, progress.run_s(report.time_s, report.restart), report.value)
-        for report in progress.reports
-        if report.metric == member.metric
-    )
+    own = [report for report in progress.reports if report.metric == member.metric]
+    behind = zip(own, progress.run_s(own), strict=True)
+    curve = tuple(CurvePoint(report.step, run_s, report.value) for report, run_s in behind)
     values = [point.value for point in curve]
     reported_s = sum(run.end_s - run.start_s for run in progress.runs)
     params = job.exploration.params if job and job.exploration else tuple(sorted(progress.parameters.values.items()))

@@ -27,7 +27,7 @@ from slurm_plugin.client.changes import (
 )
 
 NOON_S = 1_700_000_000.0
-NOON = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOON_S))  # Slurm reads local times
+NOON = "uts1700000000"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,18 @@ NOON = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOON_S))  # Slurm reads
 )
 def test_each_change_is_one_line(change: Change, line: str) -> None:
     assert batch.command(change) == line
+
+
+def test_the_hour_that_comes_twice_in_autumn_has_two_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        summer_s = 1_792_888_200.0  # 2026-10-25 02:30, an hour before 02:30
+        assert [time.localtime(summer_s + after_s).tm_hour for after_s in (0, 3600)] == [2, 2]
+        assert batch.command(ExtendReservation("e", summer_s)) != batch.command(ExtendReservation("e", summer_s + 3600))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_what_is_not_scontrols_is_refused() -> None:

@@ -102,6 +102,18 @@ def test_a_run_whose_work_was_done_when_it_was_requeued_is_not_repeated(
     assert again.stdout == "then\n"  # a script's next command is not taken for it
 
 
+def test_what_slurm_tells_of_another_task_of_its_array_is_not_the_jobs(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the id of an array, which its last task has, too, scontrol shows all tasks."""
+    slurm_says(tmp_path, monkeypatch, "")
+    record = "explsched-preemption:since=1&n=0&lost=0&p=0%2C155%2C1%2C0%2Cwhy"
+    others = f"echo 'JobId=55 ArrayJobId=5'\necho '   AdminComment={record}'\n"
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{others}echo\necho 'JobId=5 ArrayJobId=5'\n{others}")
+    job.write_text("".join(json.dumps(line) + "\n" for line in ENDED))
+    assert subprocess.run([*SXRUN, "--", "echo", "trains"], capture_output=True, check=True).stdout == b"trains\n"
+
+
 @pytest.mark.parametrize(
     "lines",
     [

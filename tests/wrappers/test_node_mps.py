@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,7 @@ def slurmd(node: GpuNode, action: str, job: int, **other: str) -> str:
         capture_output=True,
         text=True,
         check=True,
+        timeout=60,
     )
     return done.stderr
 
@@ -90,6 +91,27 @@ def test_one_that_was_killed_is_started_with_the_next_job(node: GpuNode) -> None
     assert runs(node)
     slurmd(node, "epilog", 2)
     assert not runs(node)
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("put", [fifo, endless])
+def test_what_a_user_puts_into_his_directory_holds_up_no_node(node: GpuNode, put: Callable[[Path], None]) -> None:
+    """Slurmd's prolog looks there as root."""
+    slurmd(node, "prolog", 1)
+    told, first = room(node).pipes / "nvidia-cuda-mps-control.pid", daemon(node)
+    told.unlink()
+    put(told)
+    try:
+        assert slurmd(node, "prolog", 2) == ""
+    finally:
+        os.kill(first, signal.SIGKILL)
 
 
 def test_a_fault_is_told_and_takes_no_node_out_of_service(node: GpuNode) -> None:

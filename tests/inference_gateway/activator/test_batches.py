@@ -209,3 +209,20 @@ def test_results_become_files_however_often_they_are_made(tmp_path: Path) -> Non
     finish(owned, msgspec.structs.replace(ended, status="finalizing"))
     assert [path for path, content in before.items() if path.suffix == ".data" and path.read_bytes() != content] == []
     assert owned.batch(batch.id).output_file_id == ended.output_file_id
+
+
+def test_a_key_that_goes_on_for_years_has_as_many_ended_batches_as_files(tmp_path: Path) -> None:
+    owned = Owned.of(BatchSettings(tmp_path, 100, 4, 10), "bob")
+    draft = owned.draft()
+    draft.write_bytes(lines(LINE))
+    file = owned.add(draft, "in", "batch").id
+    made = [owned.make_batch(file, ENDPOINT, "1h", None)]
+    worked_off: set[str] = set()
+    for number in range(10):
+        ends = {"status": "completed", "completed_at": made[-1].created_at + number}
+        owned.update(msgspec.structs.replace(made[-1], **ends))
+        made.append(owned.make_batch(file, ENDPOINT, "1h", None))
+        assert [batch.id for batch in owned.unfinished(worked_off)] == [made[-1].id]
+    latest = [batch.id for batch in reversed(made)]
+    assert [batch.id for batch in owned.batches()] == latest[:5]
+    assert worked_off <= set(latest[:5])

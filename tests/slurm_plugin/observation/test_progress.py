@@ -18,7 +18,9 @@ from slurm_plugin.observation.progress import (
     MAX_LINE_BYTES,
     MAX_PARAMETERS,
     MAX_REPORTS,
+    MAX_RUNS,
     JobProgress,
+    ProgressReport,
     ProgressSpool,
     fold,
 )
@@ -170,7 +172,15 @@ def test_run_time_adds_up_over_requeues() -> None:
         {"time_s": 530.0, "restart": 1, "step": 8, "value": 0.5},
     ]
     progress = fold(JobProgress(), [json.dumps(entry).encode() for entry in lines], NOW_S)
-    assert progress.run_s(530.0, 1) == 80.0
+    assert progress.run_s([ProgressReport(530.0, 1, 5, "loss", 1.0)]) == [80.0]
+
+
+def test_runs_beyond_any_jobs_are_counted_not_kept() -> None:
+    """Each would cost memory for good, and time with each report in each pass."""
+    lines = [line(1, 1.0, restart=run, time_s=float(run)) for run in range(MAX_RUNS + 500)]
+    progress = fold(JobProgress(), [text.encode() for text in lines], NOW_S)
+    assert (len(progress.runs), progress.malformed) == (MAX_RUNS, 500)
+    assert len(progress.points("loss", 1)) <= MAX_REPORTS
 
 
 def test_runs_of_other_sizes_count_with_theirs() -> None:

@@ -7,11 +7,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from sched_policy.model import Direction, Exploration, ProgressPoint
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import Remembered, SeenTraining, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.sweep_record import Note, ended_before
+from tests.sched_policy.builders import job
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
@@ -66,6 +70,19 @@ def test_it_goes_with_the_last_of_its_sweep(tmp_path: Path) -> None:
     assert [job.job_id for job in daemon.sees(NOW_S + 15, training(2), training(3, "another")).snapshot.ended] == [1]
     daemon.sees(NOW_S + 30, training(3, "another"))
     assert daemon.sees(NOW_S + 45, training(3, "another")).snapshot.ended == ()
+
+
+@pytest.mark.parametrize(("direction", "best"), [(Direction.MIN, 7), (Direction.MAX, 9)])
+def test_of_a_sweep_that_goes_on_for_weeks_the_latest_and_the_best_are_known(direction: Direction, best: int) -> None:
+    told = Exploration("s", direction=direction)
+    value = {7: -1.0, 9: 1.0}
+    ended = [job(n, exploration=told, points=(ProgressPoint(1, 1.0, value.get(n, 0.0)),)) for n in range(1, 4201)]
+    waits, trainings = job(5000, exploration=told), SweepTrainings()
+    trainings.adopt({one.job_id: SeenTraining(one, 0) for one in ended})
+    trainings.note([waits], ended, {5000: 0}, NOW_S)
+    assert set(trainings.seen) == {best, *range(2153, 4201), 5000}
+    trainings.note([waits], [one.job for one in trainings.seen.values() if one.job is not waits], {5000: 0}, NOW_S)
+    assert best in trainings.seen
 
 
 def test_a_requeued_training_has_not_ended(tmp_path: Path) -> None:
