@@ -35,6 +35,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import click
@@ -56,7 +57,7 @@ _SILENT_ADDRESSES = 4
 _BYSTANDERS = "/v1/completions"
 _CLIENTS = 4
 _PAUSE_S = 0.01
-_QUIET_S, _STEADY_S = 3.0, 5.0
+_QUIET_S, _STEADY_S, _OPENING_S = 3.0, 5.0, 120.0
 _OPEN = ("/healthz", "/healthz?x=1", "/healthz#x", "http://x/healthz")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PRI", "FOO")
 _TARGETS = (
@@ -298,7 +299,9 @@ async def _silent(site: Site, port: int, count: int) -> dict[str, float]:
     counts = [len(range(first, count, _SILENT_ADDRESSES)) for first in range(_SILENT_ADDRESSES)]
     sources = [f"127.0.3.{number + 1}" for number in range(_SILENT_ADDRESSES)]
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(_SILENT_ADDRESSES, multiprocessing.get_context("spawn")) as pool:
+    spawning = multiprocessing.get_context("spawn")
+    meeting = (spawning.Barrier(_SILENT_ADDRESSES, timeout=_OPENING_S),)
+    with ProcessPoolExecutor(_SILENT_ADDRESSES, spawning, _meet_at, meeting) as pool:
         asked = zip(sources, counts, strict=True)
         tasks = [loop.run_in_executor(pool, _stay_silent, port, source, number) for source, number in asked]
         found = await asyncio.gather(*tasks)
@@ -310,6 +313,16 @@ async def _silent(site: Site, port: int, count: int) -> dict[str, float]:
         "steady_requests": float(len(steady)),
         **({"steady_p99_ratio": p99(steady) / p99(site.before)} if steady else {}),
     }
+
+
+class _Meeting:
+    """Where the processes of one attack wait for each other, so that all connections are there at the same time."""
+
+    barrier: Barrier
+
+
+def _meet_at(barrier: Barrier) -> None:
+    _Meeting.barrier = barrier
 
 
 def _stay_silent(port: int, source: str, count: int) -> Held:
@@ -324,6 +337,7 @@ def _stay_silent(port: int, source: str, count: int) -> Held:
             link.connect(("127.0.0.1", port))
             if number % 50 == 0:
                 time.sleep(0.01)
+        _Meeting.barrier.wait()
         all_made_s = time.monotonic()
         time.sleep(_STEADY_S)
         over_s = time.monotonic()

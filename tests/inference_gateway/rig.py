@@ -122,8 +122,10 @@ class Rig:
         return {server.name: server.state for server in self.plane.servers() if server.service == service}
 
     def access_log(self) -> list[dict[str, Any]]:
+        """The lines that are there as a whole; the activator may be in the middle of one."""
         path = self.plane.files.access_log
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        whole, _, _begun = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def logged(self, **fields: Any) -> dict[str, Any]:
         """The last line of the access log with these fields, once it is there."""
