@@ -227,7 +227,7 @@ class AdaptiveHalving(Struct, frozen=True):
     usual_contenders: float = 1 / 8
     finishing_per_contender: float = 3.0
     least_progress: float = 1 / 8
-    least_worth: float = 0.3
+    least_worth: float = 0.2
 
     name: ClassVar[str] = "adaptive"
 
