@@ -143,7 +143,7 @@ def _placement(policy: str, can: Capabilities) -> Iterator[Finding]:
 
 def _pins(policy: str, can: Capabilities) -> Iterator[Finding]:
     """A pin that comes when its job has just started is an order to resize it, unless Slurm refuses those."""
-    if policy in catalog.CHOOSE_NODES or getattr(catalog.build(policy), "sharing", None) is not None:
+    if policy in catalog.PIN_JOBS:
         if not can.resizes_running_jobs:
             yield Finding("pins", "ok", f"policy {policy} pins jobs, and Slurm resizes none that run")
             return
