@@ -72,6 +72,8 @@ TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
 """Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
 CHOOSE_NODES = frozenset({"balanced", "dilu", "simple"})
 """Policies for which it matters on which node a job of its own GPUs, or of a part of one, is."""
+PIN_JOBS = CHOOSE_NODES | TAKES_TURNS | {"antman", "gandiva", "sjf-bsbf", "sjf-ffs"}
+"""Policies under which waiting jobs are sent to the node that is planned for them."""
 
 
 def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:

@@ -27,9 +27,13 @@ QUANTUM_S = 30.0
 # The same for both arms. Intervals of seconds instead of half minutes, because jobs last seconds. Limits stay in
 # minutes (see workload.py), so backfill keeps its resolution of one and looks as far ahead as the longest of them.
 # `defer`: else the main scheduler also looks at once after some jobs' ends, namely where slurmd hears of the end before
-# the job's own process is gone, a race of milliseconds. At `debug` slurmctld tells when the schedulers look.
+# the job's own process is gone, a race of milliseconds. `disable_job_shrink`: as `sexplsched doctor` asks where jobs
+# share GPUs. At `debug` slurmctld tells when the schedulers look.
 SLURM_CONF = (
-    ("SchedulerParameters", "bf_interval=1,bf_resolution=60,bf_window=43200,bf_continue,sched_interval=1,defer"),
+    (
+        "SchedulerParameters",
+        "bf_interval=1,bf_resolution=60,bf_window=43200,bf_continue,sched_interval=1,defer,disable_job_shrink",
+    ),
     ("SlurmctldDebug", "debug"),
     ("MinJobAge", "3600"),
     ("KillWait", "2"),

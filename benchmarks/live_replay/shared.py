@@ -135,7 +135,8 @@ def speeds(members: Mapping[int, StageProfile]) -> Mapping[int, float]:
 def options(job: TraceJob) -> tuple[str, ...]:
     """A share of a GPU, stage times declared in milliseconds as a user would."""
     own = profile(job)
-    times = "/".join(f"{1000 * second:.6g}" for second in (own.iteration_s, own.io_s, own.gpu_s, own.net_s))
+    stages_ms = [f"{1000 * second:.9f}" for second in (own.iteration_s, own.io_s, own.gpu_s, own.net_s)]
+    times = "/".join(time_ms.rstrip("0").rstrip(".") for time_ms in stages_ms)
     return (
         "--gres=shard:1",
         f"--comment=explsched:checkpoint=USR1&stages={times}",

@@ -39,6 +39,11 @@ def test_shared_jobs_ask_for_one_shard_and_say_their_compressed_stages() -> None
     (job,) = shared.compressed(Trace.of([gang]), 1, 100.0).jobs
     assert (job.submit_s, job.run_s, job.gpus) == (0.0, 5.0, 1)
     assert {"--gres=shard:1", "--comment=explsched:checkpoint=USR1&stages=100/40/60/0"} <= set(shared.options(job))
+    short = TraceJob(1, 100.0, 8, 500.0, iterations=50, stages=StageTimes(4.0, 6.0, 3e-6))
+    (job,) = shared.compressed(Trace.of([short]), 1, 100.0).jobs
+    assert "--comment=explsched:checkpoint=USR1&stages=100/40/60/0.00003" in shared.options(
+        job
+    )  # no exponents, which no job option accepts
 
 
 def test_a_shared_replay_may_begin_in_the_midst_of_a_trace() -> None:

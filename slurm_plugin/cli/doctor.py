@@ -62,6 +62,7 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         yield from _partitions(config.slurm.partitions, nodes)
         yield _backfill(can, load)
         yield from _placement(config.policy, can)
+        yield from _pins(config.policy, can)
         if can.has(OPERATORS):
             yield _slurmdbd(client)
         yield privilege(can)
@@ -138,6 +139,20 @@ def _placement(policy: str, can: Capabilities) -> Iterator[Finding]:
             return
         found = f"policy {policy} chooses nodes, but Slurm starts jobs while they are submitted, where it likes"
         yield Finding("placement", "note", found, "set SchedulerParameters=defer,batch_sched_delay=10")
+
+
+def _pins(policy: str, can: Capabilities) -> Iterator[Finding]:
+    """A pin that comes when its job has just started is an order to resize it, unless Slurm refuses those."""
+    if policy in catalog.PIN_JOBS:
+        if not can.resizes_running_jobs:
+            yield Finding("pins", "ok", f"policy {policy} pins jobs, and Slurm resizes none that run")
+            return
+        found = f"policy {policy} pins waiting jobs to nodes; one that starts meanwhile is resized by its pin"
+        advice = (
+            "set SchedulerParameters=disable_job_shrink; without accounting Slurm refuses every later change of such a "
+            "job, and takes 5 s for it"
+        )
+        yield Finding("pins", "note", found, advice)
 
 
 def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Iterator[Finding]:

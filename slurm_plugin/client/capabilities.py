@@ -188,7 +188,16 @@ class Capabilities(Struct, frozen=True):
     @property
     def defers(self) -> bool:
         """Whether jobs are started some time after they were submitted, not at once. See slurm.conf(5)."""
-        return "defer" in self.settings.get("SchedulerParameters", "").split(",")
+        return "defer" in self._scheduler_parameters
+
+    @property
+    def resizes_running_jobs(self) -> bool:
+        """Whether a list of nodes that reaches a job after its start is taken for a new size. See slurm.conf(5)."""
+        return "disable_job_shrink" not in self._scheduler_parameters
+
+    @property
+    def _scheduler_parameters(self) -> list[str]:
+        return self.settings.get("SchedulerParameters", "").split(",")
 
     @property
     def priority_weights(self) -> dict[str, int]:

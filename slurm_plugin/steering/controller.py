@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -83,7 +83,7 @@ class Controller:
     Slurm is the database: nothing is kept between passes but the preemptions underway, which site factors are ours and
     which places have been lent, how long ended jobs ran (these four in files, too), the reports read so far, how long
     leases have been used, how long trainings ran without reports, why jobs waited before their site factors were
-    written, and the groups last seen, to log what became of them.
+    written, whose comments Slurm refuses, and the groups last seen, to log what became of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -97,6 +97,7 @@ class Controller:
         self._trainings = SweepTrainings()
         self._has_adopted = False
         self._refused: frozenset[tuple[str, object, str]] = frozenset()
+        self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._uids: dict[int, int] = {}
         self._sweep_record = SweepRecord(config.progress.spool)
         self._gap = BackfillGap(client.load)
@@ -173,7 +174,9 @@ class Controller:
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
-        planned = (*changes(plan, seen, limits), *_given_back(seen, others, limits.order.max_per_pass))
+        self._comment_refused &= {job_id for job_id, record in seen.jobs.items() if record.state != "PENDING"}
+        wanted = self._without_refused_comments(changes(plan, seen, limits))
+        planned = (*wanted, *_given_back(seen, others, limits.order.max_per_pass))
         steering = put_first(self._served(seen.jobs, now_s), seen, planned)
         interruptions = self._interruptions(plan, seen, steering)
         return Pass(seen, plan, (*put_first(self._served(seen.jobs, now_s), seen, steering), *interruptions), ())
@@ -206,6 +209,9 @@ class Controller:
             failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
         _log_pass(decided, failures, self._refused)
         self._refused = frozenset(map(_refusal, failures))
+        self._comment_refused |= {
+            failure.change.job_id for failure in failures if isinstance(failure.change, SetAdminComment)
+        }
         self._note_sweeps(decided, failures)
         groups = live_groups(decided.seen.jobs.values())
         log_groups(self._groups, groups)
@@ -275,6 +281,16 @@ class Controller:
             scope = self._config.order.scope
             self._trainings.adopt(ended_before(notes, jobs, self._spool, scope, now_s))
             self._has_adopted = True
+
+    def _without_refused_comments(self, wanted: Iterable[Change]) -> tuple[Change, ...]:
+        """Slurm may give a job that runs no other comment until it ends, and takes 5 s to say so.
+
+        Without accounting it does so for each job that it started while we pinned it: it takes the pin for a new size.
+        """
+        refused = self._comment_refused
+        return tuple(
+            change for change in wanted if not (isinstance(change, SetAdminComment) and change.job_id in refused)
+        )
 
     def _note_sweeps(self, decided: Pass, failures: Sequence[ChangeFailure]) -> None:
         """For people who ask what became of a sweep. Only a daemon writes: a dry run does not come here."""

@@ -240,6 +240,16 @@ def test_a_policy_that_chooses_nodes_needs_time(site: Path) -> None:
     assert findings(site, "policy: balanced")["placement"][0] == "ok"
 
 
+def test_a_policy_that_pins_jobs_needs_a_slurm_that_resizes_none(site: Path) -> None:
+    shares = "policy: explsched-share\norder: {scope: partition}"
+    assert "pins" not in findings(site)
+    for policy in ("policy: balanced", "policy: sjf-bsbf", shares):
+        assert findings(site, policy)["pins"][0] == "note"
+    settings = (site / "config").read_text()
+    (site / "config").write_text(settings + "SchedulerParameters = defer,disable_job_shrink\n")
+    assert findings(site, shares)["pins"][0] == "ok"
+
+
 def test_directories_that_are_missing_are_told(site: Path) -> None:
     nowhere = "audit: {file: /nonexistent/x/audit.jsonl}\nstate: {directory: /nonexistent/x/state}\n"
     found = findings(site, nowhere)

@@ -20,6 +20,7 @@ from slurm_plugin.client.changes import (
     CancelJob,
     Change,
     DeleteReservation,
+    JobChange,
     RequeueJob,
     SetAdminComment,
     SetGres,
@@ -216,6 +217,34 @@ def test_a_partition_that_is_not_there_is_told_once(
     daemon.decide(NOW_S + 15)
     assert caplog.text.count("slurm.partitions names a partition that has no nodes") == 1
     assert 'partition="mian"' in caplog.text
+
+
+def of_job(change: Change) -> int | None:
+    return change.job_id if isinstance(change, JobChange) else None
+
+
+def whose(slurm: FakeSlurm) -> set[int | None]:
+    """The jobs whose changes were applied."""
+    return {of_job(change) for changes in slurm.applied for change in changes}
+
+
+def test_a_comment_that_slurm_refuses_to_a_running_job_is_not_tried_in_every_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm takes five seconds to refuse it, in which nobody else is ordered."""
+    started = {"admin_comment": "explsched-group:group=5&of=3&node=n1&since=5"}
+    slurm = FakeSlurm((holding(5, **started), holding(6, **started)), refuses=lambda change: of_job(change) == 5)
+    daemon = controller(slurm, tmp_path, monkeypatch, Plan())
+    passes = []
+    for number in range(3):
+        slurm.applied.clear()
+        daemon.reconcile(NOW_S + number)
+        passes.append(whose(slurm))
+    assert passes == [{5, 6}, {6}, {6}]  # this Slurm forgets what it took over, so the other job shows who is asked
+    slurm.set(5, **{field: getattr(asking(5), field) for field in ("state", "start_s", "node_names", "gpu_nodes")})
+    slurm.applied.clear()
+    daemon.reconcile(NOW_S + 3)
+    assert 5 in whose(slurm)  # it waits again
 
 
 def test_a_daemon_that_stops_lets_go_of_its_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
