@@ -109,7 +109,7 @@ def command(change: Change, names: Mapping[int, str] = _NO_NAMES) -> str:
         case StartAtOnce(_):
             return f"update JobId={job} StartTime=now"
         case DelayStart(_, until_s):
-            return f"update JobId={job} StartTime={_time(until_s)}"
+            return f"update JobId={job} StartTime={moment(until_s)}"
         case SetGres(_, gres):
             return f"update JobId={job} Gres={','.join(_safe(part, _GRES) for part in gres.split(','))}"
         case SetNodeCount(_, nodes, tasks, cpus):

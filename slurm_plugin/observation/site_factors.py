@@ -10,7 +10,8 @@ harmless.
 job on the place of an old one of the same owner, and it starts, Slurm alone would have started the old one: the owner
 is left with the young one's place. Without this the old job's place, which rises with its age, would be taken by one
 young job after the other: whoever keeps jobs in the queue that the policy never prefers would come before other users
-for good.
+for good. But who would have started on its own place as well has used up nothing: backfill starts small jobs from far
+back, and to charge for those would leave whoever reorders his jobs with fewer GPUs than who does not.
 
 So the order between users is Slurm's over the places that are left: those of Slurm's own priorities, less what started
 jobs had above their own. Only jobs that are alike (account, partition, QOS, nice) lend to each other, so nothing but
@@ -156,6 +157,7 @@ class LentPlaces:
         )
         self._notes = self._saved = (self._file.read() if self._file else None) or _PlaceNotes()
         self._waited: dict[int, int] = {}
+        self._paid: dict[int, _Loan] = {}
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
         """By waiting job, how much lower its place is: a negative site factor, positive for one that made room.
@@ -187,13 +189,19 @@ class LentPlaces:
         gone = {loan for job_id, loan in left.items() if job_id not in counted}
         used = {job_id: points for job_id, points in self._notes.used.items() if job_id in waiting}
         borrower = {loan.lender: job_id for job_id, loan in loans.items()}
+        self._paid = {}
         for lender in borrower.keys() & waiting:
-            points, at = 0, borrower.get(lender)
+            points, at, started = 0, borrower.get(lender), []
             while at in gone:
                 points += loans[at].gain
+                started.append(at)
                 at = None if at in waiting else borrower.get(at)
             if points > 0:
                 used[lender] = used.get(lender, 0) - points
+                for job_id in started:
+                    part = min(points, max(0, loans[job_id].gain))
+                    self._paid[job_id] = _Loan(lender, part)
+                    points -= part
         # One that waits again, after a requeue, may stand on a lent place again. A task that runs has started before
         # whatever place its array is lent from now on.
         begun = counted | left.keys() | tasks.keys()
@@ -216,6 +224,18 @@ class LentPlaces:
             {job_id: at for job_id, at in began.items() if job_id in records and job_id not in waiting},
             swaps,
         )
+
+    @property
+    def charged(self) -> frozenset[int]:
+        """Jobs whose starts, by the last look, have used up places of others."""
+        return frozenset(job_id for job_id, loan in self._paid.items() if loan.gain > 0)
+
+    def give_back(self, needless: Iterable[int]) -> None:
+        """Those of `charged` that would have started on their own places as well have used up nothing."""
+        used = dict(self._notes.used)
+        for loan in (self._paid[job_id] for job_id in needless):
+            used[loan.lender] += loan.gain
+        self._notes = replace(self._notes, used=used)
 
     def note(
         self,

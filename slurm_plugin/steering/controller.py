@@ -48,7 +48,7 @@ from slurm_plugin.steering.grouping import (
     pinned,
     withdrawal,
 )
-from slurm_plugin.steering.places import put_first
+from slurm_plugin.steering.places import on_own_places, put_first, started_on_own_places
 from slurm_plugin.steering.preemption import PreemptionTracker, heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import (
     SteeringLimits,
@@ -107,6 +107,7 @@ class Controller:
         self._probed: tuple[SlurmVersion, str] | None = None
         self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         self._lent_places = LentPlaces(_lent_places_file(config))
+        self._waited: tuple[Job, ...] = ()
         self._ended_runs = EndedRuns(config.order.site_factor_file.with_name("ended_runs.json"))
         self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
@@ -169,6 +170,8 @@ class Controller:
             self._config.preemption.reach,
             self._run_times,
         )
+        if charged := self._lent_places.charged:
+            self._lent_places.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
         self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         self._ended_runs.note(seen.snapshot)
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
@@ -190,6 +193,7 @@ class Controller:
             ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
             beneficiaries = self._tracker.beneficiaries
             self._lent_places.note(ranked, decided.seen, decided.changes, most, beneficiaries)
+            self._waited = on_own_places(decided.seen.snapshot)
         self._lent_places.save()
         self._ended_runs.save()
         self._tracker.save()

@@ -12,6 +12,7 @@ others are raised a little.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.backfill import Backfill
-from sched_policy.model import JobState
+from sched_policy.model import Job, JobState
 from sched_policy.place import Consolidate
 from sched_policy.plan import Plan
 from sched_policy.profile import AvailabilityProfile
@@ -45,6 +46,10 @@ _HIGHEST = 2_147_483_645
 
 PROMISED = 20
 """Blocked jobs whose planned starts others must not delay."""
+
+
+_REPLAYED = 500
+"""Waiting jobs among which a cycle of Slurm's is played again: as many as its backfill looks at by default."""
 
 
 class _Item(Struct, frozen=True, gc=False):
@@ -280,6 +285,27 @@ def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     wanted = [row[job_id] for job_id in queue_order(plan, snapshot) if job_id in row]
     waiting = [at for at in wanted if snapshot.jobs[at].state is JobState.PENDING]
     return tuple(snapshot.jobs[at].job_id for at in places(np.array(waiting, dtype=np.int64), snapshot).tolist())
+
+
+def on_own_places(snapshot: Snapshot) -> tuple[Job, ...]:
+    """The first waiting jobs in the order that Slurm's priorities give them without our exchanges."""
+    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.eligible and job.native_priority]
+    return tuple(heapq.nsmallest(_REPLAYED, waiting, lambda job: (-job.native_priority, job.submit_s, job.job_id)))
+
+
+def started_on_own_places(snapshot: Snapshot, waited: Sequence[Job]) -> frozenset[int]:
+    """Which of the jobs that `waited` at the last look, on their own places, Slurm would have started by now.
+
+    The cycle is played again: what those that have started since then hold is given out in the other order.
+    """
+    there = {job.job_id for job in snapshot.jobs}
+    began = {job.job_id for job in waited} & {job.job_id for job in snapshot.running}
+    left = [job for job in snapshot.running if job.job_id not in began]
+    profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
+    queue = [job for job in waited if job.job_id in there]
+    return frozenset(
+        start.job_id for start in Backfill(PROMISED).schedule(profile, snapshot.now_s, queue, Consolidate()).starts
+    )
 
 
 def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:

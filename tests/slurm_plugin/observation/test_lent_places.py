@@ -106,6 +106,26 @@ def test_a_job_that_starts_on_its_own_place_or_a_lower_one_uses_up_nothing() -> 
     assert used(places, without(jobs, 1)) == {}
 
 
+def test_who_would_have_started_on_its_own_place_gives_back_what_it_was_charged() -> None:
+    places = LentPlaces()
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 800), waiting(3, 700)], [3, 2, 1])
+    assert used(places, without(jobs, 3)) == {1: -200}
+    assert places.charged == {3}
+    places.give_back({3})
+    assert places.used(jobs, NOW_S, WEEK_S) == {}
+    jobs = a_pass(places, without(jobs, 3), [2, 1])
+    assert used(places, without(jobs, 2)) == {1: -100}  # the place is lent all the same, once
+
+
+def test_of_a_chain_no_more_is_given_back_than_was_charged() -> None:
+    places = LentPlaces()
+    jobs = a_pass(places, [waiting(1, 900), waiting(2, 800), waiting(3, 700)], [3, 1, 2])
+    assert used(places, without(jobs, 1, 3)) == {2: -100}
+    assert places.charged == {3}
+    places.give_back({3})
+    assert places.used(jobs, NOW_S, WEEK_S) == {}
+
+
 def test_a_lender_that_has_left_from_another_place_passes_its_debt_on() -> None:
     places = LentPlaces()
     best = [3, 1, 2]  # the third on the first's place, the first on the second's, the second on the third's

@@ -16,7 +16,8 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.places import place_changes, put_first
+from slurm_plugin.steering.places import on_own_places, place_changes, put_first, started_on_own_places
+from tests.sched_policy import builders
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
@@ -224,3 +225,21 @@ def test_jobs_for_which_others_made_room_come_first_in_their_partition_in_their_
     assert SetSiteFactor(1, 7) in changes  # what else the pass wants stays
     assert put_first({2, 3}, look(after), (SetSiteFactor(2, 5),)) == ()  # they stand there already
     assert put_first(set(), look(jobs), planned) == planned
+
+
+def test_a_cycle_is_played_again_on_the_places_that_jobs_have_of_their_own() -> None:
+    """Job 2 ran on job 1's place. On its own it would have started too where job 1, which is larger, fits nowhere."""
+    own = {"user": "ada", "scope": "ada", "peers": "p"}
+    large = builders.job(1, 4, native_priority=900.0, **own)
+    small = builders.job(2, 1, native_priority=700.0, **own)
+    other = builders.job(3, 1, native_priority=800.0, user="bob")
+    waited = on_own_places(builders.snapshot(large, small, other))
+    assert [one.job_id for one in waited] == [1, 3, 2]
+    full = builders.running(8, "n1", 4, user="eve")
+    began = (builders.running(2, "n2", 1, ran_s=5.0, **own), builders.running(3, "n2", 1, ran_s=5.0, user="bob"))
+    crowded = builders.snapshot(full, builders.running(9, "n2", 2, ran_s=0.0, user="eve"), *began, large)
+    assert started_on_own_places(crowded, waited) == {2, 3}
+    roomy = builders.snapshot(full, *began, large)
+    assert started_on_own_places(roomy, waited) == {1}  # it would have taken the node
+    tight = builders.snapshot(full, builders.running(9, "n2", 3, ran_s=0.0, user="eve"), began[0], other, large)
+    assert started_on_own_places(tight, waited) == {3}
