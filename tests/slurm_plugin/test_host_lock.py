@@ -68,7 +68,7 @@ def test_a_name_that_is_taken_by_no_daemon_keeps_nobody_from_steering(caplog: py
         lock = HostLock()
         lock.take(CLUSTER)
         lock.release()
-    assert "a process that is no daemon of ours has its name" in caplog.text
+    assert "its name is taken by a process that is not sexplschedd" in caplog.text
 
 
 def test_only_root_believes_everybody() -> None:
