@@ -34,6 +34,7 @@ from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
     REST_S,
+    SETTLE_S,
     has_settled,
     lease_name,
     leased_job,
@@ -274,12 +275,13 @@ def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, i
             yield SetSiteFactor(job.job_id, theirs)
 
 
-def without_rests(jobs: Iterable[SlurmJob], now_s: float) -> Iterator[StartAtOnce]:
-    """Jobs that have been paused by us and put off may start."""
+def without_rests(jobs: Iterable[SlurmJob], now_s: float) -> Iterator[StartAtOnce | DelayStart]:
+    """Jobs that have been paused by us and put off may start, as soon as every node would take them."""
     for job in jobs:
         is_ours = any(word.startswith((PREEMPTION_PREFIX, FORMER_PREFIX)) for word in job.admin_comment.split())
-        if is_ours and waits_for_requeue_delay(job, now_s) and has_settled(job, now_s):
-            yield StartAtOnce(job.job_id)
+        if is_ours and waits_for_requeue_delay(job, now_s):
+            settled_s = job.submit_s + SETTLE_S
+            yield StartAtOnce(job.job_id) if now_s >= settled_s else DelayStart(job.job_id, math.ceil(settled_s))
 
 
 def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:
