@@ -2,15 +2,16 @@
 
 Trainings are compared at equal progress. GPUs are split between two aims. *Finishing*: the best training runs on to its
 end; a contender that runs is not displaced, nobody is swapped for noise. *Exploring*: the other GPUs go where hope per
-second until progress doubles is largest, so that no GPU is idle. Where hyper-parameters differ, hope is what they and
-the trainings' standing promise, of those that have never run as of the others: a first run costs little, a late one
-much. Once the leader has run to its end, the forecast's chances count beside hyper-parameters: what is left is to be
-sure, and whoever keeps the sweep from being done goes on, seldom who is second and far. Where only curves tell, each
-training gets a first chance, then the forecast's chances count, and the best trainings run to their ends on as many
-GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many are contenders. When the forecast
-leaves less than `doubt` that anything still beats the best by more than `tolerance`, only those run on about whom it
-may be wrong: the leader to its end, contenders, whoever is as good as the best at equal progress, and everybody until a
-late start would show. When these are through, all stop.
+second until progress doubles is largest; who has been tried and promises little of that rests, and leaves his GPU to
+other sweeps. Where hyper-parameters differ, hope is what they and the trainings' standing promise, of those that have
+never run as of the others: a first run costs little, a late one much. Once the leader has run to its end, the
+forecast's chances count beside hyper-parameters: what is left is to be sure, and whoever keeps the sweep from being
+done goes on, seldom who is second and far. Where only curves tell, each training gets a first chance, then the
+forecast's chances count, and the best trainings run to their ends on as many GPUs as early ranks leave in doubt: on at
+least 3/8 of them, and on all where many are contenders. When the forecast leaves less than `doubt` that anything still
+beats the best by more than `tolerance`, only those run on about whom it may be wrong: the leader to its end,
+contenders, whoever is as good as the best at equal progress, and everybody until a late start would show. When these
+are through, all stop.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, never by what
 one reported early with what the other did late: who has just started is not behind because he has just started. Points

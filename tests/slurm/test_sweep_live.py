@@ -80,13 +80,13 @@ def test_who_rests_is_not_started_on_idle_gpus_while_a_daemon_runs(
     report = f"EXPLSCHED_SPOOL={spool} {command('sxreport')} --step 1 --total-steps 27"
     jobs = {submit(small, *SWEEP, script=f"trap '' USR1; {report} --loss 0.{n}; sleep 600") for n in range(1, 5)}
 
-    def put_off() -> list[int]:
+    def delayed() -> list[int]:
         later_s = time.time() + 200.0  # than Slurm's own delay
         return [job.job_id for job in client.jobs() if job.state == "PENDING" and (job.eligible_s or 0.0) > later_s]
 
     text = config(spool, utility={"quantum_s": 1.0, "sweep_strategy": "asha"}, preemption={"grace_s": 1.0})
     with a_daemon(small, tmp_path, text) as daemon:
-        until(lambda: len(put_off()) == 3, "three of them rest")
+        until(lambda: len(delayed()) == 3, "three of them rest")
         assert [state_of(client, job_id) for job_id in jobs].count("RUNNING") == 1
         daemon.terminate()
         assert daemon.wait(60) == 0

@@ -207,9 +207,9 @@ def test_who_rests_is_put_off_again_and_again_until_he_may_go_on() -> None:
         return [change for change in found if isinstance(change, StartAtOnce | DelayStart)]
 
     rests = Plan(rests=frozenset({5}))
-    put_off = [DelayStart(5, NOW_S + REST_S)]
-    assert wanted(rests, NOW_S - 4000) == put_off
-    assert wanted(rests, NOW_S + 0.4 * REST_S) == put_off
+    delayed = [DelayStart(5, NOW_S + REST_S)]
+    assert wanted(rests, NOW_S - 4000) == delayed
+    assert wanted(rests, NOW_S + 0.4 * REST_S) == delayed
     assert wanted(rests, NOW_S + 0.9 * REST_S) == []
     assert wanted(Plan(), NOW_S + 0.9 * REST_S) == [StartAtOnce(5)]
     assert wanted(Plan(), NOW_S - 4000) == []

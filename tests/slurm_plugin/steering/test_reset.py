@@ -62,9 +62,9 @@ def test_a_pin_of_ours_goes_and_a_node_that_its_owner_asked_for_stays() -> None:
 
 def test_jobs_that_rest_may_start_and_others_begin_times_stay() -> None:
     spent = "explsched-preemption:since=1&n=1&lost=0"
-    put_off = {"restarts": 1, "submit_s": NOW_S - 5000.0, "eligible_s": NOW_S + 300.0}
-    fresh = put_off | {"submit_s": NOW_S - SETTLE_S / 2}
+    delayed = {"restarts": 1, "submit_s": NOW_S - 5000.0, "eligible_s": NOW_S + 300.0}
+    fresh = delayed | {"submit_s": NOW_S - SETTLE_S / 2}
     comments = {"admin_comment": spent}
-    jobs = (record(5, **comments, **put_off), record(6, **put_off), record(7, **comments, **fresh))
+    jobs = (record(5, **comments, **delayed), record(6, **delayed), record(7, **comments, **fresh))
     wanted = [change for change in changes(*jobs) if isinstance(change, StartAtOnce | DelayStart)]
     assert wanted == [StartAtOnce(5), DelayStart(7, math.ceil(NOW_S + SETTLE_S / 2))]
