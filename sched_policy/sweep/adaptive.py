@@ -2,16 +2,15 @@
 
 Trainings are compared at equal progress. GPUs are split between two aims. *Finishing*: the best training runs on to its
 end; a contender that runs is not displaced, nobody is swapped for noise. *Exploring*: the other GPUs go where hope per
-second until progress doubles is largest; who has been tried and promises little of that rests, and leaves his GPU to
-other sweeps. Where hyper-parameters differ, hope is what they and the trainings' standing promise, of those that have
-never run as of the others: a first run costs little, a late one much. Once the leader has run to its end, the
-forecast's chances count beside hyper-parameters: what is left is to be sure, and whoever keeps the sweep from being
-done goes on, seldom who is second and far. Where only curves tell, each training gets a first chance, then the
-forecast's chances count, and the best trainings run to their ends on as many GPUs as early ranks leave in doubt: on at
-least 3/8 of them, and on all where many are contenders. When the forecast leaves less than `doubt` that anything still
-beats the best by more than `tolerance`, only those run on about whom it may be wrong: the leader to its end,
-contenders, whoever is as good as the best at equal progress, and everybody until a late start would show. When these
-are through, all stop.
+second until progress doubles is largest, so that no GPU is idle. Where hyper-parameters differ, hope is what they and
+the trainings' standing promise, of those that have never run as of the others: a first run costs little, a late one
+much. Once the leader has run to its end, the forecast's chances count beside hyper-parameters: what is left is to be
+sure, and whoever keeps the sweep from being done goes on, seldom who is second and far. Where only curves tell, each
+training gets a first chance, then the forecast's chances count, and the best trainings run to their ends on as many
+GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many are contenders. When the forecast
+leaves less than `doubt` that anything still beats the best by more than `tolerance`, only those run on about whom it
+may be wrong: the leader to its end, contenders, whoever is as good as the best at equal progress, and everybody until a
+late start would show. When these are through, all stop.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, never by what
 one reported early with what the other did late: who has just started is not behind because he has just started. Points
@@ -198,14 +197,6 @@ _LEAST_HOPE = 1e-3  # over all trainings: keeps the order from being one of numb
 _SWAP = 1.3  # a training that runs is left for one that is better by more than this factor: restarts cost
 
 
-class _Turn(NamedTuple):
-    """A training, by its position in the sweep, why it has this place in the order, and whether it runs or rests."""
-
-    trial: int
-    why: str
-    action: SweepAction = SweepAction.RUN
-
-
 class AdaptiveHalving(Struct, frozen=True):
     """The default strategy.
 
@@ -217,8 +208,6 @@ class AdaptiveHalving(Struct, frozen=True):
         finishing_per_contender: share of the GPUs that finish trainings, per share of contenders beyond the usual.
         least_progress: share of its length that each training has run before anybody is stopped. Some stand still at
             first and win in the end, and the forecast, which knows what has moved, does not expect that.
-        least_worth: a training that promises less per second than this share of what the most promising one does
-            rests: its GPU is left to others, or idle. 0: no GPU is idle while a training waits.
 
     """
 
@@ -228,7 +217,6 @@ class AdaptiveHalving(Struct, frozen=True):
     usual_contenders: float = 1 / 8
     finishing_per_contender: float = 3.0
     least_progress: float = 1 / 8
-    least_worth: float = 0.2
 
     name: ClassVar[str] = "adaptive"
 
@@ -242,15 +230,13 @@ class AdaptiveHalving(Struct, frozen=True):
         # What the leader itself may still gain keeps nobody else on a GPU.
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         now = standing(sweep)
-        order = list(self._order(sweep, gpus, now, expected.chance))
+        order = self._order(sweep, gpus, now, expected.chance)
         if others < self.doubt and self._has_seen_enough(sweep, histories):
             return self._closing(sweep, now, order, others)
-        going = [turn for turn in order if turn.action is SweepAction.RUN]
-        resting = [turn for turn in order if turn.action is not SweepAction.RUN]
         return SweepDecision(
             tuple(
-                Verdict(sweep.trials[turn.trial].trial_id, turn.action, expected.open / (place + 1.0), turn.why)
-                for place, turn in enumerate((*going, *resting))
+                Verdict(sweep.trials[i].trial_id, SweepAction.RUN, expected.open / (place + 1.0), why)
+                for place, (i, why) in enumerate(order)
             )
         )
 
@@ -259,7 +245,9 @@ class AdaptiveHalving(Struct, frozen=True):
         late = sweep.has_ended | (sweep.progress >= _LATE)
         return bool(late.any() and histories.seen.sum() >= min(_LEAST_SEEN, len(sweep.trials)))
 
-    def _closing(self, sweep: Sweep, now: SweepStanding, order: Iterable[_Turn], still_open: float) -> SweepDecision:
+    def _closing(
+        self, sweep: Sweep, now: SweepStanding, order: Iterable[tuple[int, str]], still_open: float
+    ) -> SweepDecision:
         """Only the leader runs on, and who the forecast may be wrong about; when they are through, all stop."""
         chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by "
         chance += f"{100 * self.tolerance:g} %"
@@ -267,7 +255,7 @@ class AdaptiveHalving(Struct, frozen=True):
         may_lead = now.may_lead | (now.is_known & (now.ahead == 0))
         going: list[tuple[int, str]] = []
         others: list[Trial] = []
-        for i, *_ in order:
+        for i, _ in order:
             if i == leader:
                 going.insert(0, (i, "leads"))
             elif may_lead[i]:
@@ -285,8 +273,8 @@ class AdaptiveHalving(Struct, frozen=True):
         ]
         return SweepDecision(tuple(verdicts), None if going else f"done: {chance}")
 
-    def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[_Turn]:
-        """The trainings that have not ended, in the order in which they should run."""
+    def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[tuple[int, str]]:
+        """Positions of the trainings that have not ended, in the order in which they should run, and why."""
         trials, known = sweep.trials, now.is_known
         seen = np.flatnonzero(known)
         promises = promise(sweep, seen, now.ahead[seen].astype(np.float64))
@@ -298,20 +286,15 @@ class AdaptiveHalving(Struct, frozen=True):
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
             role = "a contender" if stays[i] else "one of the best"
-            yield _Turn(i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}")
+            yield i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
         others = set(going).difference(finishing)
         tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
         for i in sorted(tried_first, key=lambda i: (trials[i].waits, not trials[i].steps.size, i)):
-            yield _Turn(i, "explored: not far enough to be compared")
+            yield i, "explored: not far enough to be compared"
         hope, by = self._hope(sweep, chance, promises)
         worth = self._worth(sweep, known, hope)
-        most = max((worth[i] for i in others), default=0.0)
         for i in sorted(others.difference(tried_first), key=lambda i: (-worth[i], i)):
-            if known[i] and worth[i] < self.least_worth * most:
-                share = f"{100 * worth[i] / most:.2g} %"
-                yield _Turn(i, f"rests: by {by} it promises {share} per second of what another does", SweepAction.PAUSE)
-            else:
-                yield _Turn(i, f"explored: of those that are not sure to lead, it promises most per second by {by}")
+            yield i, f"explored: of those that are not sure to lead, it promises most per second by {by}"
 
     def _hope(self, sweep: Sweep, chance: Floats, promises: Floats | None) -> tuple[Floats, str]:
         """What exploring each training may bring, shape (N,), and what tells that.

@@ -36,7 +36,7 @@ LONGEST_DELAY_S = 1201.0
 second. A job whose begin time is further from its requeue has been put off by somebody, and is left alone."""
 
 REST_S = 600.0
-"""A training that rests is put off by so much, again and again: without the daemon it goes on by then, by itself."""
+"""A training that rests is delayed by so much, again and again: without the daemon it goes on by then, by itself."""
 
 
 def waits_for_begin(record: SlurmJob, now_s: float) -> bool:

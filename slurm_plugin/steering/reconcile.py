@@ -106,7 +106,7 @@ def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> 
 def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:
     """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued.
 
-    Those that rest are put off instead: Slurm would start them on idle GPUs, whatever their place in the queue.
+    Those that rest are delayed instead: Slurm would start them on idle GPUs, whatever their place in the queue.
     """
     now_s = seen.snapshot.now_s
     consenting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.consents and job.job_id not in resized)
@@ -276,7 +276,7 @@ def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, i
 
 
 def without_rests(jobs: Iterable[SlurmJob], now_s: float) -> Iterator[StartAtOnce | DelayStart]:
-    """Jobs that have been paused by us and put off may start, as soon as every node would take them."""
+    """Jobs that have been paused by us and delayed may start, as soon as every node would take them."""
     for job in jobs:
         is_ours = any(word.startswith((PREEMPTION_PREFIX, FORMER_PREFIX)) for word in job.admin_comment.split())
         if is_ours and waits_for_requeue_delay(job, now_s):

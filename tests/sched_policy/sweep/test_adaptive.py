@@ -7,7 +7,7 @@ import pytest
 
 from sched_policy.sweep.adaptive import AdaptiveHalving, promise, standing
 from sched_policy.sweep.forecast import Histories, forecast
-from sched_policy.sweep.trials import Sweep, SweepAction, Trial, TrialState
+from sched_policy.sweep.trials import Sweep, SweepAction, TrialState
 from simulation.strategies import MedianStop
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
 
@@ -105,22 +105,7 @@ def test_a_start_of_which_little_is_hoped_waits_behind_one_that_goes_on_well() -
     fresh = [rated(100, 1.1e-3), rated(101, 1.1e-6), rated(102, 0.9)]
     wanted = AdaptiveHalving().decide(sweep(*seen, *fresh), gpus=4).wanted
     assert 100 in wanted[:4]
-    assert set(wanted[-2:]) == {101, 102}
-
-
-def test_who_promises_little_rests_and_leaves_its_gpu_to_others() -> None:
-    def rated(trial_id: int, rate: float) -> Trial:
-        final = 0.1 + 0.8 * abs(np.log10(rate) + 3) / 3  # 1e-3 is best
-        return trial(trial_id, final=final, params={"lr": rate}, steps=6)
-
-    seen = [rated(i, float(rate)) for i, rate in enumerate(np.logspace(-6, 0, 15))]
-    decision = AdaptiveHalving().decide(sweep(*seen), gpus=15)
-    resting = {verdict.trial_id for verdict in decision.verdicts if verdict.action is SweepAction.PAUSE}
-    assert resting
-    assert max(abs(i - 7) for i in decision.wanted) < min(abs(i - 7) for i in resting)  # the rates beside the best run
-    assert all("rests" in verdict.reason for verdict in decision.verdicts if verdict.trial_id in resting)
-    everybody = AdaptiveHalving(least_worth=0.0).decide(sweep(*seen), gpus=15)
-    assert len(everybody.wanted) == len(seen)
+    assert {101, 102}.isdisjoint(wanted[:6])
 
 
 def test_once_the_leader_has_ended_those_go_on_that_may_still_beat_it() -> None:
@@ -131,7 +116,7 @@ def test_once_the_leader_has_ended_those_go_on_that_may_still_beat_it() -> None:
     fresh = [rated(i, 10.0**-i, 0.9, steps=3) for i in range(12, 18)]
     goes_on = sweep(rated(1, 1e-3, 0.1, steps=TOTAL - 1), *behind, *fresh)
     ended = sweep(rated(1, 1e-3, 0.1, steps=TOTAL, state=TrialState.ENDED), *behind, *fresh)
-    assert set(AdaptiveHalving().decide(goes_on, gpus=6).wanted[:3]) == {1, 2, 3}
+    assert set(AdaptiveHalving().decide(goes_on, gpus=6).wanted[:5]) == {1, 2, 3, 4, 5}
     assert set(AdaptiveHalving().decide(ended, gpus=6).wanted[1:6]) <= set(range(12, 18))
 
 
