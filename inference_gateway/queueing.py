@@ -114,6 +114,10 @@ class Reading:
         """How long a replica will read what it has."""
         return max(0.0, self._until_s.get(replica, 0.0) - now_s)
 
+    def idle(self, replica: int) -> None:
+        """A replica has no request: it has nothing left to read, whatever was expected."""
+        self._until_s.pop(replica, None)
+
     def take(self, replica: int, prompt_tokens: float, now_s: float) -> None:
         """A replica has got a prompt."""
         until_s = now_s + self.left_s(replica, now_s) + prompt_tokens / self.prompt_tokens_per_s

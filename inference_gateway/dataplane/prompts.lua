@@ -29,12 +29,16 @@ function Reading:remove(name)
 end
 
 -- Of the replicas with a free place the one with the least to read; of several the one with the most places. nil: none.
--- `places` tells of a name how many are free.
-function Reading:least(now, places)
+-- `places` tells of a name how many are free, `works` whether it has a request: one that has none has nothing to read,
+-- whatever was expected (its client has left, or it read faster).
+function Reading:least(now, places, works)
   local best, best_left, best_free
   for _, name in ipairs(self.names) do
     local free = places(name)
     local left = math.max(0, (self.until_ms[name] or 0) - now)
+    if left > 0 and not works(name) then
+      left, self.until_ms[name] = 0, nil
+    end
     if free > 0 and (not best or left < best_left or (left == best_left and free > best_free)) then
       best, best_left, best_free = name, left, free
     end
@@ -78,6 +82,13 @@ local function places_of(txn, backend, name)
   return found and free or 0
 end
 
+local function works_of(txn, backend, name)
+  local found, requests = pcall(function()
+    return txn.f:srv_conn(backend .. "/" .. name)
+  end)
+  return not found or requests > 0
+end
+
 -- http-request lua.least_to_read BACKEND MS_PER_BYTE SERVICE MAP
 -- Sets txn.replica, if any has a place, and the service's line of the map to when the last of them will have read all it
 -- has. What has been told at run time goes before MS_PER_BYTE.
@@ -86,6 +97,8 @@ local function least_to_read(txn, backend, configured, service, map)
   local now_ms = now.sec * 1000 + now.usec // 1000
   local name = reading:least(now_ms, function(one)
     return places_of(txn, backend, one)
+  end, function(one)
+    return works_of(txn, backend, one)
   end)
   if name then
     reading:take(name, now_ms, txn.f:req_body_size() * (ms_per_byte[backend] or tonumber(configured)))

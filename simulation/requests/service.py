@@ -167,6 +167,8 @@ class SimulatedReplicas:
     def finished(self, replica: SimulatedReplica, now_s: float) -> None:
         """A replica has answered a request."""
         replica.in_flight -= 1
+        if replica.in_flight == 0:
+            self.reading.idle(replica.number)
         if replica in self.draining:
             self._gone_if_empty(replica, now_s)
 
