@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,12 +125,16 @@ def long_prompts(
     rig: Rig, servers: list[Replica], count: int, service: str = "long-prompts", text: str = LONG
 ) -> Iterator[list[str]]:
     """So many long prompts, one after another, which are answered until the block ends; gives their replicas."""
+
+    def has_arrived(sent: int) -> bool:
+        return len(working(servers)) == sent
+
     with ExitStack() as links:
         for number in range(count):
             link = links.enter_context(closing(http.client.HTTPConnection("127.0.0.1", rig.port, timeout=10.0)))
             body = json.dumps(chat(text, service, 10**6))
             link.request("POST", f"/services/{service}/v1/chat/completions", body, KEY)
-            wait_until(lambda sent=number + 1: len(working(servers)) == sent)
+            wait_until(partial(has_arrived, number + 1))
         yield working(servers)
     wait_until(lambda: not working(servers))
 
