@@ -223,7 +223,7 @@ class Worker:
         }
         async with self._again.post(f"http://haproxy{job.batch.endpoint}", data=body, headers=headers) as answer:
             after = answer.headers.get("retry-after", "")
-            wait_s = min(_LONGEST_WAIT_S, float(after)) if after.isdigit() else 0.0
+            wait_s = min(_LONGEST_WAIT_S, float(after)) if after.isascii() and after.isdigit() else 0.0
             return answer.status, wait_s, await answer.read()
 
 

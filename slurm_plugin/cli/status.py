@@ -283,7 +283,7 @@ def _layout(columns: str) -> list[Column]:
     layout = []
     for column in columns.split(","):
         name, colon, width = column.strip().lower().partition(":")
-        if name not in COLUMNS or (colon and not (width.isdigit() and int(width) > 0)):
+        if name not in COLUMNS or (colon and not (width.isascii() and width.isdigit() and int(width) > 0)):
             raise click.BadParameter(f"{column!r}: accepted are {', '.join(COLUMNS)}", param_hint="--format")
         layout.append(Column(name.upper(), ">" if name in _NUMBERS else "<", int(width) if colon else None))
     return layout

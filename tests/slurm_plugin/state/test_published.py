@@ -232,3 +232,10 @@ def test_a_screen_leaves_out_columns_that_tell_nothing(tmp_path: Path, monkeypat
     assert "STEP" not in shown[0]
     assert all(len(line) <= 80 for line in shown)
     assert "STEP" in invoke(tmp_path, "status", "-o", "jobid,step").stdout
+
+
+@pytest.mark.parametrize("columns", ["jobid:²", "jobid:0", "jobid:-3", "jobid:", "place"])
+def test_a_column_or_width_that_there_is_not_is_named(tmp_path: Path, columns: str) -> None:
+    refused = invoke(tmp_path, "status", "-o", columns)
+    assert refused.exit_code == 2
+    assert f"{columns!r}: accepted are" in refused.stderr
