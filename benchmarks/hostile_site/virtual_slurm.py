@@ -23,6 +23,7 @@ from slurm_plugin.client.changes import (
     CancelJob,
     Change,
     ChangeFailure,
+    DelayStart,
     RequeueJob,
     SetAdminComment,
     SetSiteFactor,
@@ -268,6 +269,8 @@ class VirtualSlurm:
             case StartAtOnce():
                 job.eligible_s = self.now_s
                 self._compute(job)
+            case DelayStart():
+                job.eligible_s, job.reason = change.until_s, "BeginTime"
             case CancelJob():
                 del self.known[job.job_id]
             case _:

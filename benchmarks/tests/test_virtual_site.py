@@ -3,7 +3,7 @@
 from benchmarks.hostile_site import virtual
 from benchmarks.hostile_site.site import SHARES, USERS, Lie, all_telling
 from benchmarks.hostile_site.virtual_slurm import REQUEUE_DELAY_S, Times, VirtualJob, VirtualSlurm
-from slurm_plugin.client.changes import RequeueJob, SetSiteFactor, SignalJob
+from slurm_plugin.client.changes import DelayStart, RequeueJob, SetSiteFactor, SignalJob
 
 
 def a_slurm(nodes: int = 1) -> VirtualSlurm:
@@ -85,3 +85,13 @@ def test_shares_and_lies() -> None:
     assert isinstance(ours, dict)
     assert (ours["points_from_slurm_alone"], ours["met"]) == (0.0, False)
     assert (ours["evictions"], ours["evictions_in_vain"]) == (6, 2)
+
+
+def test_a_delayed_job_starts_by_itself_once_nobody_delays_it_any_more() -> None:
+    slurm = a_slurm()
+    job = slurm.add(a_job())
+    assert slurm.apply([DelayStart(job, slurm.now_s + 300.0)]) == ()
+    wait(slurm, 240.0)
+    assert slurm.known[job].state == "PENDING"
+    wait(slurm, 180.0)
+    assert slurm.known[job].state == "RUNNING"
