@@ -55,7 +55,7 @@ def test_it_starts_smaller_and_grows_by_a_requeue(
     assert sorted({step for _run, step, *_ in steps}) == list(range(1, steps[-1][1] + 1))
     assert list(dict.fromkeys((number, gpus) for number, _step, gpus, _nodes in steps)) == [(0, 1), (1, 4)]
     log = (tmp_path / "log").read_text()
-    assert "nobody waits for them" in log
+    assert "no job waits for them" in log
     shown = run(small, "scontrol", "show", "job", str(job_id))
     assert "Restarts=1" in shown
     assert "AdminComment=explsched-preemption:" in shown

@@ -82,7 +82,7 @@ def test_the_script_may_not_exist_here(sbatch: Path) -> None:
         (["--array-limit", "0", "--template", "sweep", "x"], "whole number"),
         (["--template", "sweep", "--param", "a", "x"], "is not KEY=VALUE"),
         (["--template", "sweep", "--param-grid", "a=1", "--param-grid", "a=2", "x"], "twice"),
-        (["--early-stop", "--comment=explsched:sweep=x", "a.sh"], "contradict"),
+        (["--early-stop", "--comment=explsched:sweep=x", "a.sh"], "conflicts with"),
     ],
 )
 def test_errors_of_ours(sbatch: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
