@@ -109,7 +109,8 @@ class PrimalDual(Struct, frozen=True):
                 begins[row], payoff[row] = -1, 0.0
                 promised[:slots] += wants
                 continue
-            price = low * (high / low) ** (promised / capacity)
+            # Where more is promised than there is (nodes have gone), no plan may be: the price there tells nothing.
+            price = low * (high / low) ** (np.minimum(promised, capacity) / capacity)
             cost, full = _before(price), _before(promised + wants > capacity)
             starts = self.slots - slots + 1
             pays = profit[row, :starts] - wants * (cost[slots:] - cost[:starts])

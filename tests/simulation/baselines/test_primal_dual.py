@@ -64,3 +64,15 @@ def test_what_runs_keeps_its_gpus_and_free_ones_are_never_idle(policy: str) -> N
     made = plan(policy, there, job(2, 4), job(3, 2, time_limit_s=None))
     assert [start.job_id for start in made.starts] == [3]
     assert made.preemptions == ()
+
+
+def test_prices_stay_numbers_where_nodes_have_gone_under_running_jobs() -> None:
+    """Far more is promised than there is, and the profits are of very different sizes."""
+    held = [running(i, "n1", 4, ran_s=40.0, time_limit_s=10.0) for i in range(1, 6)]
+    late = job(6, 1, time_limit_s=10.0)
+    with np.errstate(over="raise"):
+        ranking = PrimalDual(lambda _, ends_s: np.full(ends_s.shape, [[1e-60], *[[1e60]] * 5])).rank(
+            snapshot(*held, late, on=nodes(1, 1))
+        )
+    assert set(ranking.job_ids[:5]) == {1, 2, 3, 4, 5}
+    assert ranking.value_of[6] == PrimalDual().slots - 1  # not in the slot that is full
