@@ -337,7 +337,7 @@ CLAIMS = (
         "README.md",
         "sweep_demo.json",
         "Slurm alone needs {} times the GPU-seconds of explsched (median of three seeds), and trainings that ask "
-        "Optuna's ASHA whether to go on need {} of them, in {} of the time (",
+        "Optuna's ASHA whether to go on need {} of them, in {} times the time (",
         _to_best,
     ),
     Claim(
