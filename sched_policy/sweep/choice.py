@@ -347,7 +347,7 @@ def _comes_free(job: Job) -> bool:
 def _making_room(
     first: Sequence[Job], others: Sequence[tuple[Job, Verdict]], able: Container[int], free: int
 ) -> Iterator[Preemption]:
-    """Running trainings that make room for those that go first, the least wanted, which are given first, first.
+    """Running trainings that make room for those that go first. `others` are in the order in which they should leave.
 
     Only for a job that is known to start then (`Job.may_displace`).
     """

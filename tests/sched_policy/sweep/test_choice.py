@@ -185,6 +185,14 @@ def test_each_victim_is_named_with_the_job_that_its_gpus_are_for() -> None:
     assert sorted(str(p.beneficiary) for p in plan.preemptions) == ["20", "21"]
 
 
+def test_who_rests_makes_room_by_name_as_long_as_somebody_waits_for_it() -> None:
+    asha = row("explsched", catalog.PolicyOptions(objective="best", sweep_strategy="asha"))
+    held = [running(i, "n1", exploration=consent(), total_steps=54, points=reports(0.1 * i, 2)) for i in range(1, 5)]
+    plan = checked_plan(asha, snapshot(*held, member(20), member(21), on=nodes(1)))
+    assert {preemption.job_id for preemption in plan.preemptions} == {2, 3, 4}
+    assert sorted(str(preemption.beneficiary) for preemption in plan.preemptions) == ["20", "21", "None"]
+
+
 class Watching:
     """A strategy that notes what it is asked."""
 
