@@ -45,16 +45,25 @@ def report(
     can never be right: neither metric nor parameter, a step that is no whole number from 0 on, a metric that is no
     number.
     """
-    steps = {"step": _whole("step", step, 0)}
-    totals = {} if total_steps is None else {"total_steps": _whole("total_steps", total_steps, 1)}
     if loss is not None:
         metrics = {"loss": loss, **metrics}
     if not metrics and not params:
         raise TypeError("report() needs at least one metric, such as loss=0.5, or params")
-    lines = [{**_stamp(), **steps, "metric": name, **_value(name, value), **totals} for name, value in metrics.items()]
+    lines = _lines(step, metrics, total_steps)
     if params:
         tell(params)
     _append(lines)
+
+
+def report_values(step: int, values: Mapping[str, float], total_steps: int | None = None) -> None:
+    """Report metrics by names that are data, so that also `step` or `params` can be one. Raises as `report` does."""
+    _append(_lines(step, values, total_steps))
+
+
+def _lines(step: int, values: Mapping[str, float], total_steps: int | None) -> list[dict[str, object]]:
+    steps = {"step": _whole("step", step, 0)}
+    totals = {} if total_steps is None else {"total_steps": _whole("total_steps", total_steps, 1)}
+    return [{**_stamp(), **steps, "metric": name, **_value(name, value), **totals} for name, value in values.items()]
 
 
 def event(name: str, step: int | None = None, status: int | None = None) -> None:

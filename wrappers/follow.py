@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from explsched.job_options.table import METRIC, STEP_KEY, VALUE_KEY
-from explsched.progress import report
+from explsched.progress import report_values
 
 POLL_S = 1.0
 _LONGEST_LINE = 1 << 16
@@ -159,7 +159,7 @@ class Reporter:
 
     def take(self, reading: Reading) -> None:
         """Report what was read. Raises TypeError or ValueError for what can be no report."""
-        report(step=reading.step, total_steps=self._total_steps, params=None, **reading.values)
+        report_values(reading.step, reading.values, self._total_steps)
         self.has_reported = True
 
     def warn(self, text: str) -> None:

@@ -20,7 +20,7 @@ from types import FrameType
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.job_options.command_line import add_version
 from explsched.job_options.table import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VALUE_KEY
-from explsched.progress import event, report
+from explsched.progress import event, report_values
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 
 _EPILOG = rf"""
@@ -52,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         metrics = dict(options.metric)
         if options.step is None or (options.loss is None and not metrics):
             raise ValueError("--step and at least one of --loss and --metric are needed, or --follow or --jsonl")
-        report(step=options.step, loss=options.loss, total_steps=options.total_steps, **metrics)
+        loss = {} if options.loss is None else {"loss": options.loss}
+        report_values(options.step, {**loss, **metrics}, options.total_steps)
     except (TypeError, ValueError) as error:
         parser.error(str(error))
     return 0

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from explsched.checkpoint import CheckpointSignal
 from explsched.job_options.table import METRIC
-from explsched.progress import report, tell
+from explsched.progress import report_values, tell
 
 _PREFIXES = ("", "eval_", "val_", "valid_", "validation_", "test_")
 
@@ -61,7 +61,7 @@ class TrainerReports:
         except (TypeError, ValueError):
             return False
         known = total_steps is not None and 1 <= total_steps < float("inf")
-        report(step=step, total_steps=int(total_steps or 0) if known else None, params=None, **{metric: number})
+        report_values(step, {metric: number}, int(total_steps or 0) if known else None)
         return True
 
     @property

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from explsched.errors import ExplschedError
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import gpu_memory_mib
 
 _EXAMPLES = """\b
 examples:
@@ -57,11 +58,13 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return words + [f"--{key}={value}" for key, value in self.params.items() if key != "command"]
 
 
-def sbatch_arguments(task: Task, constraint: str | None, typed: Sequence[str] = ()) -> tuple[list[str], str]:
-    """The sbatch command line and script of a task; `constraint` are features of nodes with enough GPU memory."""
+def sbatch_arguments(
+    task: Task, constraint: str | None, typed: Sequence[str] = (), gpu_type: str = ""
+) -> tuple[list[str], str]:
+    """The sbatch command line and script of a task; features of nodes, or a type of GPUs, with enough GPU memory."""
     argv = ["sbatch", "--parsable", f"--job-name={task.name}"]
     if task.required_gpus:
-        argv.append(f"--gpus={task.required_gpus}")
+        argv.append(f"--gpus={gpu_type}{':' if gpu_type else ''}{task.required_gpus}")
     if constraint:
         argv.append(f"--constraint={constraint}")
     return argv, f"#!/bin/bash\nexec {shlex.join(['sxrun', '--', *task.command(typed)])}\n"
@@ -90,12 +93,13 @@ def submit(
     A task is a JSON file with name, required_gpus, min_gpu_memory and params, options of this command, or both.
 
     GPU memory is requested by node features that name a size (gpumem80g, 80gb ...) or a known model (a100-80gb, h100
-    ...); see `sexplsched gpus`.
+    ...), or else by the smallest GPU type that does; see `sexplsched gpus`.
     """
     task = _task(task_path, {"name": name, "required_gpus": gpus, "min_gpu_memory": memory_mb})
+    gpu_type = ""
     if task.min_gpu_memory and not constraint:
-        constraint = _with_memory(task.min_gpu_memory)
-    argv, script = sbatch_arguments(task, constraint, command)
+        constraint, gpu_type = _with_memory(task.min_gpu_memory)
+    argv, script = sbatch_arguments(task, constraint, command, gpu_type)
     if dry_run:
         click.echo(f"# {shlex.join(argv)}\n{script}", nl=False)
         return
@@ -120,12 +124,18 @@ def _task(path: Path | None, given: Mapping[str, object]) -> Task:
         raise TaskError(str(error)) from error
 
 
-def _with_memory(least_mb: int) -> str:
-    """Features of the nodes whose GPUs have so much memory. Raises `TaskError` where none is known to."""
+def _with_memory(least_mb: int) -> tuple[str, str]:
+    """Features of the nodes whose GPUs have so much memory; where no feature tells, the smallest type of GPUs that has.
+
+    Slurm takes alternatives of features, but one type only. Raises `TaskError` where no GPU is known to have it.
+    """
     nodes = [node for node in CliClient().nodes() if node.gpus]
     found = sorted({node.gpu_memory_feature for node in nodes if node.gpu_memory_mib * _MB_PER_MIB >= least_mb} - {""})
     if found:
-        return "|".join(found)
+        return "|".join(found), ""
+    types = {name for node in nodes for name in node.gpu_types if gpu_memory_mib(name) * _MB_PER_MIB >= least_mb}
+    if types:
+        return "", min(types, key=lambda name: (gpu_memory_mib(name), name))
     largest = max((node.gpu_memory_mib for node in nodes), default=0)
     known = f"the largest known has {largest} MiB" if largest else "no node has a feature that states"
     raise TaskError(

@@ -54,6 +54,13 @@ def test_a_value_of_another_name_is_reported_as_the_jobs_metric(job: Path, monke
     assert "total_steps" not in lines(job)[0]
 
 
+@pytest.mark.parametrize("metric", ["step", "total_steps", "params", "value"])
+def test_a_metric_may_have_the_name_of_a_field(job: Path, monkeypatch: pytest.MonkeyPatch, metric: str) -> None:
+    monkeypatch.setenv("EXPLSCHED_METRIC", metric)
+    assert TrainerReports().report(3, {f"eval_{metric}": 0.5}, 10)
+    assert reports(job, metric) == [(3, 0.5)]
+
+
 @pytest.mark.parametrize("values", [{}, {"loss": None}, {"loss": "low"}, {"loss": [1, 2]}])
 def test_what_is_no_value_is_no_report_and_no_error(job: Path, values: dict[str, object]) -> None:
     assert not TrainerReports().report(3, values)

@@ -170,6 +170,18 @@ def test_a_task_may_be_given_by_options_which_come_before_the_files(
     assert CliRunner().invoke(root, ["submit", "--", "true"]).exit_code == 2
 
 
+def test_where_only_gpu_types_tell_their_memory_the_smallest_that_suffices_is_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    types = [frozenset({"h100"}), frozenset({"a100_40gb", "t4"}), frozenset({"tesla"})]
+    found = tuple(SlurmNode(f"n{i}", "IDLE", 4, frozenset(), gpu_types=names) for i, names in enumerate(types))
+    monkeypatch.setattr(CliClient, "nodes", lambda _self: found)
+    assert "--gpus=a100_40gb:2\n" in submitted("--name", "t", "--gpus", "2", "--memory", "20000", "--", "true")
+    assert "--gpus=h100:1\n" in submitted("--name", "t", "--memory", "60000", "--", "true")
+    with pytest.raises(TaskError, match="largest known has"):
+        submitted("--name", "t", "--memory", "90000", "--", "true")
+
+
 def test_memory_that_no_gpu_is_known_to_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes_with(monkeypatch, "gpumem4g")
     with pytest.raises(TaskError, match="largest known has 4096 MiB.*--constraint"):

@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _MPS = """#!/bin/bash
@@ -61,6 +64,7 @@ class GpuNode:
 
     directory: Path
     environment: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def library(self) -> Path:
@@ -75,7 +79,7 @@ class GpuNode:
         return list((self.directory / "tmp").iterdir())
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        running = subprocess.Popen(
             [sys.executable, "-m", "wrappers.sxrun", *arguments],
             env={**self.environment, **variables},
             stdin=subprocess.PIPE,
@@ -83,6 +87,8 @@ class GpuNode:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(running)
+        return running
 
     def sxrun(self, *arguments: str, **variables: str) -> Done:
         running = self.start(*arguments, **variables)
@@ -90,8 +96,21 @@ class GpuNode:
         return Done(running.returncode, out, err)
 
 
-def build(directory: Path) -> GpuNode:
-    """Make a node in an empty directory."""
+@contextmanager
+def gpu_node() -> Iterator[GpuNode]:
+    """A node of one test. A test that fails leaves nothing running: it would warn in another test, much later."""
+    # Not tmp_path: it is too long for sockets, as many a job's directory.
+    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
+        node = _build(Path(directory))
+        try:
+            yield node
+        finally:
+            for running in node.started:
+                running.terminate()  # sxrun passes it on; nothing happens to one that has ended
+                running.communicate()
+
+
+def _build(directory: Path) -> GpuNode:
     programs, temporary = directory / "bin", directory / "tmp"
     for each in (programs, temporary):
         each.mkdir()

@@ -56,6 +56,16 @@ def test_a_value_is_of_the_jobs_metric(job: Path, monkeypatch: pytest.MonkeyPatc
     assert reports(job) == [(1, "acc", 0.5), (2, "acc", 0.75), (3, "named", 1.0)]
 
 
+@pytest.mark.parametrize("metric", ["step", "total_steps", "params"])
+def test_a_metric_may_have_the_name_of_a_field(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], metric: str
+) -> None:
+    monkeypatch.setenv("EXPLSCHED_METRIC", metric)
+    Reporter(log_reader(r"(?P<step>\d+) (?P<value>\S+)"), "test").feed(b"1 0.5\n")
+    assert reports(job) == [(1, metric, 0.5)]
+    assert capsys.readouterr().err == ""
+
+
 def test_what_tells_nothing_is_passed_over(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Reporter(json_reader(), "test").feed(b'\n[]\n{"step": 1}\n{"loss": 1.0}\n{"step": 1, "loss": null}\n')
     assert reports(job) == []

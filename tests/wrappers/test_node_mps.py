@@ -5,20 +5,19 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.wrappers.gpu_node import GpuNode, build
+from tests.wrappers.gpu_node import GpuNode, gpu_node
 from wrappers import mps, node_mps
 
 
 @pytest.fixture
 def node() -> Iterator[GpuNode]:
-    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
-        yield build(Path(directory))
+    with gpu_node() as made:
+        yield made
 
 
 def variables(node: GpuNode, job: int, gpus: str = "3") -> dict[str, str]:

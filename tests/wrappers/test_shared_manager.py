@@ -4,14 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.wrappers.gpu_node import GpuNode, build
+from tests.wrappers.gpu_node import GpuNode, gpu_node
 from wrappers.runtime_directory import place, shared_place
 
 COMMAND = ("--share", "best-effort", "--", "sh", "-c", 'echo "$EXPLSCHED_KM_SOCKET"; read -r _')
@@ -19,8 +18,8 @@ COMMAND = ("--share", "best-effort", "--", "sh", "-c", 'echo "$EXPLSCHED_KM_SOCK
 
 @pytest.fixture
 def node() -> Iterator[GpuNode]:
-    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
-        yield build(Path(directory))
+    with gpu_node() as made:
+        yield made
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.cli.doctor import sharing
-from tests.wrappers.gpu_node import GpuNode, build
+from tests.wrappers.gpu_node import GpuNode, gpu_node
 from wrappers import runtime_directory
 from wrappers.runtime_directory import place
 
@@ -23,9 +23,15 @@ UUIDS = "GPU-0a,GPU-0b"
 
 @pytest.fixture
 def node() -> Iterator[GpuNode]:
-    # Not tmp_path: it is too long for sockets, as many a job's directory.
-    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
-        yield build(Path(directory))
+    with gpu_node() as made:
+        yield made
+
+
+def test_what_a_failed_test_has_started_ends_with_it() -> None:
+    with gpu_node() as node:
+        running = node.start("sh", "-c", "echo ready; exec sleep 600")
+        assert wait_for_line(running) == "ready\n"
+    assert running.returncode == 128 + signal.SIGTERM
 
 
 def test_the_command_gets_what_it_asked_for_and_nothing_is_left(node: GpuNode) -> None:

@@ -5,13 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.wrappers.gpu_node import GpuNode, build
+from tests.wrappers.gpu_node import GpuNode, gpu_node
 from wrappers import runtime_directory, sharing
 from wrappers.runtime_directory import RuntimeDirectory, place
 
@@ -20,8 +19,8 @@ SHARE = ("--share", "high", "--mps", "--")
 
 @pytest.fixture
 def node() -> Iterator[GpuNode]:
-    with tempfile.TemporaryDirectory(prefix="sx-") as directory:
-        yield build(Path(directory))
+    with gpu_node() as made:
+        yield made
 
 
 @pytest.fixture
