@@ -230,19 +230,23 @@ class AuditTrail:
         """The latest entries, the newest last; also those that could not be written."""
 
     def write(self, found: Sequence[AuditEntry]) -> None:
-        """Append the entries, in one piece."""
+        """Append the entries, in one piece.
+
+        A full disk, or a crash, may have cut the last line: it is ended first, so that it takes no other with it.
+        """
         self.recent.extend(found)
         if not found:
             return
         lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in found)
         try:
             self._rotate(len(lines))
-            descriptor = os.open(
-                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE
-            )
-            with os.fdopen(descriptor, "ab", buffering=0) as file:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+            with os.fdopen(descriptor, "a+b", buffering=0) as file:
                 self._own(descriptor)
-                _ = file.write(lines)
+                if (size := os.fstat(descriptor).st_size) and os.pread(descriptor, 1, size - 1) != b"\n":
+                    lines = b"\n" + lines
+                while lines:  # of which a disk that fills up takes a part, and says so only when it is given the rest
+                    lines = lines[file.write(lines) :]
         except OSError as error:
             self.faults += 1
             fault = f"{self.path}: {error.strerror}"

@@ -34,6 +34,13 @@ _CHECKPOINT_S = 2 * live.INTERVAL_S
     "--policy", default="srsf", show_default=True, type=click.Choice(catalog.POLICIES.names()), help="Of explsched."
 )
 @click.option(
+    "--scope",
+    default="user",
+    show_default=True,
+    type=click.Choice(["user", "partition"]),
+    help="Among whom it may reorder: all jobs are one user's.",
+)
+@click.option(
     "--compress", default=20_000.0, show_default=True, type=click.FloatRange(min=1), help="Divides all times."
 )
 @click.option("--seed", default=1, show_default=True, help="Of the users' time limits.")
@@ -48,6 +55,7 @@ def main(
     path: Path,
     jobs: int,
     policy: str,
+    scope: str,
     compress: float,
     seed: int,
     longest_s: float,
@@ -60,6 +68,7 @@ def main(
     trace = compressed(fit(read_any(path), CLUSTER), jobs, compress, seed)
     setting = {
         "policy": policy,
+        "scope": scope,
         "jobs": len(trace.jobs),
         "compress": compress,
         "seed": seed,
@@ -70,7 +79,8 @@ def main(
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
     stock = _arm("slurm", trace, None, longest_s, keep / "slurm.json" if keep else None)
-    ours = _arm(policy, trace, live.daemon_settings(policy), longest_s, keep / "explsched.json" if keep else None)
+    settings = live.daemon_settings(policy, scope)
+    ours = _arm(policy, trace, settings, longest_s, keep / "explsched.json" if keep else None)
     result = report.summary(setting, [*earlier, report.run(stock, ours)])
     if out:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -86,10 +86,11 @@ class Work:
     poll_s: float = 1.0
 
 
-def daemon_settings(policy: str) -> Mapping[str, object]:
+def daemon_settings(policy: str, scope: str = "user") -> Mapping[str, object]:
     """The daemon's configuration for compressed time."""
     return {
         "policy": policy,
+        "order": {"scope": scope},
         "interval_s": INTERVAL_S,
         "slurm": {"client": "cli"},
         "utility": {"quantum_s": QUANTUM_S},

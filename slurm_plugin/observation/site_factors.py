@@ -158,6 +158,7 @@ class LentPlaces:
         self._notes = self._saved = (self._file.read() if self._file else None) or _PlaceNotes()
         self._waited: dict[int, int] = {}
         self._paid: dict[int, _Loan] = {}
+        self._swaps_before: Mapping[int, _Swap] = {}
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
         """By waiting job, how much lower its place is: a negative site factor, positive for one that made room.
@@ -224,6 +225,7 @@ class LentPlaces:
             {job_id: at for job_id, at in began.items() if job_id in records and job_id not in waiting},
             swaps,
         )
+        self._swaps_before = swaps
 
     @property
     def charged(self) -> frozenset[int]:
@@ -279,6 +281,13 @@ class LentPlaces:
             if cleared is not None:
                 swaps[job_id] = _Swap(other, cleared)
         self._notes = replace(self._notes, loans=loans, swaps=swaps)
+
+    def not_requeued(self, job_ids: Iterable[int]) -> None:
+        """Jobs whose requeue, noted in this pass, has not come about: they have cleared no place by it."""
+        stayed = frozenset(job_ids)
+        swaps = {job_id: swap for job_id, swap in self._notes.swaps.items() if job_id not in stayed}
+        swaps |= {job_id: swap for job_id, swap in self._swaps_before.items() if job_id in stayed}
+        self._notes = replace(self._notes, swaps=swaps)
 
     def save(self) -> None:
         """Write the notes down, before Slurm is asked for what they say. Without a file all goes on."""

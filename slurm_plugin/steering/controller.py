@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.log import event
+from explsched.strict_yaml import ConfigError
 from sched_policy import catalog
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
@@ -116,8 +117,14 @@ class Controller:
     def reconfigure(self, config: Config) -> None:
         """Take a new configuration; it holds from the next pass on.
 
-        Raises `PolicyError` for a policy that another package cannot make of it: then nothing has changed.
+        Raises `ConfigError` for another place of what the daemon remembers, and `PolicyError` for a policy that another
+        package cannot make of it: then nothing has changed.
         """
+        if config.order.site_factor_file != self._own_factors.path:
+            raise ConfigError(
+                f"order.site_factor_file: expected {self._own_factors.path} until the daemon stops, found "
+                f"{config.order.site_factor_file}; what it remembers lies there and beside it"
+            )
         self._policy = catalog.build(config.policy, config.policy_options())
         self._config = config
         self._limits: SteeringLimits | None = None
@@ -128,8 +135,6 @@ class Controller:
         self._tracker.limits(self._budget)
         if config.audit.file != self._trail.path:
             self._trail = _trail(config)
-        if config.order.site_factor_file != self._own_factors.path:
-            self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
         if self._run_times is not None:
             self._run_times.close()
         section = config.run_times
@@ -208,7 +213,11 @@ class Controller:
             dropped = [change for change in leaving if change.job_id in ended]
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
-            failures += apply(self._client, self._trail, leaving, before, reasons, now_s)
+            refused = apply(self._client, self._trail, leaving, before, reasons, now_s)
+            failures += refused
+            stayed = {failure.change.job_id for failure in refused if isinstance(failure.change, RequeueJob)}
+            self._lent_places.not_requeued(ended | stayed)
+            self._lent_places.save()
         if undo := restored(failures, decided.seen.jobs):
             failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
         _log_pass(decided, failures, self._refused)

@@ -81,7 +81,7 @@ class PreemptionTracker:
         self._underway: dict[int, _Underway] = (self._file.read() if self._file else None) or {}
         self._written = dict(self._underway)
         self._let_go: dict[int, _Underway] = {}
-        self._left: dict[int, tuple[_Underway, float]] = {}
+        self._left: dict[int, tuple[_Underway, float, float | None]] = {}  # with when it left, and its last report
         self._begun_s: deque[float] = deque()
         self._clear_from_s = 0.0
         self._remembers = False
@@ -173,7 +173,7 @@ class PreemptionTracker:
             if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
                 del self._underway[job_id]  # it ended or was requeued by somebody: nothing left to do
                 if step.noted and job is not None:
-                    self._left[job_id] = step, now_s
+                    self._left[job_id] = step, now_s, _last_report_s(reported)
             elif not job.consents:
                 del self._underway[job_id]  # its owner has changed his mind since it was signalled
             elif reported.ended:
@@ -184,7 +184,7 @@ class PreemptionTracker:
                 self._let_go[job_id] = self._underway.pop(job_id)  # nobody would gain; the job has saved, and goes on
         self._requeue_again(jobs, progress, now_s)
         freed: Counter[int] = Counter()
-        cleaned_up = (step.beneficiary for job_id, (step, _) in self._left.items() if _is_cleaned_up(jobs[job_id]))
+        cleaned_up = (step.beneficiary for job_id, (step, *_) in self._left.items() if _is_cleaned_up(jobs[job_id]))
         self._cleaned_up_s |= {job_id: now_s for job_id in cleaned_up if job_id is not None}
         self._cleaned_up_s = {job_id: time_s for job_id, time_s in self._cleaned_up_s.items() if job_id in waiting}
         for job_id in self._ready(progress, now_s):
@@ -244,14 +244,16 @@ class PreemptionTracker:
         """See to jobs that have left and, by Slurm, run on in the same run.
 
         A slurmctld that is killed forgets a requeue which it has acknowledged and not saved. The node has ended the job
-        by then, so nothing of it runs, until its time limit ends it for good. One that reports was not ended.
+        by then, so nothing of it runs, until its time limit ends it for good. One that reports was not ended: its
+        reports are compared with each other, as its node's clock may differ from ours.
         """
-        for job_id, (step, left_s) in tuple(self._left.items()):
+        for job_id, (step, left_s, told_s) in tuple(self._left.items()):
             job, reported = jobs.get(job_id), progress.get(job_id, JobProgress())
             if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
+                self._left[job_id] = step, left_s, _last_report_s(reported)
                 if job is None or now_s - left_s > _SAVED_S:
                     del self._left[job_id]
-            elif not job.consents or reported.ended or any(one.time_s > left_s for one in reported.reports[-1:]):
+            elif not job.consents or reported.ended or _last_report_s(reported) != told_s:
                 del self._left[job_id]
             elif now_s - left_s >= self._budget.grace_s:
                 del self._left[job_id]
@@ -289,6 +291,10 @@ class PreemptionTracker:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
         return len(self._begun_s) < self._budget.max_per_hour
+
+
+def _last_report_s(progress: JobProgress) -> float | None:
+    return progress.reports[-1].time_s if progress.reports else None
 
 
 def _has_saved(step: _Underway, progress: JobProgress) -> bool:

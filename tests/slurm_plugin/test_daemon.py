@@ -110,8 +110,10 @@ def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
 
         return event
 
-    slurm = Eventful(events=[reload(good.replace("fifo", "srsf")), reload("polcy: fifo")])
+    elsewhere = good.replace("site_factors.json", "elsewhere.json")
+    slurm = Eventful(events=[reload(good.replace("fifo", "srsf")), reload("polcy: fifo"), reload(elsewhere)])
     lived(slurm, config, monkeypatch)
+    assert "site_factors.json until the daemon stops, found " in caplog.text  # what it remembers stays where it is
     assert 'configuration reloaded policy="srsf"' in caplog.text
     assert "configuration not reloaded, the old one holds" in caplog.text
 

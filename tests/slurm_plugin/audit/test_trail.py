@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import stat
 from pathlib import Path
 from typing import get_args
@@ -122,6 +123,24 @@ def test_a_line_that_was_cut_hides_no_other(tmp_path: Path, caplog: pytest.LogCa
     trail.write([entry(5, 2)])
     assert [one.after for one in read(trail.path)] == [1, 2]
     assert "audit line left out" in caplog.text
+
+
+def test_what_is_written_after_a_cut_line_is_read(tmp_path: Path) -> None:
+    """A disk that fills up takes a part of a write, and refuses the rest."""
+    path = tmp_path / "audit.jsonl"
+    trail, looks = AuditTrail(path, 1.0, 1), RecentEntries(path, 100.0, 10)
+    trail.write([entry(1, 10)])
+    largest = path.stat().st_size * 3 // 2
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ, so the write fails instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, before[1]))
+    try:
+        trail.write([entry(2, 10)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (path.stat().st_size, trail.faults) == (largest, 1)
+    trail.write([entry(3, 10), entry(4, 10)])
+    assert [one.job for one in read(path)] == [1, 3, 4]
+    assert [one.job for one in looks.now(NOW_S)] == [1, 3, 4]
 
 
 def test_a_file_that_cannot_be_written_keeps_nobody_from_steering(

@@ -221,6 +221,23 @@ def test_a_job_that_made_room_waits_on_the_place_of_the_job_that_runs_in_its_ste
     assert used(places, [replace(back, natives=(150,)), running(jobs[1])]) == {1: 600}  # both would have aged
 
 
+def test_a_job_that_slurm_does_not_requeue_has_cleared_no_place() -> None:
+    """Its owner may requeue it later, which earns nobody a place."""
+    places = LentPlaces()
+    jobs = a_pass(places, [running(consenting(waiting(1, 900))), waiting(2, 700)], [2, 1], requeued={1: 2})
+    places.not_requeued({1})
+    assert used(places, [consenting(waiting(1, 100, restarts=1)), running(jobs[1])]) == {}
+
+
+def test_a_second_requeue_that_slurm_refuses_takes_nothing_from_the_first() -> None:
+    places = LentPlaces()
+    jobs = [running(consenting(waiting(1, 900))), waiting(2, 700)]
+    for _ in range(2):  # Slurm has taken the first, and shows the job as running for a moment longer
+        jobs = a_pass(places, jobs, [2, 1], requeued={1: 2})
+    places.not_requeued({1})
+    assert used(places, [consenting(waiting(1, 100, restarts=1)), running(jobs[1])]) == {1: 600}
+
+
 def test_it_gets_the_place_from_which_the_other_started() -> None:
     """The best place was lent: who lent it has paid with his own, and the two that are left are those there were."""
     places = LentPlaces()

@@ -308,7 +308,19 @@ def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: py
     assert set(slurm.carried_out) == {SetSiteFactor(1, -250), SetSiteFactor(3, 50)}  # the place of 700 is left
 
 
-def having_made_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeSlurm, Controller, float]:
+def test_a_requeue_that_slurm_refuses_leaves_its_job_no_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, late_s = having_made_room(tmp_path, monkeypatch, refuses=lambda change: change == RequeueJob(1))
+    slurm.set(2, state="RUNNING", start_s=late_s, natives=(), priority=0)
+    slurm.set(1, natives=(100,), priority=100)  # its owner has requeued it
+    jobs = {job.job_id: job for job in loop.decide(late_s + 200.0).seen.snapshot.jobs}
+    assert jobs[1].native_priority == 100
+
+
+def having_made_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **site: Any
+) -> tuple[FakeSlurm, Controller, float]:
     """A site on which job 1 is requeued for job 2 at the moment that is returned, behind which job 2 stands first.
 
     Job 3 comes before job 2 in the queue, and would fit if job 9 ended by itself in the same cycle.
@@ -320,7 +332,7 @@ def having_made_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[F
     full = (holding(10 + n, user="bob", gpu_nodes=((f"n{n}", 4),), node_names=(f"n{n}",), **runs) for n in (2, 3, 4))
     gains = record(2, gpus=1, gpus_per_node=1, natives=(500,), priority=500, reason="Resources")
     ahead = record(3, user="bob", natives=(900,), priority=900)
-    slurm = FakeSlurm((victim, larger, *full, gains, ahead), settings={"SchedulerParameters": "bf_interval=30"})
+    slurm = FakeSlurm((victim, larger, *full, gains, ahead), settings={"SchedulerParameters": "bf_interval=30"}, **site)
     plan = Plan(scores=(Score(3, 2.0, ""), Score(2, 1.0, "")), preemptions=(Preemption(1, "worth less", 2),))
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(plan))
     own = OrderSection(site_factor_file=tmp_path / "site_factors.json")

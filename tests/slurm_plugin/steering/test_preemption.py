@@ -99,13 +99,20 @@ def test_a_job_that_was_requeued_by_somebody_else_is_not_requeued_again() -> Non
     assert tracker.underway == frozenset()
 
 
-def requeued_and_forgotten(now_s: float, **reported: object) -> list[object]:
-    """What is done about job 5, requeued at 20 by us, when a slurmctld that forgot it says at 30 that it runs on."""
+def reports(*times_s: float) -> tuple[ProgressReport, ...]:
+    return tuple(ProgressReport(time_s, restart=0, step=9, metric="loss", value=1.0) for time_s in times_s)
+
+
+def requeued_and_forgotten(now_s: float, leaving: JobProgress = JobProgress(), **reported: object) -> list[object]:  # noqa: B008
+    """What is done about job 5, requeued at 20 by us, when a slurmctld that forgot it says at 30 that it runs on.
+
+    `leaving` is what it had told when it was seen to leave.
+    """
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5)
     assert steps(tracker, 20, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
     left = {5: replace(running(5, "n1", exploration=CONSENT, restarts=1), state=JobState.PENDING)}
-    assert tracker.advance((), left, {}, {}, 22) == ()
+    assert tracker.advance((), left, {5: leaving}, {}, 22) == ()
     after = JobProgress(checkpoint_s=15, **reported)
     assert steps(tracker, 30, progress=after) == []
     return steps(tracker, now_s, progress=after)
@@ -118,10 +125,17 @@ def test_a_requeue_that_a_killed_slurmctld_has_forgotten_is_asked_for_again() ->
 
 
 def test_a_job_that_trains_on_after_a_forgotten_requeue_is_left_alone() -> None:
-    before, after = (ProgressReport(time_s, restart=0, step=9, metric="loss", value=1.0) for time_s in (15.0, 25.0))
-    assert requeued_and_forgotten(122, reports=(before, after)) == []
-    assert requeued_and_forgotten(122, reports=(before,)) == [RequeueJob(5)]
+    told = JobProgress(reports=reports(15.0))
+    assert requeued_and_forgotten(122, told, reports=reports(15.0, 25.0)) == []
+    assert requeued_and_forgotten(122, told, reports=reports(15.0)) == [RequeueJob(5)]
     assert requeued_and_forgotten(122, ended=True) == []
+
+
+@pytest.mark.parametrize("ahead_s", [-50.0, 50.0])
+def test_whether_a_job_trains_on_is_seen_by_its_own_nodes_clock(ahead_s: float) -> None:
+    told = JobProgress(reports=reports(15.0 + ahead_s))
+    assert requeued_and_forgotten(122, told, reports=reports(15.0 + ahead_s, 25.0 + ahead_s)) == []
+    assert requeued_and_forgotten(122, told, reports=told.reports) == [RequeueJob(5)]
 
 
 def test_the_hourly_budget_bounds_the_churn() -> None:
