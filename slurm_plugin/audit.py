@@ -84,8 +84,8 @@ class Reasons(Struct, frozen=True):
 
     @classmethod
     def of(cls, policy: str, plan: Plan, changes: Iterable[Change]) -> Self:
-        """The reasons of a plan. Those of the order are made only for jobs whose site factor changes."""
-        ordered = {change.job_id for change in changes if isinstance(change, SetSiteFactor)}
+        """The reasons of a plan. Those of the order are made only for jobs whose site factor or start changes."""
+        ordered = {change.job_id for change in changes if isinstance(change, SetSiteFactor | DelayStart)}
         interrupted = {stop.job_id: stop.reason for stop in plan.stops}
         interrupted |= {preemption.job_id: preemption.reason for preemption in plan.preemptions}
         return cls(
@@ -185,11 +185,11 @@ def _of_job(change: JobChange, job: SlurmJob | None, reasons: Reasons) -> tuple[
         case CancelJob(_):
             return (("JobState", job.state if job else "", "CANCELLED", "stop", interrupted),)
         case StartAtOnce(_):
-            why = "it was requeued, and its last run is over"
+            why = "it may go on, and its last run is over"
             return (("StartTime", job.eligible_s if job else None, "now", "requeue delay", why),)
         case DelayStart(job_id, until_s):
             why = reasons.order.get(job_id, "")
-            return (("StartTime", job.eligible_s if job else None, round(until_s), "rest", why),)
+            return (("StartTime", job.eligible_s if job else None, until_s, "rest", why),)
         case SetAdminComment(_, note):
             return (("AdminComment", job.admin_comment if job else "", note, "annotation", interrupted or grouped),)
         case TargetJob(_, nodes, note):

@@ -76,7 +76,7 @@ class DelayStart(Struct, frozen=True):
     """Let a pending job start no sooner than then. If nobody sets it anew, it starts by itself."""
 
     job_id: int
-    until_s: float
+    until_s: int
 
 
 class CancelJob(Struct, frozen=True):

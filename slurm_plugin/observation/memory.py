@@ -27,9 +27,9 @@ from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.snapshot import EndedRun
-from slurm_plugin.client.changes import Change, SetSiteFactor
+from slurm_plugin.client.changes import Change, DelayStart, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.observation.standing import is_untested, leased_job
+from slurm_plugin.observation.standing import is_untested, leased_job, waits_for_begin, waits_for_requeue_delay
 
 _LOG = logging.getLogger("explsched.notes")
 _Notes = TypeVar("_Notes")
@@ -91,6 +91,7 @@ class Remembered(Struct, frozen=True):
         others_factors: waiting jobs of whose site factors a part is not ours, and that part.
         fresh_leases: jobs whose leases are as they are for a short time only.
         ended_runs: how long jobs ran that have ended.
+        rests: jobs that the daemon has delayed, and the begin times that they had of their own.
 
     """
 
@@ -102,6 +103,7 @@ class Remembered(Struct, frozen=True):
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
     ended_runs: tuple[EndedRun, ...] = ()
+    rests: Mapping[int, float] = field(default_factory=dict)
 
 
 def served_in_vain(
@@ -294,6 +296,37 @@ class HiddenReasons:
 def _asks(job: SlurmJob) -> SlurmJob:
     """What a job is and asks for, without what its place in the queue and time alone change."""
     return replace(job, reason="", priority=0, site_factor=None, natives=(), fair_share=None, start_s=None)
+
+
+class _Rest(NamedTuple):
+    """Until when a job has been delayed, and the begin time that it had before; 0 if none but Slurm's own delay."""
+
+    until_s: float
+    own_begin_s: float
+
+
+class Rests:
+    """Jobs whose start the daemon has delayed, and not their owners: only such a delay may be lifted before its time.
+
+    In memory: one of an earlier daemon that was killed counts as the job's own begin time, and lapses.
+    """
+
+    def __init__(self) -> None:
+        self._by_job: dict[int, _Rest] = {}
+
+    def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
+        """By job that waits for the moment that the daemon has set, and no other: the begin time it had before."""
+        waiting = {job.job_id: job.eligible_s for job in jobs if waits_for_begin(job, now_s)}
+        self._by_job = {job_id: rest for job_id, rest in self._by_job.items() if waiting.get(job_id) == rest.until_s}
+        return {job_id: rest.own_begin_s for job_id, rest in self._by_job.items()}
+
+    def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob], now_s: float) -> None:
+        """Take in what is about to be written."""
+        for change in changes:
+            if isinstance(change, DelayStart) and (job := jobs.get(change.job_id)) is not None:
+                own_s = 0.0 if waits_for_requeue_delay(job, now_s) else job.eligible_s or 0.0
+                known = self._by_job.get(job.job_id, _Rest(0.0, own_s))
+                self._by_job[job.job_id] = known._replace(until_s=change.until_s)
 
 
 LONGEST_LEASE_S = 600.0

@@ -61,7 +61,7 @@ class Observation(Struct, frozen=True):
     `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses. `leased_in_vain` are
     waiting jobs that get no lease any more. `others_factors` are the parts of site factors that are not ours.
     `fresh_leases` are jobs whose leases stay as they are for now. `unmodelled` are waiting jobs that are left to Slurm,
-    and why.
+    and why. `rests` are jobs that the daemon has delayed, with the begin times that they had of their own.
     """
 
     snapshot: Snapshot
@@ -76,6 +76,7 @@ class Observation(Struct, frozen=True):
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
     unmodelled: Mapping[int, str] = field(default_factory=dict)
+    rests: Mapping[int, float] = field(default_factory=dict)
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
@@ -138,7 +139,8 @@ def observe(
                     partition = fitting.name
             is_modelled = record.job_id not in left_to_slurm
             standing = standing_of(record, rules.scope, known.others_factors.get(record.job_id, 0))
-            planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases)
+            own_s = known.rests.get(record.job_id)
+            planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases, own_begin_s=own_s)
             jobs.append(
                 replace(
                     job,
@@ -177,6 +179,7 @@ def observe(
         known.others_factors,
         known.fresh_leases,
         left_to_slurm,
+        known.rests,
     )
 
 

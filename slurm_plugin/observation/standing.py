@@ -45,10 +45,10 @@ def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
 
 
 def waits_for_requeue_delay(record: SlurmJob, now_s: float) -> bool:
-    """Whether the job waits for nothing but Slurm's delay or a rest: it has run, so its own --begin is long past."""
+    """Whether the job waits for nothing but Slurm's delay: it has run, so its own --begin is long past."""
     if record.restarts == 0 or record.eligible_s is None or not waits_for_begin(record, now_s):
         return False
-    return record.eligible_s - record.submit_s <= LONGEST_DELAY_S or record.eligible_s - now_s <= REST_S
+    return record.eligible_s - record.submit_s <= LONGEST_DELAY_S
 
 
 def has_settled(record: SlurmJob, now_s: float) -> bool:
@@ -95,11 +95,15 @@ def may_keep_lease(record: SlurmJob) -> bool:
     return waits_for_room(record) or (record.state == "PENDING" and record.het_job_id is None and untested)
 
 
-def may_be_planned(record: SlurmJob, now_s: float, *, consents: bool, only_leases: bool) -> bool:
+def may_be_planned(
+    record: SlurmJob, now_s: float, *, consents: bool, only_leases: bool, own_begin_s: float | None = None
+) -> bool:
     """Whether a waiting job has a place in the plan: Slurm may start it once there is room, as far as is known.
 
     Slurm's delay after a requeue is no obstacle where the daemon lifts it, for a job that consented to be requeued: so
     the GPUs of a job that comes back in some seconds are not given away, and its size is settled before it starts.
+
+    Nor is a rest, of which `own_begin_s` is known: the begin time that the job had before the daemon delayed it.
 
     `only_leases`: all reservations there are, and there are some, are leases. What a job would run into is one of
     those then, and the plan may give it to that job.
@@ -107,7 +111,8 @@ def may_be_planned(record: SlurmJob, now_s: float, *, consents: bool, only_lease
     if record.het_job_id is not None:
         return False
     if waits_for_begin(record, now_s):
-        return consents and waits_for_requeue_delay(record, now_s) and record.reason in _DELAYED
+        is_lifted = waits_for_requeue_delay(record, now_s) if own_begin_s is None else own_begin_s <= now_s
+        return consents and is_lifted and record.reason in _DELAYED
     if record.reason.startswith(_TIERS) or (only_leases and record.reason.startswith(_RESERVED)):
         return True
     return waits_for_room(record) or may_keep_lease(record)

@@ -12,7 +12,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
-from slurm_plugin.observation.standing import SETTLE_S, waits_for_requeue_delay
+from slurm_plugin.observation.standing import SETTLE_S, waits_for_begin, waits_for_requeue_delay
 from slurm_plugin.state.published import Explanation, JobRow, clock
 from slurm_plugin.state.view import View
 
@@ -122,6 +122,8 @@ def _waiting(view: View, job: Job) -> str:
     record, now_s = view.seen.jobs[job.job_id], view.seen.snapshot.now_s
     if why := view.seen.unmodelled.get(job.job_id):
         return f"It is left to Slurm, because {why}: it gets no reservation, and no job is preempted for it."
+    if job.job_id in view.plan.rests:
+        return _resting(record, now_s)
     if not job.eligible:
         return "Slurm would not start it now, so it is not planned."
     if waits_for_requeue_delay(record, now_s):
@@ -134,6 +136,15 @@ def _waiting(view: View, job: Job) -> str:
     if promise is not None:
         return f"It is promised a start at {clock(promise.start_s)}: {promise.reason}."
     return "It is blocked by jobs that come before it, and starts when they leave room."
+
+
+def _resting(record: SlurmJob, now_s: float) -> str:
+    """Why a training does not go on although GPUs may be idle."""
+    until = f" until {clock(record.eligible_s)}" if waits_for_begin(record, now_s) else ""
+    return (
+        f"It rests, also while GPUs are idle: its sweep does not let it go on now. The daemon delays its start{until} "
+        f"and extends that while it rests; scontrol update JobId={record.job_id} Comment= takes it out of the sweep."
+    )
 
 
 def _starting(view: View, record: SlurmJob, start: Start) -> str:

@@ -34,7 +34,14 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.observation.memory import HiddenReasons, LeaseUse, Remembered, RunsWithoutReports, SweepTrainings
+from slurm_plugin.observation.memory import (
+    HiddenReasons,
+    LeaseUse,
+    Remembered,
+    Rests,
+    RunsWithoutReports,
+    SweepTrainings,
+)
 from slurm_plugin.observation.observe import Observation, is_present, observe, without_nodes
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
@@ -84,7 +91,8 @@ class Controller:
     Slurm is the database: nothing is kept between passes but the preemptions underway, which site factors are ours and
     which places have been lent, how long ended jobs ran (these four in files, too), the reports read so far, how long
     leases have been used, how long trainings ran without reports, why jobs waited before their site factors were
-    written, whose comments Slurm refuses, and the groups last seen, to log what became of them.
+    written, whose starts have been delayed, whose comments Slurm refuses, and the groups last seen, to log what became
+    of them.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -94,6 +102,7 @@ class Controller:
         self._pinned: Mapping[int, str] = {}
         self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
+        self._rests = Rests()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
         self._has_adopted = False
@@ -163,6 +172,7 @@ class Controller:
             {job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()},
             self._lease_use.fresh(now_s),
             self._ended_runs.known({job.job_id for job in found.jobs if is_present(job)}, now_s),
+            self._rests.own_begins_s(found.jobs, now_s),
         )
         seen = observe(
             found,
@@ -185,15 +195,16 @@ class Controller:
         self._comment_refused &= {job_id for job_id, record in seen.jobs.items() if record.state != "PENDING"}
         wanted = self._without_refused_comments(changes(plan, seen, limits))
         planned = (*wanted, *_given_back(seen, others, limits.order.max_per_pass))
-        steering = put_first(self._served(seen.jobs, now_s), seen, planned)
+        steering = put_first(self._served_of(seen, now_s), seen, planned)
         interruptions = self._interruptions(plan, seen, steering)
-        return Pass(seen, plan, (*put_first(self._served(seen.jobs, now_s), seen, steering), *interruptions), ())
+        return Pass(seen, plan, (*put_first(self._served_of(seen, now_s), seen, steering), *interruptions), ())
 
     def reconcile(self, now_s: float) -> Pass:
         """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self._timely(self.decide(now_s))
         self._own_factors.note(decided.changes, decided.seen.jobs)
         self._hidden_reasons.note(decided.changes)
+        self._rests.note(decided.changes, decided.seen.jobs, now_s)
         if self._limits and self._limits.scope != "partition":
             ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
             beneficiaries = self._tracker.beneficiaries
@@ -204,7 +215,7 @@ class Controller:
         self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
-        lifted = dict.fromkeys(self._served(decided.seen.jobs, now_s), _SERVED)
+        lifted = dict.fromkeys(self._served_of(decided.seen, now_s), _SERVED)
         reasons = replace(reasons, order={**reasons.order, **lifted, **dict.fromkeys(_strays(decided.seen), _STRAY)})
         first, leaving = _requeues_apart(decided.changes)
         failures = apply(self._client, self._trail, first, before, reasons, now_s)
@@ -244,7 +255,7 @@ class Controller:
         served = self._served(records, now_s)
         first = [job for job in found.jobs if job.job_id in served]
         back = without_own_factors(first, self._own_factors.others(first))
-        rests = without_rests(found.jobs, now_s)
+        rests = without_rests(found.jobs, self._rests.own_begins_s(found.jobs, now_s), now_s)
         wanted = (*withdrawal(found.jobs), *without_leases(found), *rests, *back)
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 
@@ -359,10 +370,14 @@ class Controller:
             return frozenset()
         return self._tracker.being_served(records, now_s, _CYCLES * self._cycles.rests_s)
 
+    def _served_of(self, seen: Observation, now_s: float) -> AbstractSet[int]:
+        return self._served(seen.jobs, now_s) - _strays(seen)
+
     def _interruptions(self, plan: Plan, seen: Observation, steering: Sequence[Change]) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
-        asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in seen.jobs}
+        # A job that is none of ours any more, for its owner has moved it, is not made room for.
+        asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in jobs}
         factors = {change.job_id: change.site_factor for change in steering if isinstance(change, SetSiteFactor)}
         now_s = seen.snapshot.now_s
         ready = self._tracker.ready_for(seen.progress, now_s)

@@ -39,6 +39,7 @@ from slurm_plugin.observation.standing import (
     lease_name,
     leased_job,
     may_keep_lease,
+    waits_for_begin,
     waits_for_requeue_delay,
     waits_for_room,
 )
@@ -106,16 +107,29 @@ def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> 
 def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:
     """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued.
 
-    Those that rest are delayed instead: Slurm would start them on idle GPUs, whatever their place in the queue.
+    Those that rest are delayed instead: Slurm would start them on idle GPUs, whatever their place in the queue. They
+    may go on once the plan lets them, and also when they are none of ours any more, but not before a begin time of
+    their own.
     """
     now_s = seen.snapshot.now_s
-    consenting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.consents and job.job_id not in resized)
-    for record in consenting:
-        if record.job_id in plan.rests:
+    consenting = {job.job_id for job in seen.snapshot.jobs if job.consents}
+    for record in (record for record in seen.jobs.values() if record.job_id not in resized):
+        if record.job_id in plan.rests and record.job_id in consenting:
             if record.state == "PENDING" and (record.eligible_s or 0.0) < now_s + REST_S / 2:
-                yield DelayStart(record.job_id, now_s + REST_S)
-        elif waits_for_requeue_delay(record, now_s) and has_settled(record, now_s):
+                yield DelayStart(record.job_id, math.ceil(now_s + REST_S))
+        elif record.job_id in seen.rests:
+            yield from _lifted(record, seen.rests[record.job_id], now_s)
+        elif record.job_id in consenting and waits_for_requeue_delay(record, now_s) and has_settled(record, now_s):
             yield StartAtOnce(record.job_id)
+
+
+def _lifted(record: SlurmJob, own_begin_s: float, now_s: float) -> Iterator[StartAtOnce | DelayStart]:
+    """Takes our delay from a job: it may start at its own begin time, and once every node would take it."""
+    begin_s = math.ceil(max(own_begin_s, record.submit_s + SETTLE_S))
+    if begin_s <= now_s:
+        yield StartAtOnce(record.job_id)
+    elif begin_s != record.eligible_s:
+        yield DelayStart(record.job_id, begin_s)
 
 
 def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
@@ -262,7 +276,7 @@ def taken_back(found: ClusterRecords, others_factors: Mapping[int, int], now_s: 
     return (
         *without_own_factors(found.jobs, others_factors),
         *without_leases(found),
-        *without_rests(found.jobs, now_s),
+        *without_rests(found.jobs, {job.job_id: 0.0 for job in found.jobs if _delayed_by_daemon(job, now_s)}, now_s),
         *(change for job in found.jobs for change in _comment(job)),
     )
 
@@ -275,13 +289,21 @@ def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, i
             yield SetSiteFactor(job.job_id, theirs)
 
 
-def without_rests(jobs: Iterable[SlurmJob], now_s: float) -> Iterator[StartAtOnce | DelayStart]:
-    """Jobs that have been paused by us and delayed may start, as soon as every node would take them."""
+def without_rests(
+    jobs: Iterable[SlurmJob], own_begins_s: Mapping[int, float], now_s: float
+) -> Iterator[StartAtOnce | DelayStart]:
+    """Jobs that we have delayed may start; `own_begins_s` has the begin times that they had before."""
     for job in jobs:
-        is_ours = any(word.startswith((PREEMPTION_PREFIX, FORMER_PREFIX)) for word in job.admin_comment.split())
-        if is_ours and waits_for_requeue_delay(job, now_s):
-            settled_s = job.submit_s + SETTLE_S
-            yield StartAtOnce(job.job_id) if now_s >= settled_s else DelayStart(job.job_id, math.ceil(settled_s))
+        if job.job_id in own_begins_s:
+            yield from _lifted(job, own_begins_s[job.job_id], now_s)
+
+
+def _delayed_by_daemon(job: SlurmJob, now_s: float) -> bool:
+    """Whether a daemon that is gone has delayed the job, as far as can be told: we have paused it, and not for long."""
+    is_ours = any(word.startswith((PREEMPTION_PREFIX, FORMER_PREFIX)) for word in job.admin_comment.split())
+    if not is_ours or job.restarts == 0 or not waits_for_begin(job, now_s):
+        return False
+    return waits_for_requeue_delay(job, now_s) or (job.eligible_s or 0.0) - now_s <= REST_S
 
 
 def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:

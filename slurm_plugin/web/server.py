@@ -284,7 +284,7 @@ class Page:
             event(_LOG, logging.INFO, "no audit entries", why=str(error))
 
     async def _watching(self, _app: web.Application) -> AsyncIterator[None]:
-        """CachedView at the gateways every second for as long as the page is served."""
+        """Look at the gateways every second for as long as the page is served."""
 
         async def watch() -> None:
             while True:

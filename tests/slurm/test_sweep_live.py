@@ -88,9 +88,18 @@ def test_who_rests_is_not_started_on_idle_gpus_while_a_daemon_runs(
     with a_daemon(small, tmp_path, text) as daemon:
         until(lambda: len(delayed()) == 3, "three of them rest")
         assert [state_of(client, job_id) for job_id in jobs].count("RUNNING") == 1
+        leaves, later, *_ = sorted(delayed())
+        told = run(small, command("sexplsched"), "explain", str(leaves), "--config", str(tmp_path / "explsched.yaml"))
+        assert "It rests, also while GPUs are idle" in told
+        run(small, "scontrol", "update", f"JobId={leaves}", "Comment=")  # as explain says
+        until(lambda: state_of(client, leaves) == "RUNNING", "who has left the sweep goes on")
+        own = f"uts{time.time() + 1500.0:.0f}"
+        run(small, "scontrol", "update", f"JobId={later}", f"StartTime={own}")
         daemon.terminate()
         assert daemon.wait(60) == 0
-    until(lambda: all(state_of(client, job_id) == "RUNNING" for job_id in jobs), "without the daemon all go on")
+    others = jobs - {later}
+    until(lambda: all(state_of(client, job_id) == "RUNNING" for job_id in others), "without the daemon all go on")
+    assert delayed() == [later]  # its owner has put it off himself
 
 
 STEPS = 40

@@ -29,6 +29,7 @@ from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import state_of
+from slurm_plugin.state.published import clock
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
 from slurm_plugin.web import answers
@@ -194,6 +195,18 @@ def test_a_paused_training_says_why(digits: FakeSlurm) -> None:
     digits.set(3, state="PENDING", start_s=None, restarts=1, admin_comment=note)
     (paused,) = [t for t in shown()["trainings"] if t["job"] == 3]
     assert (paused["state"], paused["reason"]) == ("paused", "others go first")
+
+
+def test_explain_says_that_a_training_rests_until_when_and_how_to_end_that(tmp_path: Path) -> None:
+    """Slurm itself says no more than BeginTime."""
+    delayed = {"reason": "BeginTime", "restarts": 1, "eligible_s": NOW_S + 400}
+    seen = observed(training(4, state="PENDING", start_s=None, **delayed))
+    plan = Plan(scores=(Score(4, 0.0, "not among the best"),), rests=frozenset({4}))
+    (told,) = explanations(View.planned(config(tmp_path), seen, plan))
+    assert "under policy explsched: not among the best." in told.sentences[2]
+    assert told.sentences[3].startswith("It rests, also while GPUs are idle")
+    assert f"delays its start until {clock(NOW_S + 400)}" in told.sentences[3]
+    assert "scontrol update JobId=4 Comment=" in told.sentences[3]
 
 
 def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: FakeSlurm, tmp_path: Path) -> None:

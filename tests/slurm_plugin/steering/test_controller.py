@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
     Change,
+    DelayStart,
     DeleteReservation,
     JobChange,
     RequeueJob,
@@ -32,6 +34,7 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
+from slurm_plugin.observation.standing import REST_S
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import FakeSlurm, record
 
@@ -318,10 +321,10 @@ def test_a_requeue_that_slurm_refuses_leaves_its_job_no_place_of_another(
     assert jobs[1].native_priority == 100
 
 
-def having_made_room(
+def asked_to_make_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **site: Any
-) -> tuple[FakeSlurm, Controller, float]:
-    """A site on which job 1 is requeued for job 2 at the moment that is returned, behind which job 2 stands first.
+) -> tuple[FakeSlurm, Controller, Plan]:
+    """A site, its daemon and a plan by which job 1 makes room for job 2.
 
     Job 3 comes before job 2 in the queue, and would fit if job 9 ended by itself in the same cycle.
     """
@@ -336,8 +339,14 @@ def having_made_room(
     plan = Plan(scores=(Score(3, 2.0, ""), Score(2, 1.0, "")), preemptions=(Preemption(1, "worth less", 2),))
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(plan))
     own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
-    loop = Controller(slurm, replace(configured(tmp_path), order=own))
+    return slurm, Controller(slurm, replace(configured(tmp_path), order=own)), plan
 
+
+def having_made_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **site: Any
+) -> tuple[FakeSlurm, Controller, float]:
+    """The site when job 1 has been requeued for job 2, at the moment that is returned: job 2 stands first."""
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch, **site)
     assert loop.reconcile(NOW_S).changes == (SignalJob(1, "USR1"),)
     late_s = NOW_S + PreemptionSection().grace_s
     written = loop.reconcile(late_s).changes
@@ -346,6 +355,7 @@ def having_made_room(
     slurm.set(1, state="PENDING", start_s=None, restarts=1, submit_s=late_s, eligible_s=late_s + 121.0)
     slurm.set(2, site_factor=410, priority=910)
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
     loop.reconfigure(replace(configured(tmp_path), order=own))
     return slurm, loop, late_s
 
@@ -403,6 +413,106 @@ def test_a_job_that_is_not_steered_any_more_keeps_nothing_of_what_lifted_it(
     daemon.reconcile(NOW_S + 15)
     assert SetSiteFactor(2, 0) in slurm.carried_out
     assert 3 not in {one.job_id for one in slurm.carried_out if isinstance(one, SetSiteFactor)}
+
+
+@pytest.mark.parametrize("moved", [{"partition": "other"}, {"gpus": 0, "gpus_per_node": None}])
+def test_a_job_that_its_owner_moves_while_others_make_room_for_it_stops_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: dict[str, Any]
+) -> None:
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch)
+    assert loop.reconcile(NOW_S).changes == (SignalJob(1, "USR1"),)
+    slurm.set(2, **moved)
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(Plan()))
+    loop.reconfigure(replace(configured(tmp_path), slurm=SlurmSection(partitions=("main",))))
+    for after_s in (15.0, 500.0):
+        assert not any(isinstance(change, RequeueJob) for change in loop.reconcile(NOW_S + after_s).changes)
+
+
+PAUSED = "explsched:sweep=digits&checkpoint=USR1"
+SCORES = (Score(5, 1.0, "not among the best"),)
+RESTS = Plan(scores=SCORES, rests=frozenset({5}))
+
+
+def resting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **fields: Any
+) -> tuple[FakeSlurm, Controller, Callable[[Plan], None]]:
+    """A training that was requeued long ago and is to rest, its daemon, and what lets that plan something else."""
+    past: dict[str, Any] = {"restarts": 1, "submit_s": NOW_S - 5000, "eligible_s": NOW_S - 5000}
+    slurm = FakeSlurm((record(5, comment=PAUSED, reason="BeginTime", **(past | fields)),))
+    loop = controller(slurm, tmp_path, monkeypatch, RESTS)
+
+    def plans(made: Plan) -> None:
+        monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(made))
+        loop.reconfigure(configured(tmp_path))
+
+    return slurm, loop, plans
+
+
+def starts(changes: Iterable[Change]) -> list[Change]:
+    return [change for change in changes if isinstance(change, StartAtOnce | DelayStart)]
+
+
+def test_a_training_that_rests_may_start_as_soon_as_its_sweep_wants_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, plans = resting(tmp_path, monkeypatch)
+    until_s = int(NOW_S + REST_S)
+    assert starts(loop.reconcile(NOW_S).changes) == [DelayStart(5, until_s)]
+    entry = loop.trail.recent[-1]
+    assert (entry.field, entry.after, entry.rule, entry.reason) == ("StartTime", until_s, "rest", "not among the best")
+    slurm.set(5, eligible_s=float(until_s))
+    assert starts(loop.reconcile(NOW_S + 100).changes) == []
+    plans(Plan(scores=SCORES))
+    assert loop.decide(NOW_S + 110).seen.snapshot.jobs[0].eligible
+    assert starts(loop.reconcile(NOW_S + 110).changes) == [StartAtOnce(5)]
+
+
+@pytest.mark.parametrize("changed", [{"comment": ""}, {"comment": "explsched:sweep=digits"}, {"gpus": 0}])
+def test_who_takes_part_no_more_rests_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    slurm, loop, plans = resting(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    plans(Plan())
+    slurm.set(5, eligible_s=NOW_S + REST_S, **changed)
+    assert starts(loop.reconcile(NOW_S + 15).changes) == [StartAtOnce(5)]
+
+
+def test_a_begin_time_of_its_owner_outlives_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `scontrol update StartTime=`: neither a rest nor its end lets the job start sooner."""
+    own_s = NOW_S + 250
+    slurm, loop, plans = resting(tmp_path, monkeypatch, eligible_s=own_s)
+    assert starts(loop.reconcile(NOW_S).changes) == [DelayStart(5, int(NOW_S + REST_S))]
+    slurm.set(5, eligible_s=NOW_S + REST_S)
+    plans(Plan(scores=SCORES))
+    assert not loop.decide(NOW_S + 100).seen.snapshot.jobs[0].eligible
+    assert starts(loop.reconcile(NOW_S + 100).changes) == [DelayStart(5, int(own_s))]
+    slurm.set(5, eligible_s=own_s)
+    assert starts(loop.reconcile(NOW_S + 200).changes) == []
+
+
+@pytest.mark.parametrize("ahead_s", [60.0, 599.0, 7200.0])
+@pytest.mark.parametrize("made", [Plan(scores=SCORES), RESTS])
+def test_a_begin_time_that_its_owner_gives_a_resting_job_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float, made: Plan
+) -> None:
+    slurm, loop, plans = resting(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    slurm.set(5, eligible_s=NOW_S + ahead_s)
+    plans(made)
+    assert StartAtOnce(5) not in loop.reconcile(NOW_S + 15).changes
+    loop.withdraw(NOW_S + 30)
+    assert StartAtOnce(5) not in slurm.carried_out
+
+
+def test_a_rest_of_a_daemon_that_was_killed_lapses_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, _killed, plans = resting(tmp_path, monkeypatch, eligible_s=NOW_S + 500)
+    plans(Plan(scores=SCORES))
+    late = Controller(slurm, configured(tmp_path))
+    assert starts(late.reconcile(NOW_S).changes) == []
+    plans(RESTS)
+    late.reconfigure(configured(tmp_path))
+    assert starts(late.reconcile(NOW_S + 250).changes) == [DelayStart(5, int(NOW_S + 250 + REST_S))]
 
 
 @pytest.mark.parametrize("step_s", [-86_400.0, -3600.0, -1.0])
