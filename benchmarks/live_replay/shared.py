@@ -86,7 +86,10 @@ class Progress:
         self._ended: set[int] = set()
         self._began_s: dict[int, float] = {}
         self.worked_s: dict[int, float] = {}
-        """From a job's first look while it ran to its end, by its number in the trace; of its last run."""
+        """From a job's first look while it ran until its work was done, by its number in the trace; of its last run.
+
+        It is told to end at the look after that: how late is what its launch costs, as are its start and end.
+        """
 
     def look(self, client: CliClient, environment: Mapping[str, str], submitted: Mapping[int, TraceJob]) -> int:
         """Let jobs progress, and end those that have done their work; jobs that are still there."""
@@ -109,7 +112,9 @@ class Progress:
             argv = ["scancel", "--batch", "--signal=USR2", *map(str, done)]
             subprocess.run(argv, env=dict(environment), check=True)
             self._ended.update(done)
-            self.worked_s.update({submitted[job_id].job_id: now_s - self._began_s[job_id] for job_id in done})
+            self.worked_s.update(
+                {submitted[job_id].job_id: now_s - self._late_s(job_id) - self._began_s[job_id] for job_id in done}
+            )
         self._speed = {
             job_id: speed
             for ids in there.values()
@@ -117,6 +122,10 @@ class Progress:
         }
         self._began_s = {job_id: self._began_s.get(job_id, now_s) for job_id in self._speed}
         return len(jobs)
+
+    def _late_s(self, job_id: int) -> float:
+        """How long ago the job's work was done, by its speed since the look before."""
+        return -self._left_s[job_id] / self._speed[job_id] if job_id in self._speed else 0.0
 
     def _is_ready(self, job_id: int) -> bool:
         """Whether the job would take a signal for its end, and not be killed by it."""

@@ -7,7 +7,10 @@ import subprocess
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -82,6 +85,22 @@ def test_live_figures_leave_out_lost_jobs_and_count_them() -> None:
     assert figures.lost(done) == 1
     assert [job.submit_s for job in figures.submitted(done).jobs] == [0.0, 10.0, 20.0]
     assert figures.launches_s(done) == (2.0,)
+
+
+def test_a_job_that_is_told_late_to_end_has_worked_until_it_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scancel").write_text("#!/bin/sh\n")
+    (tmp_path / "scancel").chmod(0o755)
+    (tmp_path / "job-7.out").write_text("ready\n")
+    submitted = {7: TraceJob(5400, 0.0, 1, 2.0, iterations=20, stages=StageTimes(0.04, 0.06, 0.0))}
+    running = SimpleNamespace(job_id=7, state="RUNNING", gpu_indices=(("n1", (0,)),))
+    client: Any = SimpleNamespace(jobs=lambda: (running,))
+    progress = shared.Progress(tmp_path)
+    for now_s in (100.0, 101.0, 105.0):
+        monkeypatch.setattr(time, "monotonic", partial(float, now_s))
+        progress.look(client, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, submitted)
+    assert progress.worked_s == {5400: pytest.approx(2.0)}
 
 
 LOG = """\
