@@ -197,6 +197,8 @@ class Job(Struct, frozen=True, gc=False):
         native_priority: the priority that the resource manager itself gives; it decides between scopes, and which
             places there are.
         is_overdue: it has waited longer than any policy may let a job wait.
+        granted_step: the step of its last report when its sweep last let it run on; infinity where a decision follows
+            each report, or nobody took note.
 
     """
 
@@ -235,6 +237,7 @@ class Job(Struct, frozen=True, gc=False):
     is_overdue: bool = False
     fair_share: float | None = None
     lane: str = ""
+    granted_step: float = float("inf")
 
     @property
     def queue(self) -> str:

@@ -149,6 +149,7 @@ class Plan(Struct, frozen=True):
         preemptions: jobs that should make room.
         stops: jobs that should end.
         resizes: elastic jobs that should have another size.
+        held_back: jobs that their sweeps would not let go on, whether that can be had or not.
         rests: paused jobs of sweeps that should not go on now, not even on idle GPUs. Only jobs that opted in.
         placed: jobs among `starts` whose nodes are part of the decision; the resource manager may put others elsewhere.
         replan_s: when the plan should be looked at again even if no job starts, ends or reports until then.
@@ -162,6 +163,7 @@ class Plan(Struct, frozen=True):
     preemptions: tuple[Preemption, ...] = ()
     stops: tuple[Stop, ...] = ()
     resizes: tuple[Resize, ...] = ()
+    held_back: frozenset[int] = frozenset()
     rests: frozenset[int] = frozenset()
     placed: frozenset[int] = frozenset()
     replan_s: float = float("inf")

@@ -184,6 +184,7 @@ class Policy(Struct, frozen=True):
             preemptions=preemptions,
             stops=stops,
             resizes=resizes,
+            held_back=frozenset(held_back),
             rests=frozenset(_resting(snapshot, held_back)),
             placed=frozenset(start.job_id for start in starts) if self.place.binds else frozenset(),
             replan_s=replan_s,

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.snapshot import Floats
+from sched_policy.snapshot import Bools, Floats
 from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, Verdict
 
 _ROUNDING = 1e-9
@@ -54,6 +54,9 @@ class Asha(Struct, frozen=True):
     a rung, and has not been promoted from it, may go on to the next rung; a free GPU takes the best of the highest rung
     that has such a training, else a new training. Whoever reaches a rung and is not among the best pauses there. With a
     fixed list of trainings GPUs are idle where nobody may be promoted.
+
+    Between two passes of a daemon a training runs past rungs at which nobody has judged it (`Trial.granted_step`). It
+    is judged by its value at the first of them, and counts at no later one before it is promoted.
     """
 
     rungs: Rungs = Rungs()
@@ -64,8 +67,7 @@ class Asha(Struct, frozen=True):
         """Whoever is between rungs runs on; then promotions, from the highest rung down; then new trainings."""
         del gpus
         shares = self.rungs.shares()
-        reached = self.rungs.values(sweep)
-        top = promotable(reached, self.rungs.eta)
+        reached, top = self._compared(sweep)
         runs: list[tuple[tuple[float, ...], Verdict]] = []
         rests: list[Verdict] = []
         highest = np.isfinite(reached).sum(axis=1) - 1
@@ -76,7 +78,9 @@ class Asha(Struct, frozen=True):
             if rung < 0:
                 why = "has not reached the first rung yet"
                 runs.append(((1.0 if trial.waits else 0.0, 0.0, trial.trial_id), _run(trial, 0.0, why)))
-            elif trial.steps[-1] > first_report_at(trial, shares[rung] * sweep.total_steps[i]):
+            elif trial.steps[-1] > (at := first_report_at(trial, shares[rung] * sweep.total_steps[i])) and (
+                trial.granted_step >= at
+            ):
                 why = f"was promoted from rung {rung + 1}, runs to the next"
                 runs.append(((0.0, -float(rung), reached[i, rung]), _run(trial, rung + 1.0, why)))
             elif top[i, rung]:
@@ -100,6 +104,18 @@ class Asha(Struct, frozen=True):
             return SweepDecision(tuple(rests), over)
         runs.sort(key=lambda entry: entry[0])
         return SweepDecision((*(verdict for _, verdict in runs), *rests))
+
+    def _compared(self, sweep: Sweep) -> tuple[Floats, Bools]:
+        """What each training is judged by at each rung, and who is among the best there; (N, K) both."""
+        reached = self.rungs.values(sweep)
+        top = np.zeros(reached.shape, dtype=np.bool_)
+        for rung, share in enumerate(self.rungs.shares()):
+            top[:, rung] = promotable(reached[:, rung : rung + 1], self.rungs.eta)[:, 0]
+            for i in np.flatnonzero(np.isfinite(reached[:, rung]) & ~top[:, rung] & ~sweep.has_ended):
+                trial = sweep.trials[i]
+                if trial.granted_step < first_report_at(trial, share * sweep.total_steps[i]):
+                    reached[i, rung + 1 :] = np.inf
+        return reached, top
 
 
 def promotable(reached: Floats, eta: int) -> np.ndarray:

@@ -244,6 +244,7 @@ def _scontrol(what: str, *entity: str) -> str:
             ["scontrol", "show", *entity],
             capture_output=True,
             text=True,
+            errors="replace",
             check=True,
             timeout=_PATIENCE_S,
         ).stdout

@@ -222,6 +222,7 @@ def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
         # Tasks of an array are stopped one by one, once they run: who cancels the array cancels those, too.
         may_stop=job.exploration is not None and job.exploration.may_stop and job.array_tasks == 1,
         settled=_is_settled(job, now_s),
+        granted_step=job.granted_step,
     )
 
 

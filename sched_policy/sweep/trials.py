@@ -44,6 +44,7 @@ class Trial:
         step_s: run time of a step in seconds, None while nothing is known of it.
         may_stop: whether it consented to be stopped for good.
         settled: false while its present run is too young to be paused: the restart has to pay for itself.
+        granted_step: the step of its last report when it was last let run on, as a job has it.
 
     """
 
@@ -57,6 +58,7 @@ class Trial:
     step_s: float | None = None
     may_stop: bool = True
     settled: bool = True
+    granted_step: float = float("inf")
 
     @property
     def is_running(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -92,6 +92,7 @@ class Remembered(Struct, frozen=True):
         fresh_leases: jobs whose leases are as they are for a short time only.
         ended_runs: how long jobs ran that have ended.
         rests: jobs that the daemon has delayed, and the begin times that they had of their own.
+        granted_steps: how far trainings had come when their sweeps last let them run on.
 
     """
 
@@ -104,6 +105,7 @@ class Remembered(Struct, frozen=True):
     fresh_leases: frozenset[int] = frozenset()
     ended_runs: tuple[EndedRun, ...] = ()
     rests: Mapping[int, float] = field(default_factory=dict)
+    granted_steps: Mapping[int, float] = field(default_factory=dict)
 
 
 def served_in_vain(
@@ -207,6 +209,32 @@ class SweepTrainings:
         sweeps = {_sweep(training.job) for training in present.values()}
         gone = {job.job_id: SeenTraining(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
         self._seen = {**_latest(gone), **{job_id: _stopped(training, now_s) for job_id, training in present.items()}}
+
+
+class GrantedSteps:
+    """How far each training had come when its sweep last let it run on: what came later nobody has judged.
+
+    In memory: what runs when a daemon starts has been let run on, what is paused then has not.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, float] | None = None
+
+    def of(self, jobs: Iterable[SlurmJob]) -> Mapping[int, float]:
+        """By job, as of the last pass. Jobs that are new since then have come from nowhere."""
+        if self._steps is None:
+            return {job.job_id: math.inf if job.state != "PENDING" else 0.0 for job in jobs}
+        return {job.job_id: self._steps.get(job.job_id, 0.0) for job in jobs}
+
+    def note(self, jobs: Iterable[Job], held_back: Container[int]) -> None:
+        """Take in what a pass has decided; who does not consent to pauses runs on whatever it decides."""
+        self._steps = {}
+        for job in jobs:
+            last = float(job.points[-1].step) if job.points else 0.0
+            if job.job_id in held_back and job.consents:
+                self._steps[job.job_id] = min(job.granted_step, math.nextafter(last, 0.0))
+            else:
+                self._steps[job.job_id] = last if math.isinf(job.granted_step) else max(job.granted_step, last)
 
 
 def _sweep(job: Job) -> tuple[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
@@ -156,6 +157,7 @@ def observe(
                     yielding=record.job_id in known.yielding,
                     user_silent_s=known.unreported_s.get(record.user, 0.0),
                     is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
+                    granted_step=known.granted_steps.get(record.job_id, math.inf),
                 )
             )
     jobs = _with_stages_of_equals(jobs, ended.values(), progress)

@@ -35,6 +35,7 @@ from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.memory import (
+    GrantedSteps,
     HiddenReasons,
     LeaseUse,
     Remembered,
@@ -105,6 +106,7 @@ class Controller:
         self._rests = Rests()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
+        self._granted_steps = GrantedSteps()
         self._has_adopted = False
         self._refused: frozenset[tuple[str, object, str]] = frozenset()
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
@@ -173,6 +175,7 @@ class Controller:
             self._lease_use.fresh(now_s),
             self._ended_runs.known({job.job_id for job in found.jobs if is_present(job)}, now_s),
             self._rests.own_begins_s(found.jobs, now_s),
+            self._granted_steps.of(found.jobs),
         )
         seen = observe(
             found,
@@ -192,6 +195,7 @@ class Controller:
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
         self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
+        self._granted_steps.note(seen.snapshot.jobs, plan.held_back)
         self._comment_refused &= {job_id for job_id, record in seen.jobs.items() if record.state != "PENDING"}
         wanted = self._without_refused_comments(changes(plan, seen, limits))
         planned = (*wanted, *_given_back(seen, others, limits.order.max_per_pass))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,37 @@ def test_who_runs_between_rungs_goes_on_and_who_is_behind_pauses() -> None:
     paused = {verdict.trial_id for verdict in decision.verdicts if verdict.action is SweepAction.PAUSE}
     assert paused == {4, 5, 6, 7}
     assert all(verdict.reason for verdict in decision.verdicts)
+
+
+def ran_past(*trials: Trial) -> tuple[Trial, ...]:
+    """The trainings, none of which has been judged since it began."""
+    return tuple(replace(one, granted_step=0.0) for one in trials)
+
+
+def test_who_ran_past_a_rung_before_anybody_looked_is_judged_by_its_value_there() -> None:
+    """Rungs are at 2, 6 and 18; between two passes these have come to 5, one of them far better than at 2."""
+    behind = [trial(i, final=0.1 * i, steps=5, state=TrialState.RUNNING) for i in range(1, 7)]
+    late = trial(6, final=0.6, steps=5, state=TrialState.RUNNING)
+    late = replace(late, values=np.array([*late.values[:2], 0.0, 0.0, 0.0]))
+    decision = Asha().decide(sweep(*ran_past(*behind[:5], late)), gpus=6)
+    assert decision.wanted == (1, 2)
+    assert Asha().decide(sweep(*behind[:5], late), gpus=6).wanted == (1, 2, 3, 4, 5, 6)  # let run on there
+
+
+def test_who_was_not_promoted_counts_at_no_later_rung() -> None:
+    passed = [trial(i, final=0.1 * i, steps=7, state=TrialState.RUNNING) for i in range(1, 10)]
+    decision = Asha().decide(sweep(*ran_past(*passed)), gpus=9)
+    assert decision.wanted == (1,)  # three are promoted from the first rung, one of these from the second
+    told = {verdict.trial_id: verdict.reason for verdict in decision.verdicts}
+    assert "not among the best 1/3 of rung 2" in told[2]
+    assert "not among the best 1/3 of rung 1" in told[4]
+
+
+def test_who_was_promoted_stays_so_though_others_do_better_there_later() -> None:
+    first = replace(trial(1, final=0.5, steps=4, state=TrialState.RUNNING), granted_step=3.0)
+    better = ran_past(*(trial(i, final=0.01 * i, steps=4, state=TrialState.RUNNING) for i in range(2, 6)))
+    assert 1 in Asha().decide(sweep(first, *better), gpus=6).wanted
+    assert 1 not in Asha().decide(sweep(*ran_past(first), *better), gpus=6).wanted
 
 
 def test_the_sweep_is_over_when_nobody_runs_and_nobody_can_be_promoted() -> None:

@@ -76,9 +76,14 @@ def test_a_saved_job_makes_room_at_once_however_long_the_interval_is(
 def test_who_rests_is_not_started_on_idle_gpus_while_a_daemon_runs(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path
 ) -> None:
-    """Slurm starts whatever fits, however low its place is; ASHA lets one of four go on."""
-    report = f"EXPLSCHED_SPOOL={spool} {command('sxreport')} --step 1 --total-steps 27"
-    jobs = {submit(small, *SWEEP, script=f"trap '' USR1; {report} --loss 0.{n}; sleep 600") for n in range(1, 5)}
+    """Slurm starts whatever fits, however low its place is; ASHA lets one of four go on.
+
+    By the first pass that sees their reports all have run past the rung, the later the better.
+    """
+    report = f"EXPLSCHED_SPOOL={spool} {command('sxreport')} --total-steps 27"
+    scripts = [
+        f"trap '' USR1; {report} --step 1 --loss 0.{n}; {report} --step 2 --loss -{n}; sleep 600" for n in range(1, 5)
+    ]
 
     def delayed() -> list[int]:
         later_s = time.time() + 200.0  # than Slurm's own delay
@@ -86,8 +91,10 @@ def test_who_rests_is_not_started_on_idle_gpus_while_a_daemon_runs(
 
     text = config(spool, utility={"quantum_s": 1.0, "sweep_strategy": "asha"}, preemption={"grace_s": 1.0})
     with a_daemon(small, tmp_path, text) as daemon:
-        until(lambda: len(delayed()) == 3, "three of them rest")
-        assert [state_of(client, job_id) for job_id in jobs].count("RUNNING") == 1
+        until(lambda: passes(tmp_path / "log") > 0, "the daemon has made a pass")
+        best, *others = [submit(small, *SWEEP, script=script) for script in scripts]
+        until(lambda: set(delayed()) == set(others), "three of them rest")
+        assert state_of(client, best) == "RUNNING"
         leaves, later, *_ = sorted(delayed())
         told = run(small, command("sexplsched"), "explain", str(leaves), "--config", str(tmp_path / "explsched.yaml"))
         assert "It rests, also while GPUs are idle" in told
@@ -97,8 +104,8 @@ def test_who_rests_is_not_started_on_idle_gpus_while_a_daemon_runs(
         run(small, "scontrol", "update", f"JobId={later}", f"StartTime={own}")
         daemon.terminate()
         assert daemon.wait(60) == 0
-    others = jobs - {later}
-    until(lambda: all(state_of(client, job_id) == "RUNNING" for job_id in others), "without the daemon all go on")
+    free = {best, *others} - {later}
+    until(lambda: all(state_of(client, job_id) == "RUNNING" for job_id in free), "without the daemon all go on")
     assert delayed() == [later]  # its owner has put it off himself
 
 

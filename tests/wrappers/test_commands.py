@@ -114,6 +114,14 @@ def test_what_slurm_tells_of_another_task_of_its_array_is_not_the_jobs(
     assert subprocess.run([*SXRUN, "--", "echo", "trains"], capture_output=True, check=True).stdout == b"trains\n"
 
 
+def test_a_job_whose_name_is_no_utf_8_runs_again(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm keeps the bytes that sbatch was given, and scontrol shows them."""
+    slurm_says(tmp_path, monkeypatch, "")
+    (tmp_path / "scontrol").write_bytes(b"#!/bin/sh\necho 'JobId=5 JobName=Gr\xf6\xdfe'\n")
+    job.write_text("".join(json.dumps(line) + "\n" for line in ENDED))
+    assert subprocess.run([*SXRUN, "--", "echo", "trains"], capture_output=True, check=True).stdout == b"trains\n"
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sched_policy.model import Direction, Exploration, ProgressPoint
+from sched_policy.model import Direction, Exploration, Job, ProgressPoint
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
-from slurm_plugin.observation.memory import Remembered, SeenTraining, SweepTrainings
+from slurm_plugin.observation.memory import GrantedSteps, Remembered, SeenTraining, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.sweep_record import Note, ended_before
@@ -131,3 +132,37 @@ def test_who_is_there_or_of_another_sweep_or_user_is_not_adopted(tmp_path: Path)
     assert sorted(adopted(tmp_path, notes, training(1), others)) == [2]
     assert adopted(tmp_path, notes, record(1, comment="explsched:sweep=")) == {}
     assert sorted(adopted(tmp_path, notes, training(1), training(2, state="COMPLETED"))) == [2]
+
+
+def told(job_id: int, step: int, granted_step: float, *, consents: bool = True) -> Job:
+    """A training as a pass sees it, when it last reported at this step."""
+    points = (ProgressPoint(step, 10.0 * step, 0.5),) if step else ()
+    signal = "USR1" if consents else None
+    return job(
+        job_id, exploration=Exploration(sweep="s", checkpoint_signal=signal), points=points, granted_step=granted_step
+    )
+
+
+def test_a_training_is_granted_what_the_last_decision_saw_of_it_if_that_let_it_run_on() -> None:
+    waits, runs = record(1, state="PENDING"), record(1, state="RUNNING")
+    granted = GrantedSteps()
+    assert granted.of([waits]) == {1: 0.0}
+    granted.note([told(1, 0, 0.0)], frozenset())
+    assert granted.of([runs]) == {1: 0.0}  # it has reported since, and nobody has judged that
+    granted.note([told(1, 5, 0.0)], frozenset({1}))
+    assert granted.of([runs]) == {1: 0.0}
+    granted.note([told(1, 7, 0.0)], frozenset())
+    assert granted.of([runs]) == {1: 7.0}
+    granted.note([told(1, 9, 7.0)], frozenset({1}))
+    assert granted.of([runs, record(2, state="RUNNING")]) == {1: 7.0, 2: 0.0}
+    granted.note([told(1, 9, 7.0, consents=False)], frozenset({1}))
+    assert granted.of([runs]) == {1: 9.0}  # it cannot be paused, so it runs on
+
+
+def test_what_runs_when_a_daemon_starts_has_been_let_run_on_and_what_is_paused_has_not() -> None:
+    granted = GrantedSteps()
+    found = [record(1, state="RUNNING"), record(2, state="PENDING", restarts=1)]
+    assert granted.of(found) == {1: math.inf, 2: 0.0}
+    granted.note([told(1, 6, math.inf), told(2, 6, 0.0)], frozenset({1, 2}))
+    assert 5.0 < granted.of(found)[1] < 6.0  # promoted from all rungs below the one at which it is held back
+    assert granted.of(found)[2] == 0.0
