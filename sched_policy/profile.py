@@ -267,7 +267,7 @@ class AvailabilityProfile:
         if not_before_s <= self._now_s:
             yield self._now_s
         changes = np.concatenate([self._sorted_releases().time_s, self._promises.end_s])
-        yield from sorted(set(changes[(changes >= not_before_s) & (changes < np.inf)].tolist()))
+        yield from np.unique(changes[(changes >= not_before_s) & (changes < np.inf)]).tolist()
 
     def _sorted_releases(self) -> _Releases:
         if self._releases is None:
