@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 
 import numpy as np
 from msgspec import Struct
@@ -59,12 +59,11 @@ class Displace(Struct, frozen=True):
         blocked job needs; if even all allowed victims make no room for its gang, none is touched for it.
         """
         value = ranking.value_of
-        sharing = _sharing(snapshot)
         victims = _Victims(
             [
                 job
                 for job in snapshot.running
-                if job.job_id not in sharing and job.may_leave(snapshot.now_s, self.quantum_s)
+                if job.job_id not in profile.sharing and job.may_leave(snapshot.now_s, self.quantum_s)
             ],
             value,
             self.margin,
@@ -115,15 +114,6 @@ class Displace(Struct, frozen=True):
     def stable_until_s(self, snapshot: Snapshot) -> float:
         """When the next running job has had its quantum and may be asked to yield."""
         return snapshot.next_s(job.productive_since_s + self.quantum_s for job in snapshot.running if job.may_yield)
-
-
-def _sharing(snapshot: Snapshot) -> set[int]:
-    """Jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
-    held = {
-        job.job_id: {(share.node, i) for share in job.allocation for i in share.indices} for job in snapshot.running
-    }
-    holders = Counter(chain.from_iterable(held.values()))
-    return {job_id for job_id, gpus in held.items() if any(holders[gpu] > 1 for gpu in gpus)}
 
 
 def _others_would_fit(others: Iterable[_Shape], victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:

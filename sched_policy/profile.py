@@ -166,6 +166,11 @@ class AvailabilityProfile:
         else:
             self.promise(absence.start_s, absence.end_s, whole)
 
+    @property
+    def sharing(self) -> frozenset[int]:
+        """Running jobs that are not alone on their GPUs: no GPU would be free if one of them went."""
+        return self._held.sharing
+
     def free_now(self) -> FreeGpus:
         """What is free at the profile's start, to try things out on: changing it books nothing here."""
         return FreeGpus(np.maximum(self._free, 0), self._tasks, self._nodes, self._present)
@@ -262,7 +267,7 @@ class AvailabilityProfile:
         if not_before_s <= self._now_s:
             yield self._now_s
         changes = np.concatenate([self._sorted_releases().time_s, self._promises.end_s])
-        yield from sorted(set(changes[(changes >= not_before_s) & (changes < np.inf)].tolist()))
+        yield from np.unique(changes[(changes >= not_before_s) & (changes < np.inf)]).tolist()
 
     def _sorted_releases(self) -> _Releases:
         if self._releases is None:
@@ -283,13 +288,14 @@ class AvailabilityProfile:
 class _Held(Struct, frozen=True, eq=False):
     """What running jobs hold: K entries of GPUs on a node until a time, and the jobs on each node, shape (N,).
 
-    A GPU that several jobs share counts once, until the last of them ends.
+    A GPU that several jobs share counts once, until the last of them ends. `sharing` are those jobs.
     """
 
     end_s: Floats
     node: Ints
     gpus: Ints
     tasks: Ints
+    sharing: frozenset[int]
 
     @classmethod
     def by(cls, snapshot: Snapshot) -> _Held:
@@ -311,11 +317,16 @@ class _Held(Struct, frozen=True, eq=False):
         is_last = np.ones(by_gpu.size, dtype=np.bool_)
         is_last[:-1] = (np.diff(shared_node[by_gpu]) != 0) | (np.diff(index[by_gpu]) != 0)
         longest = by_gpu[is_last]
+        in_order: Ints = sharer[by_gpu]
+        gpu: Ints = np.cumsum(is_last) - is_last
+        mixed: Ints = gpu[1:][(np.diff(gpu) == 0) & (np.diff(in_order) != 0)]
+        sharing: list[int] = np.unique(in_order[np.isin(gpu, mixed)]).tolist()
         return cls(
             np.concatenate([ends_s[holder[alone]], ends_s[sharer[longest]]]),
             np.concatenate([node[alone], shared_node[longest]]),
             np.concatenate([gpus[alone], np.ones(longest.size, dtype=np.int64)]),
             np.bincount(node, minlength=len(snapshot.nodes)),
+            frozenset(snapshot.running[number].job_id for number in sharing),
         )
 
 

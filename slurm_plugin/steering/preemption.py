@@ -184,8 +184,8 @@ class PreemptionTracker:
                 self._let_go[job_id] = self._underway.pop(job_id)  # nobody would gain; the job has saved, and goes on
         self._requeue_again(jobs, progress, now_s)
         freed: Counter[int] = Counter()
-        cleaned_up = (step.beneficiary for job_id, (step, *_) in self._left.items() if _is_cleaned_up(jobs[job_id]))
-        self._cleaned_up_s |= {job_id: now_s for job_id in cleaned_up if job_id is not None}
+        completing = (step.beneficiary for n, (step, *_) in self._left.items() if jobs[n].state is JobState.COMPLETING)
+        self._cleaned_up_s |= {job_id: now_s for job_id in completing if job_id is not None}
         self._cleaned_up_s = {job_id: time_s for job_id, time_s in self._cleaned_up_s.items() if job_id in waiting}
         for job_id in self._ready(progress, now_s):
             step, job = self._underway[job_id], jobs[job_id]
@@ -307,11 +307,6 @@ def _asked_or_saved_s(step: _Underway, progress: JobProgress) -> float:
     return step.signalled_s if saved_s is None else saved_s
 
 
-def _is_cleaned_up(job: Job) -> bool:
-    """Whether the job's nodes have not let go of it yet."""
-    return job.state is JobState.COMPLETING
-
-
 def _still_waits(job: Job | None) -> bool:
     """Whether a beneficiary still waits, and Slurm has not found meanwhile that it cannot start."""
     return job is not None and job.state is JobState.PENDING and job.eligible
@@ -425,10 +420,8 @@ def _served_in_vain(
     for partition in {seen.jobs[job_id].partition for job_id in victims}:
         own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}
         # Another partition may be of a higher tier.
-        tier = [
-            job_id for job_id in order if seen.jobs[job_id].partition != partition and _may_be_next(seen.jobs[job_id])
-        ]
-        queue = (*tier, *(job_id for job_id in order if job_id not in tier)) if tier else order
+        of_tier = {n for n in order if seen.jobs[n].partition != partition and _may_be_next(seen.jobs[n])}
+        queue = sorted(order, key=lambda job_id: job_id not in of_tier)
         last = max((at for at, job_id in enumerate(queue) if job_id in own), default=-1)
         looked_at = queue[: min(last + 1, _LOOKED_AT)]
         vain |= own.intersection(looked_at) - started_once_gone(

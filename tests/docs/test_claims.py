@@ -298,7 +298,7 @@ _ONE_TRAINING = tuple(
 def _of_liars(report: Any) -> list[float]:
     """What each lie brings and when nobody lies, with standard errors; evictions, and those in vain."""
     arms = report["virtual_one_lie"]["arms"]
-    told = [f"explsched, {lie}" for lie in ("perfect", "constant", "faked", "missing", "honest")]
+    told = [f"explsched, {lie}" for lie in ("perfect", "constant", "faked", "missing", "sweeps", "honest")]
     of_lies = [arms[arm]["lying_over_honest"][name] for arm in told for name in ("mean", "standard_error")]
     runs = [
         *(arms[arm] for arm in told),
@@ -309,9 +309,7 @@ def _of_liars(report: Any) -> list[float]:
 
 def _of_one_lie_each(report: Any) -> list[float]:
     told = report["virtual_policies"]["arms"]["explsched, a pass each 30 s, later seeds"]["lying_over_honest"]
-    by_all = report["virtual_one_lie"]["arms"]["explsched, sweeps"]["lying_over_honest"]
-    found = (told["all"], told["sweeps"], by_all)
-    return [lie[name] for lie in found for name in ("mean", "standard_error")]
+    return [told[lie][name] for lie in ("all", "sweeps") for name in ("mean", "standard_error")]
 
 
 CLAIMS = (
@@ -554,15 +552,15 @@ CLAIMS = (
         "hostile_site.json",
         "Under `explsched` a liar gets of the honest one's GPU-time: {} (standard error {}) for reports that "
         "a training is nearly done, {} ({}) for reports that never change, {} ({}) for invented learning "
-        "curves, {} ({}) for no reports. Where nobody lies it is {} ({}), by chance. Of {} evictions {} were "
-        "in vain: the job that others made room for started within two cycles.",
+        "curves, {} ({}) for no reports, {} ({}) for a sweep of its own named for each job. Where nobody lies it "
+        "is {} ({}), by chance. Of {} evictions {} were in vain: the job that others made room for started within "
+        "two cycles.",
         _of_liars,
     ),
     Claim(
         "docs/admin.md",
         "hostile_site.json",
-        "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in four "
-        "runs, and where all pairs do that {} ({}). No work is saved there",
+        "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in six runs.",
         _of_one_lie_each,
     ),
 )
