@@ -32,7 +32,7 @@ void ProfileKeeper::save_if_due(std::uint64_t now_ns) {
     if (now_ns < next_ns_) return;
     next_ns_ = now_ns + every_ns_;
     if (saving_.valid()) {
-        if (saving_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+        if (saving_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout) return;
         collect();
     }
     start();
@@ -47,7 +47,10 @@ bool ProfileKeeper::start() {
     if (profiles_.samples() == saved_samples_ && profiles_.forgotten().empty()) return false;
     saved_samples_ = profiles_.samples();
     leaving_out_ = profiles_.forgotten();
-    saving_ = std::async(std::launch::async, save_profiles, path_, profiles_.profiles(), leaving_out_);
+    // `collect` writes where the user may start no more threads (ulimit -u). A copy: when libstdc++ finds
+    // that, it has moved from a temporary already.
+    const std::vector<Profile> known = profiles_.profiles();
+    saving_ = std::async(save_profiles, path_, known, leaving_out_);
     return true;
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernel_intercept/manager/profile.hpp"
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,6 +15,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "kernel_intercept/manager/profile_keeper.hpp"
 #include "kernel_intercept/manager/profile_store.hpp"
 #include "tests/kernel/gate/check.hpp"
 
@@ -189,6 +191,28 @@ void a_file_that_cannot_be_written_is_not_replaced() {
     std::filesystem::remove_all(pattern);
 }
 
+// A user who runs as many threads as `ulimit -u` allows; here none has the memory that it asks for.
+void profiles_are_saved_where_no_thread_can_be_started() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "profiles-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    const std::string path = pattern + "/kernels-v1.tsv";
+    ProfileStore store;
+    ProfileKeeper keeper(store, path, 1);
+    store.add(sample(1, 100), CoRun::kAlone);
+    pthread_attr_t usual, huge;
+    REQUIRE(pthread_getattr_default_np(&usual) == 0 && pthread_attr_init(&huge) == 0);
+    REQUIRE(pthread_attr_setstacksize(&huge, std::size_t{1} << 60) == 0);
+    REQUIRE(pthread_setattr_default_np(&huge) == 0);
+    try {
+        for (int pass = 0; pass < 2; ++pass) keeper.save_if_due(UINT64_MAX);
+    } catch (const std::exception&) {
+        CHECK(!"the manager goes on");
+    }
+    CHECK(pthread_setattr_default_np(&usual) == 0);
+    CHECK(keeper.totals().saves == 1 && load_profiles(path).profiles.size() == 1);
+    std::filesystem::remove_all(pattern);
+}
+
 void what_is_forgotten_stays_so_until_it_runs_again() {
     std::string pattern = (std::filesystem::temp_directory_path() / "profiles-XXXXXX").string();
     REQUIRE(mkdtemp(pattern.data()) != nullptr);
@@ -250,6 +274,7 @@ int main() {
     measured_shares_are_not_overwritten_by_estimates();
     merging_keeps_the_better_of_each();
     files_are_written_with_what_others_added();
+    profiles_are_saved_where_no_thread_can_be_started();
     what_is_forgotten_stays_so_until_it_runs_again();
     a_file_that_cannot_be_written_is_not_replaced();
     the_table_has_all_and_never_overflows();
