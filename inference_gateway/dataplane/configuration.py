@@ -218,7 +218,7 @@ def _watch(service: ServiceSettings) -> str:
         f"check inter {round(health.interval_s * 1000)}ms fall {health.fall} rise {health.rise} "
         f"observe layer7 error-limit {health.error_limit} on-error mark-down "
         # Without its words a dynamic server of HAProxy 2.6 keeps no idle connections: three times the CPU per request.
-        f"pool-max-conn -1 pool-purge-delay 1s{weight}"
+        f"pool-max-conn -1 pool-purge-delay 5s{weight}"
     )
 
 

@@ -14,7 +14,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -74,7 +74,7 @@ def head_with_key(received: bytes, key: str) -> Head:
 
 async def pass_on(
     requests: asyncio.StreamReader,
-    server: asyncio.StreamWriter,
+    reach: Callable[[], Awaitable[asyncio.StreamWriter]],
     key: str,
     next_status: Callable[[], asyncio.Future[int]],
     begin: Callable[[str | None], None],
@@ -82,8 +82,8 @@ async def pass_on(
 ) -> None:
     """Pass on all requests until the gateway closes the connection.
 
-    `next_status` is asked before a request is passed on, for the status of its answer; `begin` is told whose it is,
-    `sent` when all of it has been passed on.
+    `reach` gives the server's connection for each request; `next_status` is asked before one is passed on, for the
+    status of its answer; `begin` is told whose it is, `sent` when all of it has been passed on.
 
     Raises:
         MalformedError: what came is no request.
@@ -100,6 +100,7 @@ async def pass_on(
         except asyncio.LimitOverrunError as error:
             raise MalformedError(f"a head of more than {LONGEST_HEAD} bytes") from error
         head = head_with_key(received, key)
+        server = await reach()
         begin(head.client)
         status = next_status() if head.websocket else None
         body = BodyReader()
@@ -165,6 +166,8 @@ _BACKLOG = 1024
 _PAUSE_S = 0.1
 _REST_S = 2.0
 """A server that goes on for longer after the gateway has gone loses its connection."""
+FRESH_S = 1.0
+"""Servers close what is idle, gunicorn after 2 s, uvicorn after 5: after this time a request gets a new connection."""
 
 
 class StrangerError(Exception):
@@ -182,13 +185,17 @@ def server_context(identity: Path, authority: Path) -> ssl.SSLContext:
 
 
 class Relay:
-    """The connections between the gateway and the server on a port. `look` tells who has the port now."""
+    """The connections between the gateway and the server on a port. `look` tells who has the port now.
 
-    def __init__(self, port: int, key: str, look: Callable[[int], Taken]) -> None:
+    A request that comes `fresh_s` after the last answer of its connection gets a new one to the server.
+    """
+
+    def __init__(self, port: int, key: str, look: Callable[[int], Taken], fresh_s: float = FRESH_S) -> None:
         self.usage = UsageCounter()
         self.reading = ReadingTimer()
         self._port = port
         self._key = key
+        self._fresh_s = fresh_s
         self._listings = _PortChecks(lambda: look(port))
         self._known: Taken | None = None
         self._serving: set[asyncio.Task[None]] = set()
@@ -250,12 +257,13 @@ class Relay:
         except OSError:
             to_server.transport.abort()
             return
-        answers = _Answers(from_server, writer, self.usage, self.reading)
+        answers = _Answers(writer, self.usage, self.reading)
+        server = _ServerLink(self._connect, answers, self._fresh_s, (from_server, to_server))
         tasks = [
             asyncio.create_task(
-                pass_on(reader, to_server, self._key, answers.next_status, answers.begin, answers.sent)
+                pass_on(reader, server.reach, self._key, answers.next_status, answers.begin, answers.sent)
             ),
-            asyncio.create_task(answers.copy()),
+            asyncio.create_task(server.copy()),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -263,10 +271,10 @@ class Relay:
             for task in tasks:
                 task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
-        await answers.count_rest(to_server)
+        await answers.count_rest(server.reader, server.writer)
         answers.begin(None)
-        broken = any(isinstance(end, (OSError, MalformedError)) for end in ends)
-        for stream in (to_server, writer):
+        broken = any(isinstance(end, (OSError, MalformedError, StrangerError)) for end in ends)
+        for stream in (server.writer, writer):
             if broken:
                 stream.transport.abort()  # so that the other side does not take this for the end of an answer
             else:
@@ -295,7 +303,7 @@ class Relay:
             if not now.listeners or now.address != before.address or not now.listeners <= before.listeners:
                 self._known = None
                 raise ConnectionRefusedError(f"port {self._port} has changed hands")
-        except (OSError, StrangerError):
+        except BaseException:
             writer.transport.abort()
             raise
         return reader, writer
@@ -312,13 +320,62 @@ async def _handshake(link: socket.socket, context: ssl.SSLContext) -> tuple[asyn
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-class _Answers:
-    """What the server sends, copied to the gateway as it comes."""
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _ServerLink:
+    """The server's end of a connection from the gateway: another one when the server has closed it between requests.
+
+    Servers close what is idle. HAProxy, which may send just then, does not see that, and shakes hands once for many
+    requests, of many clients.
+    """
 
     def __init__(
-        self, server: asyncio.StreamReader, gateway: asyncio.StreamWriter, usage: UsageCounter, reading: ReadingTimer
+        self, connect: Callable[[], Awaitable[_Streams]], answers: _Answers, fresh_s: float, streams: _Streams
     ) -> None:
-        self._server = server
+        self.reader, self.writer = streams
+        self._connect = connect
+        self._answers = answers
+        self._fresh_s = fresh_s
+        self._renewing = asyncio.Lock()
+
+    async def reach(self) -> asyncio.StreamWriter:
+        """Where the next request goes. Raises as `Relay._connect`."""
+        if self.reader.at_eof() or self._answers.idle_for(self._fresh_s):
+            await self._renew(self.reader)
+        async with self._renewing:
+            return self.writer
+
+    async def copy(self) -> None:
+        """Copy answers until the server closes within one or right after it, or is gone. Raises as `Relay._connect`."""
+        while True:
+            reader = self.reader
+            await self._answers.copy(reader)
+            if reader is self.reader and not self._answers.idle_for(self._fresh_s):
+                return
+            await self._renew(reader)
+
+    async def _renew(self, old: asyncio.StreamReader) -> None:
+        """Replace this connection, unless that has been done, or a request has begun on it."""
+        async with self._renewing:
+            if self.reader is old and self._answers.idle_for(0):
+                before = self.writer
+                self.reader, self.writer = await self._connect()
+                self._answers.idle_since_s = time.monotonic()
+                before.close()
+
+
+class _Answers:
+    """What the server sends, copied to the gateway as it comes.
+
+    Attributes:
+        idle_since_s: when the last request had been answered, or the connection was made, on the monotonic clock.
+
+    """
+
+    def __init__(self, gateway: asyncio.StreamWriter, usage: UsageCounter, reading: ReadingTimer) -> None:
+        self.idle_since_s = time.monotonic()
+        self._sent = self._answered = True
         self._gateway = gateway
         self._usage = usage
         self._reading = reading
@@ -326,15 +383,24 @@ class _Answers:
         self._client: str | None = None
         self._answer = AnswerReader()
 
+    def idle_for(self, seconds: float) -> bool:
+        """Whether all requests were sent and answered as a whole, for so long; unknown, so False, after a check."""
+        return self._sent and self._answered and time.monotonic() - self.idle_since_s >= seconds
+
     def begin(self, client: str | None) -> None:
         """The answer so far is whole, or will never be; the next one is for this client, or for none."""
+        self._end()
+        self._client, self._sent, self._answered = client, False, False
+
+    def _end(self) -> None:
         if self._client is not None:
             self._usage.add(self._client, self._answer.tokens())
-        self._client, self._answer = client, AnswerReader()
+        self._client, self._answer = None, AnswerReader()
         self._reading.end(self)
 
     def sent(self, body: BodyReader) -> None:
         """The server has all of the request now, and reads it. Where nothing streams its first token is not seen."""
+        self._sent, self.idle_since_s = True, time.monotonic()
         if self._client is None or not body.size:
             return  # answered already, or nothing to read
         if body.streams:
@@ -342,14 +408,14 @@ class _Answers:
         else:
             self._reading.begin_unseen(self)
 
-    async def count_rest(self, server: asyncio.StreamWriter) -> None:
+    async def count_rest(self, source: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         """The gateway has gone: let the server know, and count what it had written by then."""
         if self._client is None:
             return
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_REST_S):
                 server.write_eof()  # a server takes that for the client's end, as it does a closed connection
-                while part := await self._server.read(PART):
+                while part := await source.read(PART):
                     self._answer.read(part)
 
     def next_status(self) -> asyncio.Future[int]:
@@ -357,9 +423,9 @@ class _Answers:
         self._status = asyncio.get_running_loop().create_future()
         return self._status
 
-    async def copy(self) -> None:
+    async def copy(self, source: asyncio.StreamReader) -> None:
         """Copy all there is. Raises `OSError`."""
-        while part := await self._server.read(PART):
+        while part := await source.read(PART):
             if self._status is not None:
                 digits = part[9:12]  # of `HTTP/1.1 101 Switching Protocols`
                 self._status.set_result(int(digits) if digits.isdigit() else 0)
@@ -369,7 +435,8 @@ class _Answers:
                 if self._answer.events:
                     self._reading.first(self, time.monotonic())
                 if self._answer.ended:
-                    self.begin(None)  # the connection may be idle from now on for as long as the gateway keeps it
+                    self._end()  # the connection may be idle from now on for as long as the gateway keeps it
+                    self._answered, self.idle_since_s = True, time.monotonic()
             self._gateway.write(part)
             await self._gateway.drain()
 

@@ -1,5 +1,6 @@
 """A replica's address is not its proof: who listens there without its certificate is sent nothing."""
 
+import csv
 import json
 import socket
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.control.observations import Question, ready
+from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
@@ -65,6 +67,15 @@ def test_a_replica_proves_itself_and_gets_its_own_key(rig: Rig, replica: Wrapped
     assert streamed.body.endswith(b"data: [DONE]\n\n")
     assert rig.complete("chat", {"messages": "x" * 3_000_000, "max_tokens": 1}).status == 200
     wait_until(lambda: rig.replica_states("chat") == {replica.endpoint.name: "up"})
+
+
+def test_clients_share_a_proved_connection(rig: Rig, replica: WrappedReplica) -> None:
+    """One that comes for a single request needs no handshake with the replica."""
+    rig.add("chat", replica.endpoint)
+    assert [asked(rig) for _ in range(4)] == [200] * 4
+    header, *rows = csv.reader(RuntimeApi(rig.plane.files.stats_socket).ask("show stat").splitlines())
+    [found] = (dict(zip(header, row, strict=True)) for row in rows if row[1:2] == [replica.endpoint.name])
+    assert int(found["reuse"]) >= 2, "the first one makes a connection; the server may have closed it once"
 
 
 def test_its_relay_counts_tokens_by_key(rig: Rig, paths: GatewayPaths, replica: WrappedReplica) -> None:

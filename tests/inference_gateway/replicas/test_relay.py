@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -79,9 +79,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def one(talk: Talk, body: bytes) -> bytes:
+async def one(talk: Talk, body: bytes, more: bytes = b"") -> bytes:
     reader, writer = talk
-    writer.write(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\n" + body)
+    writer.write(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n%s\r\n" % more + body)
     head = await reader.readuntil(b"\r\n\r\n")
     return await reader.readexactly(int(head.rpartition(b"content-length: ")[2]))
 
@@ -96,6 +96,34 @@ def test_requests_and_answers_on_one_connection(tmp_path: Path) -> None:
             assert await talk[0].read() == b"", "the server's end is the gateway's"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["after a pause", "when the server closes"])
+def test_the_gateway_keeps_its_connection_while_those_to_the_server_change(tmp_path: Path, *, closes: bool) -> None:
+    """As uvicorn closes what is idle; the gateway's next request may be on its way then."""
+    answered: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        mine = len(answered)
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(3)
+                answered.append(mine)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d" % mine)
+                if closes:
+                    break
+        writer.close()
+
+    async def run() -> list[bytes]:
+        async with serving(serve) as port, relaying(tmp_path, Relay(port, "KEY", taken, fresh_s=0.0)) as listener:
+            context = gateway_context(tmp_path / "identity")
+            talk = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+            found = [await one(talk, b"abc", b"x-gateway-service: chat/alice\r\n") for _ in range(3)]
+            talk[1].close()
+            return found
+
+    assert asyncio.run(run()) == [b"0", b"1", b"2"]
 
 
 def test_what_a_server_writes_before_it_ends_arrives(tmp_path: Path) -> None:
