@@ -26,7 +26,7 @@ class PolicyOptions(Struct, frozen=True):
     """What a site may set about any policy; a policy uses what applies to it.
 
     Attributes:
-        reservation_depth: blocked jobs that are promised a start; None takes the policy's own.
+        reservation_depth: blocked jobs that get a reservation; None takes the policy's own.
         quantum_s: how far ahead utility looks, how long a started job is left alone, and how long a fair slice is.
         preempt_margin: how many times a victim's score the score of the job that displaces it must be.
         most_preemptions: preemptions per pass at most.

@@ -96,7 +96,7 @@ class Start(Struct, frozen=True, gc=False):
 
 
 class Reservation(Struct, frozen=True, gc=False):
-    """The job cannot start now; it is promised these GPUs from `start_s` to `end_s`."""
+    """The job cannot start now; these GPUs are reserved for it from `start_s` to `end_s`."""
 
     job_id: int
     placement: tuple[NodeGpus, ...]
@@ -144,7 +144,7 @@ class Plan(Struct, frozen=True):
     Attributes:
         scores: every job of the snapshot, best first.
         starts: jobs (tasks of arrays) that fit now, those that are resized at their new size.
-        reservations: promises to blocked jobs.
+        reservations: planned starts of blocked jobs.
         groups: jobs that share GPUs, and those that wait to share some.
         preemptions: jobs that should make room.
         stops: jobs that should end.

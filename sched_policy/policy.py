@@ -84,10 +84,10 @@ class Sharing(Protocol):
 
 
 class Admission(Protocol):
-    """Decides which blocked jobs may be promised a start."""
+    """Decides which blocked jobs may get a reservation."""
 
     def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
-        """The test for this snapshot: (job, GPUs promised to others then) -> may be promised."""
+        """The test for this snapshot: (job, GPUs reserved for others then) -> may get one."""
         ...
 
 
@@ -102,7 +102,7 @@ class Stopping(Protocol):
 class Policy(Struct, frozen=True):
     """A named scheduling policy.
 
-    `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never
+    `admission` None makes reservations in order alone. `preempt` and `stop` are None for policies that never
     interrupt a job; they touch only jobs that opted in. `resize` None keeps elastic jobs at their
     sizes. With `sharing` set, that decides in place of backfill, admission, preemption and resizing. `sweeps` decides
     about the jobs of sweeps: who of them waits although GPUs are free, makes room, and ends. `needs` lists the data
@@ -124,9 +124,9 @@ class Policy(Struct, frozen=True):
 
     @property
     def needs_durations(self) -> bool:
-        """Whether it makes use of how long jobs will run: in its order, or to promise starts."""
-        promises = self.sharing is None and self.backfill.reservation_depth > 0
-        return self.order.needs_durations or promises
+        """Whether it uses run times: in its order, or for reservations."""
+        makes_reservations = self.sharing is None and self.backfill.reservation_depth > 0
+        return self.order.needs_durations or makes_reservations
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
@@ -199,7 +199,7 @@ def _resting(snapshot: Snapshot, held_back: Container[int]) -> Iterator[int]:
 
 
 def _first_overdue(snapshot: Snapshot, ranking: Ranking, starts: Iterable[Start], place: Place) -> Reservation | None:
-    """The promise to the first overdue job that does not start: also where jobs share GPUs nobody waits for ever."""
+    """The reservation of the first overdue job that does not start, so nobody starves where jobs share GPUs."""
     started = {start.job_id for start in starts}
     rows = ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()
     blocked = (job for row in rows if (job := snapshot.jobs[row]).is_overdue and job.job_id not in started)
@@ -215,12 +215,12 @@ def _first_overdue(snapshot: Snapshot, ranking: Ranking, starts: Iterable[Start]
     return Reservation(job.job_id, profile.named(there), start_s, start_s + job.planned_s, reason)
 
 
-def _delays(promise: Reservation, start: Start, snapshot: Snapshot) -> bool:
-    """Whether a start on nodes of a promise would last into it."""
+def _delays(reservation: Reservation, start: Start, snapshot: Snapshot) -> bool:
+    """Whether a start on nodes of a reservation would last into it."""
     row = int(np.flatnonzero(snapshot.columns.job_id == start.job_id)[0])
-    nodes = {share.node for share in promise.placement}
+    nodes = {share.node for share in reservation.placement}
     ends_s = snapshot.now_s + snapshot.jobs[row].planned_s
-    return ends_s > promise.start_s and not nodes.isdisjoint(share.node for share in start.placement)
+    return ends_s > reservation.start_s and not nodes.isdisjoint(share.node for share in start.placement)
 
 
 def _still_blocked(queue: Sequence[Job], starts: Iterable[Start], others: Container[int]) -> Iterator[tuple[Job, int]]:
@@ -250,7 +250,7 @@ def checked_plan(policy: SchedulingPolicy, snapshot: Snapshot) -> Plan:
 def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     named = {
         "starts": [start.job_id for start in plan.starts],
-        "reserves for": [promise.job_id for promise in plan.reservations],
+        "reserves for": [reservation.job_id for reservation in plan.reservations],
         "preempts": [preemption.job_id for preemption in plan.preemptions],
         "resizes": [resize.job_id for resize in plan.resizes],
         "stops": [stop.job_id for stop in plan.stops],
@@ -267,7 +267,7 @@ def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     if unknown:
         return
     yield from _wrong_starts(plan, jobs)
-    yield from _wrong_promises(plan, snapshot, jobs)
+    yield from _wrong_reservations(plan, snapshot, jobs)
     yield from _wrong_interruptions(plan, jobs)
     yield from _overcommitted(plan, snapshot)
 
@@ -289,15 +289,15 @@ def _wrong_starts(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
             yield f"it gives job {start.job_id} {given} GPUs instead of {wanted}"
 
 
-def _wrong_promises(plan: Plan, snapshot: Snapshot, jobs: dict[int, Job]) -> Iterator[str]:
-    for promise in plan.reservations:
-        if jobs[promise.job_id].state is not JobState.PENDING:
-            yield f"it promises a start to job {promise.job_id}, which does not wait"
-        if not math.isfinite(promise.start_s):
-            yield f"it promises job {promise.job_id} a start at {promise.start_s}"
-        for share in promise.placement:
+def _wrong_reservations(plan: Plan, snapshot: Snapshot, jobs: dict[int, Job]) -> Iterator[str]:
+    for reservation in plan.reservations:
+        if jobs[reservation.job_id].state is not JobState.PENDING:
+            yield f"it makes a reservation for job {reservation.job_id}, which is not waiting"
+        if not math.isfinite(reservation.start_s):
+            yield f"its reservation for job {reservation.job_id} starts at {reservation.start_s}"
+        for share in reservation.placement:
             if share.node not in snapshot.nodes.position:
-                yield f"it promises job {promise.job_id} node {share.node}, which is not in the snapshot"
+                yield f"it reserves node {share.node} for job {reservation.job_id}, which is not in the snapshot"
 
 
 def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:

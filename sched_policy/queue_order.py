@@ -5,8 +5,8 @@ A policy only permutes the places of jobs that are peers, so whose turn it is st
 what users report of their jobs decides among their own. With one scope for all, one kind of peers and one priority the
 order is the policy's own. No job waits for ever: the overdue ones among peers come first, in order of submission.
 
-Slurm must then see the jobs so that what it starts is what the plan would start. Its backfill promises a start to every
-blocked job and keeps later jobs from delaying it. A policy that promises nothing to a blocked job (greedy backfill)
+Slurm must then see the jobs so that what it starts is what the plan would start. Its backfill plans a start for every
+blocked job and keeps later jobs from delaying it. A policy that reserves nothing for a blocked job (greedy backfill)
 means the contrary: whoever fits goes ahead. Slurm does as the policy means if such a job stands behind all those for
 which the next release of GPUs makes room.
 """
@@ -70,12 +70,12 @@ def _permuted(by_place: Ints, best_first: Ints, group: Ints) -> Ints:
 def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     """Ids of the snapshot's jobs in the order in which Slurm should consider them.
 
-    That is the plan's order, but jobs to which the plan promises nothing, and for which not even the end of the
+    That is the plan's order, but jobs for which the plan reserves nothing, and for which not even the end of the
     largest running job would make room, come last. Only the head of a partition's queue is looked through: further back
     they hold up nobody, and what is near changes with every job that starts or ends.
     """
     near = _Reach(snapshot)
-    promised = {start.job_id for start in plan.starts} | {promise.job_id for promise in plan.reservations}
+    reserved = {start.job_id for start in plan.starts} | {reservation.job_id for reservation in plan.reservations}
     jobs = {job.job_id: job for job in snapshot.jobs}
     kept: list[int] = []
     far: list[int] = []
@@ -85,7 +85,7 @@ def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     for job_id in ranked:
         job = jobs.get(job_id)
         if job is not None and not job.holds_gpus and counted[job.partition] < HEAD:
-            may_wait = job.job_id not in promised and not job.is_overdue
+            may_wait = job.job_id not in reserved and not job.is_overdue
             if may_wait and not near.allows(job.request, job.partition):
                 far.append(job.job_id)
                 continue

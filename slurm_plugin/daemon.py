@@ -277,7 +277,7 @@ class Daemon:
     "--serve-state",
     "mode",
     flag_value="serve-state",
-    help="Steer nothing: serve the state that a daemon elsewhere publishes to the users of this host.",
+    help="Do not steer: serve the state that a daemon on another host publishes to the users of this one.",
 )
 @click.option("--log-file", help="Append the log to this file instead of standard error.")
 @click.option(

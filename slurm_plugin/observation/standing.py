@@ -16,7 +16,7 @@ _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
 
 
 def lease_name(job_id: int) -> str:
-    """The name of the reservation that promises `job_id` its start."""
+    """The name of Slurm's reservation for `job_id`."""
     return f"{LEASE_PREFIX}{job_id}"
 
 

@@ -28,8 +28,8 @@ def _row(view: View, job: Job) -> JobRow:
     progress = view.seen.progress.get(job.job_id, JobProgress())
     utility = view.utilities.get(job.job_id)
     past = view.seen.preempted.get(job.job_id, PreemptionRecord(job.submit_s))
-    promise = view.promises.get(job.job_id)
-    planned_s = view.seen.snapshot.now_s if job.job_id in view.starts else promise.start_s if promise else None
+    reservation = view.reservations.get(job.job_id)
+    planned_s = view.seen.snapshot.now_s if job.job_id in view.starts else reservation.start_s if reservation else None
     last = job.points[-1] if job.points else None
     total = f"/{job.total_steps}" if job.total_steps else ""
     return JobRow(
@@ -130,9 +130,9 @@ def _waiting(view: View, job: Job) -> str:
     start = view.starts.get(job.job_id)
     if start is not None:
         return _starting(view, record, start)
-    promise = view.promises.get(job.job_id)
-    if promise is not None:
-        return f"It is promised a start at {clock(promise.start_s)}: {promise.reason}."
+    reservation = view.reservations.get(job.job_id)
+    if reservation is not None:
+        return f"Its start is planned for {clock(reservation.start_s)}: {reservation.reason}."
     return "It is blocked by jobs that come before it, and starts when they leave room."
 
 

@@ -163,9 +163,11 @@ def _plan(view: View) -> Iterator[PlanLine]:
     for start in plan.starts:
         where = ", ".join(f"{share.node}:{share.gpus}" for share in start.placement)
         yield PlanLine("start", (start.job_id,), f"on {where}: {start.reason}")
-    for promise in plan.reservations:
-        where = ", ".join(f"{share.node}:{share.gpus}" for share in promise.placement)
-        yield PlanLine("promise", (promise.job_id,), f"{clock(promise.start_s)} on {where}: {promise.reason}")
+    for reservation in plan.reservations:
+        where = ", ".join(f"{share.node}:{share.gpus}" for share in reservation.placement)
+        yield PlanLine(
+            "reserve", (reservation.job_id,), f"{clock(reservation.start_s)} on {where}: {reservation.reason}"
+        )
     for group in plan.groups:
         yield PlanLine("group", group.job_ids, group.reason)
     for preemption in plan.preemptions:

@@ -107,7 +107,7 @@ class View(Struct, frozen=True):
     scores: Mapping[int, Score]
     utilities: Mapping[int, Utility]
     starts: Mapping[int, Start]
-    promises: Mapping[int, Reservation]
+    reservations: Mapping[int, Reservation]
     sharers: GpuHolders
     ranks: Mapping[int, int]
 
@@ -141,7 +141,7 @@ class View(Struct, frozen=True):
             scores,
             estimate(seen.snapshot, config.utility.quantum_s),
             {start.job_id: start for start in plan.starts},
-            {promise.job_id: promise for promise in plan.reservations},
+            {reservation.job_id: reservation for reservation in plan.reservations},
             GpuHolders.of(seen),
             {job_id: rank for rank, job_id in enumerate(scores, start=1)},
         )

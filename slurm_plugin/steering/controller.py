@@ -443,7 +443,7 @@ def _log_pass(
         "pass",
         jobs=len(decided.seen.snapshot.jobs),
         starts=len(decided.plan.starts),
-        promises=len(decided.plan.reservations),
+        reservations=len(decided.plan.reservations),
         changes=len(decided.changes),
         failures=len(failures),
     )

@@ -59,7 +59,7 @@ LEAD_S = 60.0
 
 
 class SteeringLimits(Struct, frozen=True):
-    """What an admin allows: how the order is written, and how far a promised start may drift unmoved.
+    """What an admin allows: how the order is written, and how far a planned start may drift before its lease moves.
 
     `widest_lease` is how many nodes a lease has at most: one where Slurm chooses those of gangs by its network, which
     plans do not know.
@@ -121,23 +121,23 @@ def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Ite
 def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Create, renew and remove leases, so that those that exist are those the plan wants.
 
-    Slurm reserves whole nodes, so only promises of whole nodes become leases: a lease for a part of a node would keep
-    others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place. And only jobs of
-    which Slurm says that they wait for room get one, for `memory.LONGEST_LEASE_S` in all.
+    Slurm reserves whole nodes, so only the plan's reservations of whole nodes become leases: a lease for a part of a
+    node would keep others from the rest. For small jobs the order is enough, since Slurm's backfill plans their start.
+    Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all.
 
-    A job in a reservation comes before all others in Slurm. While the nodes of a promise are idle, and other jobs are
-    to be started there, it is given no lease: it would take their place before Slurm has started them.
+    Slurm starts a job in a reservation before all others. While its nodes are idle and the plan starts other jobs
+    there, it gets no lease: it would start in their place.
 
-    A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
+    A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
     changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
     wanted = {
-        promise.job_id: promise
-        for promise in plan.reservations
-        if len(promise.placement) <= limits.widest_lease and _whole_nodes(promise, seen)
-        if _can_be_leased(seen, promise.job_id)
+        reservation.job_id: reservation
+        for reservation in plan.reservations
+        if len(reservation.placement) <= limits.widest_lease and _whole_nodes(reservation, seen)
+        if _can_be_leased(seen, reservation.job_id)
     }
     result: list[Change] = []
     standing: set[int] = set()
@@ -145,8 +145,8 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         job_id = leased_job(lease.name)
         if job_id is None:
             continue
-        promise = wanted.get(job_id)
-        stays = promise is not None and _still_right(lease, promise, now_s, limits.slack_s)
+        reservation = wanted.get(job_id)
+        stays = reservation is not None and _still_right(lease, reservation, now_s, limits.slack_s)
         if stays or _is_held(lease, job_id, seen):
             standing.add(job_id)
             if seen.jobs[job_id].reservation != lease.name:
@@ -158,9 +158,9 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if job is not None and job.reservation == lease.name:
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
-    for job_id, promise in wanted.items():
-        if job_id not in standing and not _would_overtake(promise, plan, seen):
-            result.extend(_create(promise, seen.jobs[job_id], now_s))
+    for job_id, reservation in wanted.items():
+        if job_id not in standing and not _would_overtake(reservation, plan, seen):
+            result.extend(_create(reservation, seen.jobs[job_id], now_s))
     leases = {lease.name for lease in seen.reservations} | {lease_name(job_id) for job_id in wanted}
     for job in seen.jobs.values():  # a lease that ran out leaves its name on the job
         orphaned = leased_job(job.reservation) is not None and job.reservation not in leases
@@ -169,9 +169,9 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
     return tuple(result)
 
 
-def _whole_nodes(promise: Reservation, seen: Observation) -> bool:
+def _whole_nodes(reservation: Reservation, seen: Observation) -> bool:
     sizes = {node.name: node.gpus for node in seen.snapshot.nodes}
-    return all(share.gpus == sizes[share.node] for share in promise.placement)
+    return all(share.gpus == sizes[share.node] for share in reservation.placement)
 
 
 def _can_be_leased(seen: Observation, job_id: int) -> bool:
@@ -185,17 +185,17 @@ def _can_be_leased(seen: Observation, job_id: int) -> bool:
     return waits_for_room(job) or (has_one and may_keep_lease(job))
 
 
-def _would_overtake(promise: Reservation, plan: Plan, seen: Observation) -> bool:
-    """Whether a promised job could start on its nodes now, instead of others that the plan starts there."""
-    nodes = {share.node for share in promise.placement}
+def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:
+    """Whether the job could start on its nodes now, instead of others that the plan starts there."""
+    nodes = {share.node for share in reservation.placement}
     started = {share.node for start in plan.starts for share in start.placement}
     held = (job.node_names for job in seen.jobs.values() if job.gpus or job.shards_per_node)
     return not nodes.isdisjoint(started) and all(nodes.isdisjoint(names) for names in held)
 
 
-def _still_right(lease: SlurmReservation, promise: Reservation, now_s: float, slack_s: float) -> bool:
-    same_nodes = set(lease.nodes) == {share.node for share in promise.placement}
-    start_s = max(promise.start_s, now_s)
+def _still_right(lease: SlurmReservation, reservation: Reservation, now_s: float, slack_s: float) -> bool:
+    same_nodes = set(lease.nodes) == {share.node for share in reservation.placement}
+    start_s = max(reservation.start_s, now_s)
     near = lease.start_s - slack_s <= start_s <= max(lease.end_s, lease.start_s + slack_s)
     return same_nodes and near and now_s < lease.end_s
 
@@ -206,10 +206,10 @@ def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
     return is_ahead and job_id in seen.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
 
 
-def _create(promise: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, ...]:
+def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, ...]:
     name = lease_name(job.job_id)
-    nodes = tuple(sorted(share.node for share in promise.placement))
-    start_s = math.ceil(max(promise.start_s, now_s + LEAD_S))
+    nodes = tuple(sorted(share.node for share in reservation.placement))
+    start_s = math.ceil(max(reservation.start_s, now_s + LEAD_S))
     return (
         CreateReservation(name, start_s, LEASE_MIN, nodes, (job.user,), job.partition),
         AttachReservation(job.job_id, name),
