@@ -125,7 +125,7 @@ class ByUtility(Struct, frozen=True):
             utility = utilities.get(int(job_id[row]))
             if utility:
                 return _reason(utility)
-            shows = "reports no progress" if snapshot.jobs[row].exploration is None else "has shown no curve"
+            shows = "reports no progress" if snapshot.jobs[row].exploration is None else "has not reported a curve"
             return f"{shows}; {fallback[int(place[row])].reason}"
 
         return Ranking(snapshot, values, reason)

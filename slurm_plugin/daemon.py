@@ -160,7 +160,7 @@ class Daemon:
         try:
             return self._controller.is_awaited(time.time())
         except SlurmError as error:
-            log.event(_LOG, logging.DEBUG, "nothing known of backfill", why=str(error))
+            log.event(_LOG, logging.DEBUG, "state of backfill unknown", why=str(error))
             return False
 
     def once(self) -> int:
@@ -259,7 +259,7 @@ class Daemon:
                 self._only_one.release()  # the spool may be another one: the next pass claims the cluster again
                 log.event(_LOG, logging.INFO, "configuration reloaded", policy=self._config.policy)
             except ExplschedError as error:
-                log.event(_LOG, logging.ERROR, "configuration not reloaded, the old one holds", why=str(error))
+                log.event(_LOG, logging.ERROR, "configuration not reloaded, the old one stays in force", why=str(error))
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Note what a signal asks for, and end the wait for the next pass."""

@@ -105,7 +105,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
     if job.state is JobState.PENDING:
         yield _waiting(view, job)
         if job.is_overdue:
-            yield "It has waited for so long that it comes first among its user's jobs of its kind."
+            yield "It has waited for so long that it comes first in its scope."
     if record.reservation:
         yield f"It is in reservation {record.reservation}."
     yield from view.sharers.sentences(job)
@@ -183,7 +183,7 @@ def _consent(view: View, job: Job) -> Iterator[str]:
     reasons = [p.reason for p in view.plan.preemptions if p.job_id == job.job_id]
     reasons += [stop.reason for stop in view.plan.stops if stop.job_id == job.job_id]
     for reason in reasons:
-        yield f"The present plan interrupts it: {reason}."
+        yield f"The current plan interrupts it: {reason}."
 
 
 def _history(view: View, job: Job) -> Iterator[str]:
@@ -204,7 +204,7 @@ def _history(view: View, job: Job) -> Iterator[str]:
     if job.is_spared:
         bounds = view.config.preemption
         in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
-        yield f"It is left alone now: a job is preempted at most {bounds.max_per_job_per_hour} times an hour{in_all}."
+        yield f"It is not preempted again now: at most {bounds.max_per_job_per_hour} times an hour{in_all}."
 
 
 def _sizes(view: View, job: Job) -> Iterator[str]:
@@ -217,7 +217,7 @@ def _sizes(view: View, job: Job) -> Iterator[str]:
     yield f"It is elastic: it can run with {sizes} GPUs."
     for resize in view.plan.resizes:
         if resize.job_id == job.job_id:
-            yield f"The present plan resizes it to {resize.request.total}: {resize.reason}."
+            yield f"The current plan resizes it to {resize.request.total}: {resize.reason}."
 
 
 def _sharing(view: View, job: Job) -> Iterator[str]:

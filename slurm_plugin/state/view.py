@@ -74,7 +74,7 @@ class GpuHolders(Struct, frozen=True):
             named = f"group {group.number} ({_list(group.job_ids)})"
             yield f"It is one of the {group.size} jobs of {named}: {_state(group)}."
         if note.pause_s > self.seen.snapshot.now_s:
-            yield "It did not start where it was meant to: it is left to Slurm for some minutes."
+            yield "It did not start on its planned node, so it is left to Slurm for some minutes."
         elif note.node and record.state == "PENDING":
             yield f"It is pinned to node {note.node}, where it fits now; unpinned if it does not start at once."
 

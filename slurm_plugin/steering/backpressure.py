@@ -90,7 +90,7 @@ class BackfillState(Enum):
 
     RESTS = "a cycle has just ended, or cycles are short"
     IS_DUE = "a cycle may begin at any moment"
-    IDLES = "none has begun for longer than it rests, so nothing is new"
+    IDLES = "none has begun for longer than the pause, so nothing is new"
     WORKS = "a cycle is under way"
 
 

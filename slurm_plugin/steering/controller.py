@@ -60,10 +60,10 @@ from slurm_plugin.steering.reconcile import (
 )
 
 _LOG = logging.getLogger("explsched.controller")
-_UNDONE = "a part of it was refused, so it is taken back"
+_UNDONE = "part of the change was refused, so it is undone"
 _STOPPED = "the daemon stops"
-_SERVED = "others of its owner have made room for it"
-_STRAY = "it is not ours to order any more"
+_SERVED = "jobs of its owner were requeued for it"
+_STRAY = "it is no longer steered"
 _CYCLES = 2
 """So many cycles of backfill a job stands first for which others have made room."""
 
