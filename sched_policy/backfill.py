@@ -21,7 +21,7 @@ ALL = 1_000_000_000
 
 
 class Booked(NamedTuple):
-    """What the waiting jobs get."""
+    """Starts, reservations and resizes of the waiting jobs."""
 
     starts: tuple[Start, ...]
     reservations: tuple[Reservation, ...]
@@ -29,7 +29,7 @@ class Booked(NamedTuple):
 
 
 class Smaller(NamedTuple):
-    """A smaller size at which a job fits now: where, for how long it is booked, and why it should take it."""
+    """A smaller size at which a job fits now: the nodes, for how long they are booked, and the reason."""
 
     request: GpuRequest
     placement: Indexed
@@ -44,7 +44,7 @@ Shrink = Callable[[Job, AvailabilityProfile], Smaller | None]
 class Backfill(Struct, frozen=True):
     """`reservation_depth` 0 is greedy, 1 EASY, N hybrid, `ALL` conservative.
 
-    `queue_depth` limits how many waiting jobs are looked at, `window_s` how far ahead reservations may start.
+    `queue_depth` limits how many waiting jobs are considered, `window_s` how far ahead reservations may start.
     """
 
     reservation_depth: int = 1
@@ -60,7 +60,7 @@ class Backfill(Struct, frozen=True):
         admits: Callable[[Job, int], bool] | None = None,
         shrink: Shrink | None = None,
     ) -> Booked:
-        """Walk the waiting jobs, best first; book what they get into `profile`.
+        """Go through the waiting jobs, best first, and book their starts and reservations in `profile`.
 
         `admits` says whether a blocked job may get a reservation, given how many GPUs are reserved for others at that
         time; None: any may. The first blocked job that is overdue gets one whatever the depth. A job array
