@@ -198,7 +198,7 @@ def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tupl
 def _with_stages_of_equals(
     jobs: list[Job], ended: Iterable[SeenTraining], progress: Mapping[int, JobProgress]
 ) -> list[Job]:
-    """Jobs whose own iterations nobody has measured take what was measured of their user's jobs of that name and size.
+    """Jobs without measured stages get those of the same user's jobs with the same name and size.
 
     Muri (SIGCOMM 2022, section 5) measures a model once, too, and not each of its jobs.
     """

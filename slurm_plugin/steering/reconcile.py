@@ -1,4 +1,4 @@
-"""From a plan to the smallest set of changes in Slurm, and the changes that take everything of ours back. Pure."""
+"""From a plan to the smallest set of changes in Slurm, and the changes that undo everything. Pure."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ LEAD_S = 60.0
 class SteeringLimits(Struct, frozen=True):
     """What an admin allows: how the order is written, and how far a planned start may drift before its lease moves.
 
-    `widest_lease` is how many nodes a lease has at most: one where Slurm chooses those of gangs by its network, which
-    plans do not know.
+    `widest_lease` is the maximum number of nodes of a lease: one where Slurm chooses nodes by topology, which plans do
+    not model.
     """
 
     order: OrderLimits
@@ -72,7 +72,7 @@ class SteeringLimits(Struct, frozen=True):
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """The limits that a configuration sets."""
+        """The limits set by a configuration."""
         slurm = config.slurm
         order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.max_per_pass)
         return cls(order, config.backfill.slack_s, config.order.scope)
@@ -81,8 +81,8 @@ class SteeringLimits(Struct, frozen=True):
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Order, sizes, leases and groups. Preemptions and stops take several passes: see `steering.preemption`.
 
-    The delay of a job whose size changes now is lifted by a later pass, which sees that Slurm has taken the change:
-    from then on Slurm may start the job at any moment.
+    If a job is resized now, a later pass lifts its delay, once Slurm has accepted the new size: from then on Slurm may
+    start the job at any moment.
     """
     released = releases(plan, seen)
     ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
@@ -104,9 +104,9 @@ def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> 
 
 
 def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:
-    """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued.
+    """Lift Slurm's delay of two minutes after a requeue, for jobs that consented to be requeued.
 
-    Those that rest are delayed instead: Slurm would start them on idle GPUs, whatever their place in the queue.
+    Jobs that their sweep keeps paused are delayed instead: Slurm would start them on idle GPUs.
     """
     now_s = seen.snapshot.now_s
     consenting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.consents and job.job_id not in resized)
@@ -119,7 +119,7 @@ def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Ite
 
 
 def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Create, renew and remove leases, so that those that exist are those the plan wants.
+    """Create, renew and remove leases as the plan requires.
 
     Slurm reserves whole nodes, so only the plan's reservations of whole nodes become leases: a lease for a part of a
     node would keep others from the rest. For small jobs the order is enough, since Slurm's backfill plans their start.
@@ -162,7 +162,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if job_id not in standing and not _would_overtake(reservation, plan, seen):
             result.extend(_create(reservation, seen.jobs[job_id], now_s))
     leases = {lease.name for lease in seen.reservations} | {lease_name(job_id) for job_id in wanted}
-    for job in seen.jobs.values():  # a lease that ran out leaves its name on the job
+    for job in seen.jobs.values():  # an expired lease leaves its name on the job
         orphaned = leased_job(job.reservation) is not None and job.reservation not in leases
         if orphaned and job.state == "PENDING":
             result.append(AttachReservation(job.job_id, ""))
@@ -175,7 +175,7 @@ def _whole_nodes(reservation: Reservation, seen: Observation) -> bool:
 
 
 def _can_be_leased(seen: Observation, job_id: int) -> bool:
-    """A job that waits for room, and that its owner has not put into a reservation himself."""
+    """Whether the job waits for resources, and is in no reservation chosen by its owner."""
     job = seen.jobs[job_id]
     if job_id in seen.unmodelled or len(job.partitions) > 1:  # a lease is of one partition
         return False
@@ -201,7 +201,7 @@ def _still_right(lease: SlurmReservation, reservation: Reservation, now_s: float
 
 
 def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
-    """Whether a lease that has not begun stays for a while although the plan has changed its mind."""
+    """Whether a lease that has not begun stays for now although the plan has changed."""
     is_ahead = lease.start_s > seen.snapshot.now_s
     return is_ahead and job_id in seen.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
 
@@ -217,7 +217,7 @@ def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> tuple[Chan
 
 
 def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGres, ...]:
-    """New sizes for jobs that wait. A running one is preempted first, and gets its size when it waits."""
+    """New sizes of waiting jobs. A running job is preempted first and resized while it waits."""
     return tuple(
         change
         for resize in plan.resizes
@@ -227,7 +227,7 @@ def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGre
 
 
 def restored(failures: Iterable[ChangeFailure], jobs: Mapping[int, SlurmJob]) -> tuple[Change, ...]:
-    """The old counts of jobs whose new ones were refused: Slurm 22.05 applies a part of an update that it refuses.
+    """The old counts of jobs whose new ones were refused: Slurm 22.05 applies parts of an update that it refuses.
 
     With the CPUs of one size and the nodes of another a job might never start.
     """
@@ -255,9 +255,9 @@ _OURS = (GROUP_PREFIX, PREEMPTION_PREFIX, FORMER_PREFIX)
 
 
 def taken_back(found: ClusterRecords, others_factors: Mapping[int, int], now_s: float) -> tuple[Change, ...]:
-    """The changes after which nothing of ours is left.
+    """The changes that undo everything of ours.
 
-    `others_factors` are the parts of site factors that are not ours, by job id; a job that is not there has none.
+    `others_factors` are the parts of site factors that others have set, by job id.
     """
     return (
         *without_own_factors(found.jobs, others_factors),
@@ -268,7 +268,7 @@ def taken_back(found: ClusterRecords, others_factors: Mapping[int, int], now_s: 
 
 
 def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, int]) -> Iterator[SetSiteFactor]:
-    """Leaves waiting jobs only the parts of their site factors that are not ours; a job that is not there has none."""
+    """Reset site factors of waiting jobs to the part that others have set, 0 for jobs without one."""
     for job in jobs:
         theirs = others_factors.get(job.job_id, 0)
         if job.state == "PENDING" and job.site_factor is not None and job.site_factor != theirs:
@@ -276,7 +276,7 @@ def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, i
 
 
 def without_rests(jobs: Iterable[SlurmJob], now_s: float) -> Iterator[StartAtOnce | DelayStart]:
-    """Jobs that have been paused by us and delayed may start, as soon as every node would take them."""
+    """Let jobs that we paused and delayed start, as soon as every node would accept them."""
     for job in jobs:
         is_ours = any(word.startswith((PREEMPTION_PREFIX, FORMER_PREFIX)) for word in job.admin_comment.split())
         if is_ours and waits_for_requeue_delay(job, now_s):
@@ -285,7 +285,7 @@ def without_rests(jobs: Iterable[SlurmJob], now_s: float) -> Iterator[StartAtOnc
 
 
 def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:
-    """Removes all leases. Jobs leave theirs first: Slurm keeps a reservation that a job is in."""
+    """Remove all leases. Jobs are taken out first, because Slurm keeps a reservation that has a job."""
     for job in found.jobs:
         if leased_job(job.reservation) is not None:
             yield AttachReservation(job.job_id, "")
@@ -295,7 +295,7 @@ def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | Delete
 
 
 def _comment(job: SlurmJob) -> Iterator[TargetJob | SetAdminComment]:
-    """Our words leave the AdminComment, and with them the node that a waiting job was pinned to."""
+    """Remove our entries from the AdminComment, and the pin of a waiting job."""
     words = job.admin_comment.split()
     theirs = [word for word in words if not word.startswith(_OURS)]
     if theirs == words:
