@@ -141,7 +141,7 @@ class Daemon:
         """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang.
 
         A job that was asked to make room trains on when it has saved, and loses that. So as soon as one has, the next
-        pass is made, unless slurmctld is busy; also as soon as what was put off may be changed.
+        pass is made, unless slurmctld is busy; also as soon as postponed changes may be made.
         """
         soonest_s = began_s + _SOONEST * self._interval_s
         is_quiet = self._interval_s <= self._config.interval_s

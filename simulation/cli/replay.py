@@ -162,7 +162,7 @@ class WatchedSweeps:
     def reached(self, ends: Iterable[tuple[int, float, float, bool]]) -> tuple[SweepReached, ...]:
         """What became of each sweep, by user and name.
 
-        `ends` are all jobs: id, end in seconds, the GPU-seconds that they held, whether they came to their end. The
+        `ends` are all jobs: id, end in seconds, the GPU-seconds that they held, whether they completed. The
         policy does not look again after the last report of a sweep.
         """
         held_gpu_s, last = dict.fromkeys(self._sweeps, 0.0), dict.fromkeys(self._sweeps, (0.0, math.inf))

@@ -33,7 +33,7 @@ request comes before the new date, which may be a second ahead: so from the seco
 
 LONGEST_DELAY_S = 1201.0
 """Slurm's delay is the life of a credential (AuthInfo=cred_expire: two minutes, unless the site has set it) and a
-second. A job whose begin time is further from its requeue has been put off by somebody, and is left alone."""
+second. A job whose begin time is further from its requeue has been delayed deliberately, and stays."""
 
 REST_S = 600.0
 """A training that rests is delayed by so much, again and again: without the daemon it goes on by then, by itself."""

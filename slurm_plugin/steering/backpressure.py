@@ -215,7 +215,7 @@ class Recalculations:
     def clear_from_s(self, now_s: float, period_s: float, cycle_s: float) -> float:
         """From when on what comes free is given out in the present order, `cycle_s` later at most; mostly `now_s`.
 
-        Nothing is put off where the moment is not known, or so little that there would hardly be another time.
+        Nothing is delayed if the time of the next recalculation is unknown, or if the period is too short for a delay.
         """
         if self._latest_s is None:
             return now_s
