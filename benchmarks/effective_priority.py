@@ -122,7 +122,7 @@ def _measure(
 
 
 def _passes(controller: Controller, seconds: float) -> Iterator[PassFigures]:
-    """Passes as the daemon makes them: every `INTERVAL_S`, or as soon as what one has put off may be changed."""
+    """Passes as the daemon makes them: every `INTERVAL_S`, or as soon as postponed changes may be made."""
     ends_s = time.monotonic() + seconds
     while time.monotonic() < ends_s:
         began_s = time.monotonic()

@@ -8,7 +8,7 @@ Fixed before any rule was tuned:
 * A request is over its objectives if its first token comes too late (2 s; 15 s where prompts have ten thousand tokens)
   or its tokens take longer in the mean than 0.1 s (0.2 s).
 * The gateway is not told what a replica reads in a second: it measures that.
-* Rules are told what the first 100 requests would take, and measure the rest.
+* Rules start from the mean service time of the first 100 requests, and then measure it.
 * A run begins with the replicas that the trace's mean load needs at 70 % utilisation, and the first 5 minutes are not
   counted: the traces begin in the middle of a service's life.
 * Mooncake's clock is coarse: its arrivals are recorded about every 3 s, and are spread over the 3 s after it.

@@ -10,8 +10,8 @@
                 explsched.atomic_write(path, save_to)
                 checkpoint.saved(step)
 
-Importing this package costs a training next to nothing: standard library only, and each name is loaded when it is
-first used. Outside a Slurm job all of it works and does nothing.
+The import is cheap: standard library only, and each name is loaded when it is first used. Outside a Slurm job all
+calls work and do nothing.
 """
 
 from __future__ import annotations

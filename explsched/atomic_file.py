@@ -1,12 +1,12 @@
-"""Files that appear whole, or not at all: a reader finds the old content or the new one, never a part.
+"""Files that are replaced atomically: a reader finds the old content or the new one, never a part.
 
-Every function here fills a new file beside the wanted one, whatever happens leaves no such file behind, and gives the
-result the permissions asked for; by default those of the file it replaces, or of any new file. An OSError about the new
-file names the wanted one. Standard library only: trainings use it.
+Every function here writes a temporary file beside the target, removes it if anything fails, and gives the result the
+permissions asked for; by default those of the file it replaces, or of a new file. An OSError about the temporary file
+names the target. Standard library only, because trainings use it.
 
-    replace_file           what is soon out of date: visible at once, not waited for
-    replace_file_durably   what must survive a crash of the machine: waits for the disk
-    create_file_durably    as that, for what must be written once: the first writer's content stays
+    replace_file           for short-lived content: does not wait for the disk
+    replace_file_durably   for content that must survive a crash of the machine: waits for the disk
+    create_file_durably    likewise, but never replaces a file: the first writer's content stays
     atomic_write           as `replace_file_durably`, filled by a function: checkpoints
     replacing              as `replace_file`, filled step by step
 """
@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 
 def replace_file(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
-    """Replace a file's content in one step. Text is written as UTF-8. Raises OSError."""
+    """Replace a file's content atomically. Text is written as UTF-8. Raises OSError."""
     with replacing(path, mode=mode) as file:
         file.write(_bytes(content))
 
@@ -36,7 +36,7 @@ def replace_file_durably(path: Path, content: str | bytes, *, mode: int | None =
 
 
 def create_file_durably(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
-    """Create a file with its content in one step. Raises FileExistsError, other OSError; the file is untouched then."""
+    """Create a file atomically. Raises FileExistsError, without changing the file, and other OSErrors."""
     draft = _draft(path)
     try:
         with _open(draft, path, mode) as file:
@@ -50,9 +50,9 @@ def create_file_durably(path: Path, content: str | bytes, *, mode: int | None = 
 
 
 def atomic_write(path: Path | str, writer: Callable[[BinaryIO], object]) -> None:
-    """Let `writer` fill a file that replaces `path` in one step: a job killed meanwhile keeps its old checkpoint.
+    """Let `writer` fill a file that atomically replaces `path`: a job killed meanwhile keeps its old checkpoint.
 
-    The file has the permissions of the one it replaces, or those of a new file. What `writer` raises is raised.
+    The file has the permissions of the one it replaces, or those of a new file. Exceptions of `writer` are passed on.
     """
     target = Path(path)
     with replacing(target) as file:
@@ -63,7 +63,7 @@ def atomic_write(path: Path | str, writer: Callable[[BinaryIO], object]) -> None
 
 @contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
-    """A file to fill, which replaces `path` at the end of the block; not if the block raises. Raises OSError."""
+    """A file that replaces `path` at the end of the block, unless the block raises. Raises OSError."""
     draft = _draft(path)
     try:
         with _open(draft, path, mode) as file:
@@ -71,13 +71,13 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
         with _named(path):
             draft.replace(path)
     except BaseException:
-        with suppress(OSError):  # what went wrong is told, not that its remains cannot be removed either
+        with suppress(OSError):  # the first error is reported, not the failed clean-up
             draft.unlink(missing_ok=True)
         raise
 
 
 def drafts(path: Path) -> list[Path]:
-    """What processes that were killed while they wrote `path` have left beside it."""
+    """Temporary files left beside `path` by processes that were killed while writing it."""
     return sorted(path.parent.glob(f".{path.name}.{'[0-9a-f]' * 16}.tmp"))
 
 
@@ -93,7 +93,7 @@ def _open(draft: Path, path: Path, mode: int | None) -> BinaryIO:
         descriptor = os.open(draft, flags, 0o666 if wanted is None else wanted)
     file = os.fdopen(descriptor, "wb")
     if wanted is not None:
-        os.fchmod(descriptor, wanted)  # the umask may have taken away what was asked for
+        os.fchmod(descriptor, wanted)  # the umask may have removed permissions
     return file
 
 
@@ -106,7 +106,7 @@ def _mode(path: Path) -> int | None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """An OSError names `path`, which the caller knows, instead of the draft."""
+    """Make an OSError name `path`, which the caller knows, instead of the temporary file."""
     try:
         yield
     except OSError as error:
@@ -123,12 +123,12 @@ def _sync(file: BinaryIO) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Let a new name in the directory survive a crash, too."""
+    """Make a new name in the directory survive a crash."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that does not do this for directories
+        if error.errno != errno.EINVAL:  # not supported for directories by every file system
             raise
     finally:
         os.close(descriptor)

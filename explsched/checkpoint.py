@@ -7,8 +7,8 @@
                 atomic_write(path, save_to)
                 checkpoint.saved(step)
 
-The scheduler sends the signal when it wants the GPUs for something else, and requeues the job once `saved` has told it
-that nothing is lost. Until then, and if the scheduler is gone, the job simply goes on.
+The scheduler sends the signal when it wants the GPUs for another job, and requeues this one once `saved` has reported
+the checkpoint. Until then, and if no scheduler runs, the job simply continues.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DEFAULT_SIGNAL = "USR1"
 
 
 def signal_name(environment: Mapping[str, str]) -> str:
-    """The signal that asks this job for a checkpoint, as its environment names it."""
+    """The signal that asks this job for a checkpoint, from its environment."""
     names = (CHECKPOINT.variable, *CHECKPOINT.former.variables)
     return next(filter(None, map(environment.get, names)), DEFAULT_SIGNAL)
 
 
 def signal_number(name: str) -> signal.Signals:
-    """The signal of that name, with or without SIG. Raises ValueError for one that a job cannot catch."""
+    """The number of a signal, named with or without SIG. Raises ValueError for one that a job cannot catch."""
     bare = name.upper().removeprefix("SIG")
     number = signal.Signals.__members__.get(f"SIG{bare}")
     if number is None or bare in ("KILL", "STOP"):
@@ -40,12 +40,12 @@ def signal_number(name: str) -> signal.Signals:
 
 
 class CheckpointSignal:
-    """Notes that a checkpoint is wanted. Must be entered in the main thread (a rule of Python for signals).
+    """Records requests for a checkpoint. Must be entered in the main thread, as Python requires for signals.
 
     Args:
         name: signal name with or without SIG; by default the one that the job was submitted with, else USR1.
 
-    Raises ValueError for a name that is no signal a job can catch.
+    Raises ValueError for a signal that a job cannot catch.
 
     """
 
@@ -62,8 +62,8 @@ class CheckpointSignal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop listening; the previous handler is back."""
-        # None stands for a handler that was not installed from Python, which Python cannot put back.
+        """Stop listening and restore the previous handler."""
+        # None: the previous handler was not installed from Python, which cannot restore it.
         signal.signal(self._number, signal.SIG_DFL if self._previous is None else self._previous)
 
     def saved(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The root command `sexplsched`, groups of commands that packages register as entry points, options that they share.
+"""The root command `sexplsched`, command groups from entry points, and options that commands share.
 
 Only the command that is called is imported.
 """
@@ -35,7 +35,7 @@ examples:
   sexplsched doctor
 """
 
-_INTERRUPTED = 128 + 2  # as a shell tells of SIGINT
+_INTERRUPTED = 128 + 2  # a shell's exit status for SIGINT
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 config_option = click.option(
@@ -56,7 +56,7 @@ class _Moment(click.ParamType[float]):
     _UNITS_S: ClassVar[Mapping[str, float]] = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """As click asks for it."""
+        """Convert the text, as click's `ParamType` requires."""
         text = str(value)
         ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
         if ago:
@@ -73,14 +73,14 @@ MOMENT = _Moment()
 
 
 def examples(*command_lines: str) -> str:
-    """The end of a command's help: lines that a reader may type."""
+    """The end of a command's help: example command lines."""
     return "\n".join(("\b", f"example{'s' * (len(command_lines) > 1)}:", *(f"  {line}" for line in command_lines)))
 
 
 def one_form(**chosen: bool) -> str:
-    """The one form of output that was asked for, `one_form(csv=as_csv, json=as_json)`; "" if none was.
+    """The output format that was asked for, as in `one_form(csv=as_csv, json=as_json)`; "" if none was.
 
-    Raises `click.UsageError` for two: to print one of them in silence would be a guess.
+    Raises `click.UsageError` for two.
     """
     wanted = [name for name, is_wanted in chosen.items() if is_wanted]
     if len(wanted) > 1:
@@ -89,7 +89,7 @@ def one_form(**chosen: bool) -> str:
 
 
 def known_users(names: Iterable[str], seen: Iterable[str]) -> None:
-    """Raise `UnknownNameError` for a user who neither was seen nor has an account here."""
+    """Raise `UnknownNameError` for a user who is not in `seen` and has no account on this host."""
     import pwd
 
     known = set(seen)
@@ -144,7 +144,7 @@ class RegisteredCommands(click.Group):
 
 
 def _help_of(entry: OwnEntry | None) -> str | None:
-    """The docstring of a command of ours, which is not imported; None where its source does not show it."""
+    """The docstring of one of our commands, without importing it; None if its source does not show it."""
     if entry is None:
         return None
     import ast
@@ -175,7 +175,7 @@ def root() -> None:
 
 def main() -> None:
     """Entry point of `sexplsched`."""
-    gc.set_threshold(100_000)  # most commands end before collecting would pay
+    gc.set_threshold(100_000)  # most commands end before collecting garbage would pay off
     succeeded: list[bool] = []
     atexit.register(_leave_at_once, succeeded)  # the first to register is the last to be called
     try:
@@ -187,9 +187,9 @@ def main() -> None:
 
 
 def run_command(command: click.Command, name: str) -> None:
-    """Run a command of that name as a process and exit: every error is one message, `NAME: error: ...`.
+    """Run a command as a process and exit: every error is one message, `NAME: error: ...`.
 
-    Wrong usage is told with a line about the usage before it, and exits with status 2.
+    Wrong usage also prints the usage line, and exits with status 2.
     """
     try:
         sys.exit(command(prog_name=name, auto_envvar_prefix=name.upper(), standalone_mode=False))
@@ -211,7 +211,7 @@ def _fail(name: str, message: str, status: int) -> NoReturn:
 
 
 def _leave_at_once(succeeded: list[bool]) -> None:
-    """End without freeing every object one by one, which takes a fifth of a short command's time."""
+    """Exit without freeing every object, which would take a fifth of a short command's time."""
     if succeeded:
         sys.stdout.flush()
         sys.stderr.flush()

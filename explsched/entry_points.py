@@ -1,6 +1,6 @@
-"""What packages register with explsched: commands, policies, sweep strategies and scaling rules, by entry-point group.
+"""Entry points: commands, policies, sweep strategies and scaling rules that packages register with explsched.
 
-Everything that is found by a name that a person typed goes through here. An entry is imported only when asked for.
+Everything that a user selects by name is found here. An entry is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class OwnEntry(NamedTuple):
 def own(group: str) -> Mapping[str, OwnEntry]:
     """Entries of the distribution explsched by name, in the order in which pyproject.toml lists them.
 
-    Reads the one file by itself: every command waits for it, and importlib.metadata loads packages for e-mail, archives
-    and tables to do it.
+    Reads the file directly, because every command waits for it, and importlib.metadata would load packages for e-mail,
+    archives and tables.
     """
     section, found = "", {}
     for line in _own_file().read_text(encoding="utf-8").splitlines():
@@ -58,7 +58,7 @@ def own(group: str) -> Mapping[str, OwnEntry]:
 
 def _own_file() -> Path:
     for directory in sys.path:
-        # Closed to this user, as Python's own home may be where that is root's: imports skip it, too.
+        # This user may not read the directory, as Python's home may be root's; imports skip it as well.
         if not os.access(directory or ".", os.R_OK | os.X_OK):
             continue
         for path in Path(directory).glob(f"{DISTRIBUTION}-*.dist-info/entry_points.txt"):
@@ -68,9 +68,9 @@ def _own_file() -> Path:
 
 @cache
 def others(group: str) -> Mapping[str, EntryPoint]:
-    """Entries of other installed distributions by name, sorted; none that has the name of one of ours.
+    """Entries of other installed distributions by name, sorted, without names that we register.
 
-    Of two distributions that register the same name, the first in alphabetical order of its target counts.
+    If two distributions register the same name, the first by the alphabetical order of its target counts.
     """
     from importlib import metadata
 
@@ -79,7 +79,7 @@ def others(group: str) -> Mapping[str, EntryPoint]:
 
 
 class Foreign(NamedTuple):
-    """What another package registers; `fault` says why it cannot be used, None if it loads."""
+    """An entry of another package; `fault` says why it cannot be used, None if it loads."""
 
     what: str
     name: str
@@ -88,13 +88,13 @@ class Foreign(NamedTuple):
 
 
 class Registry(NamedTuple):
-    """One kind of thing that packages register: a callable each, which makes it.
+    """The entries of one group. Each is a callable that makes an object, such as a policy.
 
     Attributes:
         group: the entry-point group.
-        what: its noun, for messages.
-        parts: attributes that what is made must have.
-        error: what is raised for an unknown name, or one of another package that cannot be used.
+        what: the kind of object, for messages.
+        parts: attributes that the object must have.
+        error: raised for an unknown name, or for an entry of another package that cannot be used.
 
     """
 
@@ -104,27 +104,27 @@ class Registry(NamedTuple):
     error: type[ExplschedError]
 
     def names(self) -> tuple[str, ...]:
-        """Names of all that can be built: ours first, then those of other packages that load."""
+        """The names that can be built: ours first, then those of other packages that load."""
         return (*own(self.group), *(name for name, entry in others(self.group).items() if _fault(entry) is None))
 
     def knows(self, name: str) -> bool:
-        """Whether there is one of that name. Looks at other packages only if none of ours has it."""
+        """Whether the name is registered. Reads other packages only if it is not ours."""
         return name in own(self.group) or name in self.names()
 
     def foreign(self) -> tuple[Foreign, ...]:
-        """Those of other packages, whether they load or not."""
+        """The entries of other packages, including those that do not load."""
         entries = others(self.group).values()
         return tuple(Foreign(self.what, entry.name, _package(entry), _fault(entry)) for entry in entries)
 
     def build(self, name: str, *arguments: object) -> Any:  # noqa: ANN401  the caller knows what the group makes
-        """What the entry of that name makes of the arguments. Raises `error`."""
+        """Call the entry of that name with the arguments. Raises `error`."""
         self.check(name)
         if entry := own(self.group).get(name):
             return entry.load()(*arguments)
         return self._built(others(self.group)[name], arguments)
 
     def check(self, name: str) -> None:
-        """Raise `error` if nothing has that name, or what has it does not load. Does not load what is ours."""
+        """Raise `error` if the name is unknown or its entry does not load. Does not load our own entries."""
         if name in own(self.group):
             return
         other = others(self.group).get(name)
@@ -165,5 +165,5 @@ def _fault(entry: EntryPoint) -> str | None:
 
 
 def _package(entry: EntryPoint) -> str:
-    """The name of the distribution that registers an entry; its target where that is unknown."""
+    """The name of the distribution that registers an entry; its target if that is unknown."""
     return entry.dist.name if entry.dist else entry.value

@@ -1,14 +1,14 @@
 """The root of every error this project raises on purpose.
 
 ExplschedError
-├── PolicyError            a policy cannot be built or used as asked (`sched_policy`)
+├── PolicyError            a policy cannot be built, or its plan is invalid (`sched_policy`)
 ├── TraceError             a trace or cluster file cannot be used (`simulation`)
 ├── SimulationSettingsError  a setting of a simulation is out of range (`simulation`)
-├── SimulationError        a simulation cannot go on (`simulation`)
-├── PlotError              a picture cannot be drawn (`simulation`)
-├── UnknownNameError       nothing by a name that a user gave is known
+├── SimulationError        a simulation cannot continue (`simulation`)
+├── PlotError              a plot cannot be drawn (`simulation`)
+├── UnknownNameError       a name that a user gave is unknown
 ├── WorkerError            a worker process died (`slurm_plugin.cli`)
-├── ConfigError            a configuration file is wrong (`slurm_plugin.config`)
+├── ConfigError            a configuration file is invalid (`slurm_plugin.config`)
 ├── ProfileError           profiles of kernels or their manager cannot be used (`kernel_intercept.profile`)
 ├── SlurmError             Slurm refused, is missing or cannot be reached
 │   └── SlurmUnreachableError
@@ -24,14 +24,14 @@ _MOST_NAMED = 40
 
 
 class ExplschedError(Exception):
-    """An error with a message meant for a person: what was found, where, and what is accepted."""
+    """An error whose message is for users: what was found, where, and what is accepted."""
 
 
 class UnknownNameError(ExplschedError):
-    """Nothing of that kind has the name: a sweep, a user, a service. The message has those that are most like it."""
+    """An unknown sweep, user or service. The message suggests similar names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """`kind` is a word such as `sweep`; `known` are the names that there are."""
+        """`kind` is a word such as `sweep`; `known` are the existing names."""
         from difflib import get_close_matches  # loads only where something is wrong
 
         names = sorted(set(known))
@@ -42,11 +42,11 @@ class UnknownNameError(ExplschedError):
 
 
 class PolicyError(ExplschedError):
-    """A policy name or parameter is not usable; the message lists what is."""
+    """A policy's name, parameter or plan is invalid; the message lists what is accepted."""
 
 
 class SlurmError(ExplschedError):
-    """Slurm refused, is missing, answered something unreadable or cannot be reached."""
+    """Slurm refused, is missing, gave an unreadable answer or cannot be reached."""
 
 
 class SlurmUnreachableError(SlurmError):

@@ -1,13 +1,13 @@
-"""What preemption has cost a job so far: one word of its Slurm AdminComment. Pure.
+"""A job's preemptions and their cost, as one entry in its Slurm AdminComment. Pure.
 
-Slurm is the database. Of the fields that every Slurm keeps through requeues and restarts of its daemons, the
-AdminComment is the one that only operators may write, so a job's owner cannot forge it, that everybody who may see the
-job may read, and that slurmdbd keeps after the job's end (`sacct -o AdminComment`).
+Slurm is the database. Every Slurm keeps the AdminComment through requeues and restarts of its daemons. Only operators
+can write it, so a job's owner cannot forge it; everybody who sees the job can read it; and slurmdbd keeps it after the
+job's end (`sacct -o AdminComment`).
 
-The word is `explsched-preemption:` and a URL-encoded query: `since` is the job's first submission (Slurm dates a
-requeued job anew), `n` and `lost` are totals, and each `p` is one of the latest preemptions as
-`run,time,gpus,lost,reason`. Each `for` is `run,job`: the job that needed the GPUs, of those whose reasons are kept.
-Words of others, such as `JS1:` of jobstats, stand beside it and are kept.
+The entry is `explsched-preemption:` and a URL-encoded query: `since` is the job's first submission (Slurm resets it for
+a requeued job), `n` and `lost` are totals, and each `p` is a recent preemption as `run,time,gpus,lost,reason`.
+Each `for` is `run,job`: the job that needed the GPUs, for preemptions whose reasons are kept. Entries of others, such
+as `JS1:` of jobstats, are kept.
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ _REASON_CHARACTERS = 120
 
 
 class RecordError(ExplschedError):
-    """The AdminComment has a word of ours that cannot be understood."""
+    """Our entry in the AdminComment is invalid."""
 
 
 class Interruption(Struct, frozen=True):
     """One preemption.
 
-    `run` counts the job's runs from 0: the one that was ended. `lost_gpu_s` is the work that run had done since its
-    last reported checkpoint, in GPU-seconds. `beneficiary` is the job that needed the GPUs, None if it is not known or
-    the job itself gained.
+    `run` is the preempted run, counted from 0. `lost_gpu_s` is its work since its last reported checkpoint, in
+    GPU-seconds. `beneficiary` is the job that needed the GPUs, None if it is unknown or the job itself gained.
     """
 
     run: int
@@ -54,7 +53,7 @@ class PreemptionRecord(Struct, frozen=True):
     """A job's preemptions.
 
     `older` and `older_lost_gpu_s` count those that are no longer listed in `latest` (oldest first). `others` are the
-    words of the AdminComment that are not ours; they are kept.
+    entries of others in the AdminComment, which are kept.
     """
 
     submitted_s: float
@@ -65,25 +64,25 @@ class PreemptionRecord(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Preemptions in all."""
+        """Total number of preemptions."""
         return self.older + len(self.latest)
 
     @property
     def lost_gpu_s(self) -> float:
-        """Work lost in all, in GPU-seconds."""
+        """Total work lost, in GPU-seconds."""
         return self.older_lost_gpu_s + sum(one.lost_gpu_s for one in self.latest)
 
     def since(self, time_s: float) -> int:
-        """How many preemptions there were after a moment, as far as they are listed."""
+        """The number of listed preemptions after a given time."""
         return sum(one.time_s > time_s for one in self.latest)
 
     def plus(self, new: Interruption) -> PreemptionRecord:
-        """The record with one more preemption. A second word about the same run replaces the first."""
+        """The record with one more preemption. A second one of the same run replaces the first."""
         kept = tuple(one for one in self.latest if one.run != new.run)
         return replace(self, latest=(*kept, new))
 
     def text(self) -> str:
-        """The AdminComment that says so. Old preemptions lose their reasons, then only their totals are kept."""
+        """The AdminComment. Old preemptions lose their reasons first; then only their totals are kept."""
         record = replace(
             self,
             latest=(
@@ -111,9 +110,9 @@ class PreemptionRecord(Struct, frozen=True):
 
 
 def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord:
-    """What an AdminComment tells of a job that Slurm dates to `submit_s` and has requeued `restarts` times.
+    """The record in the AdminComment of a job that was submitted at `submit_s` and requeued `restarts` times.
 
-    A preemption is written down before the requeue; one whose run has not ended, because Slurm refused, does not count.
+    A preemption is recorded before the requeue; one whose run has not ended, because Slurm refused, does not count.
     Raises `RecordError`.
     """
     words = admin_comment.split()

@@ -5,9 +5,9 @@
     explsched.report(step=100, loss=0.25, total_steps=1000)
 
 Each call appends lines to the job's file in the spool, which is `EXPLSCHED_SPOOL` or /var/spool/explsched/progress;
-`explsched.spool` says where in it. Outside a Slurm job nothing is written, unless `EXPLSCHED_PROGRESS_FILE` names a
-file. Reporting never raises into a training for what is not the training's fault, and never holds it up for long: if
-the file cannot be written, one warning goes to standard error, and later reports try again.
+`explsched.spool` describes its layout. Outside a Slurm job nothing is written, unless `EXPLSCHED_PROGRESS_FILE` names a
+file. Reporting raises only for wrong arguments and never blocks a training for long: if the file cannot be written,
+one warning goes to standard error, and later reports try again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from explsched.spool import Writer
 
 _LONGEST_NAME = 256  # with it a line stays below 4096 bytes, the longest that the daemon reads
 _LARGEST = 10**15
-_LONGEST_LINE = 4000  # of parameters; a line with one of them is always shorter
+_LONGEST_LINE = 4000  # parameters per job; a line with a single one is always shorter
 
 
 def report(
@@ -39,11 +39,11 @@ def report(
 ) -> None:
     """Report one or more metrics after `step` steps, e.g. `report(step=3, loss=0.5, accuracy=0.9)`.
 
-    `total_steps` tells how many steps the job will run in all. `params` are the job's hyper-parameters, such as
-    `vars(arguments)`; once is enough, None among them is passed over, and what is neither number nor truth value counts
-    as text. Numbers of NumPy and tensors with one element are accepted. Raises TypeError or ValueError for a call that
-    can never be right: neither metric nor parameter, a step that is no whole number from 0 on, a metric that is no
-    number.
+    `total_steps` is the number of steps that the job will run in total. `params` are the job's hyper-parameters, such
+    as `vars(arguments)`; reporting them once is enough, None values are skipped, and values other than numbers and
+    booleans are reported as text. NumPy numbers and tensors with one element are accepted. Raises TypeError or
+    ValueError for invalid arguments: neither metric nor parameter, a step that is not a whole number >= 0, a metric
+    that is not a number.
     """
     if loss is not None:
         metrics = {"loss": loss, **metrics}
@@ -79,13 +79,13 @@ def event(name: str, step: int | None = None, status: int | None = None) -> None
 
 
 def told() -> bytes:
-    """What this job has told so far, in all its runs: its progress file. Empty if there is none that can be read."""
+    """The job's progress file: the reports of all its runs so far. Empty if it cannot be read."""
     writer = _writer()
     return b"" if writer is None else writer.written()
 
 
 def parameters(params: Mapping[str, object]) -> list[dict[str, object]]:
-    """Lines that tell the job's hyper-parameters; none if this process has told the same for this run before."""
+    """Lines that report the job's hyper-parameters; none if this process has reported the same in this run."""
     stamp = _stamp()
     values = {name: of_value(value) for name, value in params.items() if is_name(name) and value is not None}
     global _told
@@ -105,7 +105,7 @@ def tell(params: Mapping[str, object]) -> None:
 
 
 def tell_stages(stages: str) -> None:
-    """Report where iterations spend their time, in the form of the option `stages`: ITERATION/IO/GPU/NET in ms."""
+    """Report the stage times of an iteration, in the form of the option `stages`: ITERATION/IO/GPU/NET in ms."""
     _append([{**_stamp(), "stages": stages}], is_event=True)
 
 
@@ -128,7 +128,7 @@ def _value(name: str, value: float) -> dict[str, object]:
         number = float(value)
     except TypeError as error:
         raise TypeError(f"metric {name!r} must be a number, not of type {type(value).__name__}") from error
-    # JSON has no NaN: null marks the report as one without a usable value, which the daemon counts and shows.
+    # JSON has no NaN: null marks a report without a usable value, which the daemon counts and shows.
     return {"value": number} if math.isfinite(number) else {"value": None, "bad": str(number)}
 
 
@@ -149,7 +149,7 @@ def _append(lines: list[dict[str, object]], *, is_event: bool = False) -> None:
 
 
 def _destination() -> tuple[str, ...]:
-    """The file that is named, or the spool and the job's id; nothing outside a Slurm job."""
+    """The named file, or the spool and the job's id; nothing outside a Slurm job."""
     named = os.environ.get("EXPLSCHED_PROGRESS_FILE", "")
     job_id = os.environ.get("SLURM_JOB_ID", "")
     if named:
@@ -160,11 +160,11 @@ def _destination() -> tuple[str, ...]:
 
 
 def _writer() -> Writer | None:
-    """Of the file that reports go to; None outside a Slurm job."""
+    """The writer of the progress file; None outside a Slurm job."""
     destination = _destination()
     if not destination:
         return None
-    # A forked process has writers of its own: a lock of another thread's would stay locked in it for ever.
+    # A forked process needs its own writers: a lock held by another thread would stay locked in it for ever.
     key = (str(os.getpid()), *destination)
     if key not in _writers:
         spool = Path(destination[0])

@@ -1,11 +1,11 @@
-"""Where progress files lie, and how a job appends to its own without ever harming the training.
+"""The paths of progress files, and how a job appends to its own file without ever harming the training.
 
 `<spool>/<uid>/<job id>.jsonl`. The spool has mode 3777 and the daemon's group. A directory that a user makes in it gets
-that group, too, so that mode 0750 lets in its owner and the daemon, and nobody else; nothing of it takes root. Whose a
-directory is, its owner tells, not its name: where somebody else has taken the name, `<uid>-<random>` is made instead.
+that group, too, so that mode 0750 gives access to its owner and the daemon only; this needs no root. A directory is a
+user's by its owner, not by its name: if another user has taken the name, `<uid>-<random>` is made instead.
 
-A spool without the set-group-ID bit (mode 1777, as in former releases) has no group to give. There the files lie in
-the spool itself, and every user can read them.
+In a spool without the set-group-ID bit (mode 1777, as in former releases) directories would not get the group. There
+the files are in the spool itself, and every user can read them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _THIN_S = 10.0
 PATIENCE_S = 2.0
 """A training waits so long for its spool, and no longer: a network file system may hang for hours."""
 
-# O_NOFOLLOW, and the owner is tested: others may have put a trap there. O_NONBLOCK: it may be a fifo.
+# O_NOFOLLOW and the owner is checked, because others may have put something there. O_NONBLOCK: it may be a fifo.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -68,9 +68,9 @@ def _owned(spool: int, uid: int) -> list[str]:
 
 
 class Writer:
-    """Appends to a file of this process's user. What cannot be written is said once, and tried again later.
+    """Appends to a file of this process's user. A failure is reported once; later reports try again.
 
-    `spool`: the file lies in the user's directory below it; None: `path` names the file itself.
+    `spool`: the file is in the user's directory below it; None: `path` is the file itself.
     """
 
     def __init__(self, path: Path, spool: Path | None = None) -> None:
@@ -88,7 +88,7 @@ class Writer:
     def append(self, lines: Sequence[bytes], *, is_event: bool = False) -> None:
         """Append lines, each in one write: with O_APPEND those of several processes never mix.
 
-        Events are few, and each of them counts: they are not left out where files are long or writing has failed.
+        Events are few and important: they are written even if the file is long or writing has failed before.
         """
         now_s = time.monotonic()
         if not is_event and now_s < self._next_try_s:
@@ -97,14 +97,14 @@ class Writer:
             return
         done = _thread.allocate_lock()
         done.acquire()
-        # A bare thread: `threading` takes locks that a signal handler which reports could find held.
+        # A bare thread: `threading` takes locks that a signal handler could find held when it reports.
         _thread.start_new_thread(self._attempt, (lines, is_event, now_s, done))
         if not done.acquire(timeout=PATIENCE_S):
-            self._hangs = True  # until that write comes back the others are left out
+            self._hangs = True  # until that write returns, others are dropped
             self._tell(f"the file system has not answered for {PATIENCE_S:g} s")
 
     def written(self) -> bytes:
-        """What is in the file; nothing if that cannot be read in time."""
+        """The content of the file; empty if it cannot be read in time."""
         found: list[bytes] = []
         done = _thread.allocate_lock()
         done.acquire()
@@ -144,7 +144,7 @@ class Writer:
             if size > MOST_BYTES:
                 raise OSError(errno.EDQUOT, f"is longer than {MOST_BYTES >> 20} MiB")
             for line in lines:
-                # The rest of a line that was written in part ends here, and does not spoil the next.
+                # Ends a partly written line, so that it does not spoil the next.
                 data = b"\n" + line if self._is_broken else line
                 self._is_broken = True
                 if os.write(descriptor, data) != len(data):
@@ -170,7 +170,7 @@ class Writer:
             os.close(spool)
 
     def _lies_in(self, spool: int) -> bool:
-        """Whether the file is in the spool itself: the spool is of a former release, or was when the job began."""
+        """Whether the file is in the spool itself: a former release set the spool up, at least when the job began."""
         if not os.fstat(spool).st_mode & stat.S_ISGID:
             return True
         if self._name:
@@ -195,10 +195,10 @@ class Writer:
         except FileExistsError:
             if not (own := _owned(spool, uid)):
                 os.mkdir(f"{uid}-{secrets.token_hex(4)}", DIRECTORY_MODE, dir_fd=spool)
-                own = _owned(spool, uid)  # another process of the user may have done the same: all take the first
+                own = _owned(spool, uid)  # another process of the user may have made one as well: all use the first
             name = own[0]
         directory = open_directory(name, spool)
-        if os.fstat(directory).st_mode & 0o777 != DIRECTORY_MODE:  # a umask such as 077 would shut the daemon out
+        if os.fstat(directory).st_mode & 0o777 != DIRECTORY_MODE:  # a umask such as 077 would deny the daemon access
             os.fchmod(directory, DIRECTORY_MODE)
         self._name = name
         return directory
@@ -210,7 +210,7 @@ class Writer:
 
 
 def claim(descriptor: int) -> int:
-    """The size of the file. Raise OSError unless it is a regular file of ours; let the daemon read it."""
+    """Let the daemon read the file, and return its size. Raises OSError unless it is a regular file of this user."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "is not a regular file")

@@ -1,6 +1,7 @@
-"""Reads YAML into typed sections, strictly: every fault is named with its key, what was found and what is accepted.
+"""Reads YAML into typed sections, strictly: every error names its key, what was found and what is accepted.
 
-A file's keys are the fields of `Section` classes; a field may hold a section, or a mapping of free names to sections.
+A file's keys are the fields of `Section` classes; a field may hold a section, or a mapping of arbitrary names to
+sections.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ConfigError(ExplschedError):
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Keys that belong together."""
+    """A group of keys."""
 
 
 def file_text(path: Path) -> str:
@@ -42,14 +43,14 @@ def file_text(path: Path) -> str:
 
 
 def mapping(text: str, path: Path) -> dict[object, object]:
-    """The keys and values of a file, none for an empty one; `path` only serves the messages.
+    """The keys and values of a file, none for an empty one; `path` is only used in messages.
 
-    Raises `ConfigError` for what is no YAML, no mapping, or names a key twice.
+    Raises `ConfigError` if the text is not YAML, not a mapping, or has a key twice.
     """
     try:
         data = yaml.load(text, _NoDuplicates)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
-        mark = error.context_mark or error.problem_mark  # of what is never closed its beginning
+        mark = error.context_mark or error.problem_mark  # for unclosed constructs, where they begin
         line = f", line {mark.line + 1}" if mark else ""
         why = ": ".join(filter(None, (error.context, error.problem)))
         raise ConfigError(f"{path}{line}: is not YAML: {why}") from error
@@ -65,9 +66,9 @@ def mapping(text: str, path: Path) -> dict[object, object]:
 def read(
     section: type[_Section], data: Mapping[object, object], faults: list[str], prefix: str = ""
 ) -> _Section | None:
-    """The section with the keys of `data` that are right; one line is added to `faults` for each that is not.
+    """The section with the valid keys of `data`; for each invalid one a line is added to `faults`.
 
-    None if a key without a default is missing or wrong, which is then among the faults.
+    None if a key without a default is missing or invalid, which is then among the faults.
     """
     fields = {field.name: field for field in msgspec.structs.fields(section)}
     values: dict[str, object] = {}
@@ -94,7 +95,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 def keys(section: type[Section], prefix: str = "") -> Iterator[Key]:
-    """Every key of a section and of those in it; `NAME` in a key stands for a free name."""
+    """Every key of a section and of its subsections; `NAME` in a key stands for an arbitrary name."""
     for field in msgspec.structs.fields(section):
         if (inside := _section(field.type)) is not None:
             yield from keys(inside, f"{prefix}{field.name}.")
@@ -107,7 +108,7 @@ def keys(section: type[Section], prefix: str = "") -> Iterator[Key]:
 
 
 def meanings(section: type[Section]) -> dict[str, str]:
-    """What each section in a section is about, by its key."""
+    """The meaning of each subsection, by its key."""
     inside = ((field.name, _section(field.type)) for field in msgspec.structs.fields(section))
     return {name: inspect.cleandoc(found.__doc__ or "") for name, found in inside if found is not None}
 
@@ -209,7 +210,7 @@ def _value(kind: object, value: object, where: str, faults: list[str]) -> object
 def _each(
     kind: object, inner: type[Section], data: Mapping[object, object], where: str, faults: list[str]
 ) -> dict[str, Section]:
-    """The sections of a mapping of free names; a name must be as the mapping's annotation says."""
+    """The sections of a mapping of names; a name must match the mapping's annotation."""
     name_kind = get_args(_bare(kind))[0]
     sections: dict[str, Section] = {}
     for name, value in data.items():
@@ -229,7 +230,7 @@ def _bare(kind: object) -> object:
 
 
 def _section(kind: object) -> type[Section] | None:
-    """The section type of a field that holds a section, or one or null; None for any other field."""
+    """The section type of a field that holds a section, or a section or null; None for any other field."""
     candidates = [member for member in get_args(kind) if member is not NoneType] if _is_union(kind) else [kind]
     if len(candidates) == 1 and isinstance(candidates[0], type) and issubclass(candidates[0], Section):
         return candidates[0]
@@ -241,7 +242,7 @@ def _is_union(kind: object) -> bool:
 
 
 def _named_sections(kind: object) -> type[Section] | None:
-    """The section type of a field that maps free names to sections; None for any other field."""
+    """The section type of a field that maps names to sections; None for any other field."""
     bare = _bare(kind)
     if get_origin(bare) is not dict:
         return None
@@ -261,7 +262,7 @@ def _path(kind: type, value: object) -> object:
 
 
 class _NoDuplicates(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes
-    """YAML's own rule, which PyYAML does not enforce: a key occurs once. The second would silently win."""
+    """Enforces YAML's rule that a key occurs once; PyYAML would silently take the second value."""
 
 
 def _unique(loader: _NoDuplicates, node: yaml.MappingNode) -> dict[object, object]:

@@ -46,7 +46,7 @@ async def fail(request: web.Request, fault: str) -> web.StreamResponse | None:
     if not fault:
         return None
     if fault.startswith("status-"):
-        return problem(int(fault.removeprefix("status-")), "a fault was asked for")
+        return problem(int(fault.removeprefix("status-")), "the request asked for a failure")
     if fault == "hang":
         await asyncio.sleep(3600)
     transport = request.transport
@@ -227,11 +227,11 @@ def _usage(asked: dict[str, Any]) -> dict[str, int]:
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, required=True)
-@click.option("--name", default="replica", show_default=True, help="What it calls itself in `x-replica`.")
+@click.option("--name", default="replica", show_default=True, help="Replica name in `x-replica`.")
 @click.option("--model", "models", multiple=True, default=("tiny",), show_default=True)
 @click.option("--first-token-ms", default=0.0, show_default=True, help="Delay of the first token.")
 @click.option("--token-ms", default=0.0, show_default=True, help="Time between two tokens.")
-@click.option("--request-ms", default=0.0, show_default=True, help="More of it for each request there is.")
+@click.option("--request-ms", default=0.0, show_default=True, help="Additional time per concurrent request.")
 @click.option("--load-s", default=0.0, show_default=True, help="Time before it listens, as if loading weights.")
 def main(  # noqa: D103  click shows the module's purpose below
     host: str,

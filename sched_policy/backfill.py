@@ -1,7 +1,7 @@
 """Backfill over one availability profile.
 
 FIFO-greedy, EASY (Lifka 1995), conservative (Feitelson & Weil 1998) and everything between differ by one
-number, `reservation_depth`: how many blocked jobs are promised a start that later jobs must not delay.
+number, `reservation_depth`: how many blocked jobs get a reservation, which later jobs must not delay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALL = 1_000_000_000
 
 
 class Booked(NamedTuple):
-    """What the waiting jobs get."""
+    """Starts, reservations and resizes of the waiting jobs."""
 
     starts: tuple[Start, ...]
     reservations: tuple[Reservation, ...]
@@ -29,7 +29,7 @@ class Booked(NamedTuple):
 
 
 class Smaller(NamedTuple):
-    """A smaller size at which a job fits now: where, for how long it is booked, and why it should take it."""
+    """A smaller size at which a job fits now: the nodes, for how long they are booked, and the reason."""
 
     request: GpuRequest
     placement: Indexed
@@ -44,7 +44,7 @@ Shrink = Callable[[Job, AvailabilityProfile], Smaller | None]
 class Backfill(Struct, frozen=True):
     """`reservation_depth` 0 is greedy, 1 EASY, N hybrid, `ALL` conservative.
 
-    `queue_depth` limits how many waiting jobs are looked at, `window_s` how far ahead starts are promised.
+    `queue_depth` limits how many waiting jobs are considered, `window_s` how far ahead reservations may start.
     """
 
     reservation_depth: int = 1
@@ -60,10 +60,10 @@ class Backfill(Struct, frozen=True):
         admits: Callable[[Job, int], bool] | None = None,
         shrink: Shrink | None = None,
     ) -> Booked:
-        """Walk the waiting jobs, best first; book what they get into `profile`.
+        """Go through the waiting jobs, best first, and book their starts and reservations in `profile`.
 
-        `admits` says whether a blocked job may be promised a start, given how many GPUs are promised to others at that
-        time; None: any may. The first blocked job that is overdue is promised one whatever the depth. A job array
+        `admits` says whether a blocked job may get a reservation, given how many GPUs are reserved for others at that
+        time; None: any may. The first blocked job that is overdue gets one whatever the depth. A job array
         starts as many tasks as fit and gets no reservation: it would hold for all its tasks at once. `shrink` is asked
         about each job that does not fit; None: all keep their sizes.
         """
@@ -75,7 +75,7 @@ class Backfill(Struct, frozen=True):
             while waiting and (here := profile.fits_now(job.request, planned_s, job.partition, place)) is not None:
                 profile.start(here, now_s + planned_s)
                 starts.append(
-                    Start(job.job_id, profile.named(here), "its GPUs are free now, and no promised start is delayed")
+                    Start(job.job_id, profile.named(here), "its GPUs are free now, and no reservation is delayed")
                 )
                 waiting -= 1
             if waiting and shrink and (smaller := shrink(job, profile)) is not None:
@@ -83,8 +83,8 @@ class Backfill(Struct, frozen=True):
                 starts.append(Start(job.job_id, profile.named(smaller.placement), smaller.reason))
                 resizes.append(Resize(job.job_id, smaller.request, smaller.reason))
                 continue
-            promises = len(reservations) < self.reservation_depth or (job.is_overdue and not reservations)
-            if waiting != 1 or job.array_tasks > 1 or not promises:
+            may_reserve = len(reservations) < self.reservation_depth or (job.is_overdue and not reservations)
+            if waiting != 1 or job.array_tasks > 1 or not may_reserve:
                 continue
             found = profile.earliest(job.request, planned_s, job.partition, place)
             if found is None or found[0] > now_s + self.window_s:
@@ -93,7 +93,7 @@ class Backfill(Struct, frozen=True):
                 continue
             start_s, there = found
             end_s = start_s + planned_s
-            profile.promise(start_s, end_s, there)
+            profile.reserve(start_s, end_s, there)
             reason = f"blocked; the earliest gap for its {job.request.total} GPUs opens in {start_s - now_s:.0f} s"
             reservations.append(Reservation(job.job_id, profile.named(there), start_s, end_s, reason))
         return Booked(tuple(starts), tuple(reservations), tuple(resizes))

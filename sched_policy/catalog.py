@@ -1,8 +1,8 @@
-"""Every policy and sweep strategy by name, ours and those of other packages, and what a site may set about policies.
+"""Every policy and sweep strategy by name, ours and those of other packages, and the options of policies.
 
 A policy is an entry of the entry-point group `explsched.policies`: a callable that takes `PolicyOptions` and returns a
 `policy.SchedulingPolicy`. A strategy is one of `explsched.sweep_strategies`: a callable that takes nothing and returns
-a `sweep.trials.Strategy`. A package that fails to load harms nobody but those who ask for its entry.
+a `sweep.trials.Strategy`. A package that fails to load affects only those who use its entry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from explsched import entry_points
 from explsched.errors import PolicyError
 
 if TYPE_CHECKING:
-    # A configuration is checked against the names without loading what policies compute with.
+    # A configuration is checked against the names without loading the policies' dependencies.
     from sched_policy.policy import SchedulingPolicy
 
 NO_REPORT_ORDERS = ("srsf", "fifo")
@@ -23,23 +23,23 @@ NO_REPORT_ORDERS = ("srsf", "fifo")
 
 
 class PolicyOptions(Struct, frozen=True):
-    """What a site may set about any policy; a policy uses what applies to it.
+    """The options of policies; each policy uses those that apply to it.
 
     Attributes:
-        reservation_depth: blocked jobs that are promised a start; None takes the policy's own.
-        quantum_s: how far ahead utility looks, how long a started job is left alone, and how long a fair slice is.
-        preempt_margin: how many times a victim's score the score of the job that displaces it must be.
-        most_preemptions: preemptions per pass at most.
+        reservation_depth: blocked jobs that get a reservation; None takes the policy's own.
+        quantum_s: look-ahead of utilities, time before a started job may be preempted, and length of a fair slice.
+        preempt_margin: minimum ratio of a job's score to the score of a job that is preempted for it.
+        most_preemptions: maximum number of preemptions per pass.
         stop_threshold: share of a sweep's known improvement below which a job may be stopped; 0 never stops.
         stop_leader_threshold: the same for a job that may become the best of its sweep; 0 never stops it.
-        stop_least_share: share of its steps a job does before it may be stopped.
+        stop_least_share: share of its steps that a job must do before it may be stopped.
         starvation: a waiting job counts as new after this many times its own run time (tiresias); 0 never.
-        resize_restart_s: what a restart costs an elastic job, in seconds of its time, where nothing has been measured.
-        resize_gain: a running job is resized only if that saves this many times what the restart costs.
-        resize_lead_s: an elastic job that runs smaller than it could is asked to save so long before its time limit.
-        las_limits_gpu_s: attained service at which a job falls into the next queue (tiresias, muri-l).
+        resize_restart_s: cost of a restart of an elastic job, in seconds of its run time, until measured.
+        resize_gain: a running job is resized only if that saves this many times the cost of the restart.
+        resize_lead_s: an elastic job below its full size is asked to save this long before its time limit.
+        las_limits_gpu_s: attained service at which a job is demoted to the next queue (tiresias, muri-l).
         objective: each sweep's `best` model, or the `total` of all improvements, as published (explsched).
-        sweep_strategy: who decides inside a sweep, one of `STRATEGIES`.
+        sweep_strategy: the strategy within a sweep, one of `STRATEGIES`.
         no_report_order: how jobs that report nothing are ranked, `srsf` or `fifo`.
 
     """
@@ -66,14 +66,14 @@ POLICIES = entry_points.Registry(
 )
 """All policies that can be built: ours first, then those of other packages that load."""
 STRATEGIES = entry_points.Registry(entry_points.SWEEP_STRATEGIES, "sweep strategy", ("name", "decide"), PolicyError)
-"""Those that decide inside a sweep, the default first."""
+"""Sweep strategies, the default first."""
 
 TAKES_TURNS = frozenset({"explsched-share", "muri-s", "muri-l"})
-"""Policies whose groups give up their GPUs to each other in rounds: they order and preempt among all jobs at once."""
+"""Policies whose groups take turns on GPUs in rounds: they order and preempt among all jobs at once."""
 CHOOSE_NODES = frozenset({"balanced", "dilu", "simple"})
-"""Policies for which it matters on which node a job of its own GPUs, or of a part of one, is."""
+"""Policies that choose the nodes of jobs, with whole GPUs or with a part of one."""
 PIN_JOBS = CHOOSE_NODES | TAKES_TURNS | {"antman", "gandiva", "sjf-bsbf", "sjf-ffs"}
-"""Policies under which waiting jobs are sent to the node that is planned for them."""
+"""Policies under which waiting jobs are pinned to their planned nodes."""
 
 
 def build(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:

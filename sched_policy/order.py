@@ -1,13 +1,13 @@
-"""Orders: which job comes first. Here arrival (FIFO), shortest remaining service (SRSF), and the Gittins index.
+"""Orders decide which job comes first: by arrival (FIFO), shortest remaining service (SRSF), or the Gittins index.
 
 Gittins (1979): among jobs of unknown length run the one with the largest
 
     max over d of  P(it ends within d more seconds) / E[seconds that it runs in them],
 
-which for a job of known length is 1 / (what is left), so that known and unknown lengths compare. Its inverse is called
-`effective` time left here. Jobs that have ended tell a length, those that have not tell a least one (they count as long
-as they were watched, as in Kaplan and Meier's estimate). Where nothing is known, a Pareto tail with
-exponent `TAIL` stands in, whose index falls with the service attained: least attained service first.
+which is 1 / (remaining time) for a job of known length, so that known and unknown lengths compare. Its inverse is
+called the `effective` time left here. Ended jobs give a length, others a lower bound (censored observations, as in
+Kaplan and Meier's estimate). Without any, a Pareto tail with exponent `TAIL` is assumed, whose index falls with the
+attained service: least attained service first.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from sched_policy.plan import Ranking
 from sched_policy.snapshot import Bools, Columns, EndedRun, Floats, Ints, Snapshot
 
 NEIGHBOURS = 20
-"""Jobs of the same size before and after a job that tell of its length."""
+"""Jobs of the same size, before and after a job, from which its length is estimated."""
 PRIOR = 0.15
 """Weight of the Pareto tail, in neighbours."""
 TAIL = 0.6
 QUANTUM_S = 600.0
-"""What is long and what is short on most clusters: a job is left alone for this time."""
+"""Separates long jobs from short ones on most clusters: a job is not preempted for this time."""
 LEAST = 0.1
-"""Below so many quanta the tail is flat."""
+"""Below this many quanta the tail is flat."""
 LIKENESS, LIKENESS_MORE = 1.1, 0.05
-"""Alike jobs take about as long: up to so many times what an ended neighbour took, and so many quanta more."""
+"""Similar jobs take about as long: up to this factor times an ended neighbour's time, plus as many quanta."""
 
 
 class Order(Protocol):
-    """Ranks the jobs of a snapshot. `needs_durations` tells whether it looks at how long jobs will run."""
+    """Ranks the jobs of a snapshot. `needs_durations`: whether it uses run times."""
 
     needs_durations: ClassVar[bool]
 
@@ -71,12 +71,12 @@ DECAY = 2.0
 
 
 class Gittins(Struct, frozen=True):
-    """Least effective service left first: remaining service where the length is known, else as similar jobs tell.
+    """Least effective service left first: by the remaining service if the length is known, else by similar jobs.
 
-    A time limit bounds what can be left.
+    A time limit bounds the time left.
 
     Attributes:
-        quantum_s: the time that a job is left alone for, by which long and short are told apart.
+        quantum_s: the time for which a job is not preempted, which separates long jobs from short ones.
 
     """
 
@@ -99,7 +99,7 @@ class Gittins(Struct, frozen=True):
         return Ranking(snapshot, -service_gpu_s, reason)
 
     def _learnt_s(self, snapshot: Snapshot) -> Floats:
-        """Effective seconds left of each job as other jobs of its size tell, shape (J,)."""
+        """Effective seconds left of each job, estimated from other jobs of its size, shape (J,)."""
         columns, runs = snapshot.columns, snapshot.ended_runs
         ran_s = np.append(columns.executed_s, [run.run_s for run in runs])
         jobs = columns.gpus.size
@@ -126,7 +126,7 @@ def _places(gpus: Ints, submit_s: Floats, job_id: Ints) -> Ints:
 
 
 def still_telling(ended: Sequence[EndedRun], columns: Columns) -> tuple[EndedRun, ...]:
-    """Those of the ended jobs that tell of these jobs, or of the next one of their size that is submitted."""
+    """The ended jobs from which the length of these jobs, or of the next of their size, is estimated."""
     sizes = np.unique(np.array([run.gpus for run in ended], dtype=np.int64))
     place = _places(
         np.concatenate([columns.gpus, sizes, [run.gpus for run in ended]]).astype(np.int64),
@@ -147,17 +147,19 @@ def effective_left_s(
     """The inverse Gittins index of R jobs, in seconds, shape (R,).
 
     Args:
-        ran_s: how long each has run, shape (R,).
-        length_s: how long each of its M neighbours has run, shape (R, M).
-        weight: how much each neighbour counts, 0 where there is none, shape (R, M).
-        ended: whether the neighbour has ended; the others run at least so long, shape (R, M).
+        ran_s: run time of each job so far, shape (R,).
+        length_s: run time of each of its M neighbours, shape (R, M).
+        weight: weight of each neighbour, 0 if there is none, shape (R, M).
+        ended: whether the neighbour has ended; otherwise its length is a lower bound, shape (R, M).
         prior: weight of the Pareto tail, in neighbours.
-        quantum_s: the time below which differences do not count.
+        quantum_s: differences below this time are ignored.
 
     """
     ran = ran_s[:, None]
     length_s = np.where(ended, LIKENESS * length_s + LIKENESS_MORE * quantum_s, length_s)
-    weight = np.where(length_s > ran, weight, 0.0)  # who ended earlier says nothing of a job that has come so far
+    weight = np.where(
+        length_s > ran, weight, 0.0
+    )  # a neighbour that ended earlier says nothing about a job that has run longer
     more_s = np.where(weight > 0, length_s - ran, np.inf)
     by_length = np.argsort(more_s, axis=1)
     more_s, weight, ended = (np.take_along_axis(one, by_length, axis=1) for one in (more_s, weight, ended))
@@ -171,11 +173,11 @@ def effective_left_s(
     ends += prior * (1.0 - growth**-TAIL)
     spent_s += prior * base_s / (1.0 - TAIL) * (growth ** (1.0 - TAIL) - 1.0)
     index = np.where(weight * ended > 0, ends / np.maximum(spent_s, 1e-9), 0.0)
-    soon = prior * TAIL / base_s[:, 0] / (prior + at_risk[:, 0])  # of an instant in which only the tail ends
+    soon = prior * TAIL / base_s[:, 0] / (prior + at_risk[:, 0])  # an instant in which only the tail ends
     return np.asarray(1.0 / np.maximum(index.max(axis=1, initial=0.0), soon))
 
 
 def weights_of_neighbours(decay: float) -> Floats:
-    """How much each neighbour counts, from the farthest before a job to the farthest after it."""
+    """The weight of each neighbour, from the farthest before a job to the farthest after it."""
     distance = np.abs(np.arange(-NEIGHBOURS, NEIGHBOURS + 1))
     return np.where(distance == 0, 0.0, np.exp(-distance / decay))

@@ -1,4 +1,4 @@
-"""What a policy answers: a `Plan`, each entry with a reason a person can read. Immutable."""
+"""The result of a policy: a `Plan`, each entry with a readable reason. Immutable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sched_policy.snapshot import Floats, Ints, Snapshot
 
 
 class Score(Struct, frozen=True, gc=False):
-    """The order's verdict on one job. Higher runs first; equal scores fall back to (submit time, job id)."""
+    """The score of one job. Higher runs first; ties are broken by (submit time, job id)."""
 
     job_id: int
     value: float
@@ -22,12 +22,12 @@ class Score(Struct, frozen=True, gc=False):
 
 
 class Ranking(Sequence[Score]):
-    """All jobs of a snapshot, best first. The texts of the scores are made when somebody reads them.
+    """All jobs of a snapshot, best first. The reasons of the scores are made when they are read.
 
     Attributes:
         rows: positions in the snapshot, best first, shape (J,).
         values: scores in the snapshot's order, shape (J,).
-        stable_until_s: when the order may change although no job starts, ends or reports.
+        stable_until_s: the time until which the order holds if no job starts, ends or reports.
 
     """
 
@@ -39,7 +39,7 @@ class Ranking(Sequence[Score]):
         stable_until_s: float = float("inf"),
         rows: Ints | None = None,
     ) -> None:
-        """Rank by falling `values`, or as `rows` say; `reason` tells the why of the job at a position."""
+        """Rank by decreasing `values`, or in the order of `rows`; `reason` explains the job at a position."""
         self.values = values
         self.stable_until_s = stable_until_s
         # A snapshot is in order of (submit time, job id).
@@ -96,7 +96,7 @@ class Start(Struct, frozen=True, gc=False):
 
 
 class Reservation(Struct, frozen=True, gc=False):
-    """The job cannot start now; it is promised these GPUs from `start_s` to `end_s`."""
+    """The job cannot start now; these GPUs are reserved for it from `start_s` to `end_s`."""
 
     job_id: int
     placement: tuple[NodeGpus, ...]
@@ -113,9 +113,9 @@ class Group(Struct, frozen=True):
 
 
 class Preemption(Struct, frozen=True, gc=False):
-    """The running job should checkpoint and go back to the queue. Only for jobs that opted in.
+    """The running job should save a checkpoint and return to the queue. Only for jobs that opted in.
 
-    `beneficiary` is the waiting job that needs its GPUs; None where the job itself gains, by another size or group.
+    `beneficiary` is the waiting job that needs its GPUs; None if the job itself gains, by another size or group.
     """
 
     job_id: int
@@ -124,7 +124,7 @@ class Preemption(Struct, frozen=True, gc=False):
 
 
 class Resize(Struct, frozen=True):
-    """The elastic job should have this size. A running one is preempted, and takes its new size while it waits."""
+    """The elastic job should have this size. A running job is preempted, and resized while it waits."""
 
     job_id: int
     request: GpuRequest
@@ -143,16 +143,16 @@ class Plan(Struct, frozen=True):
 
     Attributes:
         scores: every job of the snapshot, best first.
-        starts: jobs (tasks of arrays) that fit now, those that are resized at their new size.
-        reservations: promises to blocked jobs.
+        starts: jobs (tasks of arrays) that fit now, resized ones at their new size.
+        reservations: planned starts of blocked jobs.
         groups: jobs that share GPUs, and those that wait to share some.
-        preemptions: jobs that should make room.
+        preemptions: running jobs to checkpoint and requeue.
         stops: jobs that should end.
         resizes: elastic jobs that should have another size.
-        held_back: jobs that their sweeps would not let go on, whether that can be had or not.
-        rests: paused jobs of sweeps that should not go on now, not even on idle GPUs. Only jobs that opted in.
+        held_back: jobs that their sweeps would not let run now, also those that cannot be paused.
+        rests: paused jobs of sweeps that should not start now, not even on idle GPUs. Only jobs that opted in.
         placed: jobs among `starts` whose nodes are part of the decision; the resource manager may put others elsewhere.
-        replan_s: when the plan should be looked at again even if no job starts, ends or reports until then.
+        replan_s: when to plan again even if no job starts, ends or reports until then.
 
     """
 

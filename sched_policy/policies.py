@@ -1,6 +1,6 @@
-"""The rows of the catalogue; those that ours are compared with are in `simulation.baselines` and `simulation.pairs`.
+"""The policies of the catalogue; baselines are in `simulation.baselines` and `simulation.pairs`.
 
-What groups are made with is imported when one of those policies is asked for: it takes half a second.
+Modules for grouping are imported only for the policies that need them, because that takes half a second.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from sched_policy.sweep.choice import Sweeps
 from sched_policy.utility import BySweep, ByUtility
 
 SHORTEST_FIRST = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission")
-"""Of orders by remaining run time."""
+"""For orders by remaining run time."""
 GROUPED = Need(JobData.STAGE_TIMES, "jobs without them run alone")
-"""Of groups that interleave stages."""
+"""For groups that interleave stages."""
 NO_REPORT: Mapping[str, Order] = {"srsf": Srsf(), "fifo": Fifo()}
 """Orders for jobs that report nothing."""
 
 
 def depth(options: PolicyOptions, own: int) -> Backfill:
-    """Backfill with the reservation depth that the site has set, else the policy's own."""
+    """Backfill with the site's reservation depth, else the policy's own."""
     return Backfill(own if options.reservation_depth is None else options.reservation_depth)
 
 
 def reserving(backfill: Backfill) -> tuple[Need, ...]:
-    """What backfill needs to reserve starts for blocked jobs."""
+    """The data that backfill needs for reservations."""
     without = "no start can be reserved behind jobs of unknown length, so later jobs may pass blocked ones"
     return (Need(JobData.RUN_TIMES, without),) if backfill.reservation_depth > 0 else ()
 
@@ -43,7 +43,7 @@ def resizing(options: PolicyOptions) -> Resizing:
 
 
 def preemptive(name: str, summary: str, order: Order, options: PolicyOptions, needs: tuple[Need, ...] = ()) -> Policy:
-    """Rank decides alone, as published: who is better displaces who is worse once that one had its quantum."""
+    """Preemption by rank alone, as published: a better job displaces a worse one that has run for its quantum."""
     displace = Displace(margin=1.0, least_share=0.0, quantum_s=options.quantum_s, most_at_once=options.most_preemptions)
     return Policy(
         name, summary, order, backfill=depth(options, 0), preempt=displace, resize=resizing(options), needs=needs
@@ -65,7 +65,7 @@ def fifo(options: PolicyOptions) -> Policy:
 
 
 def explsched(options: PolicyOptions) -> Policy:
-    """The policy after the objective that the site has set."""
+    """The policy for the site's objective."""
     policy: Policy = entry_points.own(entry_points.OBJECTIVES)[options.objective].load()(options)
     return policy
 
@@ -89,7 +89,7 @@ def best(options: PolicyOptions) -> Policy:
 
 
 def explsched_share(options: PolicyOptions) -> Policy:
-    """Packing, sharing and order in one: the groups whose progress is worth most."""
+    """Packing, sharing and order in one: the groups with the most valuable progress."""
     from sched_policy.group.muri import ByWorth, Interleave
 
     summary = "groups of up to 4 jobs whose progress is worth most, by known or learnt remaining service"

@@ -1,6 +1,6 @@
 """A policy is a row: order x place x backfill (x admission x preempt x stop). `plan` runs it on a snapshot.
 
-`checked_plan` checks the plan against the snapshot, too: a policy of somebody else's must not do harm.
+`checked_plan` also checks the plan against the snapshot, so that a policy of another package can do no harm.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sched_policy.sweep.choice import Choice, Sweeps, chosen
 
 
 class JobData(StrEnum):
-    """What some policies need to know of every job, beyond its submission and its GPUs."""
+    """Data of jobs that some policies need, beyond their submission and GPUs."""
 
     RUN_TIMES = "run-time estimates or time limits"
     LEARNING_CURVES = "learning curves"
@@ -47,7 +47,7 @@ class Need(Struct, frozen=True):
 
 
 class SchedulingPolicy(Protocol):
-    """What the daemon and the simulator need of a policy: a row of the catalogue, or somebody else's own."""
+    """The interface of a policy for daemon and simulator, whether ours or of another package."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class SchedulingPolicy(Protocol):
 
     @property
     def needs_durations(self) -> bool:
-        """Whether it makes use of how long jobs will run; simulations tell it nothing about that otherwise."""
+        """Whether it uses run times; if not, simulations give it none."""
         ...
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -79,20 +79,20 @@ class Sharing(Protocol):
     """Decides which jobs share GPUs."""
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
-        """Starts, groups and preemptions alone. All placements name the GPUs (`NodeGpus.indices`)."""
+        """A plan of starts, groups and preemptions only. All placements name the GPUs (`NodeGpus.indices`)."""
         ...
 
 
 class Admission(Protocol):
-    """Decides which blocked jobs may be promised a start."""
+    """Decides which blocked jobs may get a reservation."""
 
     def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
-        """The test for this snapshot: (job, GPUs promised to others then) -> may be promised."""
+        """The test for this snapshot: (job, GPUs reserved for others then) -> may get one."""
         ...
 
 
 class Stopping(Protocol):
-    """Decides which jobs have nothing left to learn."""
+    """Decides which jobs to stop because they have nothing left to learn."""
 
     def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
         """Jobs of the snapshot that should end now."""
@@ -102,11 +102,11 @@ class Stopping(Protocol):
 class Policy(Struct, frozen=True):
     """A named scheduling policy.
 
-    `admission` None promises starts in order alone. `preempt` and `stop` are None for policies that never
-    interrupt a job; they touch only jobs that opted in. `resize` None keeps elastic jobs at their
-    sizes. With `sharing` set, that decides in place of backfill, admission, preemption and resizing. `sweeps` decides
-    about the jobs of sweeps: who of them waits although GPUs are free, makes room, and ends. `needs` lists the data
-    without which it decides worse, for `sexplsched policies` and the warnings of `simulate`.
+    With `admission` None, reservations are made in order alone. `preempt` and `stop` affect only jobs that opted in;
+    None: the policy never interrupts a job. `resize` None keeps elastic jobs at their sizes. `sharing`, if set,
+    replaces backfill, admission, preemption and resizing. `sweeps` decides which jobs of sweeps wait although GPUs are
+    free, are preempted, and end. `needs` lists the data without which the policy decides worse, for `sexplsched
+    policies` and the warnings of `simulate`.
     """
 
     name: str
@@ -124,9 +124,9 @@ class Policy(Struct, frozen=True):
 
     @property
     def needs_durations(self) -> bool:
-        """Whether it makes use of how long jobs will run: in its order, or to promise starts."""
-        promises = self.sharing is None and self.backfill.reservation_depth > 0
-        return self.order.needs_durations or promises
+        """Whether it uses run times: in its order, or for reservations."""
+        makes_reservations = self.sharing is None and self.backfill.reservation_depth > 0
+        return self.order.needs_durations or makes_reservations
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
@@ -192,7 +192,7 @@ class Policy(Struct, frozen=True):
 
 
 def _resting(snapshot: Snapshot, held_back: Container[int]) -> Iterator[int]:
-    """Of the jobs that are held back those that rest: they have been paused before, and nobody waits for ever."""
+    """The held-back jobs that stay paused: only those paused before, and none that is overdue."""
     for job in snapshot.jobs:
         is_paused = job.state is JobState.PENDING and job.restarts > 0
         if job.job_id in held_back and is_paused and job.consents and not job.is_overdue:
@@ -200,7 +200,7 @@ def _resting(snapshot: Snapshot, held_back: Container[int]) -> Iterator[int]:
 
 
 def _first_overdue(snapshot: Snapshot, ranking: Ranking, starts: Iterable[Start], place: Place) -> Reservation | None:
-    """The promise to the first overdue job that does not start: also where jobs share GPUs nobody waits for ever."""
+    """The reservation of the first overdue job that does not start, so nobody starves where jobs share GPUs."""
     started = {start.job_id for start in starts}
     rows = ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()
     blocked = (job for row in rows if (job := snapshot.jobs[row]).is_overdue and job.job_id not in started)
@@ -216,12 +216,12 @@ def _first_overdue(snapshot: Snapshot, ranking: Ranking, starts: Iterable[Start]
     return Reservation(job.job_id, profile.named(there), start_s, start_s + job.planned_s, reason)
 
 
-def _delays(promise: Reservation, start: Start, snapshot: Snapshot) -> bool:
-    """Whether a start on nodes of a promise would last into it."""
+def _delays(reservation: Reservation, start: Start, snapshot: Snapshot) -> bool:
+    """Whether a start would still hold nodes of a reservation when it begins."""
     row = int(np.flatnonzero(snapshot.columns.job_id == start.job_id)[0])
-    nodes = {share.node for share in promise.placement}
+    nodes = {share.node for share in reservation.placement}
     ends_s = snapshot.now_s + snapshot.jobs[row].planned_s
-    return ends_s > promise.start_s and not nodes.isdisjoint(share.node for share in start.placement)
+    return ends_s > reservation.start_s and not nodes.isdisjoint(share.node for share in start.placement)
 
 
 def _still_blocked(queue: Sequence[Job], starts: Iterable[Start], others: Container[int]) -> Iterator[tuple[Job, int]]:
@@ -251,13 +251,13 @@ def checked_plan(policy: SchedulingPolicy, snapshot: Snapshot) -> Plan:
 def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     named = {
         "starts": [start.job_id for start in plan.starts],
-        "reserves for": [promise.job_id for promise in plan.reservations],
+        "reserves for": [reservation.job_id for reservation in plan.reservations],
         "preempts": [preemption.job_id for preemption in plan.preemptions],
         "resizes": [resize.job_id for resize in plan.resizes],
         "stops": [stop.job_id for stop in plan.stops],
         "groups": [job_id for group in plan.groups for job_id in group.job_ids],
     }
-    if not isinstance(plan.scores, Ranking):  # one that is was made from the snapshot, and its texts cost time
+    if not isinstance(plan.scores, Ranking):  # a `Ranking` was made from the snapshot, and its texts cost time
         named["scores"] = [score.job_id for score in plan.scores]
     gaining = [p.beneficiary for p in plan.preemptions if p.beneficiary is not None]
     ids = np.array([*gaining, *chain.from_iterable(named.values())], dtype=np.int64)
@@ -268,7 +268,7 @@ def _faults(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     if unknown:
         return
     yield from _wrong_starts(plan, jobs)
-    yield from _wrong_promises(plan, snapshot, jobs)
+    yield from _wrong_reservations(plan, snapshot, jobs)
     yield from _wrong_interruptions(plan, jobs)
     yield from _overcommitted(plan, snapshot)
 
@@ -284,21 +284,21 @@ def _wrong_starts(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
     for start in plan.starts:
         given = sum(share.gpus for share in start.placement)
         request = resized.get(start.job_id, jobs[start.job_id].request)
-        # What Slurm tells of a job's nodes and GPUs need not multiply: the fixed share of each node counts.
+        # Slurm's numbers of nodes and GPUs need not multiply: the fixed share of each node counts.
         wanted = request.total if request.per_node is None else request.nodes * request.per_node
         if given != wanted:
             yield f"it gives job {start.job_id} {given} GPUs instead of {wanted}"
 
 
-def _wrong_promises(plan: Plan, snapshot: Snapshot, jobs: dict[int, Job]) -> Iterator[str]:
-    for promise in plan.reservations:
-        if jobs[promise.job_id].state is not JobState.PENDING:
-            yield f"it promises a start to job {promise.job_id}, which does not wait"
-        if not math.isfinite(promise.start_s):
-            yield f"it promises job {promise.job_id} a start at {promise.start_s}"
-        for share in promise.placement:
+def _wrong_reservations(plan: Plan, snapshot: Snapshot, jobs: dict[int, Job]) -> Iterator[str]:
+    for reservation in plan.reservations:
+        if jobs[reservation.job_id].state is not JobState.PENDING:
+            yield f"it makes a reservation for job {reservation.job_id}, which is not waiting"
+        if not math.isfinite(reservation.start_s):
+            yield f"its reservation for job {reservation.job_id} starts at {reservation.start_s}"
+        for share in reservation.placement:
             if share.node not in snapshot.nodes.position:
-                yield f"it promises job {promise.job_id} node {share.node}, which is not in the snapshot"
+                yield f"it reserves node {share.node} for job {reservation.job_id}, which is not in the snapshot"
 
 
 def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
@@ -327,7 +327,7 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
 
 
 def _is_favoured(gains: Job, job: Job) -> bool:
-    """Whether the resource manager's fair share is known of both, and favours the first."""
+    """Whether the resource manager's fair share is known for both jobs and favours the first."""
     return gains.fair_share is not None and job.fair_share is not None and gains.fair_share > job.fair_share
 
 

@@ -22,7 +22,7 @@ class _Releases(Struct, frozen=True, eq=False):
     after: Ints
 
 
-class _Promises:
+class _Reservations:
     """GPUs booked for later, in order of their start; P of them.
 
     Attributes:
@@ -36,7 +36,7 @@ class _Promises:
         self.start_s: Floats = np.empty(0)
         self.end_s: Floats = np.empty(0)
         self.free = np.empty((0, nodes), dtype=np.int16)  # the largest table here, and copied at each booking
-        self._shares = np.empty((3, 0), dtype=np.int64)  # which promise (in order of booking), node, GPUs
+        self._shares = np.empty((3, 0), dtype=np.int64)  # which reservation (in order of booking), node, GPUs
         self._booked_start_s: Floats = np.empty(0)
         self._booked_end_s: Floats = np.empty(0)
 
@@ -57,13 +57,13 @@ class _Promises:
         self._booked_end_s = np.append(self._booked_end_s, end_s)
 
     def taken_at(self, time_s: float) -> Ints:
-        """GPUs promised on each node at a time, shape (N,)."""
+        """GPUs reserved on each node at a time, shape (N,)."""
         active = (self._booked_start_s <= time_s) & (time_s < self._booked_end_s)
         _, node, gpus = self._shares[:, active[self._shares[0]]]
         return np.bincount(node, weights=gpus, minlength=self.free.shape[1]).astype(np.int64)
 
     def starting_in(self, after_s: float, before_s: float) -> slice:
-        """The promises that start inside an interval."""
+        """The reservations that start inside an interval."""
         first = int(np.searchsorted(self.start_s, after_s, side="right"))
         return slice(first, max(first, int(np.searchsorted(self.start_s, before_s, side="left"))))
 
@@ -132,9 +132,9 @@ class FreeGpus:
 class AvailabilityProfile:
     """Free GPUs of every node from a snapshot's moment on, given when the running jobs end at the latest.
 
-    Without promises free GPUs only grow with time, as running jobs end. They shrink where a promise starts and nowhere
-    else, so the least of an interval is found at its beginning or at the start of a promise inside it: one row per
-    promise is all that has to be kept, whatever the number of running jobs.
+        Without reservations free GPUs only grow with time, as running jobs end. They shrink only where a reservation
+    starts, so the minimum over an interval is at its beginning or at the start of a reservation inside it: one row
+    per reservation is enough, whatever the number of running jobs.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -144,7 +144,7 @@ class AvailabilityProfile:
         self._free = nodes.gpus.copy()
         self._started: list[tuple[float, int, int]] = []
         self._releases: _Releases | None = None
-        self._promises = _Promises(len(nodes))
+        self._reservations = _Reservations(len(nodes))
         self._too_long_s: dict[tuple[GpuRequest, str], float] = {}
         self._earliest: dict[tuple[GpuRequest, str], dict[float, float]] = {}
         self._held = _Held.by(snapshot)
@@ -164,7 +164,7 @@ class AvailabilityProfile:
             self._present[known] = False
             self.start(whole, absence.end_s)
         else:
-            self.promise(absence.start_s, absence.end_s, whole)
+            self.reserve(absence.start_s, absence.end_s, whole)
 
     @property
     def sharing(self) -> frozenset[int]:
@@ -181,12 +181,12 @@ class AvailabilityProfile:
             self._free[node] -= gpus
             self._tasks[node] += 1
             self._started.append((end_s, node, gpus))
-            self._promises.free[self._promises.start_s < end_s, node] -= gpus
+            self._reservations.free[self._reservations.start_s < end_s, node] -= gpus
         self._releases = None
 
-    def promise(self, start_s: float, end_s: float, placement: Indexed) -> None:
+    def reserve(self, start_s: float, end_s: float, placement: Indexed) -> None:
         """Book GPUs from a later time until `end_s` (infinity allowed)."""
-        self._promises.book(start_s, end_s, placement, self._free_at(start_s))
+        self._reservations.book(start_s, end_s, placement, self._free_at(start_s))
 
     def fits_now(self, request: GpuRequest, duration_s: float, partition: str, place: Place) -> Indexed | None:
         """Where the request fits from now on for `duration_s`, or None."""
@@ -214,7 +214,7 @@ class AvailabilityProfile:
         return None
 
     def booked(self, time_s: float) -> int:
-        """GPUs of usable nodes that are taken or promised at a time, over all partitions."""
+        """GPUs of usable nodes that are taken or reserved at a time, over all partitions."""
         return self._nodes.capacity - int(self._room(self._free_at(time_s), "").free.sum())
 
     def named(self, placement: Indexed) -> tuple[NodeGpus, ...]:
@@ -226,10 +226,10 @@ class AvailabilityProfile:
     ) -> Indexed | None:
         free = self._free_at(time_s)
         placement = place.place(request, self._room(free, partition))
-        inside = self._promises.starting_in(time_s, time_s + duration_s)
+        inside = self._reservations.starting_in(time_s, time_s + duration_s)
         if placement is None or inside.start == inside.stop:
             return placement
-        least = np.minimum(free, self._promises.free[inside].min(axis=0))
+        least = np.minimum(free, self._reservations.free[inside].min(axis=0))
         return place.place(request, self._room(least, partition))
 
     def _free_at(self, time_s: float) -> Ints:
@@ -239,12 +239,12 @@ class AvailabilityProfile:
             until = int(np.searchsorted(releases.time_s, time_s, side="right"))
             gained = np.bincount(releases.node[:until], weights=releases.gpus[:until], minlength=free.size)
             free += gained.astype(np.int64)
-        if self._promises.start_s.size:
-            free -= self._promises.taken_at(time_s)
+        if self._reservations.start_s.size:
+            free -= self._reservations.taken_at(time_s)
         return free
 
     def _no_earlier_than(self, request: GpuRequest, partition: str) -> float:
-        """A time before which the request cannot fit even if nothing were promised; infinity if it never fits."""
+        """A time before which the request cannot fit even if nothing were reserved; infinity if it never fits."""
         usable = self._nodes.usable(partition)
         releases = self._sorted_releases()
         counts = usable[releases.node]
@@ -266,7 +266,7 @@ class AvailabilityProfile:
         """Times from `not_before_s` on at which GPUs come free, in order, each once; now counts as one."""
         if not_before_s <= self._now_s:
             yield self._now_s
-        changes = np.concatenate([self._sorted_releases().time_s, self._promises.end_s])
+        changes = np.concatenate([self._sorted_releases().time_s, self._reservations.end_s])
         yield from np.unique(changes[(changes >= not_before_s) & (changes < np.inf)]).tolist()
 
     def _sorted_releases(self) -> _Releases:

@@ -1,14 +1,14 @@
-"""In which order the waiting jobs stand: among whom a policy may reorder, and what Slurm must see. Pure.
+"""The order of the waiting jobs: which of them a policy may reorder, and the order that Slurm is given. Pure.
 
-The resource manager's own priority (fair share, age, QOS, nice, partition) gives each waiting job a place in the queue.
-A policy only permutes the places of jobs that are peers, so whose turn it is stays the resource manager's decision, and
-what users report of their jobs decides among their own. With one scope for all, one kind of peers and one priority the
-order is the policy's own. No job waits for ever: the overdue ones among peers come first, in order of submission.
+The resource manager's own priority (fair share, age, QOS, nice, partition) gives each waiting job a position in the
+queue. A policy only permutes the positions of jobs that are peers. So which user is next stays the resource manager's
+decision, and users' reports matter only among their own jobs. With one scope, one kind of peers and one priority, the
+order is the policy's own. No job starves: overdue jobs come first among their peers, in order of submission.
 
-Slurm must then see the jobs so that what it starts is what the plan would start. Its backfill promises a start to every
-blocked job and keeps later jobs from delaying it. A policy that promises nothing to a blocked job (greedy backfill)
-means the contrary: whoever fits goes ahead. Slurm does as the policy means if such a job stands behind all those for
-which the next release of GPUs makes room.
+Slurm must then get an order in which it starts what the plan would start. Its backfill plans a start for every
+blocked job and keeps later jobs from delaying it. A policy that reserves nothing for a blocked job (greedy backfill)
+means the opposite: any job that fits may go ahead. Slurm does the same if such a job comes after all those for which
+the next release of GPUs makes room.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sched_policy.plan import Plan, Ranking
 from sched_policy.snapshot import Ints, Snapshot
 
 HEAD = 100
-"""Jobs at which Slurm's main scheduler looks (default_queue_depth)."""
+"""The number of jobs that Slurm's main scheduler tests (default_queue_depth)."""
 
 
 def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:
-    """The ranking with waiting jobs on the places of their peers, and running ones in order of submission by scope.
+    """The ranking with waiting jobs in the positions of their peers, and running ones in order of submission by scope.
 
-    Scores stay what they are, so they only fall within one scope.
+    Scores are unchanged, so they decrease only within one scope.
     """
     if snapshot.standing.is_plain:
         return ranking
@@ -47,7 +47,7 @@ def places(preferred: Ints, snapshot: Snapshot) -> Ints:
 
 
 def assignment(preferred: Ints, snapshot: Snapshot) -> tuple[Ints, Ints]:
-    """For each place in the queue, the highest first: the job whose own it is, and the one of its peers that gets it.
+    """For each position in the queue, the highest first: the job that owns it, and the peer that gets it.
 
     `preferred` are waiting jobs (positions in the snapshot, all of them, in a wanted order).
     """
@@ -61,7 +61,7 @@ def assignment(preferred: Ints, snapshot: Snapshot) -> tuple[Ints, Ints]:
 
 
 def _permuted(by_place: Ints, best_first: Ints, group: Ints) -> Ints:
-    """The rows on the places of their group (by row), the best of a group on its first place."""
+    """The rows in the positions of their group (by row), the best of a group in its first position."""
     result = np.empty_like(by_place)
     result[np.argsort(group[by_place], kind="stable")] = best_first[np.argsort(group[best_first], kind="stable")]
     return result
@@ -70,12 +70,12 @@ def _permuted(by_place: Ints, best_first: Ints, group: Ints) -> Ints:
 def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     """Ids of the snapshot's jobs in the order in which Slurm should consider them.
 
-    That is the plan's order, but jobs to which the plan promises nothing, and for which not even the end of the
-    largest running job would make room, come last. Only the head of a partition's queue is looked through: further back
-    they hold up nobody, and what is near changes with every job that starts or ends.
+    That is the plan's order, but jobs for which the plan reserves nothing, and for which not even the end of the
+    largest running job would make room, come last. Only the head of a partition's queue is searched: further back such
+    jobs delay no other, and the head changes with every job that starts or ends.
     """
     near = _Reach(snapshot)
-    promised = {start.job_id for start in plan.starts} | {promise.job_id for promise in plan.reservations}
+    reserved = {start.job_id for start in plan.starts} | {reservation.job_id for reservation in plan.reservations}
     jobs = {job.job_id: job for job in snapshot.jobs}
     kept: list[int] = []
     far: list[int] = []
@@ -85,7 +85,7 @@ def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     for job_id in ranked:
         job = jobs.get(job_id)
         if job is not None and not job.holds_gpus and counted[job.partition] < HEAD:
-            may_wait = job.job_id not in promised and not job.is_overdue
+            may_wait = job.job_id not in reserved and not job.is_overdue
             if may_wait and not near.allows(job.request, job.partition):
                 far.append(job.job_id)
                 continue
@@ -95,9 +95,9 @@ def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
 
 
 class _Reach:
-    """Which requests fit on what is free, or on that and the GPUs of one of the running jobs.
+    """Which requests fit on the free GPUs, or on these and the GPUs of one running job.
 
-    GPUs that are being vacated (a job that has been asked to yield, or is cleaned up) count as free.
+    GPUs that are being freed (a job that has been asked to yield, or whose node cleans up) count as free.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -116,7 +116,7 @@ class _Reach:
         self._known: dict[tuple[GpuRequest, str], bool] = {}
 
     def allows(self, request: GpuRequest, partition: str) -> bool:
-        """Whether the end of one job at most stands between the request and its GPUs."""
+        """Whether the request fits now, or once a single running job has ended."""
         shape = (request, partition)
         if shape not in self._known:
             self._known[shape] = self._is_near(request, partition)
@@ -128,7 +128,7 @@ class _Reach:
         wide_enough = usable & (self._free >= each)
         nodes = int(wide_enough.sum())
         gpus = int(self._free[usable].sum())
-        # What the end of each job would add.
+        # GPUs that the end of each job would add.
         counted = usable[self._node]
         opened = counted & ~wide_enough[self._node] & (self._free[self._node] + self._gpus >= each)
         jobs = int(self._holder.max()) + 1 if self._holder.size else 1

@@ -1,9 +1,8 @@
-"""What a job is worth: expected improvement of its metric per GPU-second; the most valuable first (ExplSched, 2023).
+"""The utility of a job: expected improvement of its metric per GPU-second; the largest first (ExplSched, 2023).
 
 Raw improvements of different metrics do not compare, so each is divided by a scale: the largest improvement
-that any member of the job's sweep has shown so far (a job outside a sweep is its own sweep). A utility is thus
-"share of the sweep's known improvement per GPU-second", and a configuration that hardly learns is worth little
-beside its siblings even when it moves as fast as it ever will.
+that any job of the same sweep has shown so far (a job outside a sweep is its own sweep). So a utility is the share of
+the sweep's known improvement per GPU-second, and a configuration that hardly learns has a low one beside its siblings.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ not a number where a training is ranked as one that does not report."""
 class Utility(Struct, frozen=True):
     """A job's expected share of improvement per GPU-second, over the next quantum.
 
-    `std` is its standard deviation. `measured` is false where the sweep's prior stands in.
+    `std` is its standard deviation. `measured` is false if it is the sweep's prior.
     """
 
     value: float
@@ -42,7 +41,7 @@ class Utilities(Mapping[int, Utility]):
 
     Attributes:
         known: the figures they were made from; it has the others, too.
-        value: `Utility.value` of each of its jobs, shape (E,); not a number where nothing can be said of a job.
+        value: `Utility.value` of each of its jobs, shape (E,); NaN if it is unknown.
         std: `Utility.std` of each of its jobs, shape (E,).
 
     """
@@ -89,14 +88,14 @@ def estimate(snapshot: Snapshot, quantum_s: float, prior: Prior | None = None) -
 class ByUtility(Struct, frozen=True):
     """Order by utility; jobs that report nothing are ranked by `fallback` and spread evenly among the others.
 
-    Spreading: the k-th best of m silent jobs gets the utility at quantile 1 - (k + 1/2)/m of the reporting
-    ones (of those with a prior, where none reports), so that neither kind can starve the other as a whole. In each
-    scope by itself: what one user reports says nothing of another's silent jobs.
+    Spreading: the k-th best of m silent jobs gets the utility at quantile 1 - (k + 1/2)/m of the reporting ones (of
+    those with a prior, if none reports), so that neither kind starves the other. Each scope is spread by itself: one
+    user's reports say nothing about another's silent jobs.
 
     Attributes:
         quantum_s: how far ahead a decision looks, in seconds of the job's run time.
         fallback: the order of jobs that take no part in exploration.
-        prior: what is believed of untried trainings; None: nothing.
+        prior: the expected utility of untried trainings; None: unknown.
 
     """
 
@@ -125,7 +124,7 @@ class ByUtility(Struct, frozen=True):
             utility = utilities.get(int(job_id[row]))
             if utility:
                 return _reason(utility)
-            shows = "reports no progress" if snapshot.jobs[row].exploration is None else "has shown no curve"
+            shows = "reports no progress" if snapshot.jobs[row].exploration is None else "has not reported a curve"
             return f"{shows}; {fallback[int(place[row])].reason}"
 
         return Ranking(snapshot, values, reason)
@@ -151,10 +150,10 @@ def _reason(utility: Utility) -> str:
 
 
 class BySweep(Struct, frozen=True):
-    """Jobs of sweeps by their place; the other jobs by another order, spread evenly among them.
+    """Jobs of sweeps by their rank; the other jobs by another order, spread evenly among them.
 
-    Spread, so that neither kind can starve the other as a whole, in each scope by itself. Scores are places counted
-    from the end: they compare within one ranking and scope only.
+    Spreading keeps either kind from starving the other, in each scope by itself. Scores are ranks counted from the end:
+    they compare only within one ranking and scope.
     """
 
     sweeps: Sweeps
@@ -169,7 +168,7 @@ class BySweep(Struct, frozen=True):
             return self.others.rank(snapshot)
         of_sweep = [wishes.get(job_id) for job_id in snapshot.columns.job_id.tolist()]
         is_other: Bools = np.array([wish is None for wish in of_sweep], dtype=np.bool_)
-        # By themselves: nobody asks what the others' order would say of the jobs of sweeps, and it takes as long.
+        # Ranked without the jobs of sweeps: ranking these as well would take as long and is not needed.
         other_rows = is_other.nonzero()[0]
         rest = self.others.rank(snapshot.only(other_rows))
         place = np.full(len(of_sweep), np.inf)  # those that should not run now

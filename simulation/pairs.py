@@ -240,7 +240,7 @@ class Opportunistic(Struct, frozen=True):
 
     A guaranteed job takes GPUs without another guaranteed one, unused ones first; an opportunistic job takes GPUs
     without another opportunistic one, the least used first. The original lets a guaranteed job that does not fit
-    collect GPUs while they stand idle; here it is promised nothing and waits its turn, since a plan has no half gangs.
+    collect GPUs while they stand idle; here it gets no reservation and waits its turn, since a plan has no half gangs.
     """
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:

@@ -1,9 +1,9 @@
-"""ExplSched as published, and primal-dual allocation: GPUs have a price that rises with what is promised (OASiS).
+"""ExplSched as published, and primal-dual allocation: GPUs have a price that rises with what is reserved (OASiS).
 
 Jobs come one after the other. Each is offered the plan that pays best at the prices of that moment, and is admitted if
 its payoff is positive; its plan then raises the prices for all who come later:
 
-    price    p(t) = L (U / L)^(g(t) / C)            g(t) of C GPUs are promised in slot t
+    price    p(t) = L (U / L)^(g(t) / C)            g(t) of C GPUs are reserved in slot t
     payoff   profit(plan) - sum over its slots of p(t) times its GPUs
     U        the most that any job's profit is per GPU of a slot
     L        the least profit per GPU-slot, times the least demand of a job over twice all GPU-slots there are
@@ -101,17 +101,17 @@ class PrimalDual(Struct, frozen=True):
         ends_s: Floats = np.arange(self.slots, dtype=np.float64)[None, :] * self.slot_s + left_s[:, None]
         profit = self.profit(snapshot, ends_s)
         low, high = _bounds(profit, gpus, length, capacity * self.slots)
-        promised = np.zeros(self.slots)
+        reserved = np.zeros(self.slots)
         begins, payoff = np.full(jobs, self.slots), np.full(jobs, -np.inf)
         for row in np.argsort(~columns.holds, kind="stable").tolist():  # by submission, after those that run
             slots, wants = int(length[row]), int(gpus[row])
             if columns.holds[row]:
                 begins[row], payoff[row] = -1, 0.0
-                promised[:slots] += wants
+                reserved[:slots] += wants
                 continue
-            # Where more is promised than there is (nodes have gone), no plan may be: the price there tells nothing.
-            price = low * (high / low) ** (np.minimum(promised, capacity) / capacity)
-            cost, full = _before(price), _before(promised + wants > capacity)
+            # Where more is reserved than there is (nodes have gone), no plan fits, and the price does not matter.
+            price = low * (high / low) ** (np.minimum(reserved, capacity) / capacity)
+            cost, full = _before(price), _before(reserved + wants > capacity)
             starts = self.slots - slots + 1
             pays = profit[row, :starts] - wants * (cost[slots:] - cost[:starts])
             pays[full[slots:] > full[:starts]] = -np.inf
@@ -119,7 +119,7 @@ class PrimalDual(Struct, frozen=True):
             payoff[row] = pays[best]
             if payoff[row] > 0:
                 begins[row] = best
-                promised[best : best + slots] += wants
+                reserved[best : best + slots] += wants
         values = np.where(begins < self.slots, self.slots - begins, 0).astype(np.float64)
 
         def reason(row: int) -> str:
@@ -188,19 +188,19 @@ class Market(Struct, frozen=True):
             return cls(low=0.0, high=0.0, capacity=capacity)
         return cls(low=min(positive) / (2 * ETA), high=max(positive), capacity=capacity)
 
-    def price(self, promised_gpus: int) -> float:
-        """Price of one GPU-second while `promised_gpus` are promised; U from the capacity on."""
+    def price(self, reserved_gpus: int) -> float:
+        """Price of one GPU-second while `reserved_gpus` are reserved; U from the capacity on."""
         if self.high <= 0 or self.capacity <= 0:
             return 0.0
-        share = min(1.0, max(0.0, promised_gpus / self.capacity))
+        share = min(1.0, max(0.0, reserved_gpus / self.capacity))
         return float(self.low * (self.high / self.low) ** share)
 
-    def payoff(self, utility: float, gpus: int, promised_gpus: int) -> float:
+    def payoff(self, utility: float, gpus: int, reserved_gpus: int) -> float:
         """Profit minus price per second for a job of `gpus` GPUs with `utility` per GPU-second.
 
-        The price is that of the market before the job joins it; a payoff of zero or less means: no promise.
+        The price is that of the market before the job joins it; a payoff of zero or less means: no reservation.
         """
-        return gpus * (utility - self.price(promised_gpus))
+        return gpus * (utility - self.price(reserved_gpus))
 
 
 class PayoffAdmission(Struct, frozen=True):
@@ -211,7 +211,7 @@ class PayoffAdmission(Struct, frozen=True):
     """
 
     def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
-        """The test for this snapshot's markets: (job, GPUs promised to others then) -> may be promised.
+        """The test for this snapshot's markets: (job, GPUs reserved for others then) -> may get a reservation.
 
         Each scope has its own: what one user reports sets no price for another.
         """
@@ -222,8 +222,8 @@ class PayoffAdmission(Struct, frozen=True):
             for rows in snapshot.rows_by_scope
         }
 
-        def admits(job: Job, promised: int) -> bool:
-            return markets[job.scope].payoff(value[job.job_id], job.request.total, promised) > 0
+        def admits(job: Job, reserved: int) -> bool:
+            return markets[job.scope].payoff(value[job.job_id], job.request.total, reserved) > 0
 
         return admits
 

@@ -76,7 +76,7 @@ class Reasons(Struct, frozen=True):
 
     policy: str
     order: Mapping[int, str]
-    promises: Mapping[int, str]
+    reservations: Mapping[int, str]
     interruptions: Mapping[int, str]
     resizes: Mapping[int, str]
     groups: Mapping[int, str]
@@ -91,7 +91,7 @@ class Reasons(Struct, frozen=True):
         return cls(
             policy,
             {score.job_id: score.reason for score in plan.scores if score.job_id in ordered} if ordered else {},
-            {promise.job_id: promise.reason for promise in plan.reservations},
+            {reservation.job_id: reservation.reason for reservation in plan.reservations},
             interrupted,
             {resize.job_id: resize.reason for resize in plan.resizes},
             {job_id: group.reason for group in plan.groups for job_id in group.job_ids},
@@ -149,7 +149,7 @@ def _described(change: Change, before: Before, reasons: Reasons) -> tuple[_Descr
         case DeleteReservation(name):
             found = before.leases.get(name)
             told = f"{','.join(found.nodes)} from {found.start_s:.0f} to {found.end_s:.0f}" if found else ""
-            return (_lease(name, told, "", reasons, "the plan promises no such start any more"),)
+            return (_lease(name, told, "", reasons, "the plan no longer has this reservation"),)
         case _:
             return tuple(
                 (change.job_id, field, old, new, rule, reason or reasons.otherwise)
@@ -159,7 +159,7 @@ def _described(change: Change, before: Before, reasons: Reasons) -> tuple[_Descr
 
 def _lease(name: str, old: str, new: str, reasons: Reasons, why: str) -> _Described:
     job_id = leased_job(name)
-    return job_id, "Lease", old, new, "lease", reasons.promises.get(job_id or 0) or reasons.otherwise or why
+    return job_id, "Lease", old, new, "lease", reasons.reservations.get(job_id or 0) or reasons.otherwise or why
 
 
 _OfJob = tuple[str, Value, Value, str, str]
@@ -175,7 +175,7 @@ def _of_job(change: JobChange, job: SlurmJob | None, reasons: Reasons) -> tuple[
             again = "not in force, so written again" if old == factor else ""
             return (("SiteFactor", old, factor, "order", again or reasons.order.get(job_id, "")),)
         case AttachReservation(job_id, name):
-            why = reasons.promises.get(job_id, "") if name else "its lease is over"
+            why = reasons.reservations.get(job_id, "") if name else "its lease is over"
             return (("Reservation", job.reservation if job else "", name, "lease", why),)
         case SignalJob(_, signal):
             return (("Signal", "", signal, "preemption", interrupted),)

@@ -26,9 +26,9 @@ _LOG = logging.getLogger("explsched.config")
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"
 _EXAMPLE_HEAD = """\
-## explsched.yaml: what sexplschedd(8) reads. Every key is optional and stands here with its default, commented out:
-## take away one # of a line to set it (and of the section above it). explsched.yaml(5) explains the keys,
-## `sexplsched config check` checks this file, `systemctl reload sexplschedd` puts it in force.
+## explsched.yaml: configuration of sexplschedd(8). Every key is optional and listed with its default, commented out:
+## remove one # from a line (and from its section's line) to set it. explsched.yaml(5) explains the keys,
+## `sexplsched config check` checks this file, `systemctl reload sexplschedd` applies it.
 """
 FORMER_KEYS = {
     "slurm.most_per_pass": "max_per_pass",

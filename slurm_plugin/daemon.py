@@ -1,8 +1,8 @@
 """`sexplschedd`: runs the reconcile loop until it is told to stop.
 
 SIGHUP reloads the configuration (a bad file leaves the running one in force), SIGUSR2 reopens the log, SIGTERM and
-SIGINT stop after the current pass, and leases and pins are removed at once. While the daemon is dead, Slurm goes on
-with the last order; leases end by themselves.
+SIGINT stop after the current pass, and leases and pins are removed at once. Without the daemon Slurm continues with
+the last order, and leases expire.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from slurm_plugin.steering.controller import Controller, Pass
 
 
 def notify(*assignments: str) -> None:
-    """Send assignments such as `READY=1` to the socket that systemd named. A lost message must not end a service."""
+    """Send assignments such as `READY=1` to the socket that systemd named. A lost message must not stop the service."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
@@ -43,7 +43,7 @@ def notify(*assignments: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
         try:
             connection.sendto("\n".join(assignments).encode(), name)
-        except OSError:  # systemd itself then times the start out and says so
+        except OSError:  # systemd then reports a timeout of the start
             return
 
 
@@ -85,7 +85,7 @@ _COMMANDS_OF_A_PASS = 4
 
 
 class Daemon:
-    """The life of the loop: signals in, passes out."""
+    """Runs passes until a signal stops it."""
 
     def __init__(self, config_path: Path | None, log_level: str, log_file: str | None) -> None:
         self._config_path = config_path
@@ -105,7 +105,7 @@ class Daemon:
         self._interval_s = self._config.interval_s
 
     def run(self) -> None:
-        """Pass after pass until a stop signal comes. Raises `AnotherDaemonError` before it changes anything more."""
+        """Make passes until a stop signal. Raises `AnotherDaemonError` before any further change."""
         try:
             self._run()
         except AnotherDaemonError as error:
@@ -138,10 +138,10 @@ class Daemon:
         log.event(_LOG, logging.INFO, "stopped")
 
     def rest(self, began_s: float, until_s: float) -> None:
-        """Wait for the next pass or a signal; systemd hears all the while that the daemon does not hang.
+        """Wait for the next pass or a signal, and keep systemd's watchdog informed.
 
-        A job that was asked to make room trains on when it has saved, and loses that. So as soon as one has, the next
-        pass is made, unless slurmctld is busy; also as soon as what was put off may be changed.
+        A job that has saved for its preemption trains on and loses that work. So the next pass is made as soon as one
+        has saved, unless slurmctld is busy; also as soon as postponed changes may be made.
         """
         soonest_s = began_s + _SOONEST * self._interval_s
         is_quiet = self._interval_s <= self._config.interval_s
@@ -156,15 +156,15 @@ class Daemon:
                 return
 
     def _is_awaited(self) -> bool:
-        """Whether the next pass should be made now; one that slurmctld does not answer would come to nothing."""
+        """Whether the next pass should be made now; without an answer from slurmctld it would be useless."""
         try:
             return self._controller.is_awaited(time.time())
         except SlurmError as error:
-            log.event(_LOG, logging.DEBUG, "nothing known of backfill", why=str(error))
+            log.event(_LOG, logging.DEBUG, "state of backfill unknown", why=str(error))
             return False
 
     def once(self) -> int:
-        """A single pass, again as often as it has to wait for backfill; returns the exit code: 1 if Slurm refused.
+        """One pass, repeated while it has to wait for backfill; returns the exit code: 1 if Slurm refused a change.
 
         Raises `AnotherDaemonError`.
         """
@@ -179,7 +179,7 @@ class Daemon:
             self._only_one.release()
 
     def dry_run(self) -> str:
-        """What a pass would change, one line a change."""
+        """What a pass would change, one line per change."""
         return "\n".join(str(change) for change in self._controller.decide(time.time()).changes)
 
     def _claim(self) -> None:
@@ -189,7 +189,7 @@ class Daemon:
         self._only_one.check(_BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s)
 
     def _pass(self) -> None:
-        """One pass. Slurm's absence or refusal ends the pass, never the daemon; another daemon does."""
+        """One pass. An error of Slurm ends the pass, not the daemon; another daemon ends this one."""
         try:
             self._claim()
             if self._may_pass():
@@ -203,12 +203,12 @@ class Daemon:
             self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
             log.event(_LOG, logging.ERROR, "pass given up, will try again", why=str(error))
         except Exception:
-            # A defect of ours must not end the daemon either: the next snapshot may be free of what caused it.
+            # A bug of ours must not end the daemon either: the next snapshot may not trigger it.
             self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
             _LOG.exception("pass failed, will try again")
 
     def _publish(self, done: Pass) -> None:
-        """Tell commands and pages what the pass saw and planned. Slurm is asked each time what users may see."""
+        """Publish what the pass observed and planned. Slurm is asked each time what users may see."""
         try:
             can = self._controller.capabilities()
         except SlurmError as error:
@@ -221,7 +221,7 @@ class Daemon:
         self._readers.keep()
 
     def _withdraw(self) -> None:
-        """Slurm's absence must not keep the daemon from stopping."""
+        """Remove leases and pins; an unreachable Slurm must not keep the daemon from stopping."""
         try:
             for failure in self._controller.withdraw(time.time()):
                 log.event(_LOG, logging.WARNING, "refused by Slurm", change=str(failure.change), why=failure.message)
@@ -238,7 +238,7 @@ class Daemon:
         return now.may_pass
 
     def _obey(self) -> None:
-        """Carry out what signals asked for, between two passes."""
+        """Handle requests of signals between two passes."""
         if self._reopen:
             self._reopen = False
             try:
@@ -256,13 +256,13 @@ class Daemon:
                     self._publisher = Publisher(state.directory)
                 self._readers.end()
                 self._readers = serving.ServerProcess(state.directory, state.socket)
-                self._only_one.release()  # the spool may be another one: the next pass claims the cluster again
+                self._only_one.release()  # the spool may have changed: the next pass claims the cluster again
                 log.event(_LOG, logging.INFO, "configuration reloaded", policy=self._config.policy)
             except ExplschedError as error:
-                log.event(_LOG, logging.ERROR, "configuration not reloaded, the old one holds", why=str(error))
+                log.event(_LOG, logging.ERROR, "configuration not reloaded, the old one stays in force", why=str(error))
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Note what a signal asks for, and end the wait for the next pass."""
+        """Record the signal's request, and end the wait for the next pass."""
         self._stop = self._stop or number in (signal.SIGTERM, signal.SIGINT)
         self._reload = self._reload or number == signal.SIGHUP
         self._reopen = self._reopen or number == signal.SIGUSR2
@@ -277,7 +277,7 @@ class Daemon:
     "--serve-state",
     "mode",
     flag_value="serve-state",
-    help="Steer nothing: serve the state that a daemon elsewhere publishes to the users of this host.",
+    help="Do not steer: serve the state that a daemon on another host publishes to the users of this one.",
 )
 @click.option("--log-file", help="Append the log to this file instead of standard error.")
 @click.option(

@@ -107,7 +107,7 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
             return None
         if not columns:
             names = f"{STEP_KEY.flag} and {VALUE_KEY.flag} name them"
-            raise ValueError(f"no header with the columns {step_key!r} and {key!r} stands before it; {names}")
+            raise ValueError(f"no header with the columns {step_key!r} and {key!r} precedes it; {names}")
         told = dict(zip(columns, row, strict=False))
         if not told.get(step_key) or not told.get(key):
             return None

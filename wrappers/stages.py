@@ -1,4 +1,4 @@
-"""`sxrun --measure-stages`: what a running training's iterations spend on reading, computing and talking.
+"""`sxrun --measure-stages`: what a running training's iterations spend on reading, computing and communicating.
 
 `in_training/sitecustomize.py` counts inside the training's processes; here their counters are read and compared. All
 stages are of an iteration that runs alone (Muri, SIGCOMM 2022, section 3), but a training may share its GPU, validate
@@ -197,6 +197,6 @@ def _follow(directory: Path, tell: Callable[[str], None], ended: Event) -> None:
     if meter.best is not None:
         iteration, io, gpu, net = meter.best
         sys.stderr.write(
-            f"sxrun: an iteration takes {iteration:.4g} ms: reading {io:.4g}, computing {gpu:.4g}, talking {net:.4g}; "
-            f"--stages {meter.best}\n"
+            f"sxrun: an iteration takes {iteration:.4g} ms: reading {io:.4g}, computing {gpu:.4g}, "
+            f"communicating {net:.4g}; --stages {meter.best}\n"
         )

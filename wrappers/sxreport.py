@@ -87,7 +87,7 @@ def options_parser() -> argparse.ArgumentParser:
     follow.add_argument("--regex", help="groups: step, and value or names of metrics")
     follow.add_argument(STEP_KEY.flag, default="step", metavar="KEY", help="key of the step (default: step)")
     follow.add_argument(VALUE_KEY.flag, metavar="KEY", help="key of the value (default: the metric's name)")
-    follow.add_argument("--value-metric", metavar="NAME", help="name of the metric that the value is of")
+    follow.add_argument("--value-metric", metavar="NAME", help="metric that the value belongs to")
     follow.add_argument("--pid", type=_positive, help="end with this process instead of the parent")
     follow.add_argument("--from-start", action="store_true", help="read what the file holds already, too")
     add_version(parser)

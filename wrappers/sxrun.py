@@ -59,11 +59,11 @@ environment:
   {ELASTIC.variable:<{_COLUMN}}  set: Slurm's variables for the job's size are corrected to its present one
   {METRIC.variable:<{_COLUMN}}  the metric that is read (default: loss)
 {variable_lines((*FOLLOWING, *SHARING), _COLUMN)}
-  EXPLSCHED_STAGES_DIRECTORY   where a command that is measured counts its stages; set for the command
-  EXPLSCHED_SUB_BATCHES        in how many parts a batch fits into the job's part of a GPU; set for the command
+  EXPLSCHED_STAGES_DIRECTORY   directory for measured stages; set for the command
+  EXPLSCHED_SUB_BATCHES        sub-batches per batch that fit the job's part of a GPU; set for the command
   EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
   EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
-  EXPLSCHED_INTERCEPT          off: no sharing, whatever else is said
+  EXPLSCHED_INTERCEPT          off: no GPU sharing, whatever the other options
   EXPLSCHED_INTERCEPT_LIBRARY  the interposer, if it is not where it was installed
   EXPLSCHED_KM                 the kernel manager, if it is not where it was installed
   EXPLSCHED_KM_SOCKET          socket of the kernel manager; set for the command
@@ -287,7 +287,7 @@ def options_parser() -> argparse.ArgumentParser:
         help="read progress from the output: a group named step and one per metric, such as (?P<loss>...)",
     )
     source.add_argument(
-        "--metrics-jsonl", type=Path, metavar="FILE", help=f"as {FOLLOW.flag}, of JSON lines whatever its name"
+        "--metrics-jsonl", type=Path, metavar="FILE", help=f"as {FOLLOW.flag}, for JSON lines in a file of any name"
     )
     add(source, FOLLOW)
     for option in (STEP_KEY, VALUE_KEY, MEASURE_STAGES):

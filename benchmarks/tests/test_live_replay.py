@@ -156,7 +156,7 @@ def test_the_logs_tell_when_the_schedulers_looked() -> None:
 """
     daemon = """\
 2026-11-21 13:25:21,125 INFO explsched.daemon started policy="srsf" interval_s=1
-2026-11-21 13:25:22,125 INFO explsched.controller pass jobs=3 starts=1 promises=0 changes=2 failures=0
+2026-11-21 13:25:22,125 INFO explsched.controller pass jobs=3 starts=1 reservations=0 changes=2 failures=0
 """
     zero_s = datetime.fromisoformat("2026-11-21T13:25:20").timestamp()
     alone = PassTimes(policy_s=(1.25, 2.875), backfill_s=(1.25, 2.875), main_s=(1.5, 2.75))

@@ -1,1 +1,1 @@
-"""What a job can tell explsched, each option spelt once: in `table`. Only the standard library, and little of it."""
+"""The options of a job, each defined once, in `table`. Uses only the standard library, and little of it."""

@@ -234,7 +234,7 @@ class BodyRouter:
             except TooLargeError:
                 return problem(413, f"the body is larger than {limit_bytes >> 20} MiB")
             except NoRoomError:
-                return problem(503, "too many long bodies are on their way", _RETRY_AFTER)
+                return problem(503, "too many long bodies in transit", _RETRY_AFTER)
             except TimeoutError:
                 return problem(408, "the request did not arrive in time")
             model = body.model()

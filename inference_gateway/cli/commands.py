@@ -58,7 +58,7 @@ def up(
     sbatch: tuple[str, ...],
     wait_s: float,
 ) -> None:
-    """Start a gateway as a Slurm job. A successor takes over at its time limit, until `gateway down`."""
+    """Start a gateway as a Slurm job. At its time limit a successor job takes over."""
     now = accepted.read(services_path)
     given = (("partition", partition), ("account", account), ("qos", qos), ("time", time_limit))
     extra = (*(f"--{key}={value}" for key, value in given if value), *sbatch)
@@ -171,7 +171,7 @@ def reload(services_path: Path, wait_s: float) -> None:
 def scale(services_path: Path, service: str, replicas: int) -> None:
     """Keep at least REPLICAS replicas of SERVICE, instead of the file's scale.min, until the gateway's `down`.
 
-    Also lets a service start replicas again that has given up after failed starts.
+    Also restarts a service that gave up after failed starts.
     """
     section, paths = opened(services_path)
     known_service(section, service)
@@ -310,9 +310,9 @@ def services(*, services_path: Path, as_json: bool) -> None:
     help="VRRP router id, unique in the network.",
 )
 def address(services_path: Path, shared: str | None, interface: str, router_id: int) -> None:
-    """Print the URL of a running gateway; of two, one line each.
+    """Print the URL of a running gateway, or both URLs of two gateways, one per line.
 
-    The file it is read from is named by `gateway services`.
+    `gateway services` shows which file holds them.
     """
     section, paths = opened(services_path)
     if shared is not None:

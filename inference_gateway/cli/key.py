@@ -55,7 +55,7 @@ def key(
     save: Path | None,
     action: str | None,
 ) -> None:
-    """Create an API key for OWNER: the key on standard output, its line for the key file on standard error.
+    """Create an API key for OWNER and print it, and on standard error its line for the key file.
 
     The gateway keeps only a hash: the key cannot be shown again. With --services the line goes into the file of keys
     instead; `gateway reload` puts it in force.
@@ -131,7 +131,7 @@ def _keys_file(services_path: Path) -> Path:
 def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None) -> None:
     """Show requests and tokens by key, service, account or day.
 
-    Of estimated requests the answer did not say its tokens: a stream without `usage`, or a client that left.
+    Tokens are estimated where the answer has no counts: a stream without `usage`, or a client that left early.
     """
     section, paths = opened(services_path)
     known = {} if section.listen.keys is None else accepted.key_sections(section.listen.keys)

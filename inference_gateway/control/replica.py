@@ -126,7 +126,7 @@ def step(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: floa
     """The replica's next state."""
     if replica.phase is Phase.SUBMITTING and seen.job is None:
         if min(now_s, seen.listed_s) - replica.asked_s > LOST_AFTER_S:
-            return Step(None, "lost", "Slurm knows nothing of the submission", failed=True)
+            return Step(None, "lost", "Slurm has no record of the submission", failed=True)
         return Step(replica)
     job = seen.job
     if job is None:

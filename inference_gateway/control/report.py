@@ -156,15 +156,15 @@ class ControlPlaneCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families, each with one sample a service, or one a service and phase."""
-        jobs = GaugeMetricFamily(
-            "inference_gateway_replica_jobs", "Replicas by where they stand", labels=["service", "phase"]
+        jobs = GaugeMetricFamily("inference_gateway_replica_jobs", "Replicas by state", labels=["service", "phase"])
+        wanted = GaugeMetricFamily(
+            "inference_gateway_replicas_wanted", "Replicas that the scaling rule asks for", labels=["service"]
         )
-        wanted = GaugeMetricFamily("inference_gateway_replicas_wanted", "What the rule wants", labels=["service"])
         start = GaugeMetricFamily(
             "inference_gateway_replica_start_seconds", "Median time from submission to serving", labels=["service"]
         )
         given_up = GaugeMetricFamily(
-            "inference_gateway_given_up", "1 if failed starts have ended all attempts", labels=["service"]
+            "inference_gateway_given_up", "1 if the service gave up after failed starts", labels=["service"]
         )
         for service in self._shown.services:
             phases = Counter(replica.phase for replica in service.replicas)

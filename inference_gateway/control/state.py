@@ -140,7 +140,7 @@ def read(path: Path, kind: type[_Value]) -> _Value | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        event(_LOG, logging.ERROR, "state not understood, going on without", file=str(path), why=str(error))
+        event(_LOG, logging.ERROR, "state file is invalid, continuing without it", file=str(path), why=str(error))
         return None
 
 

@@ -185,12 +185,12 @@ class DataPlaneCollector(Collector):
             for state in _STATES:
                 replicas.add_metric([entry.service, state], self._replicas[entry.service, state])
         cold = CounterMetricFamily(
-            "inference_gateway_cold_starts", "Times that requests began to wait without a replica", labels=["service"]
+            "inference_gateway_cold_starts", "Times that requests arrived without a ready replica", labels=["service"]
         )
         for service, count in self._cold_starts:
             cold.add_metric([service], count)
         lost = CounterMetricFamily(
-            "inference_gateway_access_log_lost_lines", "Requests that the access log lacks", labels=["where"]
+            "inference_gateway_access_log_lost_lines", "Lines lost from the access log", labels=["where"]
         )
         for where, count in self._lost:
             lost.add_metric([where], count)

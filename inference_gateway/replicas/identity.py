@@ -48,7 +48,7 @@ class Authority:
     def of(cls, directory: Path) -> Authority:
         """The authority whose files lie there; made at first, in files that only this user may read.
 
-        Raises `GatewayError` if they cannot be written or are none of ours.
+        Raises `GatewayError` if they cannot be written or belong to another authority.
         """
         try:
             if not directory.exists():

@@ -302,7 +302,7 @@ class Relay:
             self._known = now
             if not now.listeners or now.address != before.address or not now.listeners <= before.listeners:
                 self._known = None
-                raise ConnectionRefusedError(f"port {self._port} has changed hands")
+                raise ConnectionRefusedError(f"port {self._port} now belongs to another process")
         except BaseException:
             writer.transport.abort()
             raise

@@ -284,7 +284,7 @@ class Revision:
             log.event(_LOG, logging.INFO, "services file taken", file=str(self.now.services_path))
         except (ExplschedError, OSError) as error:
             fault = str(error)
-            log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=fault)
+            log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=fault)
         if request is not None:
             answer_reload(self.now.paths, request, fault)
 

@@ -285,7 +285,7 @@ def _accepted(services_path: Path, kept: Path | None, slot: int) -> Accepted:
         last = None if kept is None else accepted.kept(kept, services_path, slot)
         if last is None:
             raise
-        log.event(_LOG, logging.ERROR, "services file not taken, what was in force stays", why=str(error))
+        log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
         return last
 
 

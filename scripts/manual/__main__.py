@@ -269,12 +269,12 @@ def _configuration_page() -> Page:
 def _job_options_page() -> Page:
     sweep, checkpoint = SWEEP.name, CHECKPOINT.name
     about = (
-        "Each option has one name. On the command line it is `--NAME` of `sxbatch`, some are options of `sxrun`, too,"
+        "Each option has one name. On the command line it is `--NAME` of `sxbatch`, for some also of `sxrun`,"
         f" and `--{SPANK_PREFIX}NAME` of `sbatch`, `srun` and `salloc` where the site has the SPANK plugin. In the"
         f" environment it is `{VARIABLE_PREFIX}NAME`, in capitals and with `_` for `-`. In the job's comment it is a"
-        f" key of the word `{PREFIX}NAME=VALUE&NAME=VALUE`, values URL-encoded. The command line counts first, then the"
-        " environment, then #SXBATCH lines of the script. Inside a job the variables are that job's own: a job that it"
-        " submits does not inherit its permissions."
+        f" key of the entry `{PREFIX}NAME=VALUE&NAME=VALUE`, values URL-encoded. The command line overrides the"
+        " environment, which overrides #SXBATCH lines of the script. Inside a job the variables are its own:"
+        " a job that it submits does not inherit its permissions."
     )
     examples = (
         f"sxbatch --{sweep} digits --{checkpoint} USR1 train.sh\n"
@@ -287,7 +287,7 @@ def _job_options_page() -> Page:
         Part("EXAMPLES", example=examples),
     )
     others = (("sxbatch", 1), ("sxrun", 1), ("sbatch", 1))
-    return Page("explsched-options", 7, "what a job can tell explsched", groups, others)
+    return Page("explsched-options", 7, "job options of explsched", groups, others)
 
 
 def _job_option(option: Option) -> Entry:

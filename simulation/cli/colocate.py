@@ -102,7 +102,7 @@ def colocate(
 ) -> None:
     """Compare placements of instances that share GPUs.
 
-    Inference and training instances start and are deleted as the events say. An instance that does not fit is refused
+    Inference and training instances start and end as the events say. An instance that does not fit is refused
     and not retried.
     """
     if (events_path is None) == (instances is None):

@@ -268,8 +268,8 @@ def simulate(
 
     Prints SLO misses, replica-seconds and queueing delays. The rules are those that the gateway runs. A replica serves
     --concurrency requests at once, each for --service-time, or all in steps that grow with the batch (--step-time).
-    Rules are told what the first 100 requests need, and measure the rest, as they do in the gateway. A replica costs
-    from the moment it is requested until it has drained.
+    Rules start from the mean service time of the first 100 requests, and then measure it as in the gateway. A replica
+    costs from the moment it is requested until it has drained.
     """
     names = tuple(dict.fromkeys(rules)) or (DEFAULT,)
     runs = _runs(names, options, targets)

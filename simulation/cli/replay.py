@@ -162,7 +162,7 @@ class WatchedSweeps:
     def reached(self, ends: Iterable[tuple[int, float, float, bool]]) -> tuple[SweepReached, ...]:
         """What became of each sweep, by user and name.
 
-        `ends` are all jobs: id, end in seconds, the GPU-seconds that they held, whether they came to their end. The
+        `ends` are all jobs: id, end in seconds, the GPU-seconds that they held, whether they completed. The
         policy does not look again after the last report of a sweep.
         """
         held_gpu_s, last = dict.fromkeys(self._sweeps, 0.0), dict.fromkeys(self._sweeps, (0.0, math.inf))
@@ -370,7 +370,7 @@ _OPTIONS = (
         "--history",
         "history_path",
         type=click.Path(path_type=Path),
-        help="Trace of jobs that had ended before, for --estimates learnt.  [slurm conventions]",
+        help="Trace of earlier jobs, for --estimates learnt.  [slurm conventions]",
     ),
     _setting("--interval", "interval_s", float, "SECONDS", "Time between passes of the policy."),
     _setting(
@@ -386,11 +386,11 @@ _OPTIONS = (
         "shards",
         click.IntRange(min=1),
         "N",
-        "Shards of a GPU, one for each job; Slurm gives each free one to the next. Needs --main-interval or "
+        "Shards per GPU; each job takes one, and Slurm gives a free one to the next job. Needs --main-interval or "
         "--backfill-interval.",
     ),
     _setting(
-        "--shard-rule", "shard_rule", str, "first-fit|least-loaded", "Which of several GPUs with free shards it is."
+        "--shard-rule", "shard_rule", str, "first-fit|least-loaded", "How Slurm chooses among GPUs with free shards."
     ),
     _setting("--scaling", "scaling", float, "EXPONENT", "Speed of elastic jobs is GPUs ^ EXPONENT; 1 is linear."),
     _setting("--seed", "seed", click.IntRange(min=0), "N", "Random seed for estimate noise."),
@@ -398,7 +398,7 @@ _OPTIONS = (
     click.option(
         "--autopack/--no-autopack",
         default=None,
-        help="Split groups that are slower than their jobs in turn (muri-s, muri-l).  [muri conventions; default: no]",
+        help="Split groups slower than their jobs in sequence (muri-s, muri-l).  [muri conventions; default: no]",
     ),
     click.option(
         "--max-members",
@@ -409,8 +409,7 @@ _OPTIONS = (
     click.option(
         "--grouping",
         type=click.Choice(["matching", "in-order"]),
-        help="Groups by matching, or of jobs that follow each other (muri-s, muri-l).  "
-        "[muri conventions; default: matching]",
+        help="Group jobs by matching, or in queue order (muri-s, muri-l).  [muri conventions; default: matching]",
     ),
     click.option(
         "--stage-order",
@@ -421,7 +420,7 @@ _OPTIONS = (
     click.option(
         "--durations",
         type=click.Choice(["known", "learnt"]),
-        help="Whether run times are known as to muri-s, or learnt from jobs that have ended (explsched-share).  "
+        help="Run times for explsched-share: exact, as for muri-s, or learnt from ended jobs, as for muri-l.  "
         "[muri conventions; default: known]",
     ),
     click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),

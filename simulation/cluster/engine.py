@@ -7,10 +7,10 @@ limits.
 Where `Settings` says so, Slurm's own two schedulers start the jobs, given the order that the policy gave the queue
 last. slurmctld runs the main scheduler at most once in `batch_sched_delay` after something has changed, and every
 `sched_interval`; it takes the queue in order of priority, and once a job does not fit, all others of the partition wait
-for backfill. Backfill runs every `bf_interval`, and promises a start to every job that does not fit. Both know
+for backfill. Backfill runs every `bf_interval`, and plans a start for every job that does not fit. Both know
 time limits only, and choose the nodes themselves. Jobs that the policy has not ordered yet come last.
 
-Where jobs ask for shards of a GPU, both give every free one to the next of the queue, whoever suits whom: so the policy
+Where jobs ask for shards of a GPU, both give every free one to the next in the queue, suitable or not: so the policy
 decides the order, as the daemon's steering would hand it to Slurm, and not how many share.
 """
 

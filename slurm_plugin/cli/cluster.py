@@ -128,7 +128,7 @@ def up(
 @cluster.command(epilog=examples("sexplsched cluster down --dir /tmp/cluster"))
 @_directory
 def down(directory: Path) -> None:
-    """End a cluster, running or stale, with all its jobs, and remove its files."""
+    """Stop a cluster, running or stale, with all its jobs, and remove its files."""
     take_down(directory)
 
 

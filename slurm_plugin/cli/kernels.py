@@ -307,9 +307,8 @@ def forget(pattern: str, dry_run: bool, path: Path) -> None:  # noqa: FBT001
 def refine(trace_path: Path, uuid: str, windows: int, window_s: float, dry_run: bool, path: Path) -> None:  # noqa: FBT001
     """Measure shares of kernels with NVML while a job runs them (Hopper or newer).
 
-    The job runs alone on the GPU under `EXPLSCHED_TRACE=FILE sxrun --share best-effort -- ...`. Shares are those that
-    explain best, by least squares, how busy the GPU was in each window; kernels that the windows cannot tell apart stay
-    as they are.
+    The job runs alone on the GPU under `EXPLSCHED_TRACE=FILE sxrun --share best-effort -- ...`. Shares are a
+    least-squares fit to the GPU's utilisation in each window; kernels that cannot be told apart keep theirs.
     """
     from kernel_intercept.profile.refine import TraceCounter, open_gpm, record, refined
 

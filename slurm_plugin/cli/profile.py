@@ -28,9 +28,9 @@ examples:
   sexplsched profile inference --qos 0.05 -- python bench.py --batch={batch}
   sexplsched profile training --csv sweep.csv -- python train.py --steps=200
 
-COMMAND runs once for each trial, on the GPU of this machine, under sxrun with the share that is tried. {batch} in it is
-replaced, EXPLSCHED_BATCH says the same. It prints one line of JSON at its end: {"throughput": items per second}, for a
-service also "latency_s", seconds of one batch.
+COMMAND runs once per trial, on this machine's GPU, under sxrun with the share that is tried. {batch} is replaced by the
+batch size, which EXPLSCHED_BATCH holds as well. The command's last line is JSON: {"throughput": items per second}, for
+a service also "latency_s", seconds per batch.
 """
 BATCH_VARIABLE = "EXPLSCHED_BATCH"
 _MPS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"

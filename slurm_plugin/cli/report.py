@@ -40,7 +40,7 @@ examples:
   sexplsched report --by sweep --since 2026-01-01 --until 2026-02-01 --csv >sweeps.csv
 
 GPU-hours are those within the period. USEFUL is USED without LOST (work that preemption cost) and FAILED (runs that
-failed). SAVED is what jobs that were stopped early would have used at most, until their time limit. Sweeps are known
+failed). SAVED is the most that jobs stopped early could still have used, up to their time limits. Sweeps are known
 where slurm.conf has AccountingStoreFlags=job_comment.
 """
 FIELDS = (

@@ -178,8 +178,8 @@ def status(
 ) -> None:
     """Show the queue with each job's progress and utility.
 
-    Jobs are listed best score first, with progress, utility and planned start. UTILITY is the expected improvement in
-    percent of what the job's sweep is known to improve, per GPU-hour.
+    Jobs are listed best score first, with progress, utility and planned start. UTILITY is the expected improvement per
+    GPU-hour, in percent of the sweep's known improvement.
     """
     wanted = _wanted(jobs, getpass.getuser() if me else users, partitions, states, sweep)
     layout = _layout(columns or (_SWEEP_FORMAT if sweep else _DEFAULT_FORMAT))

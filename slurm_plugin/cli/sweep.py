@@ -144,7 +144,7 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
 
 @sweep.command(epilog=examples("sexplsched sweep run sweep.yaml", "sexplsched sweep run sweep.yaml --wait --json"))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--wait", is_flag=True, help="Wait until the search ends; it continues without this, too.")
+@click.option("--wait", is_flag=True, help="Wait until the search ends; without this it runs on its own.")
 @json_option
 @config_option
 def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001

@@ -68,7 +68,7 @@ SITE_FACTOR = Capability(
     word="priority/multifactor",
 )
 BACKFILL = Capability(
-    "backfill", "Slurm fills the gaps before promised starts", key="SchedulerType", word="sched/backfill"
+    "backfill", "Slurm fills the gaps before planned starts", key="SchedulerType", word="sched/backfill"
 )
 OPERATORS = Capability(
     "operators",

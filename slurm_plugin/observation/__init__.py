@@ -1,1 +1,1 @@
-"""What Slurm and the jobs tell, turned into the `Snapshot` that policies plan on."""
+"""Turns the state of Slurm and the reports of jobs into the `Snapshot` that policies plan on."""

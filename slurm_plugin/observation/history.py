@@ -1,8 +1,8 @@
-"""Run times learnt from a cluster's own history: how long a job takes, as jobs like it tell.
+"""Run times learnt from a cluster's history: a job is expected to take as long as similar jobs did.
 
-Jobs are alike in several ways, from the most telling down: the same user, name and GPUs; the same user and GPUs; the
-same queue and GPUs; the same GPUs. In each of these groups the jobs submitted just before and after a job tell of its
-length, the nearer the more, for users submit alike trainings together (`sched_policy.order`).
+Similarity has levels, the most informative first: the same user, name and GPUs; the same user and GPUs; the same queue
+and GPUs; the same GPUs. Within each group the length is estimated from the jobs submitted just before and after, the
+nearer ones weighing more, because users submit similar trainings together (`sched_policy.order`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOBODY = 0
 
 
 class Likeness(NamedTuple):
-    """What is known of a job when it is submitted. Numbers in the name do not count: `train-17` is like `train-18`."""
+    """What is known of a job at submission. Numbers in the name are ignored: `train-17` is like `train-18`."""
 
     gpus: int
     queue: str = ""
@@ -47,7 +47,7 @@ class Likeness(NamedTuple):
     name: str = ""
 
     def groups(self) -> tuple[AlikeJobs, ...]:
-        """The groups that the job belongs to, the most telling first."""
+        """The groups that the job belongs to, the most informative first."""
         name = _NUMBER.sub("#", self.name)
         alike: tuple[tuple[str, tuple[str, ...]], ...] = (
             ("user, name and GPUs", (self.user, name)),
@@ -66,11 +66,11 @@ class AlikeJobs(NamedTuple):
 
 
 class Expectation(Struct, frozen=True):
-    """What the history tells of a job that has not begun.
+    """The run time that the history predicts for a job that has not started.
 
     Attributes:
-        run_s: quantiles of its run time, seconds, for the probabilities that were asked for.
-        alike_in: what it has in common with the nearest jobs that have ended.
+        run_s: quantiles of its run time, seconds, for the given probabilities.
+        alike_in: what it has in common with the nearest ended jobs.
 
     """
 
@@ -79,7 +79,7 @@ class Expectation(Struct, frozen=True):
 
 
 class _Members:
-    """The jobs of one group in order of submission, with a margin of nobody at either end."""
+    """The jobs of one group in order of submission, padded with `_NOBODY` at either end."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -95,7 +95,7 @@ class _Members:
         return self.count - 1
 
     def ended(self, job: int) -> None:
-        """Remember a job as one of those that ended last."""
+        """Record a job as one of those that ended last."""
         self.recent[self.ends % RECENT] = job
         self.ends += 1
 
@@ -105,7 +105,7 @@ class _Members:
 
 
 class RunTimes:
-    """The jobs of a cluster, those that have ended and those that have not, and what the former tell of the latter.
+    """The jobs of a cluster, and estimates for those that have not ended from those that have.
 
     Jobs are added in order of submission; each gets a number, from 1.
     """
@@ -134,17 +134,17 @@ class RunTimes:
         return number
 
     def ended(self, number: int, run_s: float) -> None:
-        """A job has ended after so long: those around it are judged anew."""
+        """Record the run time of an ended job; its neighbours are estimated again."""
         self._length_s[number], self._ended[number] = run_s, True
         for members, place, _ in self._places[number]:
             members.ended(number)
             self._judged_at_s[members.near(place)] = -np.inf
 
     def left_s(self, numbers: Ints, ran_s: Floats) -> Floats:
-        """What is effectively left of jobs that have run so long and have not ended, seconds, same shape.
+        """The effective time left of running jobs, given their run times so far; seconds, same shape.
 
-        NaN where no job that is alike has ended. It is the inverse of the Gittins index, so that remaining times that
-        are known and those that are guessed compare.
+        NaN if no similar job has ended. It is the inverse of the Gittins index, so that known and estimated remaining
+        times compare.
         """
         judged_s = self._judged_at_s[numbers]
         stale = np.isneginf(judged_s) | (ran_s > LONGER * judged_s + _SOON_S)
@@ -158,7 +158,7 @@ class RunTimes:
         return left_s
 
     def expected(self, number: int, probabilities: Sequence[float]) -> Expectation | None:
-        """What is expected of a job by those that have ended; None if none that is alike has."""
+        """The run time expected from ended jobs; None if no similar job has ended."""
         near, weight = self._neighbours(number)
         weight = np.where(self._ended[near], weight, 0.0)
         if not weight.any():
@@ -183,7 +183,7 @@ class RunTimes:
         return left_s
 
     def _neighbours(self, number: int) -> tuple[Ints, Floats]:
-        """Who tells of a job, and how much each counts; one that is near in several groups stands there repeatedly."""
+        """The neighbours of a job and their weights; one that is near in several groups is listed repeatedly."""
         near, weight = [], []
         for level, (members, place, _) in enumerate(self._places[number]):
             jobs = np.concatenate([members.near(place), members.recent])
@@ -204,7 +204,7 @@ class RunTimes:
 
 
 def of_history(past: Iterable[tuple[Likeness, float]]) -> RunTimes:
-    """The run times of jobs that have ended, given in order of submission, in seconds."""
+    """The run times of ended jobs, given in order of submission, in seconds."""
     history = RunTimes()
     for likeness, run_s in past:
         history.ended(history.add(likeness), run_s)

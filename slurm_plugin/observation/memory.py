@@ -1,11 +1,11 @@
-"""What a daemon remembers between passes: reasons that its writes hide, who was served in vain, whose trainings ended.
+"""The daemon's memory between passes: hidden reasons, jobs preempted for in vain, ended trainings.
 
-Also `SavedState`, for the little that has to outlive a daemon and is not in Slurm itself.
+Also `SavedState`, for the little that must survive a daemon and is not in Slurm itself.
 
-Nothing of it is needed: a daemon that has just started, or a command, looks without. Jobs for which others were
-preempted and that did not start are kept from their GPUs by something that is not modelled, so nobody makes room for
-them again until they have started by themselves. When and for whom a job was requeued stands in its own AdminComment:
-this outlives the daemon for as long as the preempted job is there.
+None of it is required: a daemon that has just started, or a command, works without it. If jobs were preempted for a
+job that did not start, something that is not modelled blocks it; no job is preempted for it again until it has started
+by itself. When and for which job another was requeued is recorded in its AdminComment, so this survives the daemon for
+as long as the preempted job exists.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _Notes = TypeVar("_Notes")
 
 
 class SavedState(Generic[_Notes]):
-    """State that a restarted daemon reads from a file. A file that cannot be used is logged and stops nothing.
+    """State that a restarted daemon reads from a file. An unusable file is logged and ignored.
 
-    `about` names the state, `if_lost` says what a daemon without it does.
+    `about` names the state, `if_lost` says what a daemon does without it.
     """
 
     def __init__(self, path: Path, kind: type[_Notes], about: str, if_lost: str) -> None:
@@ -49,7 +49,7 @@ class SavedState(Generic[_Notes]):
         self._is_writable = True
 
     def read(self) -> _Notes | None:
-        """What an earlier daemon has saved; None where there is no file that can be read."""
+        """The state that an earlier daemon saved; None if the file is missing or unreadable."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=self._kind)
         except FileNotFoundError:
@@ -80,19 +80,19 @@ class SeenTraining(NamedTuple):
 
 
 class Remembered(Struct, frozen=True):
-    """Nothing of it is needed: a daemon that has just started, or a command, looks without.
+    """What a daemon knows from earlier passes; all of it is optional.
 
     Attributes:
-        yielding: jobs that have been asked to make room.
-        served_s: jobs for which others have been requeued, and when last.
-        leased_in_vain: waiting jobs whose leases have kept nodes for long enough.
-        unreported_s: users whose trainings have ended without a curve, and how long those ran.
-        trainings: trainings of sweeps that were there before, by job id.
-        others_factors: waiting jobs of whose site factors a part is not ours, and that part.
-        fresh_leases: jobs whose leases are as they are for a short time only.
-        ended_runs: how long jobs ran that have ended.
-        rests: jobs that the daemon has delayed, and the begin times that they had of their own.
-        granted_steps: how far trainings had come when their sweeps last let them run on.
+        yielding: jobs that have been asked to save and leave.
+        served_s: jobs for which others have been requeued, and the last time.
+        leased_in_vain: waiting jobs whose leases have used up their time.
+        unreported_s: run time of trainings that ended without a curve, by user.
+        trainings: earlier trainings of sweeps, by job id.
+        others_factors: the part of waiting jobs' site factors that others have set.
+        fresh_leases: jobs whose leases changed too recently to change again.
+        ended_runs: run times of ended jobs.
+        rests: begin times of their own of jobs that the daemon has delayed.
+        granted_steps: the step at which each training's sweep last let it run on.
 
     """
 
@@ -113,7 +113,7 @@ def served_in_vain(
 ) -> frozenset[int]:
     """Waiting jobs that have not started since others were last requeued for them.
 
-    `served_s` is what the daemon itself remembers, `preempted` what AdminComments tell.
+    `served_s` is the daemon's own memory, `preempted` the records in AdminComments.
     """
     latest_s = dict(served_s)
     for record in preempted:
@@ -122,7 +122,7 @@ def served_in_vain(
                 latest_s[one.beneficiary] = max(one.time_s, latest_s.get(one.beneficiary, one.time_s))
     if not latest_s:
         return frozenset()
-    task_start_s: dict[int, float] = {}  # of an array, whose own record keeps waiting while its tasks start
+    task_start_s: dict[int, float] = {}  # an array, whose own record keeps waiting while its tasks start
     for job in jobs.values():
         if job.array_job_id in latest_s and job.state != "PENDING" and job.start_s is not None:
             task_start_s[job.array_job_id] = max(job.start_s, task_start_s.get(job.array_job_id, 0.0))
@@ -134,19 +134,19 @@ def served_in_vain(
 
 
 def _waits_since(job: SlurmJob, time_s: float) -> bool:
-    """Whether the job waits and has not run since a moment: Slurm dates a job anew when it is requeued."""
+    """Whether the job is waiting and has not run since that time: Slurm resets the submission time at a requeue."""
     has_run = job.restarts > 0 and job.submit_s > time_s
     return job.state == "PENDING" and not has_run
 
 
 FADES_S = 86_400.0
-"""After so long a silent second counts 1/e: about one quantum of trust a day."""
+"""After this time a second without reports counts 1/e: about one quantum per day is forgiven."""
 
 _LEAST_S = 1.0
 
 
 class RunsWithoutReports:
-    """Kept by user, in memory: a restarted daemon trusts each user for one more quantum."""
+    """Kept by user, in memory: a restarted daemon grants each user one more quantum."""
 
     def __init__(self) -> None:
         self._unreported_s: dict[str, float] = {}
@@ -155,7 +155,7 @@ class RunsWithoutReports:
 
     @property
     def by_user(self) -> Mapping[str, float]:
-        """Run time in seconds, of users who have any."""
+        """Run time without reports by user, in seconds."""
         return self._unreported_s
 
     def note(self, jobs: Iterable[Job], now_s: float) -> None:
@@ -172,7 +172,7 @@ class RunsWithoutReports:
                 unreported_s[user] = unreported_s.get(user, 0.0) + ran_s
         self._unreported_s = unreported_s
         before = self._running_s
-        self._running_s = {  # a job that waits again keeps what it had: its owner may have requeued it
+        self._running_s = {  # a requeued job keeps its run time: its owner may have requeued it
             job.job_id: (job.user, max(job.executed_s(now_s), before.get(job.job_id, ("", 0.0))[1]))
             for job in present.values()
             if job.is_of_sweep and len(job.points) < MIN_POINTS
@@ -187,8 +187,8 @@ with all of a sweep that goes on for weeks each pass would read their files agai
 class SweepTrainings:
     """The trainings of sweeps that have others waiting or running, those that have ended among them.
 
-    What an ended training reported tells what the others of its sweep can be expected to reach; its best value is the
-    one to beat. A daemon that starts learns of those from the notes of the last one (`sweep_record.ended_before`).
+    The curves of ended trainings predict what the others of the sweep can reach, and their best value is the one to
+    beat. A restarted daemon reads them from the record of the last one (`sweep_record.ended_before`).
     """
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class SweepTrainings:
 
     @property
     def seen(self) -> Mapping[int, SeenTraining]:
-        """As they were last seen, by job id."""
+        """The trainings as last seen, by job id."""
         return self._seen
 
     def note(self, jobs: Iterable[Job], ended: Iterable[Job], uids: Mapping[int, int], now_s: float) -> None:
@@ -256,13 +256,13 @@ def _latest(ended: Mapping[int, SeenTraining]) -> Mapping[int, SeenTraining]:
 
 
 def _best(job: Job) -> float:
-    """What a training has reached, lower is better."""
+    """The best value of a training, lower is better."""
     sign = -1.0 if job.exploration and job.exploration.direction is Direction.MAX else 1.0
     return min((sign * point.value for point in job.points), default=math.inf)
 
 
 def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:
-    """As it will count once it has ended: with the run time that it has had until now, and no more."""
+    """The training as if it ended now, with its run time so far."""
     job = training.job
     return training._replace(
         job=replace(job, state=JobState.PENDING, start_s=None, allocation=(), earlier_s=job.executed_s(now_s))
@@ -283,10 +283,10 @@ class _LastReason(NamedTuple):
 
 
 class HiddenReasons:
-    """Why jobs wait, where nothing but our own writing of their site factors has hidden it.
+    """Reasons of waiting jobs that only our own write of a site factor has hidden.
 
-    With each write Slurm sets the reason to None until it tests the job again. The job waits for the same thing
-    meanwhile: unless Slurm has given another reason since, somebody has changed the job, or too long has passed.
+    With each write Slurm sets the reason to None until it tests the job again. Until then the old reason still holds,
+    unless Slurm has given another one, somebody has changed the job, or too much time has passed.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Builds the policy's `Snapshot` from what Slurm and the progress spool tell."""
+"""Builds the policy's `Snapshot` from Slurm's records and the progress spool."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ _NO_PROGRESS = JobProgress()
 class Observation(Struct, frozen=True):
     """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
 
-    `preempted` has the jobs that have been preempted, or whose AdminComment somebody else uses. `leased_in_vain` are
-    waiting jobs that get no lease any more. `others_factors` are the parts of site factors that are not ours.
-    `fresh_leases` are jobs whose leases stay as they are for now. `unmodelled` are waiting jobs that are left to Slurm,
-    and why. `rests` are jobs that the daemon has delayed, with the begin times that they had of their own.
+    `preempted` has the jobs that have been preempted, or whose AdminComment others use. `leased_in_vain` are waiting
+    jobs that get no more leases. `others_factors` are the parts of site factors that others have set. `fresh_leases`
+    are jobs whose leases changed too recently to change again. `unmodelled` are waiting jobs that are left to Slurm,
+    with the reason. `rests` are jobs that the daemon has delayed, with their own begin times.
     """
 
     snapshot: Snapshot
@@ -80,7 +80,7 @@ class Observation(Struct, frozen=True):
     rests: Mapping[int, float] = field(default_factory=dict)
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
-        """What a job told in its comment. Raises `JobOptionError` for one of `option_faults`."""
+        """The options in a job's comment. Raises `JobOptionError` for one of `option_faults`."""
         return job_options.parse(self.jobs[job_id].comment)
 
 
@@ -95,14 +95,13 @@ def observe(
     reach: Literal["scope", "fair-share"] = "scope",
     run_times: LearntRunTimes | None = None,
 ) -> Observation:
-    """Make a policy's view of what Slurm has told, with the progress that jobs have reported until now.
+    """Build the snapshot from Slurm's records and the reported progress.
 
-    `remembered` is what a daemon knows from earlier passes. `partitions` limits which jobs are seen as ours to order;
-    empty means all. Jobs of other partitions stay in the snapshot while they hold GPUs, because those GPUs are taken.
-    Jobs that ask for no GPUs are not in it at all: whatever a policy plans, they are left to Slurm.
-    Jobs that have been preempted as often as `budget` allows are left alone; None allows any number. `order` says among
-    whom they are ordered, and when a job is overdue; None: as by default. `reach` is `preemption.reach`. `run_times`
-    estimates how long jobs will run.
+    `remembered` is what a daemon knows from earlier passes. `partitions` names the partitions that are steered; empty
+    means all. Jobs of other partitions are in the snapshot while they hold GPUs, because those GPUs are taken. Jobs
+    without GPUs are never in it, so no policy can affect them. Jobs that have been preempted as often as `budget`
+    allows are not preempted again; None allows any number. `order` gives the scope and when a job is overdue; None: the
+    default. `reach` is `preemption.reach`. `run_times` estimates run times.
     """
     rules = order or OrderSection()
     wanted = frozenset(partitions)
@@ -186,17 +185,17 @@ def observe(
 
 
 def is_present(record: SlurmJob) -> bool:
-    """Whether the job has not ended: Slurm may tell of one for some minutes longer."""
+    """Whether the job has not ended: Slurm lists ended jobs for some minutes."""
     return record.state in _STATES
 
 
 def asks_for_gpus(record: SlurmJob, shards_per_gpu: int) -> bool:
-    """Whether the job asks for GPUs, or for parts of some. Others are none of ours: nothing of them is ever changed."""
+    """Whether the job asks for GPUs or shards. Other jobs are never changed."""
     return gpu_request(record, shards_per_gpu).total > 0
 
 
 def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tuple[str, ...]:
-    """Those of the partitions that no node is in: jobs of a name that is misspelt would silently not be steered."""
+    """The partitions without nodes: jobs of a misspelt name would silently not be steered."""
     known = {name for node in nodes for name in node.partitions}
     return tuple(name for name in partitions if name not in known)
 
@@ -204,7 +203,7 @@ def without_nodes(partitions: Iterable[str], nodes: Iterable[SlurmNode]) -> tupl
 def _with_stages_of_equals(
     jobs: list[Job], ended: Iterable[SeenTraining], progress: Mapping[int, JobProgress]
 ) -> list[Job]:
-    """Jobs whose own iterations nobody has measured take what was measured of their user's jobs of that name and size.
+    """Jobs without measured stages get those of the same user's jobs with the same name and size.
 
     Muri (SIGCOMM 2022, section 5) measures a model once, too, and not each of its jobs.
     """

@@ -16,7 +16,7 @@ _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
 
 
 def lease_name(job_id: int) -> str:
-    """The name of the reservation that promises `job_id` its start."""
+    """The name of Slurm's reservation for `job_id`."""
     return f"{LEASE_PREFIX}{job_id}"
 
 
@@ -27,16 +27,16 @@ def leased_job(name: str) -> int | None:
 
 
 SETTLE_S = 3.0
-"""A requeued job may start so long after Slurm has dated it anew. A node refuses a job whose credential is not younger
-than the request to end its last run, and that job counts as failed; both times are slurmctld's, in whole seconds. The
-request comes before the new date, which may be a second ahead: so from the second after that on a start is safe."""
+"""A requeued job may start this long after its new submission time. A node refuses a job whose credential is not newer
+than the request to end its last run, and the job fails; both times are slurmctld's, in whole seconds. The request comes
+before the new submission time, which may be a second ahead, so a start is safe from the second after that."""
 
 LONGEST_DELAY_S = 1201.0
 """Slurm's delay is the life of a credential (AuthInfo=cred_expire: two minutes, unless the site has set it) and a
-second. A job whose begin time is further from its requeue has been put off by somebody, and is left alone."""
+second. A job whose begin time is further from its requeue has been delayed deliberately, and stays."""
 
 REST_S = 600.0
-"""A training that rests is delayed by so much, again and again: without the daemon it goes on by then, by itself."""
+"""A paused training is delayed by this time, repeatedly: without the daemon it may start after it at the latest."""
 
 
 def waits_for_begin(record: SlurmJob, now_s: float) -> bool:

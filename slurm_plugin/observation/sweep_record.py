@@ -122,7 +122,7 @@ class SweepRecord:
         except OSError as error:
             fault = error.strerror or str(error)
         if fault and fault != self._fault:
-            event(_LOG, logging.WARNING, "sweeps are not noted", why=f"{self._path}: {fault}")
+            event(_LOG, logging.WARNING, "sweeps are not recorded", why=f"{self._path}: {fault}")
         self._fault = fault
 
 
@@ -194,7 +194,7 @@ def _notes(lines: Iterable[bytes]) -> Iterator[Note]:
         try:
             yield _DECODER.decode(line)
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-            event(_LOG, logging.WARNING, "note of a sweep left out", why=str(error))
+            event(_LOG, logging.WARNING, "record of a sweep skipped", why=str(error))
 
 
 def _recent(notes: tuple[Note, ...], now_s: float) -> list[Note]:

@@ -28,8 +28,8 @@ def _row(view: View, job: Job) -> JobRow:
     progress = view.seen.progress.get(job.job_id, JobProgress())
     utility = view.utilities.get(job.job_id)
     past = view.seen.preempted.get(job.job_id, PreemptionRecord(job.submit_s))
-    promise = view.promises.get(job.job_id)
-    planned_s = view.seen.snapshot.now_s if job.job_id in view.starts else promise.start_s if promise else None
+    reservation = view.reservations.get(job.job_id)
+    planned_s = view.seen.snapshot.now_s if job.job_id in view.starts else reservation.start_s if reservation else None
     last = job.points[-1] if job.points else None
     total = f"/{job.total_steps}" if job.total_steps else ""
     return JobRow(
@@ -105,7 +105,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
     if job.state is JobState.PENDING:
         yield _waiting(view, job)
         if job.is_overdue:
-            yield "It has waited for so long that it comes first among its user's jobs of its kind."
+            yield "It has waited for so long that it comes first in its scope."
     if record.reservation:
         yield f"It is in reservation {record.reservation}."
     yield from view.sharers.sentences(job)
@@ -132,9 +132,9 @@ def _waiting(view: View, job: Job) -> str:
     start = view.starts.get(job.job_id)
     if start is not None:
         return _starting(view, record, start)
-    promise = view.promises.get(job.job_id)
-    if promise is not None:
-        return f"It is promised a start at {clock(promise.start_s)}: {promise.reason}."
+    reservation = view.reservations.get(job.job_id)
+    if reservation is not None:
+        return f"Its start is planned for {clock(reservation.start_s)}: {reservation.reason}."
     return "It is blocked by jobs that come before it, and starts when they leave room."
 
 
@@ -194,7 +194,7 @@ def _consent(view: View, job: Job) -> Iterator[str]:
     reasons = [p.reason for p in view.plan.preemptions if p.job_id == job.job_id]
     reasons += [stop.reason for stop in view.plan.stops if stop.job_id == job.job_id]
     for reason in reasons:
-        yield f"The present plan interrupts it: {reason}."
+        yield f"The current plan interrupts it: {reason}."
 
 
 def _history(view: View, job: Job) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _history(view: View, job: Job) -> Iterator[str]:
     if job.is_spared:
         bounds = view.config.preemption
         in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
-        yield f"It is left alone now: a job is preempted at most {bounds.max_per_job_per_hour} times an hour{in_all}."
+        yield f"It is not preempted again now: at most {bounds.max_per_job_per_hour} times an hour{in_all}."
 
 
 def _sizes(view: View, job: Job) -> Iterator[str]:
@@ -228,7 +228,7 @@ def _sizes(view: View, job: Job) -> Iterator[str]:
     yield f"It is elastic: it can run with {sizes} GPUs."
     for resize in view.plan.resizes:
         if resize.job_id == job.job_id:
-            yield f"The present plan resizes it to {resize.request.total}: {resize.reason}."
+            yield f"The current plan resizes it to {resize.request.total}: {resize.reason}."
 
 
 def _sharing(view: View, job: Job) -> Iterator[str]:

@@ -163,9 +163,11 @@ def _plan(view: View) -> Iterator[PlanLine]:
     for start in plan.starts:
         where = ", ".join(f"{share.node}:{share.gpus}" for share in start.placement)
         yield PlanLine("start", (start.job_id,), f"on {where}: {start.reason}")
-    for promise in plan.reservations:
-        where = ", ".join(f"{share.node}:{share.gpus}" for share in promise.placement)
-        yield PlanLine("promise", (promise.job_id,), f"{clock(promise.start_s)} on {where}: {promise.reason}")
+    for reservation in plan.reservations:
+        where = ", ".join(f"{share.node}:{share.gpus}" for share in reservation.placement)
+        yield PlanLine(
+            "reserve", (reservation.job_id,), f"{clock(reservation.start_s)} on {where}: {reservation.reason}"
+        )
     for group in plan.groups:
         yield PlanLine("group", group.job_ids, group.reason)
     for preemption in plan.preemptions:
@@ -190,13 +192,13 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
 
     totals = state.totals
     counters = {
-        "passes": ("Passes that came to their end", totals.passes),
-        "failed_passes": ("Passes that were given up", totals.failed_passes),
-        "writes": ("Changes handed to Slurm", totals.writes),
+        "passes": ("Completed passes", totals.passes),
+        "failed_passes": ("Failed passes", totals.failed_passes),
+        "writes": ("Changes sent to Slurm", totals.writes),
         "refusals": ("Changes that Slurm refused", totals.refusals),
         "preemptions": ("Jobs requeued for others", totals.preemptions),
         "stops": ("Jobs ended early", totals.stops),
-        "audit_faults": ("Times that the audit file could not be written", totals.audit_faults),
+        "audit_faults": ("Failed writes to the audit file", totals.audit_faults),
     }
     for name, (meaning, count) in counters.items():
         yield CounterMetricFamily(f"explsched_{name}", f"{meaning}, since the daemon started", count)
@@ -204,8 +206,8 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
     gauges: dict[str, tuple[str, float]] = {
         "written_timestamp_seconds": ("Time at which the last pass read Slurm's state", state.written_s),
         "interval_seconds": ("Time between two passes", state.interval_s),
-        "pass_seconds": ("What the last pass took, its writes included", totals.pass_s),
-        "publish_seconds": ("What it took to write this state", publish_s),
+        "pass_seconds": ("Duration of the last pass, writes included", totals.pass_s),
+        "publish_seconds": ("Duration of publishing the state", publish_s),
         "leases": ("Reservations made by explsched", sum(lease.job is not None for lease in state.leases)),
         "sweeps": ("Sweeps with jobs that wait or run", len({row.sweep for row in state.jobs if row.sweep})),
         "gpus": ("GPUs of the nodes", now.gpus if now else 0),
@@ -227,12 +229,12 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
     }
     for name, (meaning, value) in gauges.items():
         yield GaugeMetricFamily(f"explsched_{name}", meaning, value)
-    uses = GaugeMetricFamily("explsched_gpus_by_use", "GPUs by what holds them", labels=["use"])
+    uses = GaugeMetricFamily("explsched_gpus_by_use", "GPUs by use", labels=["use"])
     for use, count in gpu_uses(state.nodes).items():
         uses.add_metric([use], count)
     yield uses
     of_sweeps = Counter(_training_state(row) for row in state.jobs if row.sweep)
-    trainings = GaugeMetricFamily("explsched_trainings", "Jobs of sweeps by what they do", labels=["state"])
+    trainings = GaugeMetricFamily("explsched_trainings", "Jobs of sweeps by state", labels=["state"])
     for name in _TRAINING_STATES:
         trainings.add_metric([name], of_sweeps[name])
     yield trainings

@@ -135,7 +135,7 @@ class LeaseRow(Struct, frozen=True):
 
 
 class PlanLine(Struct, frozen=True):
-    """One line of `plan`: what (start, promise, preempt, ...), for which jobs, and the words for people."""
+    """One line of `plan`: what (start, reserve, preempt, ...), for which jobs, and a description."""
 
     kind: str
     jobs: tuple[int, ...]

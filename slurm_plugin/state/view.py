@@ -74,7 +74,7 @@ class GpuHolders(Struct, frozen=True):
             named = f"group {group.number} ({_list(group.job_ids)})"
             yield f"It is one of the {group.size} jobs of {named}: {_state(group)}."
         if note.pause_s > self.seen.snapshot.now_s:
-            yield "It did not start where it was meant to: it is left to Slurm for some minutes."
+            yield "It did not start on its planned node, so it is left to Slurm for some minutes."
         elif note.node and record.state == "PENDING":
             yield f"It is pinned to node {note.node}, where it fits now; unpinned if it does not start at once."
 
@@ -107,7 +107,7 @@ class View(Struct, frozen=True):
     scores: Mapping[int, Score]
     utilities: Mapping[int, Utility]
     starts: Mapping[int, Start]
-    promises: Mapping[int, Reservation]
+    reservations: Mapping[int, Reservation]
     sharers: GpuHolders
     ranks: Mapping[int, int]
 
@@ -141,7 +141,7 @@ class View(Struct, frozen=True):
             scores,
             estimate(seen.snapshot, config.utility.quantum_s),
             {start.job_id: start for start in plan.starts},
-            {promise.job_id: promise for promise in plan.reservations},
+            {reservation.job_id: reservation for reservation in plan.reservations},
             GpuHolders.of(seen),
             {job_id: rank for rank, job_id in enumerate(scores, start=1)},
         )

@@ -1,1 +1,1 @@
-"""From a plan to the changes it needs in Slurm: order, sizes, leases, preemptions, and how fast."""
+"""Turns a plan into changes in Slurm (order, sizes, leases, preemptions), at a rate that slurmctld can take."""

@@ -1,13 +1,12 @@
-"""What is better changed between two cycles of Slurm's backfill, and what not just before it computes all priorities.
+"""When to write: changes that must wait for a gap between backfill cycles, or until priorities are recomputed.
 
-A cycle that lasts longer than bf_yield_interval lets go of its locks now and then. It takes each job's priority when it
-begins and writes it back when it comes to the job, so a site factor that was written meanwhile is not in force, and
-writing it again meanwhile would help no more. And a reservation that is made or changed while the locks are free ends
-the cycle, bf_continue or not: with a change every quarter of a minute backfill saw a third fewer jobs (Slurm 22.05).
+A cycle that lasts longer than bf_yield_interval yields its locks now and then. It reads each job's priority when it
+begins and writes it back when it comes to the job, so a site factor that was written in between has no effect, and
+writing it again during the cycle would not help. A reservation that is made or changed while the locks are free ends
+the cycle, with or without bf_continue: with a change every 15 s backfill saw a third fewer jobs (Slurm 22.05).
 
-Cycles that are shorter hold the locks throughout, and nothing has to wait. After a long one Slurm rests for
-bf_interval; then it begins the next as soon as anything has changed, so what is written later may fall into one that it
-calls forth.
+Shorter cycles hold the locks throughout, and nothing has to wait. After a long one Slurm pauses for bf_interval; then
+it begins the next cycle as soon as anything changes, so a later write may fall into a cycle that it triggers itself.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _OTHER_REQUESTS = 15
 
 
 class Backoff(Struct, frozen=True):
-    """The time until the next look at slurmctld's load, and whether a pass may be made now."""
+    """The time until slurmctld's load is read again, and whether a pass may be made now."""
 
     interval_s: float
     may_pass: bool
@@ -46,14 +45,14 @@ class Backoff(Struct, frozen=True):
 
 
 def is_busy(load: ControllerLoad, limits: BackpressureSection) -> bool:
-    """Whether slurmctld should be left alone for a while."""
+    """Whether slurmctld is too busy for a pass."""
     return load.server_threads >= limits.server_threads or load.last_cycle_s > limits.cycle_s
 
 
 def backoff(load: ControllerLoad, last_interval_s: float, usual_s: float, limits: BackpressureSection) -> Backoff:
-    """Put the pass off while slurmctld is busy, twice as long each time; at the widest interval pass all the same.
+    """Delay the pass while slurmctld is busy, twice as long each time, up to the maximum interval.
 
-    Steering that stopped for good on a busy cluster would be no steering, and what a pass costs is bounded.
+    Then the pass is made anyway: its cost is bounded, and on a busy cluster steering would otherwise stop for good.
     """
     if not is_busy(load, limits):
         return Backoff(usual_s, may_pass=True, is_busy=False)
@@ -62,59 +61,59 @@ def backoff(load: ControllerLoad, last_interval_s: float, usual_s: float, limits
 
 
 def most_written(limit: RateLimit | None, interval_s: float, most: int) -> int:
-    """How many site factors a pass may write, so that slurmctld never tells us to wait.
+    """How many site factors a pass may write without hitting slurmctld's rate limit.
 
-    It lets the rest wait in their process for a second and more each, and a pass would last longer than its timeout.
+    Beyond the limit each request waits for a second or more, and a pass would exceed its timeout.
     """
     return most if limit is None else max(1, min(most, limit.requests(interval_s) - _OTHER_REQUESTS))
 
 
 MOST_PUT_OFF = 4
-"""So many passes in a row may end without a gap; then what waits for one is changed all the same."""
+"""The number of passes in a row that may end without a gap; then waiting changes are written anyway."""
 
 _LOOK_EVERY_S = 1.0
 
 _MARGIN_S = 1.0
-"""The changes of a pass take some tenths of a second; a cycle must not begin meanwhile."""
+"""The writes of a pass take some tenths of a second, during which no cycle must begin."""
 
 
 class CycleTimes(Struct, frozen=True):
-    """When a cycle lets go of its locks (bf_yield_interval), and how long it rests after one (bf_interval)."""
+    """When a cycle yields its locks (bf_yield_interval), and the pause after a cycle (bf_interval)."""
 
     yields_after_s: float
     rests_s: float
 
 
 class BackfillState(Enum):
-    """What Slurm's backfill does, where its cycles let go of their locks."""
+    """What Slurm's backfill does, if its cycles yield their locks."""
 
     RESTS = "a cycle has just ended, or cycles are short"
     IS_DUE = "a cycle may begin at any moment"
-    IDLES = "none has begun for longer than it rests, so nothing is new"
+    IDLES = "none has begun for longer than the pause, so nothing is new"
     WORKS = "a cycle is under way"
 
 
 _OFTEN_S = 2.0
-"""An idle backfill looks each second whether anything is new."""
+"""An idle backfill checks each second whether anything is new."""
 
 
 class Gap(Struct, frozen=True):
-    """What may be changed now. `began_s` is when the last cycle began, in Slurm's clock, 0 where that is not known."""
+    """What may be changed now. `began_s` is the start of the last cycle by Slurm's clock, 0 if unknown."""
 
     began_s: float
     backfill: BackfillState = BackfillState.RESTS
 
     @property
     def is_open(self) -> bool:
-        """Whether whatever is changed now stays in force."""
+        """Whether all changes made now stay in force."""
         return self.backfill is BackfillState.RESTS
 
     def timely(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> tuple[Change, ...]:
-        """The changes for now, in order; the others wait for an open gap.
+        """The changes to make now, in order; the others wait for an open gap.
 
-        A new site factor does not wait if something comes with it that frees or needs GPUs, nor that of a job of which
-        the cycle does not know: such a priority is not put back. Where backfill idles one site factor is set: Slurm
-        begins a cycle as soon as anything is new, and would begin it in the midst of many.
+        A new site factor does not wait if another change frees or needs GPUs, or if the job is newer than the cycle,
+        which then does not overwrite its priority. If backfill is idle, only one site factor is set: Slurm begins a
+        cycle as soon as anything is new, and would begin it in the middle of many writes.
         """
         if self.is_open:
             return tuple(changes)
@@ -138,10 +137,10 @@ class Gap(Struct, frozen=True):
 
 
 class BackfillGap:
-    """Tells when a cycle is under way, has just ended, or is due."""
+    """Determines whether a cycle is running, has just ended, or is due."""
 
     def __init__(self, load: Callable[[], ControllerLoad], clock: Callable[[], float] = time.time) -> None:
-        """`load` tells what slurmctld does now."""
+        """`load` returns the current load of slurmctld."""
         self._load = load
         self._clock = clock
         self._at_work_s = self._over_s = (0.0, 0.0)
@@ -151,20 +150,20 @@ class BackfillGap:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the last pass has put something off."""
+        """Whether the last pass has postponed changes."""
         return self._passes_without > 0
 
     def of_pass(self, times: CycleTimes) -> Gap:
-        """What a pass may change, all of it if it has been put off too often."""
+        """What a pass may change; everything if changes have been postponed too often."""
         gap = self._look(times)
         return Gap(gap.began_s) if self._passes_without >= MOST_PUT_OFF else gap
 
     def note(self, waiting: int) -> None:
-        """How many changes the pass has put off."""
+        """Record the number of changes that the pass has postponed."""
         self._passes_without = self._passes_without + 1 if waiting else 0
 
     def has_opened(self, times: CycleTimes) -> bool:
-        """Whether what was put off may be changed by now. Asks Slurm once a second at most."""
+        """Whether postponed changes may be made now. Asks Slurm at most once a second."""
         if not self.is_awaited or self._clock() - self._looked_s < _LOOK_EVERY_S:
             return False
         return self._look(times).backfill in (BackfillState.RESTS, BackfillState.IDLES)
@@ -216,7 +215,7 @@ class Recalculations:
     def clear_from_s(self, now_s: float, period_s: float, cycle_s: float) -> float:
         """From when on what comes free is given out in the present order, `cycle_s` later at most; mostly `now_s`.
 
-        Nothing is put off where the moment is not known, or so little that there would hardly be another time.
+        Nothing is delayed if the time of the next recalculation is unknown, or if the period is too short for a delay.
         """
         if self._latest_s is None:
             return now_s

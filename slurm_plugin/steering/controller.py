@@ -1,4 +1,4 @@
-"""One pass of the reconcile loop: look, plan, compare, change as little as possible."""
+"""One pass of the reconcile loop: observe, plan, compare, and change as little as possible."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ from slurm_plugin.steering.reconcile import (
 )
 
 _LOG = logging.getLogger("explsched.controller")
-_UNDONE = "a part of it was refused, so it is taken back"
+_UNDONE = "part of the change was refused, so it is undone"
 _STOPPED = "the daemon stops"
-_SERVED = "others of its owner have made room for it"
-_STRAY = "it is not ours to order any more"
+_SERVED = "jobs of its owner were requeued for it"
+_STRAY = "it is no longer steered"
 _CYCLES = 2
 """So many cycles of backfill a job stands first for which others have made room."""
 
 
 class Pass(Struct, frozen=True):
-    """What one pass saw, decided and did."""
+    """What one pass observed, decided and did."""
 
     seen: Observation
     plan: Plan
@@ -87,13 +87,13 @@ class Pass(Struct, frozen=True):
 
 
 class Controller:
-    """Turns plans into Slurm's state, pass after pass.
+    """Brings Slurm in line with the plans, pass after pass.
 
-    Slurm is the database: nothing is kept between passes but the preemptions underway, which site factors are ours and
-    which places have been lent, how long ended jobs ran (these four in files, too), the reports read so far, how long
+    Slurm is the database. In memory and in files it keeps only the preemptions underway, which site factors are ours,
+    which positions have been lent, and run times of ended jobs. In memory only: the reports read so far, how long
     leases have been used, how long trainings ran without reports, why jobs waited before their site factors were
-    written, whose starts have been delayed, whose comments Slurm refuses, and the groups last seen, to log what became
-    of them.
+    written, jobs whose starts have been delayed, jobs whose comments Slurm refuses, and the groups last seen, for the
+    log.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -126,10 +126,10 @@ class Controller:
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
-        """Take a new configuration; it holds from the next pass on.
+        """Take a new configuration, from the next pass on.
 
-        Raises `ConfigError` for another place of what the daemon remembers, and `PolicyError` for a policy that another
-        package cannot make of it: then nothing has changed.
+        Raises, without a change, `ConfigError` for another site factor file, beside which the daemon keeps its state,
+        and `PolicyError` if another package cannot build its policy from it.
         """
         if config.order.site_factor_file != self._own_factors.path:
             raise ConfigError(
@@ -155,7 +155,7 @@ class Controller:
         )
 
     def decide(self, now_s: float) -> Pass:
-        """Look and plan, change nothing. Raises `PolicyError` if the policy fails or plans what cannot be."""
+        """Observe and plan, but change nothing. Raises `PolicyError` if the policy fails or its plan is invalid."""
         found = self._client.look()
         found = replace(found, jobs=self._hidden_reasons.restored(found.jobs, now_s))
         limits = self._limits = self._limits or self._probe(found.nodes)
@@ -204,7 +204,7 @@ class Controller:
         return Pass(seen, plan, (*put_first(self._served_of(seen, now_s), seen, steering), *interruptions), ())
 
     def reconcile(self, now_s: float) -> Pass:
-        """Look, plan, and bring Slurm in line. Raises `SlurmError` if Slurm cannot be reached at all."""
+        """Observe, plan, and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self._timely(self.decide(now_s))
         self._own_factors.note(decided.changes, decided.seen.jobs)
         self._hidden_reasons.note(decided.changes)
@@ -249,9 +249,9 @@ class Controller:
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
     def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:
-        """Let go of nodes: waiting jobs are pinned to none, and leases keep none for jobs that may never need them.
+        """Release nodes when the daemon stops: unpin waiting jobs and delete leases.
 
-        And nobody is left above other users' jobs, who would put him back otherwise: places that are exchanged stay.
+        No job stays above other users' jobs for a temporary reason either; exchanged positions stay.
         """
         found = self._client.look()
         records = {job.job_id: job for job in found.jobs}
@@ -265,7 +265,7 @@ class Controller:
 
     @property
     def has_asked(self) -> bool:
-        """Whether there are jobs that have been asked to make room."""
+        """Whether any job has been asked to save and leave."""
         return bool(self._tracker.underway)
 
     @property
@@ -274,9 +274,9 @@ class Controller:
         return self._gap.is_awaited
 
     def is_awaited(self, now_s: float) -> bool:
-        """Whether what the next pass waits for has happened: a job has made room, or a cycle of backfill is over.
+        """Whether the event that the next pass waits for has happened: a job has left, or a backfill cycle is over.
 
-        Raises `SlurmError`: where a gap is awaited, Slurm is asked whether it has come.
+        If a gap is awaited, Slurm is asked, which may raise `SlurmError`.
         """
         if self._gap.has_opened(self._cycles):
             return True
@@ -285,14 +285,13 @@ class Controller:
 
     @property
     def trail(self) -> AuditTrail:
-        """Where changes are written down."""
+        """The audit log of all changes."""
         return self._trail
 
     def capabilities(self) -> Capabilities:
         """What this Slurm can do, and is configured to. Raises `SlurmError`.
 
-        A slurmctld that was started anew may be of another release, or know other settings: the next pass asks again
-        what it allows.
+        A restarted slurmctld may be of another release or have other settings, so the next pass asks again.
         """
         found = self._client.capabilities()
         if self._limits is not None and (found.version, found.booted) != self._probed:
@@ -304,16 +303,16 @@ class Controller:
         return self._client.load()
 
     def _adopt(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
-        """Learn, once, which trainings ended while an earlier daemon steered."""
+        """Read, once, which trainings ended under an earlier daemon."""
         if not self._has_adopted and (notes := self._sweep_record.read()) is not None:
             scope = self._config.order.scope
             self._trainings.adopt(ended_before(notes, jobs, self._spool, scope, now_s))
             self._has_adopted = True
 
     def _without_refused_comments(self, wanted: Iterable[Change]) -> tuple[Change, ...]:
-        """Slurm may give a job that runs no other comment until it ends, and takes 5 s to say so.
+        """Drop comments of running jobs that Slurm has refused once: it would refuse them again, after 5 s each.
 
-        Without accounting it does so for each job that it started while we pinned it: it takes the pin for a new size.
+        Without accounting that concerns each job that started while it was pinned: Slurm takes the pin for a resize.
         """
         refused = self._comment_refused
         return tuple(
@@ -321,14 +320,14 @@ class Controller:
         )
 
     def _note_sweeps(self, decided: Pass, failures: Sequence[ChangeFailure]) -> None:
-        """For people who ask what became of a sweep. Only a daemon writes: a dry run does not come here."""
+        """Record the trainings of sweeps for `sexplsched sweep`. Only the daemon gets here, not a dry run."""
         seen = decided.seen
         refused = [failure.change for failure in failures]
         done = [change for change in decided.changes if change not in refused]
         self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)
 
     def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
-        """What the configuration and this Slurm allow; asked once per configuration and slurmctld."""
+        """What the configuration and this Slurm allow, determined once per configuration and slurmctld."""
         for name in without_nodes(self._config.slurm.partitions, nodes):
             event(_LOG, logging.WARNING, "slurm.partitions names a partition that has no nodes", partition=name)
         found = self._client.capabilities()
@@ -343,7 +342,7 @@ class Controller:
         return replace(limits, order=replace(limits.order, max_per_pass=most), widest_lease=widest)
 
     def _timely(self, decided: Pass) -> Pass:
-        """Without the changes that wait for a gap between backfill cycles: a later pass decides about them anew."""
+        """The changes that need not wait for a gap between backfill cycles; a later pass decides about the others."""
         timely = decided.changes
         if timely:
             timely = self._gap.of_pass(self._cycles).timely(timely, decided.seen.jobs)
@@ -354,9 +353,9 @@ class Controller:
         return replace(decided, changes=timely)
 
     def _ended_meanwhile(self, job_ids: AbstractSet[int], now_s: float) -> frozenset[int]:
-        """Jobs that have told their end since the pass looked, which Slurm may not have noticed yet.
+        """Jobs that have reported their end since the pass observed them, which Slurm may not have noticed yet.
 
-        A requeue would run them again. How long this pass has written other things until now makes no difference so.
+        A requeue would run them again, however long this pass has taken so far.
         """
         owners = {job_id: self._uids[job_id] for job_id in job_ids}
         told = self._saves.read(owners, now_s)
@@ -368,7 +367,7 @@ class Controller:
     def _served(self, records: Mapping[int, SlurmJob], now_s: float) -> frozenset[int]:
         """Jobs that should start in the next cycles, because others of their owner have been requeued for them.
 
-        In scope `partition` no place is anybody's own: who comes before such a job does so by the policy's own order.
+        In scope `partition` jobs own no position: jobs before such a job are there by the policy's own order.
         """
         if self._config.order.scope == "partition":
             return frozenset()
@@ -389,30 +388,30 @@ class Controller:
         in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
         clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s)
         steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s)
-        # One that was cancelled holds its GPUs until it is gone.
+        # A cancelled job holds its GPUs until it is gone.
         stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)
         return (*steps, *(CancelJob(stop.job_id) for stop in stops))
 
 
 def _given_back(seen: Observation, others: Mapping[int, int], most: int) -> tuple[SetSiteFactor, ...]:
-    """Takes our part of the site factor from waiting jobs that are not ours to order any more, `most` in a pass.
+    """Remove our part of the site factor from waiting jobs that are no longer steered, at most `most` in a pass.
 
-    Their owners have moved them to a partition that is not steered, or they ask for no GPUs now: what lifted them among
-    their peers would lift them above strangers for good. `others` are the parts that are not ours.
+    They were moved to a partition that is not steered, or no longer ask for GPUs. Their raised priority would put them
+    above other users' jobs for good. `others` are the parts of site factors that others have set.
     """
     strays = (seen.jobs[job_id] for job_id in sorted(_strays(seen)))
     return tuple(without_own_factors(strays, others))[:most]
 
 
 def _strays(seen: Observation) -> AbstractSet[int]:
-    """Jobs that are none of ours."""
+    """Jobs that are not steered."""
     return seen.jobs.keys() - {job.job_id for job in seen.snapshot.jobs}
 
 
 def _requeues_apart(
     changes: Sequence[Change],
 ) -> tuple[tuple[Change, ...], tuple[RequeueJob | SetAdminComment, ...]]:
-    """The other changes, and requeues with the records of what they cost."""
+    """The other changes, and requeues with the records of their cost."""
     requeued = {change.job_id for change in changes if isinstance(change, RequeueJob)}
     leaving = tuple(
         change for change in changes if isinstance(change, RequeueJob | SetAdminComment) and change.job_id in requeued
@@ -433,14 +432,14 @@ def _lent_places_file(config: Config) -> Path:
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:
-    """A running job that should have another size is preempted; it gets its size when it waits."""
+    """Preemptions of running jobs that should be resized; they get the new size while they wait."""
     for resize in plan.resizes:
         if jobs[resize.job_id].state is JobState.RUNNING:
             yield Preemption(resize.job_id, resize.reason)
 
 
 def _refusal(failure: ChangeFailure) -> tuple[str, object, str]:
-    """What was refused to whom and why: the same in each pass, though the times of a lease are not."""
+    """A refused change, its job and the reason; equal in each pass, although the times of a lease are not."""
     change = failure.change
     whose = getattr(change, "job_id", None) or getattr(change, "name", None)
     return type(change).__name__, whose, failure.message
@@ -449,7 +448,7 @@ def _refusal(failure: ChangeFailure) -> tuple[str, object, str]:
 def _log_pass(
     decided: Pass, failures: Sequence[ChangeFailure], told: frozenset[tuple[str, object, str]] = frozenset()
 ) -> None:
-    """`told` are refusals of the last pass: they count, but are not logged again."""
+    """Log the pass. `told` are refusals of the last pass: they count, but are not logged again."""
     why = {stop.job_id: stop.reason for stop in decided.plan.stops}
     why |= {preemption.job_id: preemption.reason for preemption in decided.plan.preemptions}
     why |= {resize.job_id: resize.reason for resize in decided.plan.resizes}
@@ -471,7 +470,7 @@ def _log_pass(
         "pass",
         jobs=len(decided.seen.snapshot.jobs),
         starts=len(decided.plan.starts),
-        promises=len(decided.plan.reservations),
+        reservations=len(decided.plan.reservations),
         changes=len(decided.changes),
         failures=len(failures),
     )

@@ -1,9 +1,9 @@
-"""From planned groups to changes in Slurm, and from what runs to the groups there are. Pure.
+"""From planned groups to changes in Slurm, and from running jobs to their groups. Pure.
 
 A waiting job is never held. It is pinned to its node (ReqNodeList) when Slurm would now start it on the right GPU, and
-let go again when the plan changes or it has not started in time. A group's members are pinned in one batch and come
-first in the order, so that Slurm starts them together. Each carries an `annotation`: Slurm is the database. A
-group is over when one of its jobs has ended or runs on another GPU: the others go on, and are planned anew.
+unpinned when the plan changes or it has not started in time. A group's members are pinned in one batch and come first
+in the order, so that Slurm starts them together. Each carries an annotation, since Slurm is the database. A group is
+over when one of its jobs has ended or runs on another GPU: the others continue, and are planned anew.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from slurm_plugin.observation.observe import Observation
 from slurm_plugin.steering.release import GroupAnnotation, Releases, may_be_annotated, may_be_pinned
 
 PATIENCE_S = 60.0
-"""A job that was pinned and has not started after this is let go: something we do not see keeps it from its node."""
+"""A pinned job that has not started after this time is unpinned: something that is not modelled blocks it."""
 PAUSE_S = 600.0
-"""For so long it is then left to Slurm."""
+"""Then it is left to Slurm for this time."""
 
 Device = tuple[tuple[str, tuple[int, ...]], ...]
 """(node, GPU indices) of a job."""
@@ -36,9 +36,9 @@ class LiveGroup(Struct, frozen=True):
 
     Attributes:
         number: its number, that of one of its jobs.
-        size: how many jobs it was planned for.
-        running: its jobs that run, with their GPUs.
-        waiting: its jobs that wait.
+        size: the number of jobs it was planned for.
+        running: its running jobs, with their GPUs.
+        waiting: its waiting jobs.
 
     """
 
@@ -71,7 +71,7 @@ class LiveGroup(Struct, frozen=True):
 
 
 def live_groups(jobs: Iterable[SlurmJob]) -> tuple[LiveGroup, ...]:
-    """The groups that annotations tell of, in order of their numbers."""
+    """The groups in the annotations, in order of their numbers."""
     members: defaultdict[tuple[int, int], list[SlurmJob]] = defaultdict(list)
     for job in jobs:
         note = GroupAnnotation.of(job.admin_comment)
@@ -86,7 +86,7 @@ def _group(number: int, size: int, members: tuple[SlurmJob, ...]) -> LiveGroup:
 
 
 def withdrawal(jobs: Iterable[SlurmJob]) -> tuple[Change, ...]:
-    """Lets go of every waiting job that we pinned: for a daemon that stops."""
+    """Unpin every waiting job that we pinned: for a daemon that stops."""
     waiting = (job for job in jobs if job.state == "PENDING")
     return tuple(
         change for job in waiting for change in _change(job, GroupAnnotation.of(job.admin_comment), GroupAnnotation())
@@ -96,7 +96,7 @@ def withdrawal(jobs: Iterable[SlurmJob]) -> tuple[Change, ...]:
 def in_order(plan: Plan, releases: Releases) -> Sequence[Score]:
     """The plan's scores with the released jobs first, and the members of a group that waits behind its first one.
 
-    Slurm gives GPUs that come free to the next in the queue before anybody is asked, so it must find a group together.
+    Slurm gives freed GPUs to the next job in the queue at once, so a group must be together in the queue.
     """
     together = {job_id: group.job_ids for group in plan.groups for job_id in group.job_ids}
     if not together and not releases.order:
@@ -116,7 +116,9 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
         if group.is_complete and group.verified is not False
         for job_id in group.job_ids
     }
-    yielding = {job.job_id for job in seen.snapshot.jobs if job.yielding}  # what it costs is being noted on them
+    yielding = {
+        job.job_id for job in seen.snapshot.jobs if job.yielding
+    }  # the cost of their preemption is being recorded on them
     changes: list[Change] = []
     for record in seen.jobs.values():
         if record.state == "COMPLETING" or record.job_id in yielding:
@@ -159,7 +161,7 @@ def _waiting_groups(plan: Plan, releases: Releases, seen: Observation) -> Iterat
 
 
 def _patient(wanted: GroupAnnotation, present: GroupAnnotation, now_s: int) -> GroupAnnotation:
-    """A pin keeps its time from pass to pass; one that has lasted too long becomes a pause."""
+    """A pin keeps its start time from pass to pass; one that has lasted too long becomes a pause."""
     if not present.node or present.node != wanted.node:
         return wanted
     if now_s - present.since_s > PATIENCE_S and wanted.since_s == now_s:
@@ -168,7 +170,7 @@ def _patient(wanted: GroupAnnotation, present: GroupAnnotation, now_s: int) -> G
 
 
 def _change(record: SlurmJob, present: GroupAnnotation, note: GroupAnnotation) -> Iterator[Change]:
-    """Nodes that the job's owner asked for, before or after our pin, are never taken away."""
+    """The change of a job's pin. Nodes that the job's owner asked for, before or after, are never removed."""
     ours = bool(present.node) and record.required_nodes == (present.node,)
     pins = bool(note.node) and record.required_nodes != (note.node,)
     if record.state == "PENDING" and (pins or (ours and not note.node)):
@@ -209,13 +211,13 @@ def differences(before: Sequence[LiveGroup], now: Sequence[LiveGroup]) -> Iterat
 
 
 def pinned(jobs: Iterable[SlurmJob]) -> Mapping[int, str]:
-    """The waiting jobs that we sent to a node, and which."""
+    """The waiting jobs that we pinned, and their nodes."""
     waiting = ((job, GroupAnnotation.of(job.admin_comment).node) for job in jobs if job.state == "PENDING")
     return {job.job_id: node for job, node in waiting if node and job.required_nodes == (node,)}
 
 
 def log_placements(before: Mapping[int, str], jobs: Mapping[int, SlurmJob]) -> None:
-    """Log what became of the jobs that were pinned in the pass before and run now."""
+    """Log where the jobs run that were pinned in the pass before and have started."""
     for job_id, node in before.items():
         job = jobs.get(job_id)
         if job is None or not job.node_names:

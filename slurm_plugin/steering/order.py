@@ -1,7 +1,7 @@
 """From the order of a plan to the fewest new site factors, where a policy orders all jobs of a partition. Pure.
 
-slurmctld pays for every one: a lock, a new priority, a scheduling pass soon after. So labels that stand right stay,
-those far back in a long queue are not set at all, and a pass writes a limited number, those near the head first.
+Each change costs slurmctld a lock, a new priority and a scheduling pass soon after. So correct labels stay, those far
+back in a long queue are not set at all, and a pass writes a limited number, near the head of the queue first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Anchor = tuple[int, int]
 
 
 class OrderLimits(Struct, frozen=True):
-    """Labels lie between 0 and `highest`; so many jobs of a partition get one, and so many are written in a pass."""
+    """Labels lie between 0 and `highest`; the numbers of labelled jobs per partition and of writes per pass."""
 
     highest: int
     depth: int
@@ -47,7 +47,7 @@ def order_changes(jobs: Iterable[SlurmJob], limits: OrderLimits) -> tuple[SetSit
         if (job.site_factor or 0) != label or not job.is_in_force
     ]
     if len(wrong) > limits.max_per_pass:
-        # Who stands too high does as much harm at the head of the queue as who is missing there.
+        # A job that is too high does as much harm at the head of the queue as one that is missing there.
         wrong.sort(key=lambda change: -max(change[0] or 0, change[1].site_factor))
     return tuple(change for _, change in wrong[: limits.max_per_pass])
 

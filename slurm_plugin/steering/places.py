@@ -44,7 +44,7 @@ _HIGHEST = 2_147_483_645
 """Slurm's bound on a site factor, either way."""
 
 
-PROMISED = 20
+RESERVED = 20
 """Blocked jobs whose planned starts others must not delay."""
 
 
@@ -304,19 +304,19 @@ def started_on_own_places(snapshot: Snapshot, waited: Sequence[Job]) -> frozense
     profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
     queue = [job for job in waited if job.job_id in there]
     return frozenset(
-        start.job_id for start in Backfill(PROMISED).schedule(profile, snapshot.now_s, queue, Consolidate()).starts
+        start.job_id for start in Backfill(RESERVED).schedule(profile, snapshot.now_s, queue, Consolidate()).starts
     )
 
 
 def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:
     """Which waiting jobs Slurm would start if the running jobs `going` were gone; `order` are the first that wait.
 
-    It promises a start to jobs that are blocked, so what comes free may have to be kept for a larger job ahead. Here
-    the first `PROMISED` are: each costs milliseconds on a large cluster, and few further back want the same GPUs.
+        It plans starts of blocked jobs, so what comes free may have to be kept for a larger job ahead. Here the first
+    `RESERVED` get one: each costs milliseconds on a large cluster, and few further back want the same GPUs.
     """
     jobs = {job.job_id: job for job in snapshot.jobs}
     left = [job for job in snapshot.running if job.job_id not in going]
     profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
     queue = [jobs[job_id] for job_id in order if jobs[job_id].eligible]
-    booked = Backfill(PROMISED).schedule(profile, snapshot.now_s, queue, Consolidate())
+    booked = Backfill(RESERVED).schedule(profile, snapshot.now_s, queue, Consolidate())
     return frozenset(start.job_id for start in booked.starts)

@@ -1,4 +1,4 @@
-"""From a plan to the smallest set of changes in Slurm, and the changes that take everything of ours back. Pure."""
+"""From a plan to the smallest set of changes in Slurm, and the changes that undo everything. Pure."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ LEAD_S = 60.0
 
 
 class SteeringLimits(Struct, frozen=True):
-    """What an admin allows: how the order is written, and how far a promised start may drift unmoved.
+    """What an admin allows: how the order is written, and how far a planned start may drift before its lease moves.
 
-    `widest_lease` is how many nodes a lease has at most: one where Slurm chooses those of gangs by its network, which
-    plans do not know.
+    `widest_lease` is the maximum number of nodes of a lease: one where Slurm chooses nodes by topology, which plans do
+    not model.
     """
 
     order: OrderLimits
@@ -73,7 +73,7 @@ class SteeringLimits(Struct, frozen=True):
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """The limits that a configuration sets."""
+        """The limits set by a configuration."""
         slurm = config.slurm
         order = OrderLimits(slurm.site_factor_range, slurm.order_depth, slurm.max_per_pass)
         return cls(order, config.backfill.slack_s, config.order.scope)
@@ -82,8 +82,8 @@ class SteeringLimits(Struct, frozen=True):
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Order, sizes, leases and groups. Preemptions and stops take several passes: see `steering.preemption`.
 
-    The delay of a job whose size changes now is lifted by a later pass, which sees that Slurm has taken the change:
-    from then on Slurm may start the job at any moment.
+    If a job is resized now, a later pass lifts its delay, once Slurm has accepted the new size: from then on Slurm may
+    start the job at any moment.
     """
     released = releases(plan, seen)
     ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
@@ -105,11 +105,10 @@ def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> 
 
 
 def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:
-    """Lift the two minutes that Slurm makes a requeued job wait, for jobs that consented to be requeued.
+    """Lift Slurm's delay of two minutes after a requeue, for jobs that consented to be requeued.
 
-    Those that rest are delayed instead: Slurm would start them on idle GPUs, whatever their place in the queue. They
-    may go on once the plan lets them, and also when they are none of ours any more, but not before a begin time of
-    their own.
+    Jobs that their sweep keeps paused are delayed instead: Slurm would start them on idle GPUs. The delay is lifted
+    once the plan lets them run, or once the daemon no longer schedules them, but not before their own begin time.
     """
     now_s = seen.snapshot.now_s
     consenting = {job.job_id for job in seen.snapshot.jobs if job.consents}
@@ -133,25 +132,25 @@ def _lifted(record: SlurmJob, own_begin_s: float, now_s: float) -> Iterator[Star
 
 
 def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Create, renew and remove leases, so that those that exist are those the plan wants.
+    """Create, renew and remove leases as the plan requires.
 
-    Slurm reserves whole nodes, so only promises of whole nodes become leases: a lease for a part of a node would keep
-    others from the rest. For small jobs the order is enough, Slurm's own backfill holds their place. And only jobs of
-    which Slurm says that they wait for room get one, for `memory.LONGEST_LEASE_S` in all.
+    Slurm reserves whole nodes, so only the plan's reservations of whole nodes become leases: a lease for a part of a
+    node would keep others from the rest. For small jobs the order is enough, since Slurm's backfill plans their start.
+    Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all.
 
-    A job in a reservation comes before all others in Slurm. While the nodes of a promise are idle, and other jobs are
-    to be started there, it is given no lease: it would take their place before Slurm has started them.
+    Slurm starts a job in a reservation before all others. While its nodes are idle and the plan starts other jobs
+    there, it gets no lease: it would start in their place.
 
-    A lease is removed as soon as its job has started, ended or lost its promise (Slurm deletes none that a running job
+    A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
     changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
     """
     now_s = seen.snapshot.now_s
     wanted = {
-        promise.job_id: promise
-        for promise in plan.reservations
-        if len(promise.placement) <= limits.widest_lease and _whole_nodes(promise, seen)
-        if _can_be_leased(seen, promise.job_id)
+        reservation.job_id: reservation
+        for reservation in plan.reservations
+        if len(reservation.placement) <= limits.widest_lease and _whole_nodes(reservation, seen)
+        if _can_be_leased(seen, reservation.job_id)
     }
     result: list[Change] = []
     standing: set[int] = set()
@@ -159,8 +158,8 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         job_id = leased_job(lease.name)
         if job_id is None:
             continue
-        promise = wanted.get(job_id)
-        stays = promise is not None and _still_right(lease, promise, now_s, limits.slack_s)
+        reservation = wanted.get(job_id)
+        stays = reservation is not None and _still_right(lease, reservation, now_s, limits.slack_s)
         if stays or _is_held(lease, job_id, seen):
             standing.add(job_id)
             if seen.jobs[job_id].reservation != lease.name:
@@ -172,24 +171,24 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if job is not None and job.reservation == lease.name:
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
-    for job_id, promise in wanted.items():
-        if job_id not in standing and not _would_overtake(promise, plan, seen):
-            result.extend(_create(promise, seen.jobs[job_id], now_s))
+    for job_id, reservation in wanted.items():
+        if job_id not in standing and not _would_overtake(reservation, plan, seen):
+            result.extend(_create(reservation, seen.jobs[job_id], now_s))
     leases = {lease.name for lease in seen.reservations} | {lease_name(job_id) for job_id in wanted}
-    for job in seen.jobs.values():  # a lease that ran out leaves its name on the job
+    for job in seen.jobs.values():  # an expired lease leaves its name on the job
         orphaned = leased_job(job.reservation) is not None and job.reservation not in leases
         if orphaned and job.state == "PENDING":
             result.append(AttachReservation(job.job_id, ""))
     return tuple(result)
 
 
-def _whole_nodes(promise: Reservation, seen: Observation) -> bool:
+def _whole_nodes(reservation: Reservation, seen: Observation) -> bool:
     sizes = {node.name: node.gpus for node in seen.snapshot.nodes}
-    return all(share.gpus == sizes[share.node] for share in promise.placement)
+    return all(share.gpus == sizes[share.node] for share in reservation.placement)
 
 
 def _can_be_leased(seen: Observation, job_id: int) -> bool:
-    """A job that waits for room, and that its owner has not put into a reservation himself."""
+    """Whether the job waits for resources, and is in no reservation chosen by its owner."""
     job = seen.jobs[job_id]
     if job_id in seen.unmodelled or len(job.partitions) > 1:  # a lease is of one partition
         return False
@@ -199,31 +198,31 @@ def _can_be_leased(seen: Observation, job_id: int) -> bool:
     return waits_for_room(job) or (has_one and may_keep_lease(job))
 
 
-def _would_overtake(promise: Reservation, plan: Plan, seen: Observation) -> bool:
-    """Whether a promised job could start on its nodes now, instead of others that the plan starts there."""
-    nodes = {share.node for share in promise.placement}
+def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:
+    """Whether the job could start on its nodes now, instead of others that the plan starts there."""
+    nodes = {share.node for share in reservation.placement}
     started = {share.node for start in plan.starts for share in start.placement}
     held = (job.node_names for job in seen.jobs.values() if job.gpus or job.shards_per_node)
     return not nodes.isdisjoint(started) and all(nodes.isdisjoint(names) for names in held)
 
 
-def _still_right(lease: SlurmReservation, promise: Reservation, now_s: float, slack_s: float) -> bool:
-    same_nodes = set(lease.nodes) == {share.node for share in promise.placement}
-    start_s = max(promise.start_s, now_s)
+def _still_right(lease: SlurmReservation, reservation: Reservation, now_s: float, slack_s: float) -> bool:
+    same_nodes = set(lease.nodes) == {share.node for share in reservation.placement}
+    start_s = max(reservation.start_s, now_s)
     near = lease.start_s - slack_s <= start_s <= max(lease.end_s, lease.start_s + slack_s)
     return same_nodes and near and now_s < lease.end_s
 
 
 def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
-    """Whether a lease that has not begun stays for a while although the plan has changed its mind."""
+    """Whether a lease that has not begun stays for now although the plan has changed."""
     is_ahead = lease.start_s > seen.snapshot.now_s
     return is_ahead and job_id in seen.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
 
 
-def _create(promise: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, ...]:
+def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, ...]:
     name = lease_name(job.job_id)
-    nodes = tuple(sorted(share.node for share in promise.placement))
-    start_s = math.ceil(max(promise.start_s, now_s + LEAD_S))
+    nodes = tuple(sorted(share.node for share in reservation.placement))
+    start_s = math.ceil(max(reservation.start_s, now_s + LEAD_S))
     return (
         CreateReservation(name, start_s, LEASE_MIN, nodes, (job.user,), job.partition),
         AttachReservation(job.job_id, name),
@@ -231,7 +230,7 @@ def _create(promise: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, 
 
 
 def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGres, ...]:
-    """New sizes for jobs that wait. A running one is preempted first, and gets its size when it waits."""
+    """New sizes of waiting jobs. A running job is preempted first and resized while it waits."""
     return tuple(
         change
         for resize in plan.resizes
@@ -241,7 +240,7 @@ def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGre
 
 
 def restored(failures: Iterable[ChangeFailure], jobs: Mapping[int, SlurmJob]) -> tuple[Change, ...]:
-    """The old counts of jobs whose new ones were refused: Slurm 22.05 applies a part of an update that it refuses.
+    """The old counts of jobs whose new ones were refused: Slurm 22.05 applies parts of an update that it refuses.
 
     With the CPUs of one size and the nodes of another a job might never start.
     """
@@ -269,9 +268,9 @@ _OURS = (GROUP_PREFIX, PREEMPTION_PREFIX, FORMER_PREFIX)
 
 
 def taken_back(found: ClusterRecords, others_factors: Mapping[int, int], now_s: float) -> tuple[Change, ...]:
-    """The changes after which nothing of ours is left.
+    """The changes that undo everything of ours.
 
-    `others_factors` are the parts of site factors that are not ours, by job id; a job that is not there has none.
+    `others_factors` are the parts of site factors that others have set, by job id.
     """
     return (
         *without_own_factors(found.jobs, others_factors),
@@ -282,7 +281,7 @@ def taken_back(found: ClusterRecords, others_factors: Mapping[int, int], now_s: 
 
 
 def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, int]) -> Iterator[SetSiteFactor]:
-    """Leaves waiting jobs only the parts of their site factors that are not ours; a job that is not there has none."""
+    """Reset site factors of waiting jobs to the part that others have set, 0 for jobs without one."""
     for job in jobs:
         theirs = others_factors.get(job.job_id, 0)
         if job.state == "PENDING" and job.site_factor is not None and job.site_factor != theirs:
@@ -292,7 +291,7 @@ def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, i
 def without_rests(
     jobs: Iterable[SlurmJob], own_begins_s: Mapping[int, float], now_s: float
 ) -> Iterator[StartAtOnce | DelayStart]:
-    """Jobs that we have delayed may start; `own_begins_s` has the begin times that they had before."""
+    """Lift our delays; `own_begins_s` has the jobs' begin times before them."""
     for job in jobs:
         if job.job_id in own_begins_s:
             yield from _lifted(job, own_begins_s[job.job_id], now_s)
@@ -307,7 +306,7 @@ def _delayed_by_daemon(job: SlurmJob, now_s: float) -> bool:
 
 
 def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:
-    """Removes all leases. Jobs leave theirs first: Slurm keeps a reservation that a job is in."""
+    """Remove all leases. Jobs are taken out first, because Slurm keeps a reservation that has a job."""
     for job in found.jobs:
         if leased_job(job.reservation) is not None:
             yield AttachReservation(job.job_id, "")
@@ -317,7 +316,7 @@ def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | Delete
 
 
 def _comment(job: SlurmJob) -> Iterator[TargetJob | SetAdminComment]:
-    """Our words leave the AdminComment, and with them the node that a waiting job was pinned to."""
+    """Remove our entries from the AdminComment, and the pin of a waiting job."""
     words = job.admin_comment.split()
     theirs = [word for word in words if not word.startswith(_OURS)]
     if theirs == words:

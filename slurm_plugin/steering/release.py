@@ -1,14 +1,14 @@
 """Which waiting jobs may be pinned to their planned node now: those that share a GPU, and those that are placed. Pure.
 
-Slurm chooses GPUs by its own rule (`free_shards`, `choice`), one job after the other. So jobs that share are tried in
-an order in which each gets the GPU it should: beside its group, or an unused one if it is the first. Whoever would be
-put elsewhere stays as it is: Slurm starts it where it likes, alone or beside others, and the next plan goes on from
-there. Jobs of whole GPUs on one node, whose policy says which node (`Plan.placed`), are pinned to that.
+Slurm chooses GPUs by its own rule (`free_shards`, `choice`), one job after the other. So jobs that share are released
+in an order in which each gets its planned GPU: beside its group, or an unused one for the first. A job that Slurm would
+place elsewhere is not pinned: Slurm starts it anywhere, alone or beside others, and the next plan continues from there.
+Jobs with whole GPUs on one node, for which the policy chooses the node (`Plan.placed`), are pinned to it.
 
-What is ours is one word in the job's AdminComment, so that another process or a restarted daemon knows it:
+The state is one entry in the job's AdminComment, so that another process or a restarted daemon can read it:
 `explsched-group:group=12&of=4&node=n1&since=1700000000`: planned as one of 4 jobs on a GPU, and pinned to node n1.
-`explsched-group:pause=1700000600`: left to Slurm until then, because it did not start where it was meant to.
-Other words of the AdminComment stay.
+`explsched-group:pause=1700000600`: left to Slurm until then, because it did not start on its planned node.
+Other entries of the AdminComment stay.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ def free_shards(node: SlurmNode, there: Iterable[SlurmJob]) -> list[int] | None:
         if not indices or max(indices) >= node.gpus:
             return None
         alone = len(indices) == 1 and job.gpus == 0
-        for index in indices:  # of shards on several GPUs Slurm does not tell how many are on which
+        for index in indices:  # Slurm does not show how shards on several GPUs are distributed
             free[index] = max(0, free[index] - job.shards_per_node) if alone else 0
     return free
 
 
 def choice(free: Sequence[int], shards: int, rule: ShardRule) -> int | None:
-    """The GPU that a job with so many shards gets; None if no GPU has as many left."""
+    """The GPU that a job with this number of shards gets; None if no GPU has as many left."""
     fitting = [index for index, left in enumerate(free) if left >= shards]
     if rule is ShardRule.LEAST_LOADED:
         fitting.sort(key=lambda index: -free[index])
@@ -125,7 +125,7 @@ class Sharers(Struct, frozen=True):
 
 
 class Releases(Struct, frozen=True):
-    """What can be brought about now: jobs in the order in which Slurm should start them, and who shares with whom.
+    """What can be done now: jobs in the order in which Slurm should start them, and those that share GPUs.
 
     `placed` are the nodes of jobs that have their GPUs to themselves.
     """
@@ -171,7 +171,7 @@ def releases(plan: Plan, seen: Observation) -> Releases:
 
 
 def _placed(plan: Plan, seen: Observation) -> Mapping[int, str]:
-    """Of jobs on several nodes Slurm would take all of a list; they are left to it, and so are those of a lease."""
+    """Jobs on several nodes would get all nodes of a list, so they are left to Slurm, as are jobs with a lease."""
     return {
         start.job_id: start.placement[0].node
         for start in plan.starts
@@ -181,9 +181,9 @@ def _placed(plan: Plan, seen: Observation) -> Mapping[int, str]:
 
 
 def may_be_pinned(record: SlurmJob, now_s: float) -> bool:
-    """Waits, is no array, was not sent to a node by somebody else, and is not left to Slurm for the moment.
+    """Whether a waiting job may be pinned: no array, no nodes chosen by others, and not left to Slurm for now.
 
-    One that Slurm would not start now, because of its begin time, is not foreseen.
+    Excludes jobs that Slurm would not start now because of their begin time.
     """
     note = GroupAnnotation.of(record.admin_comment)
     if record.state != "PENDING" or record.array_tasks > 1 or note.pause_s > now_s or waits_for_begin(record, now_s):
@@ -192,7 +192,7 @@ def may_be_pinned(record: SlurmJob, now_s: float) -> bool:
 
 
 def _one_gpu(start: Start) -> bool:
-    """Jobs of several GPUs or nodes are not pinned: Slurm's choice for them is not foreseen."""
+    """Jobs of several GPUs or nodes are not pinned: Slurm's choice for them cannot be predicted."""
     return len(start.placement) == 1 and len(start.placement[0].indices) == 1
 
 

@@ -40,7 +40,7 @@ class SweepPruner(optuna.pruners.BasePruner):
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether the trial should end now. Raises ValueError for a study of several objectives."""
         if len(study.directions) != 1:
-            raise ValueError(f"the study has {len(study.directions)} objectives, a pruner judges by one")
+            raise ValueError(f"the study has {len(study.directions)} objectives, pruning supports one")
         if trial.last_step is None:
             return False
         sign = 1.0 if study.direction is StudyDirection.MINIMIZE else -1.0

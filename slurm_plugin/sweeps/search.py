@@ -141,8 +141,8 @@ class Search:
             pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
             differ = ", ".join(name for name, before, now in pairs if before != now)
             raise SearchError(
-                f"{self._path}: other than when {self._directory} was begun: {differ}; choose another name, or remove "
-                "that directory"
+                f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name, or "
+                "remove that directory"
             )
         return str(begun["id"])
 
@@ -212,7 +212,7 @@ class Search:
         if len(last) == _MOST_FAILURES and all(result.value is None for result in last):
             raise SearchError(
                 f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
-                f"{self._directory}/trials/*/output; mend the command, remove {self._directory} and run again"
+                f"{self._directory}/trials/*/output; fix the command, remove {self._directory} and run again"
             )
         spent = sum(result.gpu_h for result in results)
         usual = spent / len(results) if results else 0.0

@@ -71,7 +71,7 @@ class Access(Struct, frozen=True):
     def user(self, request: web.Request) -> str | None:
         """The viewer's name, "" for whoever has the token. Raises `HTTPUnauthorized` or `HTTPForbidden`."""
         if self.hosts and request.host not in self.hosts:
-            raise web.HTTPForbidden(text=f"this is no host of this page: {request.host}\n")
+            raise web.HTTPForbidden(text=f"unknown host name for this page: {request.host}\n")
         if self.user_header:
             name = request.headers.get(self.user_header, "")
             if not name:
@@ -129,7 +129,7 @@ def _queue(look: CachedView, request: web.Request) -> object:
 def _job(look: CachedView, request: web.Request) -> object:
     found = answers.job(look.state, int(request.match_info["job_id"]), look.changes)
     if found is None:
-        raise web.HTTPNotFound(text="no such job waits or runs\n")
+        raise web.HTTPNotFound(text="no such job is waiting or running\n")
     return found
 
 
@@ -206,7 +206,7 @@ class Page:
         """The printed address: the token becomes a cookie that no script can read, and leaves the address."""
         access = self._access
         if access.hosts and request.host not in access.hosts:
-            raise web.HTTPForbidden(text="this is no host of this page\n")
+            raise web.HTTPForbidden(text="unknown host name for this page\n")
         given = request.query.get("token", "")
         if access.user_header or not hmac.compare_digest(given.encode(), access.token.encode()):
             raise web.HTTPUnauthorized(text="this token is not valid any more\n")

@@ -1,4 +1,4 @@
-"""What sacct prints for the jobs of a made-up month, by the command that docs/simulation.md shows."""
+"""What sacct prints for the jobs of a synthetic month, by the command that docs/simulation.md shows."""
 
 from __future__ import annotations
 

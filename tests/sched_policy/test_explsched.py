@@ -136,7 +136,7 @@ def test_price_rises_from_low_to_high() -> None:
     assert market.price(0) == pytest.approx(market.low)
     assert market.price(8) == market.price(80) == pytest.approx(8.0)
     assert market.price(2) < market.price(4) < market.price(6)
-    assert market.payoff(8.0, gpus=2, promised_gpus=0) > 0 > market.payoff(1.0, gpus=2, promised_gpus=7)
+    assert market.payoff(8.0, gpus=2, reserved_gpus=0) > 0 > market.payoff(1.0, gpus=2, reserved_gpus=7)
 
 
 def test_low_payoff_gets_no_promise() -> None:

@@ -112,7 +112,7 @@ def test_no_gpu_is_given_twice_and_gangs_are_whole(case: Case, depth: int) -> No
 def test_a_job_later_in_the_queue_changes_nothing_for_those_before_it(
     case: Case, depth: int, data: st.DataObject
 ) -> None:
-    # EASY: the one promised start is not delayed. Conservative: none is.
+    # EASY: the one planned start is not delayed. Conservative: none is.
     queued = [each for each in case.jobs if not each.holds_gpus]
     cut = data.draw(st.integers(0, len(queued)))
     kept = {each.job_id for each in queued[:cut]}

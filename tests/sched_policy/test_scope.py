@@ -111,7 +111,7 @@ def test_an_overdue_job_is_promised_a_start_even_by_greedy_policies() -> None:
     seen = snapshot(late, short, running(1, "n1", 4, user="ada", scope="ada"))
     plan = row("srsf").plan(seen)
     assert [promise.job_id for promise in plan.reservations] == [9]
-    assert plan.starts == ()  # it would delay the promised start
+    assert plan.starts == ()  # it would delay the planned start
     assert row("srsf").backfill == Backfill(0)
 
 

@@ -80,9 +80,9 @@ WRONG = [
     (starts(2, NodeGpus("n1", 2)), (HELD, job(2, 2)), "5 GPUs of node n1, which has 4"),
     (starts(2, NodeGpus("n1", 2, (0, 1))), (HELD, job(2, 2)), "5 GPUs of node n1, which has 4"),
     (starts(2, NodeGpus("n9", 1)), (job(2),), "on node n9, which is not"),
-    (promises(1), (HELD,), "it promises a start to job 1, which does not wait"),
-    (promises(2, start_s=float("inf")), (job(2),), "it promises job 2 a start at inf"),
-    (promises(2, node="n9"), (job(2),), "it promises job 2 node n9, which is not"),
+    (promises(1), (HELD,), "it makes a reservation for job 1, which is not waiting"),
+    (promises(2, start_s=float("inf")), (job(2),), "its reservation for job 2 starts at inf"),
+    (promises(2, node="n9"), (job(2),), "it reserves node n9 for job 2, which is not"),
     (
         Plan(preemptions=(Preemption(1, ""),)),
         (running(1, "n1"),),

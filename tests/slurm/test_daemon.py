@@ -97,7 +97,7 @@ def test_a_blocked_gang_gets_a_lease_that_goes_with_the_job(
     until(lambda: state_of(client, running) == "RUNNING", "one node is taken")
     gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
     with a_daemon(small, tmp_path, config(spool, "fifo")):
-        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang is promised a start")
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
         (lease,) = client.reservations()
         assert lease.end_s - lease.start_s <= 120
         later = submit(small, "--nodes=1", "--gpus-per-node=1", "--time=120")
@@ -331,7 +331,7 @@ def test_leases_of_a_dead_daemon_do_their_work_and_vanish(
     until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
     gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
     with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
-        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang is promised a start")
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
         daemon.send_signal(signal.SIGKILL)
     (lease,) = client.reservations()
     until(lambda: state_of(client, gang) == "RUNNING", "Slurm starts the leased job by itself", 120)
@@ -346,7 +346,7 @@ def test_a_daemon_that_stops_takes_its_leases_with_it(
     until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
     gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
     with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
-        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang is promised a start")
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(60)
         assert client.reservations() == ()
@@ -369,7 +369,7 @@ def test_commands(small: Cluster, client: CliClient, spool: Path, tmp_path: Path
     told = run(small, *ours, "explain", str(waiting), "--config", str(path))
     assert "may be stopped early" in told
     assert "may not be preempted" in told
-    assert f"promise  {waiting}" in run(small, *ours, "plan", "--config", str(path))
+    assert f"reserve  {waiting}" in run(small, *ours, "plan", "--config", str(path))
     assert "explsched" in run(small, *ours, "policies")
     assert run(small, *ours, "config", "check", "--config", str(path)).endswith(": ok\n")
     assert re.search(r"^ok +slurmctld +answers", run(small, *ours, "doctor", "--config", str(path)), re.MULTILINE)

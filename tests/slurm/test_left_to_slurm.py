@@ -1,4 +1,4 @@
-"""What is none of ours is left to Slurm: on a real cluster, under a daemon that steers all partitions."""
+"""Jobs that are not steered are left to Slurm: on a real cluster, under a daemon that steers all partitions."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
     lived(slurm, config, monkeypatch)
     assert "site_factors.json until the daemon stops, found " in caplog.text  # what it remembers stays where it is
     assert 'configuration reloaded policy="srsf"' in caplog.text
-    assert "configuration not reloaded, the old one holds" in caplog.text
+    assert "configuration not reloaded, the old one stays in force" in caplog.text
 
 
 def test_of_a_configuration_whose_policy_cannot_be_made_nothing_is_taken(
@@ -136,7 +136,7 @@ def test_of_a_configuration_whose_policy_cannot_be_made_nothing_is_taken(
     monkeypatch.setattr(catalog, "build", build)
     monkeypatch.setattr("slurm_plugin.daemon.notify", lambda *assignments: told.extend(assignments))
     lived(Eventful(events=[reload, lambda: None]), config, monkeypatch)
-    assert "configuration not reloaded, the old one holds" in caplog.text
+    assert "configuration not reloaded, the old one stays in force" in caplog.text
     statuses = {text.partition(",")[0] for text in told if text.startswith("STATUS=")}
     assert statuses == {"STATUS=policy fifo"}
 

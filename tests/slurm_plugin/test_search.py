@@ -223,7 +223,7 @@ def test_no_pass_proposes_what_another_has_proposed(tmp_path: Path, slurm: Path,
 def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path))
     done = run(written(tmp_path, space={"lr": {"low": 1.0, "high": 2.0}}))
-    assert "was begun: space; choose another name" in str(done.exception)
+    assert "was created: space; choose another name" in str(done.exception)
     assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
 
 

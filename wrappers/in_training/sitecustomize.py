@@ -289,7 +289,7 @@ def _give_up(error: Exception) -> None:
     """Whatever goes wrong with counting ends the measurement, and not the training."""
     global _counters
     _counters = None
-    sys.stderr.write(f"sxrun: stages are measured no longer: {error!r}\n")
+    sys.stderr.write(f"sxrun: stages are no longer measured: {error!r}\n")
 
 
 def _forget() -> None:

@@ -1,4 +1,4 @@
-"""Sweeps with made-up curves."""
+"""Sweeps with synthetic curves."""
 
 from __future__ import annotations
 

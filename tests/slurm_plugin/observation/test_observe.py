@@ -77,7 +77,7 @@ def test_a_requeued_job_that_consents_is_planned_while_slurm_delays_it(tmp_path:
     assert job_of(tmp_path, comment=consents, **delayed).eligible
     assert not job_of(tmp_path, comment="", **delayed).eligible
     assert not job_of(tmp_path, comment=consents, eligible_s=NOW_S + 100).eligible  # its own --begin
-    assert not job_of(tmp_path, comment=consents, restarts=1, eligible_s=NOW_S + 7200).eligible  # put off by somebody
+    assert not job_of(tmp_path, comment=consents, restarts=1, eligible_s=NOW_S + 7200).eligible  # delayed by its owner
     assert not job_of(tmp_path, comment=consents, reason="JobHeldUser", **delayed).eligible
 
 
