@@ -379,7 +379,7 @@ class Controller:
     def _interruptions(self, plan: Plan, seen: Observation, steering: Sequence[Change]) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
-        # A job that is none of ours any more, for its owner has moved it, is not made room for.
+        # Its owner may have moved a job out of our reach: no room is made for it any more.
         asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in jobs}
         factors = {change.job_id: change.site_factor for change in steering if isinstance(change, SetSiteFactor)}
         now_s = seen.snapshot.now_s
