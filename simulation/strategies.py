@@ -108,10 +108,11 @@ class Asha(Struct, frozen=True):
     def _compared(self, sweep: Sweep) -> tuple[Floats, Bools]:
         """What each training is judged by at each rung, and who is among the best there; (N, K) both."""
         reached = self.rungs.values(sweep)
-        top = np.zeros(reached.shape, dtype=np.bool_)
-        for rung, share in enumerate(self.rungs.shares()):
+        top = promotable(reached, self.rungs.eta)
+        is_judged_late = np.array([not t.has_ended and math.isfinite(t.granted_step) for t in sweep.trials])
+        for rung, share in enumerate(self.rungs.shares() if is_judged_late.any() else ()):
             top[:, rung] = promotable(reached[:, rung : rung + 1], self.rungs.eta)[:, 0]
-            for i in np.flatnonzero(np.isfinite(reached[:, rung]) & ~top[:, rung] & ~sweep.has_ended):
+            for i in np.flatnonzero(np.isfinite(reached[:, rung]) & ~top[:, rung] & is_judged_late):
                 trial = sweep.trials[i]
                 if trial.granted_step < first_report_at(trial, share * sweep.total_steps[i]):
                     reached[i, rung + 1 :] = np.inf

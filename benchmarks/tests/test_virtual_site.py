@@ -90,7 +90,7 @@ def test_shares_and_lies() -> None:
 def test_a_delayed_job_starts_by_itself_once_nobody_delays_it_any_more() -> None:
     slurm = a_slurm()
     job = slurm.add(a_job())
-    assert slurm.apply([DelayStart(job, slurm.now_s + 300.0)]) == ()
+    assert slurm.apply([DelayStart(job, int(slurm.now_s) + 300)]) == ()
     wait(slurm, 240.0)
     assert slurm.known[job].state == "PENDING"
     wait(slurm, 180.0)

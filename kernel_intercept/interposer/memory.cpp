@@ -122,6 +122,8 @@ std::uint64_t memory_limit() noexcept {
     std::uint64_t limit = g_limit.load(std::memory_order_relaxed);
     if (__builtin_expect(limit == kUnread, 0)) {
         limit = parsed(std::getenv(EXPL_MEMORY_VARIABLE));
+        // A child has no memory of the GPU, and perhaps a lock that one of its parent's threads held.
+        if (limit != 0) pthread_atfork(nullptr, nullptr, [] { g_limit = 0; });
         g_limit.store(limit, std::memory_order_relaxed);
     }
     return limit;

@@ -126,6 +126,36 @@ def test_collectives_of_a_release_without_a_compiler_are_measured(site: Path) ->
     assert (done.returncode, [line for line in told if "stages" in line] == []) == (0, False), done.stderr
 
 
+LOADING = """
+import multiprocessing, os, shutil
+import torch.utils.data
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+def load():
+    for _ in range(20):
+        _MapDatasetFetcher().fetch()
+shutil.rmtree(os.environ["EXPLSCHED_STAGES_DIRECTORY"])
+worker = multiprocessing.get_context("fork").Process(target=load)
+worker.start()
+worker.join()
+print(worker.exitcode)
+"""
+FETCH = (
+    "class _MapDatasetFetcher:\n    def fetch(self):\n        return 1\n_IterableDatasetFetcher = _MapDatasetFetcher\n"
+)
+
+
+def test_a_loader_that_finds_no_place_for_its_counters_says_so_once(site: Path) -> None:
+    """A cleaner of /tmp removes them in long trainings; each epoch has new loaders."""
+    (site / "torch/utils/data/_utils").mkdir()
+    (site / "torch/utils/data/_utils/__init__.py").touch()
+    (site / "torch/utils/data/_utils/fetch.py").write_text(FETCH)
+    worker = "from types import SimpleNamespace\nget_worker_info = lambda: SimpleNamespace(id=0)\n"
+    (site / "torch/utils/data/__init__.py").write_text(worker)
+    done, _ = measure(site, LOADING, "--measure-stages")
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert done.stderr.count("stages are not measured") == 1
+
+
 def counters(iterations: int, each_ms: int = 10, **more: int) -> Counters:
     """Of a process on a CPU that waits for batches for a tenth of its time, and computes the rest."""
     zeros = dict.fromkeys(Counters._fields, 0)

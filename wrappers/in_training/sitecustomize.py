@@ -344,7 +344,7 @@ def _hook_fetch(module: ModuleType) -> None:
                 return original(self, *arguments)
             began_ns = _now_ns()
             found = original(self, *arguments)
-            if not place and (file := _mapped(parent.pid)) is not None:
+            if not place and _counters is not None and (file := _mapped(parent.pid)) is not None:
                 place.append((file, _HEADER.size + worker.id % _WORKERS * _WORKER.size))
             if place:
                 file, offset = place[0]

@@ -157,6 +157,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
     return allocate(pointer, bytes);
 }
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
     return put_back(pointer);
 }

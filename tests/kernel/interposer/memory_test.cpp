@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "tests/kernel/interposer/session.hpp"
@@ -172,6 +174,33 @@ void many_small_ones_are_found_again() {
     CHECK_EQUAL(free_bytes(), kLimit);
 }
 
+// The driver refuses all there. Until it does, nobody is waited for who has not come along.
+void a_forked_child_waits_for_no_thread_of_its_parent(CUcontext context) {
+    std::atomic<bool> done{false};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+        threads.emplace_back([&done, context] {
+            DO(cuCtxSetCurrent(context));
+            for (CUdeviceptr at = 0; !done;) {
+                DO(cuMemAlloc(&at, 256));
+                DO(cuMemFree(at));
+            }
+        });
+    }
+    int status = 0;
+    for (int i = 0; i < 200 && status == 0; ++i) {
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(5);
+            _exit(cuMemFree(256) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+        }
+        CHECK_EQUAL(waitpid(child, &status, 0), child);
+    }
+    done = true;
+    for (std::thread& thread : threads) thread.join();
+    CHECK_EQUAL(status, 0);
+}
+
 // A program of its own, since the driver does not outlive a fork: takes what it can get, and lets go.
 int over_allocate() {
     open_context(0);
@@ -219,6 +248,7 @@ int main(int argc, char** argv) {
     mapped_blocks_count_until_they_are_unmapped();
     what_the_driver_refuses_does_not_count();
     many_small_ones_are_found_again();
+    a_forked_child_waits_for_no_thread_of_its_parent(context);
     // What a context held is gone with it.
     CUcontext other{};
     DO(cuCtxCreate(&other, nullptr, 0, 0));
