@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -61,7 +62,7 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
         yield from _partitions(config.slurm.partitions, nodes)
         yield _backfill(can, load)
-        yield from _placement(config.policy, can)
+        yield from _placement(config, can)
         yield from _pins(config.policy, can)
         if can.has(OPERATORS):
             yield _slurmdbd(client)
@@ -131,14 +132,26 @@ def _backfill(can: Capabilities, load: ControllerLoad) -> Finding:
     return Finding("backfill", "note", found, advice)
 
 
-def _placement(policy: str, can: Capabilities) -> Iterator[Finding]:
-    """Jobs that Slurm starts while they are submitted are where they are before anybody can plan."""
-    if policy in catalog.CHOOSE_NODES:
-        if can.defers:
-            yield Finding("placement", "ok", f"policy {policy} chooses nodes, and Slurm leaves it time (defer)")
-            return
+def _placement(config: Config, can: Capabilities) -> Iterator[Finding]:
+    """Jobs that Slurm starts while they are submitted, or soon after, are where they are before anybody can plan."""
+    policy = config.policy
+    if policy not in catalog.CHOOSE_NODES:
+        return
+    least_s = math.ceil(2 * config.interval_s)
+    if not can.defers:
         found = f"policy {policy} chooses nodes, but Slurm starts jobs while they are submitted, where it likes"
-        yield Finding("placement", "note", found, "set SchedulerParameters=defer,batch_sched_delay=10")
+        yield Finding("placement", "note", found, f"set SchedulerParameters=defer,batch_sched_delay={least_s}")
+    elif can.starts_soonest_s <= config.interval_s:
+        found = (
+            f"policy {policy} chooses nodes every {config.interval_s:g} s, but Slurm may start a job "
+            f"{can.starts_soonest_s:g} s after its submission, where it likes"
+        )
+        advice = (
+            f"set batch_sched_delay and bf_interval in SchedulerParameters to {least_s} or more, or lower interval_s"
+        )
+        yield Finding("placement", "note", found, advice)
+    else:
+        yield Finding("placement", "ok", f"policy {policy} chooses nodes, and Slurm leaves it time (defer)")
 
 
 def _pins(policy: str, can: Capabilities) -> Iterator[Finding]:

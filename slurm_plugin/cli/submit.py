@@ -137,7 +137,11 @@ def _with_memory(least_mb: int) -> tuple[str, str]:
     if types:
         return "", min(types, key=lambda name: (gpu_memory_mib(name), name))
     largest = max((node.gpu_memory_mib for node in nodes), default=0)
-    known = f"the largest known has {largest} MiB" if largest else "no node has a feature that states"
+    known = (
+        f"the largest known has {largest} MiB"
+        if largest
+        else "no node has a feature that states it, or GPUs of a type that does"
+    )
     raise TaskError(
         f"no GPU is known to have {least_mb} MB: {known}; name the feature of nodes that have with --constraint "
         "(see `sexplsched gpus`), or ask for 0"

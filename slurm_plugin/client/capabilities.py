@@ -191,6 +191,14 @@ class Capabilities(Struct, frozen=True):
         return "defer" in self._scheduler_parameters
 
     @property
+    def starts_soonest_s(self) -> float:
+        """How soon after its submission Slurm may start a job, where it does not while it is submitted: by either look.
+
+        `batch_sched_delay` and `bf_interval`. The main scheduler also looks every `sched_interval`, a minute.
+        """
+        return min(self._number("SchedulerParameters", "batch_sched_delay", 3), self.backfill_interval_s)
+
+    @property
     def resizes_running_jobs(self) -> bool:
         """Whether a list of nodes that reaches a job after its start is taken for a new size. See slurm.conf(5)."""
         return "disable_job_shrink" not in self._scheduler_parameters

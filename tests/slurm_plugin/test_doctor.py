@@ -237,7 +237,12 @@ def test_a_policy_that_chooses_nodes_needs_time(site: Path) -> None:
     assert findings(site, "policy: balanced")["placement"][0] == "note"
     settings = (site / "config").read_text()
     (site / "config").write_text(settings + "SchedulerParameters = bf_continue,defer,batch_sched_delay=10\n")
-    assert findings(site, "policy: balanced")["placement"][0] == "ok"
+    level, found, advice = findings(site, "policy: balanced")["placement"]
+    assert (level, "every 15 s" in found, "10 s after" in found) == ("note", True, True), "a pass may come later"
+    assert "batch_sched_delay and bf_interval in SchedulerParameters to 30" in advice
+    assert findings(site, "policy: balanced\ninterval_s: 5")["placement"][0] == "ok"
+    (site / "config").write_text(settings + "SchedulerParameters = defer,batch_sched_delay=10,bf_interval=2\n")
+    assert findings(site, "policy: balanced\ninterval_s: 5")["placement"][0] == "note"
 
 
 def test_a_policy_that_pins_jobs_needs_a_slurm_that_resizes_none(site: Path) -> None:
