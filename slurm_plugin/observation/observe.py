@@ -115,54 +115,34 @@ def observe(
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     per_gpu = most_shards_per_gpu(nodes)
-    in_vain = served_in_vain(records, known.served_s, preempted.values())
-    only_leases = bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations)
-    requirements = Requirements(nodes)
-    favour = FairShares(records.values() if reach == "fair-share" else ())
+    queue = _QueueRules(
+        now_s,
+        rules,
+        known,
+        budget,
+        Requirements(nodes),
+        FairShares(records.values() if reach == "fair-share" else ()),
+        served_in_vain(records, known.served_s, preempted.values()),
+        has_nodes=bool(nodes),
+        only_leases=bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations),
+    )
     left_to_slurm: dict[int, str] = {}
     jobs = []
-    for record in records.values():
+    for job_id, record in records.items():
         ours = not wanted or wanted.issuperset(record.partitions)
         if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
-            past = preempted.get(record.job_id)
+            past = preempted.get(job_id)
             sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
-            reported = progress.get(record.job_id, _NO_PROGRESS)
+            reported = progress.get(job_id, _NO_PROGRESS)
             job = policy_job(record, reported, _options(record, faults), sizes, per_gpu)
-            job = replace(job, submit_s=past.submitted_s) if past else job
-            partition = job.partition
-            if record.state == "PENDING":
-                fitting = requirements.node_set(record)
-                why = unmodelled(record) or ("" if fitting.nodes or not nodes else NO_NODE)
-                if why:
-                    left_to_slurm[record.job_id] = why
-                else:
-                    partition = fitting.name
-            is_modelled = record.job_id not in left_to_slurm
-            standing = standing_of(record, rules.scope, known.others_factors.get(record.job_id, 0))
-            own_s = known.rests.get(record.job_id)
-            planned = may_be_planned(record, now_s, consents=job.consents, only_leases=only_leases, own_begin_s=own_s)
-            jobs.append(
-                replace(
-                    job,
-                    partition=partition,
-                    scope=standing.scope,
-                    peers=standing.peers if is_modelled or rules.scope == "partition" else f"job {record.job_id}",
-                    native_priority=standing.native_priority,
-                    fair_share=favour.of(record),
-                    lane=lane(record),
-                    is_overdue=waited_s(job, record, now_s) > rules.max_wait_s,
-                    eligible=job.holds_gpus or (planned and is_modelled),
-                    may_displace=is_modelled and waits_for_room(record) and record.job_id not in in_vain,
-                    yielding=record.job_id in known.yielding,
-                    user_silent_s=known.unreported_s.get(record.user, 0.0),
-                    is_spared=record.het_job_id is not None or _is_spent(past, budget, now_s),
-                    granted_step=known.granted_steps.get(record.job_id, math.inf),
-                )
-            )
+            job, why = queue.standing(job, record, past)
+            jobs.append(job)
+            if why:
+                left_to_slurm[job_id] = why
     jobs = _with_stages_of_equals(jobs, ended.values(), progress)
     if run_times is not None:
         jobs = run_times.with_estimates(jobs, now_s)
-    sets = requirements.names_by_node()
+    sets = queue.requirements.names_by_node()
     planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in nodes)
     past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]
     absences = _absences(seen.reservations, now_s)
@@ -182,6 +162,59 @@ def observe(
         left_to_slurm,
         known.rests,
     )
+
+
+class _QueueRules(Struct, frozen=True):
+    """What decides where a job stands, beside its own record and reports; see `observe`.
+
+    `in_vain` are jobs that did not start although others were preempted for them. `only_leases`: all reservations are
+    leases of ours, and there are some.
+    """
+
+    now_s: float
+    rules: OrderSection
+    known: Remembered
+    budget: PreemptionBudget | None
+    requirements: Requirements
+    fair_shares: FairShares
+    in_vain: frozenset[int]
+    has_nodes: bool
+    only_leases: bool
+
+    def standing(self, job: Job, record: SlurmJob, past: PreemptionRecord | None) -> tuple[Job, str]:
+        """The job with its position in the queue and what may happen to it; and why it is left to Slurm, "" if not."""
+        partition, why = job.partition, ""
+        if record.state == "PENDING":
+            fitting = self.requirements.node_set(record)
+            why = unmodelled(record) or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
+            partition = partition if why else fitting.name
+        known, job_id, is_modelled = self.known, record.job_id, not why
+        job = replace(job, submit_s=past.submitted_s) if past else job
+        standing = standing_of(record, self.rules.scope, known.others_factors.get(job_id, 0))
+        planned = may_be_planned(
+            record,
+            self.now_s,
+            consents=job.consents,
+            only_leases=self.only_leases,
+            own_begin_s=known.rests.get(job_id),
+        )
+        stands = replace(
+            job,
+            partition=partition,
+            scope=standing.scope,
+            peers=standing.peers if is_modelled or self.rules.scope == "partition" else f"job {job_id}",
+            native_priority=standing.native_priority,
+            fair_share=self.fair_shares.of(record),
+            lane=lane(record),
+            is_overdue=waited_s(job, record, self.now_s) > self.rules.max_wait_s,
+            eligible=job.holds_gpus or (planned and is_modelled),
+            may_displace=is_modelled and waits_for_room(record) and job_id not in self.in_vain,
+            yielding=job_id in known.yielding,
+            user_silent_s=known.unreported_s.get(record.user, 0.0),
+            is_spared=record.het_job_id is not None or _is_spent(past, self.budget, self.now_s),
+            granted_step=known.granted_steps.get(job_id, math.inf),
+        )
+        return stands, why
 
 
 def is_present(record: SlurmJob) -> bool:
