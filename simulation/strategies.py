@@ -53,7 +53,8 @@ class Asha(Struct, frozen=True):
     Rungs lie at shares eta^-k of each training's own length. Whoever is among the best 1/eta of those that have reached
     a rung, and has not been promoted from it, may go on to the next rung; a free GPU takes the best of the highest rung
     that has such a training, else a new training. Whoever reaches a rung and is not among the best pauses there. With a
-    fixed list of trainings GPUs are idle where nobody may be promoted.
+    fixed list of trainings GPUs are idle where nobody may be promoted. A list too short for anybody to be promoted to
+    the end, which the paper's is not, still brings one model: the best of those left is promoted.
 
     Between two passes of a daemon a training runs past rungs at which nobody has judged it (`Trial.granted_step`). It
     is judged by its value at the first of them, and counts at no later one before it is promoted.
@@ -89,6 +90,12 @@ class Asha(Struct, frozen=True):
             else:
                 why = f"not among the best 1/{self.rungs.eta} of rung {rung + 1}"
                 rests.append(Verdict(trial.trial_id, SweepAction.PAUSE, 0.0, why))
+        if not runs and rests and not (sweep.progress >= 1 - _ROUNDING).any():
+            of = {trial.trial_id: (highest[i], -reached[i, highest[i]]) for i, trial in enumerate(sweep.trials)}
+            best = max(rests, key=lambda verdict: of[verdict.trial_id])
+            rests.remove(best)
+            why = f"{best.reason}, but the best of those left where none has run to its end"
+            return SweepDecision((Verdict(best.trial_id, SweepAction.RUN, 0.0, why), *rests))
         if not runs:  # nobody will ever be promoted again
             over = "nobody runs and nobody may be promoted: the sweep is over"
             consenting = {trial.trial_id for trial in sweep.trials if trial.may_stop}

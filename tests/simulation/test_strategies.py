@@ -70,9 +70,19 @@ def test_who_was_promoted_stays_so_though_others_do_better_there_later() -> None
 
 
 def test_the_sweep_is_over_when_nobody_runs_and_nobody_can_be_promoted() -> None:
-    decision = Asha().decide(sweep(trial(1, steps=2), trial(2, steps=2)), gpus=2)
+    decision = Asha().decide(sweep(trial(1, steps=2), trial(2, steps=TOTAL, state=TrialState.ENDED)), gpus=2)
     assert decision.done
-    assert decision.stopped == (1, 2)
+    assert decision.stopped == (1,)
+
+
+def test_the_best_of_a_sweep_too_small_for_promotions_runs_to_its_end() -> None:
+    first, second = trial(1, final=0.2, steps=2), trial(2, final=0.1, steps=2)
+    decision = Asha().decide(sweep(first, second), gpus=2)
+    assert (decision.wanted, decision.stopped, decision.done) == ((2,), (), None)
+    further = trial(2, final=0.1, steps=6)  # it has stopped at the next rung, alone
+    assert Asha().decide(sweep(first, further), gpus=2).wanted == (2,)
+    through = trial(2, final=0.1, steps=TOTAL, state=TrialState.ENDED)
+    assert Asha().decide(sweep(first, through), gpus=2).stopped == (1,)
 
 
 def test_promotions_are_those_of_optuna() -> None:
