@@ -60,7 +60,8 @@ def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterato
     """
     step = environment.get("SLURM_STEP_ID", "")
     several = int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
-    own = f"step {environment.get('SLURM_JOB_ID')}.{step}" if step and several else f"pid {os.getpid()}"
+    # Not the pid: those of two containers may be equal.
+    own = f"step {environment.get('SLURM_JOB_ID')}.{step}" if step and several else f"command {os.urandom(8).hex()}"
     try:
         descriptor = os.open(pipes / "explsched-spanning", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:  # a daemon of the site, whose directory is not this user's

@@ -19,6 +19,10 @@ from wrappers.kernel_manager import NotInstalledError, kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, place, shared_place
 from wrappers.share_options import ShareRequest
 
+_OURS = ("EXPLSCHED_", "CUDA_MPS_", "LD_PRELOAD")
+_BIND = ("APPTAINER_BIND", "SINGULARITY_BIND")
+_IN_CONTAINER = ("APPTAINERENV_", "SINGULARITYENV_")
+
 
 @contextmanager
 def prepared(
@@ -30,7 +34,8 @@ def prepared(
     """
     command = {**environment, **share.environment()}
     if share.priority is None and not share.mps:
-        yield command | _memory(share, environment, command)
+        command |= _memory(share, environment, command)
+        yield command | for_containers(command, environment)
         return
     remove_stale({place(environment).parent, place({}).parent})
     room = _joined(place(environment))
@@ -45,10 +50,44 @@ def prepared(
             if gpu_room is not None and _is_served_in(gpu_room, command):
                 until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, unblock))
             # MPS, too, can put a process behind others; without MPS the variable means nothing.
-            yield mps.BELOW_NORMAL | command if share.is_best_effort else command
+            command = mps.BELOW_NORMAL | command if share.is_best_effort else command
+            yield command | for_containers(command, environment)
     finally:
         for joined in filter(None, (gpu_room, room)):
             _leave(joined, environment)
+
+
+def for_containers(command: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """What gives a container that the command runs in by Apptainer or Singularity the same; what the user set stays.
+
+    They mount little more than the home and /tmp, pass no variables on with --cleanenv, and do not start where
+    something to mount is missing. Both names have the same value, since Apptainer warns of two values.
+    """
+    given = {
+        prefix + name: value
+        for name, value in command.items()
+        if name.startswith(_OURS) or environment.get(name) != value
+        for prefix in _IN_CONTAINER
+        if prefix + name not in environment
+    }
+    either = environment.get(_BIND[0]) or environment.get(_BIND[1]) or ""
+    for name in _BIND:
+        before = (environment.get(name) or either).split(",")
+        new = [path for path in map(str, _shared_paths(command, environment)) if path not in before]
+        given[name] = ",".join(filter(None, [*before, *new]))
+    return given
+
+
+def _shared_paths(command: Mapping[str, str], environment: Mapping[str, str]) -> list[Path]:
+    """The files and directories that the command's processes and those of others both need."""
+    paths = [mps.answering(command)]
+    paths += [Path(command[name]) for name in (mps.LOG_VARIABLE, "EXPLSCHED_SPOOL") if command.get(name)]
+    if socket := command.get(kernel_manager.SOCKET_VARIABLE):
+        paths.append(Path(socket).parent)  # a manager that is started again makes another socket
+    with contextlib.suppress(NotInstalledError):
+        library = kernel_manager.library(environment)
+        paths += [library] if str(library) in command.get("LD_PRELOAD", "").split(":") else []
+    return [path for path in paths if path and path.is_absolute() and path.exists() and not set(str(path)) & set(":,")]
 
 
 @contextmanager

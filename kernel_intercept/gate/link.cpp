@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -24,8 +23,7 @@ constexpr std::uint64_t kLongestPauseNs = 10'000'000'000;
 
 template <typename Memory>
 Memory* map(int fd, int protection, std::uint32_t magic) {
-    struct stat info {};
-    if (fstat(fd, &info) != 0 || info.st_size != sizeof(Memory)) return nullptr;
+    if (lseek(fd, 0, SEEK_END) != sizeof(Memory)) return nullptr;
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;  // it could be cut under our feet
     void* at = mmap(nullptr, sizeof(Memory), protection, MAP_SHARED, fd, 0);
@@ -177,8 +175,7 @@ bool Link::adopt(const int (&fds)[shared::kWelcomeDescriptors], const shared::We
         unmap(new_signals);
         return false;
     }
-    madvise(new_signals, sizeof(shared::Signals),
-            MADV_DONTFORK);  // pinned memory is none that a child can share
+    madvise(new_signals, sizeof(shared::Signals), MADV_DONTFORK);  // a child cannot share pinned memory
     const int fresh = fresh_socket_.number();
     const int old = socket_.number();
     if (socket_.is_ours() && dup3(fresh, old, O_CLOEXEC) == old) {

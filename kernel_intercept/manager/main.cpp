@@ -38,8 +38,7 @@ int print_status(const manager::Settings& settings) {
     return 0;
 }
 
-// From here on the daemon holds none of its caller's files, so that whoever reads the command's output sees
-// its end.
+// The daemon holds none of its caller's files: whoever reads the command's output is to see its end.
 void close_standard_streams(const manager::Settings& settings) {
     const shared::Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
     const std::string path = settings.directory + "/kernel-manager.log";

@@ -18,9 +18,9 @@ namespace explsched::manager {
 
 namespace {
 
-// What an epoll event belongs to: one of these, or 2 * id of a connection for its socket, and + 1 for its
-// process.
+// What an epoll event is of: one of these, 2 * id of a connection (its socket), or that + 1 (its process).
 constexpr std::uint64_t kListener = 0, kTimer = 1, kSignals = 2, kFirstId = 2;
+constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -99,12 +99,16 @@ void Server::accept_clients() {
             ++totals_.foreign;
             continue;
         }
-        connection.process.reset(static_cast<int>(syscall(SYS_pidfd_open, connection.pid, 0)));
-        if (!connection.process) continue;  // already gone
+        int process = -1;  // of a client in a container beside ours, whose pid is 0, only from Linux 6.5 on
+        socklen_t size = sizeof(process);
+        if (getsockopt(connection.socket.get(), SOL_SOCKET, kPeerPidfd, &process, &size) != 0)
+            process = static_cast<int>(syscall(SYS_pidfd_open, connection.pid, 0));
+        connection.process.reset(process);
+        if (!connection.process && connection.pid != 0) continue;  // already gone
         ++totals_.accepted;
         const std::uint64_t id = next_id_++;
         watch(connection.socket.get(), 2 * id);
-        watch(connection.process.get(), 2 * id + 1);
+        if (connection.process) watch(connection.process.get(), 2 * id + 1);
         connections_.emplace(id, std::move(connection));
     }
 }

@@ -105,8 +105,7 @@ struct Page {
     std::array<Slot, kSlots> slots;
 };
 
-// Policy `group`: shuts the gates of best-effort clients, but for those beside high-priority work and
-// `spared`.
+// Policy `group`: shuts best-effort gates, but for `spared` and those beside high-priority work.
 inline void shut_gates(const Control& control, Signals& signals, std::uint64_t spared) {
     each_bit(control.occupied.load(std::memory_order_seq_cst) &
                  ~(control.high.load(std::memory_order_relaxed) |

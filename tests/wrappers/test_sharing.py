@@ -64,7 +64,7 @@ def test_the_command_gets_what_it_asked_for_and_nothing_is_left(node: GpuNode) -
 def test_a_command_that_asks_for_nothing_gets_nothing(node: GpuNode) -> None:
     done = node.sxrun("--", "env")
     assert (done.status, done.err, node.log(), node.rooms()) == (0, "", [], [])
-    assert "LD_PRELOAD" not in done.variables()
+    assert not {"LD_PRELOAD", "APPTAINER_BIND"} & set(done.variables())
 
 
 def test_the_environment_asks_too_and_options_count_first(node: GpuNode) -> None:
@@ -83,6 +83,29 @@ def test_former_variables_are_read_and_the_present_ones_are_named(node: GpuNode)
         "sxrun: EXPLSCHED_CLASS is now EXPLSCHED_SHARE",
         "sxrun: EXPLSCHED_LIMIT=300 is now EXPLSCHED_LIMIT=0.3",
     ]
+
+
+def test_a_container_gets_the_same_and_what_the_user_set_stays(node: GpuNode) -> None:
+    spool = node.directory / "spool"
+    spool.mkdir()
+    set_by_user = {"SINGULARITY_BIND": "/data,/scratch:/mnt", "APPTAINERENV_CUDA_MPS_LOG_DIRECTORY": "/own"}
+    given = node.sxrun(*SHARE, "--mps", "--", "env", EXPLSCHED_SPOOL=str(spool), **set_by_user).variables()
+    room = place(node.environment)
+    needed = [room / "mps", room / "mps-log", spool, room / "km", node.library]
+    for name in ("APPTAINER_BIND", "SINGULARITY_BIND"):
+        assert given[name].split(",") == ["/data", "/scratch:/mnt", *map(str, needed)]
+    assert given["APPTAINERENV_CUDA_MPS_LOG_DIRECTORY"] == "/own"
+    for prefix in ("APPTAINERENV_", "SINGULARITYENV_"):
+        for name in ("LD_PRELOAD", "EXPLSCHED_SHARE", "EXPLSCHED_KM_SOCKET", "CUDA_MPS_PIPE_DIRECTORY"):
+            assert given[prefix + name] == given[name]
+
+
+def test_containers_are_asked_to_mount_nothing_that_would_keep_them_from_starting(node: GpuNode) -> None:
+    no_mount = str(node.directory / "a,b")
+    Path(no_mount).mkdir()
+    missing = {"EXPLSCHED_SPOOL": str(node.directory / "missing"), "CUDA_MPS_LOG_DIRECTORY": no_mount}
+    given = node.sxrun("--memory", "20G", "--", "env", **missing).variables()
+    assert given["APPTAINER_BIND"] == str(node.library)
 
 
 def test_the_kill_switch(node: GpuNode) -> None:

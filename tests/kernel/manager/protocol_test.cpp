@@ -2,12 +2,16 @@
 
 #include "kernel_intercept/shared/protocol.hpp"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -153,9 +157,14 @@ void slots_are_given_and_returned() {
     CHECK(settled);
 }
 
+bool has_no_clients_soon(const Daemon& daemon) {
+    for (int i = 0; i < 5000 && daemon.status().find("\"clients\": []") == std::string::npos; ++i)
+        usleep(1000);
+    return daemon.status().find("\"clients\": []") != std::string::npos;
+}
+
 // Its connection may live on in a process that it has forked and that knows nothing of it.
-void a_client_that_died_is_gone_though_its_connection_is_not() {
-    const Daemon daemon(manager_program);
+void check_the_end_of_a_client_whose_connection_lives_on(const Daemon& daemon) {
     int held[2];
     REQUIRE(pipe(held) == 0);
     const pid_t client = fork();
@@ -170,11 +179,36 @@ void a_client_that_died_is_gone_though_its_connection_is_not() {
     }
     int status = -1;
     CHECK(waitpid(client, &status, 0) == client && status == 0);
-    for (int i = 0; i < 5000 && daemon.status().find("\"clients\": []") == std::string::npos; ++i)
-        usleep(1000);
-    CHECK(daemon.status().find("\"clients\": []") != std::string::npos);
+    CHECK(has_no_clients_soon(daemon));
     close(held[0]);
     close(held[1]);
+}
+
+void a_client_that_died_is_gone_though_its_connection_is_not() {
+    const Daemon daemon(manager_program);
+    check_the_end_of_a_client_whose_connection_lives_on(daemon);
+}
+
+// As between two containers: the manager cannot see the client's pid.
+void a_client_of_another_pid_namespace_is_served_until_it_dies() {
+    const shared::Descriptor outside(open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
+    if (unshare(CLONE_NEWPID) != 0) {
+        std::fprintf(stderr, "not tested: PID namespaces: %s\n", std::strerror(errno));
+        return;
+    }
+    const Daemon daemon(manager_program);  // alone in the new one
+    REQUIRE(setns(outside.get(), CLONE_NEWPID) == 0);
+    const Hello hello = good_hello();
+    const int fd = connect_to(daemon.socket());
+    CHECK(answer_to(fd, &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+    CHECK(daemon.status().find("\"pid\": 0,") != std::string::npos);
+    int process = -1;
+    socklen_t size = sizeof(process);
+    const bool is_told = getsockopt(fd, SOL_SOCKET, 77 /* SO_PEERPIDFD */, &process, &size) == 0;
+    close(process);
+    close(fd);
+    CHECK(has_no_clients_soon(daemon));
+    if (is_told) check_the_end_of_a_client_whose_connection_lives_on(daemon);
 }
 
 // Each takes megabytes, and no machine has as many.
@@ -254,6 +288,7 @@ int main(int, char** argv) {
     only_the_same_user_is_served();
     slots_are_given_and_returned();
     a_client_that_died_is_gone_though_its_connection_is_not();
+    a_client_of_another_pid_namespace_is_served_until_it_dies();
     there_is_an_end_to_gpus();
     one_manager_per_directory();
     it_stops_cleanly();
