@@ -6,6 +6,7 @@ GatewayError
 │   ├── NotRunningError        its socket is gone, or nobody answers in time
 │   ├── RefusedError           it answered a command with an error
 │   └── StartError             it does not start: the port is taken, the configuration is wrong, it is not installed
+├── MetricsError           the metrics of a replica's server cannot be read
 ├── ActivatorError         the activator cannot be started or reached
 └── ScalingError           a scaling rule or an option of one is not usable (`inference_gateway.scaling`)
 """
@@ -37,6 +38,10 @@ class RefusedError(DataPlaneError):
 
 class StartError(DataPlaneError):
     """The data plane does not start: its port is taken, its configuration is wrong, or it is not installed."""
+
+
+class MetricsError(GatewayError):
+    """The metrics of a replica's server cannot be read, or say nothing that can be used."""
 
 
 class ActivatorError(GatewayError):

@@ -15,7 +15,7 @@ class Observation:
     that wait are in it; wrong keys (401), used-up quotas (429) and what a replica answered with 4xx are not. `ready`
     replicas serve, `starting` ones are pending in Slurm or loading, `leaving` ones drain and take nothing new; an
     expiring replica is in none of them once its successor is asked for. `answered` counts the requests that replicas
-    have finished in this second.
+    have finished in this second. `loads` are those of the ready replicas whose servers' metrics are known.
     """
 
     now_s: float
@@ -26,6 +26,20 @@ class Observation:
     starting: int
     leaving: int = 0
     answered: int = 0
+    loads: tuple[ReplicaLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """What the metrics of a replica's server say.
+
+    Requests that it runs, and those that wait inside it, although the data plane counts them as being served.
+    `kv_cache` is the share of its KV cache that is in use, 0 to 1; None where the server does not say.
+    """
+
+    running: int
+    waiting: int
+    kv_cache: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

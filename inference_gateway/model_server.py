@@ -1,7 +1,8 @@
 """A tiny model server on the CPU, with an OpenAI-like interface, adjustable delays and faults.
 
-It serves `POST /v1/chat/completions` (also as server-sent events), `GET /v1/models`, `GET /health`. For trying things
-out, `GET /state` tells what it has seen and `PUT /behaviour` changes how it behaves. Tokens are words of a fixed text.
+It serves `POST /v1/chat/completions` (also as server-sent events), `GET /v1/models`, `GET /health` and `GET /metrics`
+with vLLM's names. For trying things out, `GET /state` tells what it has seen and `PUT /behaviour` changes how it
+behaves. Tokens are words of a fixed text.
 Run it with `python -m inference_gateway.examples.model_server --port 8000`.
 """
 
@@ -68,6 +69,7 @@ def problem(status: int, message: str) -> web.Response:
 KEY_VARIABLE = "EXPLSCHED_REPLICA_KEY"
 """Environment variable with the key that requests must bear; none: every request is answered."""
 
+_UNLIMITED = 1 << 30
 _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "goes", "on", "to", "think")
 
 
@@ -88,14 +90,19 @@ class Seen:
 
 
 class ModelServer:
-    """The application and its state."""
+    """The application and its state. Of more than `most_running` requests the others wait; 0: none does."""
 
-    def __init__(self, name: str, models: tuple[str, ...], behaviour: Behaviour, key: str = "") -> None:
+    def __init__(
+        self, name: str, models: tuple[str, ...], behaviour: Behaviour, key: str = "", most_running: int = 0
+    ) -> None:
         self.name = name
         self.models = models
         self.behaviour = behaviour
         self.key = key
         self.seen = Seen()
+        self._most_running = most_running
+        self._slots = asyncio.Semaphore(most_running or _UNLIMITED)
+        self._running = 0
 
     def application(self) -> web.Application:
         """The routes. Bodies up to 64 MiB are read."""
@@ -104,12 +111,25 @@ class ModelServer:
         application.router.add_post("/v1/embeddings", self._embed)
         application.router.add_get("/v1/models", self._list_models)
         application.router.add_get("/health", self._health)
+        application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/state", self._state)
         application.router.add_put("/behaviour", self._behave)
         return application
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         return await fail(request, self.behaviour.unhealthy) or web.json_response({"status": "ok"})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        """Each running request fills an equal part of the KV cache."""
+        usage = self._running / self._most_running if self._most_running else 0.0
+        values = {
+            "num_requests_running": self._running,
+            "num_requests_waiting": self.seen.in_flight - self._running,
+            "kv_cache_usage_perc": usage,
+        }
+        label = f'{{engine="0",model_name="{self.models[0]}"}}'
+        lines = [f"# TYPE vllm:{name} gauge\nvllm:{name}{label} {value:.4f}\n" for name, value in values.items()]
+        return web.Response(text="".join(lines))
 
     async def _state(self, _: web.Request) -> web.Response:
         return web.json_response({"name": self.name, **asdict(self.seen)})
@@ -131,7 +151,12 @@ class ModelServer:
         self.seen.most_in_flight = max(self.seen.most_in_flight, self.seen.in_flight)
         self.seen.last_headers = {name.lower(): value for name, value in request.headers.items()}
         try:
-            return await self._answer(request)
+            async with self._slots:
+                self._running += 1
+                try:
+                    return await self._answer(request)
+                finally:
+                    self._running -= 1
         except (asyncio.CancelledError, ConnectionError):
             self.seen.abandoned += 1
             raise
@@ -205,7 +230,7 @@ class ModelServer:
             # Against the clock, so that the rate holds however long writing takes.
             await asyncio.sleep(due_s - asyncio.get_running_loop().time())
             yield _WORDS[index % len(_WORDS)] + " "
-            due_s += (self.behaviour.token_ms + self.behaviour.request_ms * self.seen.in_flight) / 1000
+            due_s += (self.behaviour.token_ms + self.behaviour.request_ms * self._running) / 1000
 
 
 def _packed(vector: list[float]) -> str:
@@ -232,6 +257,7 @@ def _usage(asked: dict[str, Any]) -> dict[str, int]:
 @click.option("--first-token-ms", default=0.0, show_default=True, help="Delay of the first token.")
 @click.option("--token-ms", default=0.0, show_default=True, help="Time between two tokens.")
 @click.option("--request-ms", default=0.0, show_default=True, help="Additional time per concurrent request.")
+@click.option("--max-num-seqs", type=int, default=0, help="Requests that run at once; others wait. 0: no limit.")
 @click.option("--load-s", default=0.0, show_default=True, help="Time before it listens, as if loading weights.")
 def main(  # noqa: D103  click shows the module's purpose below
     host: str,
@@ -241,10 +267,11 @@ def main(  # noqa: D103  click shows the module's purpose below
     first_token_ms: float,
     token_ms: float,
     request_ms: float,
+    max_num_seqs: int,
     load_s: float,
 ) -> None:
     behaviour = Behaviour(first_token_ms, token_ms, request_ms)
-    server = ModelServer(name, models, behaviour, os.environ.get(KEY_VARIABLE, ""))
+    server = ModelServer(name, models, behaviour, os.environ.get(KEY_VARIABLE, ""), max_num_seqs)
     asyncio.run(_serve(server, host, port, load_s))
 
 

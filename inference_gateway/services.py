@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -174,6 +175,49 @@ class HealthSection(Section, frozen=True):
     down_limit_s: Annotated[float, _seconds("a replica that stays down this long is replaced")] = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class MetricNames:
+    """Names of gauges in a server's metrics; of several the first that is there counts, none: not known."""
+
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
+    kv_cache: tuple[str, ...]
+
+
+_METRIC_NAMES = {
+    "vllm": MetricNames(
+        ("vllm:num_requests_running",),
+        ("vllm:num_requests_waiting",),
+        ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # a share, whatever the name says
+    ),
+    "sglang": MetricNames(("sglang:num_running_reqs",), ("sglang:num_queue_reqs",), ("sglang:token_usage",)),
+    "tgi": MetricNames(("tgi_batch_current_size",), ("tgi_queue_size",), ()),
+}
+_MetricName = Annotated[str, Meta(pattern=r"^([a-zA-Z_:][\w:]*)?$")]
+
+
+class MetricsSection(Section, frozen=True):
+    """Metrics of the replicas' servers, for scaling: requests that wait inside a replica, and how full its cache is."""
+
+    server: Annotated[Literal["vllm", "sglang", "tgi"], Meta(description="whose metric names to expect")] = "vllm"
+    path: Annotated[str, Meta(pattern=r"^/[\w.~/-]*$", description="answers GET with Prometheus text")] = "/metrics"
+    running: Annotated[_MetricName, Meta(description="gauge of running requests; empty: the server's")] = ""
+    waiting: Annotated[_MetricName, Meta(description="gauge of waiting requests; empty: the server's")] = ""
+    kv_cache: Annotated[
+        _MetricName, Meta(description="gauge of the share of the KV cache that requests use; empty: the server's")
+    ] = ""
+    kv_cache_limit: Annotated[_Share, Meta(description="share of the KV cache to plan with")] = 0.9
+
+    def names(self) -> MetricNames:
+        """The names of the gauges."""
+        usual = _METRIC_NAMES[self.server]
+        return MetricNames(
+            (self.running,) if self.running else usual.running,
+            (self.waiting,) if self.waiting else usual.waiting,
+            (self.kv_cache,) if self.kv_cache else usual.kv_cache,
+        )
+
+
 class CanarySection(Section, frozen=True):
     """A share of a service's requests goes to another service, as long as that has a replica."""
 
@@ -225,6 +269,7 @@ class ServiceSection(Section, frozen=True):
     repeat_posts: Annotated[
         Literal["never-sent", "unanswered"], Meta(description="POSTs that may be retried on another replica")
     ] = "never-sent"
+    metrics: MetricsSection | None = None
     health: HealthSection = HealthSection()
     scale: ScaleSection = ScaleSection()
 

@@ -22,6 +22,7 @@ from inference_gateway.control.report import ReplicaReport, Report, ServiceRepor
 from inference_gateway.control.state import Override
 from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.model import ReplicaLoad
 from inference_gateway.replicas.submission import prefix
 from inference_gateway.services import GatewaySection, keys
 from inference_gateway.supervisor import jobs
@@ -196,6 +197,8 @@ _REPLICA = (
     *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">"), Column("ENDS")),
     Column("REASON"),
 )
+_LOAD = tuple(Column(title, ">") for title in ("RUNNING", "WAITING", "KV"))
+"""By the metrics of the replicas' servers, where any are read."""
 
 
 @click.command(epilog=examples("sexplsched gateway status -s services.yaml"))
@@ -221,9 +224,13 @@ def status(*, services_path: Path, as_json: bool) -> None:
 def _print(shown: Report, url: str) -> None:
     click.echo(f"gateway {shown.gateway}: {url}{', closing' if shown.closing else ''}")
     click.echo("\n".join(lines(_SERVICE, map(_service, shown.services), room())))
-    replicas = [_replica(replica) for service in shown.services for replica in service.replicas]
-    if replicas:
-        click.echo("\n" + "\n".join(lines(_REPLICA, replicas, room())))
+    replicas = [replica for service in shown.services for replica in service.replicas]
+    if any(replica.load for replica in replicas):
+        columns = (*_REPLICA[:5], *_LOAD, *_REPLICA[5:])
+        rows = [(*(row := _replica(replica))[:5], *_load(replica.load), *row[5:]) for replica in replicas]
+        click.echo("\n" + "\n".join(lines(columns, rows, room())))
+    elif replicas:
+        click.echo("\n" + "\n".join(lines(_REPLICA, map(_replica, replicas), room())))
 
 
 def _service(service: ServiceReport) -> tuple[object, ...]:
@@ -236,8 +243,15 @@ def _service(service: ServiceReport) -> tuple[object, ...]:
 def _replica(replica: ReplicaReport) -> tuple[object, ...]:
     where = f"{replica.host}:{replica.port}" if replica.port else None
     ends = datetime.fromtimestamp(replica.ends_s).astimezone().isoformat("T", "seconds") if replica.ends_s else None
-    why = ", ".join(filter(None, ("burst" if replica.burst else "", replica.reason)))
+    metrics = f"metrics: {replica.metrics_fault}" if replica.metrics_fault else ""
+    why = ", ".join(filter(None, ("burst" if replica.burst else "", replica.reason, metrics)))
     return replica.name, replica.phase, replica.job_id, where, replica.in_flight, ends, why
+
+
+def _load(load: ReplicaLoad | None) -> tuple[object, ...]:
+    if load is None:
+        return None, None, None
+    return load.running, load.waiting, None if load.kv_cache is None else f"{load.kv_cache:.0%}"
 
 
 def _print_keys(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  as click calls it

@@ -33,7 +33,7 @@ from inference_gateway.control.data_plane_sync import (
     PlaneReport,
     WithoutBatches,
 )
-from inference_gateway.control.observations import Readiness, ReplicaObserver, SlurmSync
+from inference_gateway.control.observations import Readiness, ReplicaMetrics, ReplicaObserver, SlurmSync
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
@@ -88,8 +88,9 @@ class ControlPlane:
         self._plane = DataPlaneSync(data_plane, self._concurrency, self._events)
         self._other = None if section.job.second is None else OtherPlane(paths)
         self._authority = Authority.of(paths.identity)
-        readiness = Readiness(probes, gateway_context(paths.identity))
-        self._observer = ReplicaObserver(section.services, paths, self._slurm, readiness)
+        context = gateway_context(paths.identity)
+        self._observer = ReplicaObserver(section.services, paths, self._slurm, Readiness(probes, context))
+        self._metrics = ReplicaMetrics(section.services, probes, context, self._events)
         self._services: dict[str, ServiceControl] = {}
         self._registry = ReplicaRegistry(self._services, (), self._events)
         self._remembered: Memory | None = None
@@ -137,6 +138,7 @@ class ControlPlane:
             traffic = self._without_batches.of(traffic, load, self._idle)
         for replica, seen in self._observer.gather(self._registry.all(), in_all):
             self._registry.step(replica, seen, now_s)
+        self._metrics.update(self._registry.all(), now_s)
         new = self._decide(traffic, in_all or (), now_s, closing=closing)
         self._remember()
         told = {name: service.forecast() for name, service in self._services.items()}
@@ -163,7 +165,7 @@ class ControlPlane:
             own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))
             state.show(self._paths.plane, own)
         about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all or ())
-        shown = report(*about, now_s, closing=closing)
+        shown = report(*about, now_s, self._metrics.loads, self._metrics.faults, closing=closing)
         state.show(self._paths.status, shown)
         self._show_endpoints()
         return shown
@@ -198,7 +200,7 @@ class ControlPlane:
                 wanted, why = 0, "the gateway is closing"
             elif name in traffic:
                 before = service.decision
-                decision = service.decide(found, traffic[name], now_s)
+                decision = service.decide(found, traffic[name], now_s, self._metrics.loads)
                 wanted, why = decision.replicas, decision.reason
                 if before is None or before.replicas != wanted:
                     self._events.note("wanted", name, replicas=wanted, present=found.present, reason=why)

@@ -7,21 +7,27 @@ stops the loop. A starting replica is ready when it answers over HTTP, and not b
 from __future__ import annotations
 
 import http.client
+import math
 import ssl
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, ParamSpec, TypeVar
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
 from inference_gateway.control.start_times import WaitingLine
+from inference_gateway.control.state import EventLog
+from inference_gateway.errors import MetricsError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import ServerState
+from inference_gateway.model import ReplicaLoad, ServerState
 from inference_gateway.replicas import reports
 from inference_gateway.replicas.reports import Registration
 from inference_gateway.replicas.submission import prefix
-from inference_gateway.services import ServiceSection
+from inference_gateway.services import MetricNames, ServiceSection
 from slurm_plugin.client.changes import CancelJob, ChangeFailure
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import QueuedJob, SlurmJob
@@ -251,13 +257,141 @@ class Readiness:
 
 def ready(question: Question, context: ssl.SSLContext) -> bool:
     """Whether the replica of that name, and nobody else, answers 200 within the timeout."""
+    try:
+        with _answer(question, context) as answer:
+            return answer.status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+@contextmanager
+def _answer(question: Question, context: ssl.SSLContext) -> Iterator[http.client.HTTPResponse]:
+    """The answer of the replica of that name, and of nobody else. Raises `OSError`, `HTTPException`."""
     connection = http.client.HTTPConnection(question.host, question.port, timeout=TIMEOUT_S)
     try:
         connection.connect()
         connection.sock = context.wrap_socket(connection.sock, server_hostname=question.name)
         connection.request("GET", question.path)
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
+        yield connection.getresponse()
     finally:
         connection.close()
+
+
+METRICS_S = 2.0
+"""Time between two readings of a replica's metrics, and after one that failed:"""
+METRICS_RETRY_S = 30.0
+FORGOTTEN_S = 10.0
+"""A reading is of use for so long."""
+LARGEST_METRICS = 8 << 20
+_PART = 1 << 16
+
+
+class ReplicaMetrics:
+    """What the metrics of the serving replicas say, where a service has them read.
+
+    Asked in the executor's threads and through the relay, as for readiness: no other host or user sees them. A replica
+    whose metrics cannot be read is scaled by what the data plane counts; the event log and `status` say why.
+
+    Attributes:
+        loads: what is known now, by replica.
+        faults: why nothing is, by replica.
+
+    """
+
+    def __init__(
+        self, services: Mapping[str, ServiceSection], executor: Executor, context: ssl.SSLContext, events: EventLog
+    ) -> None:
+        self._sections = {name: found.metrics for name, found in services.items() if found.metrics is not None}
+        self._questions: BackgroundTasks[Question, ReplicaLoad] = BackgroundTasks(executor)
+        self._context = context
+        self._events = events
+        self._due_s: dict[str, float] = {}
+        self._read_s: dict[str, float] = {}
+        self.loads: dict[str, ReplicaLoad] = {}
+        self.faults: dict[str, str] = {}
+
+    def update(self, replicas: Iterable[Replica], now_s: float) -> None:
+        """Take what has come in, and ask those whose turn it is."""
+        serving = {
+            replica.name: replica
+            for replica in replicas
+            if replica.phase is Phase.SERVING and replica.service in self._sections
+        }
+        for outcome in self._questions.outcomes():
+            if replica := serving.get(outcome.key.name):
+                self._take(replica, outcome, now_s)
+        for known in (self._due_s, self._read_s, self.faults):
+            for gone in known.keys() - serving.keys():
+                known.pop(gone)
+        self.loads = {
+            name: load for name, load in self.loads.items() if now_s - self._read_s.get(name, -math.inf) < FORGOTTEN_S
+        }
+        for name, replica in serving.items():
+            section = self._sections[replica.service]
+            question = Question(name, replica.restarts, replica.host, replica.port, section.path)
+            if now_s >= self._due_s.get(name, 0.0) and self._questions.start(
+                question, load_of, question, self._context, section.names()
+            ):
+                self._due_s[name] = now_s + METRICS_S
+
+    def _take(self, replica: Replica, outcome: TaskResult[Question, ReplicaLoad], now_s: float) -> None:
+        name = replica.name
+        if outcome.result is not None:
+            self.loads[name], self._read_s[name] = outcome.result, now_s
+            if self.faults.pop(name, None):
+                self._events.note("metrics are read again", replica.service, replica=name)
+            return
+        self._due_s[name] = now_s + METRICS_RETRY_S
+        if name not in self.faults:
+            self._events.note("metrics cannot be read", replica.service, replica=name, reason=str(outcome.error))
+        self.faults[name] = str(outcome.error)
+
+
+def load_of(question: Question, context: ssl.SSLContext, names: MetricNames) -> ReplicaLoad:
+    """What a replica says in its metrics. Raises `MetricsError`."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    text = b""
+    try:
+        with _answer(question, context) as answer:
+            if answer.status != http.client.OK:
+                raise MetricsError(f"{question.path} answers with status {answer.status}")
+            while part := answer.read1(_PART):
+                text += part
+                if len(text) > LARGEST_METRICS or time.monotonic() > deadline_s:
+                    limit = f"{LARGEST_METRICS >> 20} MiB or {TIMEOUT_S:g} s"
+                    raise MetricsError(f"{question.path} gives more than {limit}")
+    except (OSError, http.client.HTTPException) as error:
+        raise MetricsError(f"{question.path}: {error or type(error).__name__}") from error
+    return parsed(text.decode(errors="replace"), names)
+
+
+def parsed(text: str, names: MetricNames) -> ReplicaLoad:
+    """The load in Prometheus text. Raises `MetricsError` where a gauge of requests is missing or no number.
+
+    Requests are summed over the engines and models of a server. Its engines have caches of one size, so their mean is
+    the share in use. What is no share is not known: a server that does not say how full its cache is may still say how
+    many wait.
+    """
+    wanted = names.running + names.waiting + names.kv_cache
+    # Hundreds of other lines, buckets above all, would take long to parse for every replica.
+    lines = [line for line in text.splitlines() if line.startswith(wanted)]
+    found: dict[str, list[float]] = {}
+    try:
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(sample.value)
+    except (ValueError, IndexError, KeyError) as error:
+        raise MetricsError(f"no metrics in Prometheus' format: {error}") from error
+    usage = next((found[name] for name in names.kv_cache if name in found), None)
+    mean = None if usage is None else sum(usage) / len(usage)
+    known = mean is not None and 0 <= mean <= 1
+    return ReplicaLoad(_requests(found, names.running), _requests(found, names.waiting), mean if known else None)
+
+
+def _requests(found: Mapping[str, Sequence[float]], names: Sequence[str]) -> int:
+    values = next((found[name] for name in names if name in found), None)
+    if values is None:
+        raise MetricsError(f"no gauge {' or '.join(names)}")
+    if not all(math.isfinite(value) and value >= 0 for value in values):
+        raise MetricsError(f"{names[0]} is {', '.join(map(str, values))}, expected numbers of requests")
+    return round(sum(values))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 import yaml
 from prometheus_client.core import GaugeMetricFamily
@@ -13,12 +15,17 @@ from prometheus_client.registry import Collector
 
 from inference_gateway.control.replica import COMING, Phase, Replica
 from inference_gateway.control.service import ServiceControl
-from inference_gateway.model import ServerState
+from inference_gateway.model import ReplicaLoad, ServerState
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """One replica. `server` is its state in the data plane, empty while it is not there."""
+    """One replica. `server` is its state in the data plane, empty while it is not there.
+
+    `load` is what its server's metrics say, None while nobody knows; `metrics_fault` why they cannot be read.
+    """
 
     name: str
     phase: str
@@ -31,6 +38,8 @@ class ReplicaReport:
     since_s: float
     ends_s: float | None
     reason: str
+    load: ReplicaLoad | None = None
+    metrics_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +85,34 @@ def report(
     replicas: Sequence[Replica],
     servers: Sequence[ServerState],
     now_s: float,
+    loads: Mapping[str, ReplicaLoad] = _NOTHING,
+    faults: Mapping[str, str] = _NOTHING,
     *,
     closing: bool,
 ) -> Report:
-    """Put together what is known."""
+    """Put together what is known; `loads` and `faults` come from the replicas' metrics, by their names."""
     by_name = {server.name: server for server in servers}
-    of: dict[str, list[Replica]] = {name: [] for name in services}
+    of: dict[str, list[ReplicaReport]] = {name: [] for name in services}
     for replica in replicas:
-        of.setdefault(replica.service, []).append(replica)
+        shown = _replica(replica, by_name.get(replica.name))
+        shown = replace(shown, load=loads.get(replica.name), metrics_fault=faults.get(replica.name, ""))
+        of.setdefault(replica.service, []).append(shown)
     return Report(
         gateway,
         run_directory,
         now_s,
         closing,
-        tuple(_service(service, of[name], by_name) for name, service in services.items()),
+        tuple(_service(service, of[name]) for name, service in services.items()),
     )
 
 
-def _service(service: ServiceControl, replicas: Sequence[Replica], servers: Mapping[str, ServerState]) -> ServiceReport:
+def _service(service: ServiceControl, replicas: Sequence[ReplicaReport]) -> ServiceReport:
     seen, decision = service.observation, service.decision
     return ServiceReport(
         name=service.name,
-        serving=sum(replica.phase is Phase.SERVING for replica in replicas),
+        serving=sum(replica.phase == Phase.SERVING for replica in replicas),
         coming=sum(replica.phase in COMING for replica in replicas),
-        draining=sum(replica.phase is Phase.DRAINING for replica in replicas),
+        draining=sum(replica.phase == Phase.DRAINING for replica in replicas),
         wanted=decision.replicas if decision else None,
         minimum=service.minimum,
         maximum=service.section.scale.max,
@@ -110,7 +123,7 @@ def _service(service: ServiceControl, replicas: Sequence[Replica], servers: Mapp
         start_s=round(service.start_s, 1),
         given_up=service.given_up,
         next_in_s=None if service.next_in_s is None else round(service.next_in_s, 1),
-        replicas=tuple(_replica(replica, servers.get(replica.name)) for replica in replicas),
+        replicas=tuple(replicas),
     )
 
 
@@ -155,7 +168,7 @@ class ControlPlaneCollector(Collector):
         self._shown = shown
 
     def collect(self) -> Iterator[Metric]:
-        """The families, each with one sample a service, or one a service and phase."""
+        """The families, each with samples by service, and by phase or replica where that says more."""
         jobs = GaugeMetricFamily("inference_gateway_replica_jobs", "Replicas by state", labels=["service", "phase"])
         wanted = GaugeMetricFamily(
             "inference_gateway_replicas_wanted", "Replicas that the scaling rule asks for", labels=["service"]
@@ -166,6 +179,16 @@ class ControlPlaneCollector(Collector):
         given_up = GaugeMetricFamily(
             "inference_gateway_given_up", "1 if the service gave up after failed starts", labels=["service"]
         )
+        inside = GaugeMetricFamily(
+            "inference_gateway_replica_requests",
+            "Requests running and waiting inside a replica, by its server's metrics",
+            labels=["service", "replica", "state"],
+        )
+        cache = GaugeMetricFamily(
+            "inference_gateway_replica_kv_cache_usage",
+            "Share of a replica's KV cache in use, by its server's metrics",
+            labels=["service", "replica"],
+        )
         for service in self._shown.services:
             phases = Counter(replica.phase for replica in service.replicas)
             for phase in Phase:
@@ -174,4 +197,10 @@ class ControlPlaneCollector(Collector):
                 wanted.add_metric([service.name], service.wanted)
             start.add_metric([service.name], service.start_s)
             given_up.add_metric([service.name], float(service.given_up))
-        yield from (jobs, wanted, start, given_up)
+            for replica in service.replicas:
+                if (load := replica.load) is not None:
+                    inside.add_metric([service.name, replica.name, "running"], load.running)
+                    inside.add_metric([service.name, replica.name, "waiting"], load.waiting)
+                    if load.kv_cache is not None:
+                        cache.add_metric([service.name, replica.name], load.kv_cache)
+        yield from (jobs, wanted, start, given_up, *(family for family in (inside, cache) if family.samples))

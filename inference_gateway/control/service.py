@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from inference_gateway.accepted import retry_after_s
 from inference_gateway.control import service as fleet
 from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
 from inference_gateway.control.start_times import EstimateLog, ReplicaStart, StartTimes, WaitingLine, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
-from inference_gateway.model import Capacity, Decision, Observation, StartForecast, Traffic
-from inference_gateway.scaling.measured import MeasuredRule
+from inference_gateway.model import Capacity, Decision, Observation, ReplicaLoad, StartForecast, Traffic
+from inference_gateway.scaling.measured import KV_CACHE_LIMIT, MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.services import ServiceSection
 from slurm_plugin.client.records import SlurmJob
@@ -134,6 +135,7 @@ class TrafficCounter:
         return arrivals, max(0, arrivals - refused - more)
 
 
+_NO_LOADS: Mapping[str, ReplicaLoad] = MappingProxyType({})
 KEPT_STARTS = 50
 KEPT_ESTIMATES = 400
 
@@ -171,7 +173,8 @@ class ServiceControl:
         self._minimum = scale.min
         bounds = Bounds(scale.min, scale.max, scale.max_pending)
         rule = build(scale.rule, scale.options, self._capacity())
-        self._rule = BoundedRule(MeasuredRule(rule, self._capacity()), bounds)
+        limit = KV_CACHE_LIMIT if section.metrics is None else section.metrics.kv_cache_limit
+        self._rule = BoundedRule(MeasuredRule(rule, self._capacity(), limit), bounds)
 
     @property
     def limits(self) -> Limits:
@@ -263,8 +266,13 @@ class ServiceControl:
         """The service's replicas, sorted."""
         return fleet.classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
 
-    def decide(self, found: ClassifiedReplicas, traffic: Traffic, now_s: float) -> Decision:
-        """What the rule wants now; no fewer than there are for a while after a restart, for history is lost."""
+    def decide(
+        self, found: ClassifiedReplicas, traffic: Traffic, now_s: float, loads: Mapping[str, ReplicaLoad] = _NO_LOADS
+    ) -> Decision:
+        """What the rule wants now; no fewer than there are for a while after a restart, for history is lost.
+
+        `loads` are what is known of replicas from their metrics, by name.
+        """
         arrivals, answered = self._traffic.since_last(traffic)
         self.observation = Observation(
             now_s=now_s,
@@ -275,6 +283,7 @@ class ServiceControl:
             starting=len(found.coming),
             leaving=len(found.leaving),
             answered=answered,
+            loads=tuple(loads[replica.name] for replica in found.serving if replica.name in loads),
         )
         decision = self._rule.decide(self.observation)
         if now_s < self._hold_until_s and decision.replicas < found.present:

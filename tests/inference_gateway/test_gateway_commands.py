@@ -14,6 +14,7 @@ from explsched.errors import ExplschedError
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.control.state import Override
+from inference_gateway.model import ReplicaLoad
 
 SERVICES = """
 name: t
@@ -139,6 +140,25 @@ def test_status_says_what_a_person_has_to_know(place: Path) -> None:
     assert third.endswith("  not needed any more")
     (place / "state" / "address").write_text("http://h:1\n")
     assert invoke("status").output.startswith("gateway t: http://h:1, closing\n")
+
+
+def test_status_shows_what_replicas_say_of_themselves(place: Path) -> None:
+    (place / "state").mkdir()
+    shown = report(time.time())
+    (one,) = shown.services
+    known = replace(one.replicas[0], load=ReplicaLoad(12, 3, 0.874))
+    some = replace(one.replicas[0], name="chat-2", load=ReplicaLoad(1, 0))
+    unknown = replace(one.replicas[0], name="chat-3", metrics_fault="/metrics answers with status 404")
+    services = (replace(one, replicas=(known, some, unknown)),)
+    state.save(place / "state" / "status.json", replace(shown, services=services))
+    titles, first, second, third = invoke("status").output.splitlines()[-4:]
+    assert titles.split()[4:8] == ["BUSY", "RUNNING", "WAITING", "KV"]
+    assert first.split()[4:8] == ["3", "12", "3", "87%"]
+    assert second.split()[4:8] == ["3", "1", "0", "-"]
+    assert third.split()[4:8] == ["3", "-", "-", "-"]
+    assert "metrics: /metrics answers" in " ".join(third.split())
+    (told,) = json.loads(invoke("status", "--json").output)["services"]
+    assert told["replicas"][0]["load"] == {"running": 12, "waiting": 3, "kv_cache": 0.874}
 
 
 def test_status_of_a_gateway_that_reported_just_now_or_some_seconds_ago(

@@ -201,8 +201,9 @@ def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, director
 
 
 def test_replicas_serve_their_gateway_alone_and_share_no_key(cluster: Cluster, directory: Path) -> None:
-    with in_foreground(cluster, directory, scale={"min": 2}) as gateway:
+    with in_foreground(cluster, directory, scale={"min": 2}, metrics={}) as gateway:
         until(lambda: gateway.serving() == 2, "both replicas serve")
+        until(lambda: all(one["load"] for one in gateway.status()["replicas"]), "their metrics are read")
         places = [gateway.state / "replicas" / one["name"] for one in gateway.status()["replicas"]]
         assert len({(place / "key").read_text() for place in places}) == 2
         for place in places:

@@ -6,7 +6,7 @@ from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.report import ControlPlaneCollector, ReplicaReport, Report, report
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.dataplane.statistics import exposition
-from inference_gateway.model import ServerState, Traffic
+from inference_gateway.model import ReplicaLoad, ServerState, Traffic
 from tests.inference_gateway.control.test_service import NOW_S, control
 
 SERVING = Replica("chat", "chat-1", "g", Phase.SERVING, 5.0, 1.0, True, 7, 0, "n1", 20001, 3600.0, 3605.0)  # noqa: FBT003
@@ -52,6 +52,24 @@ def test_one_that_has_given_up() -> None:
     text = exposition(ControlPlaneCollector(found))
     assert 'inference_gateway_given_up{service="chat"} 1.0' in text
     assert "inference_gateway_replicas_wanted{" not in text, "nothing is wanted before the first decision"
+
+
+def test_metrics_of_replicas_are_shown_where_they_are_known() -> None:
+    service = control()
+    names = ("chat-1", "chat-2", "chat-3")
+    serving = [replace(SERVING, name=name) for name in names]
+    loads, faults = {"chat-1": ReplicaLoad(3, 2, 0.5), "chat-2": ReplicaLoad(1, 0)}, {"chat-3": "no answer"}
+    found = report("g", "/run", {"chat": service}, serving, [], NOW_S, loads, faults, closing=False)
+    (one,) = found.services
+    assert [(replica.load, replica.metrics_fault) for replica in one.replicas] == [
+        *((loads["chat-1"], ""), (loads["chat-2"], ""), (None, "no answer"))
+    ]
+    lines = exposition(ControlPlaneCollector(found)).splitlines()
+    assert 'inference_gateway_replica_requests{replica="chat-1",service="chat",state="waiting"} 2.0' in lines
+    assert 'inference_gateway_replica_requests{replica="chat-2",service="chat",state="running"} 1.0' in lines
+    assert [line for line in lines if line.startswith("inference_gateway_replica_kv_cache_usage")] == [
+        'inference_gateway_replica_kv_cache_usage{replica="chat-1",service="chat"} 0.5'
+    ]
 
 
 def test_prometheus_is_told_the_same() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference_gateway.model import Capacity, Observation, ScaleRule
-from inference_gateway.scaling.measured import SHARED, MeasuredRule, ServiceTimes
+from inference_gateway.model import Capacity, Observation, ReplicaLoad, ScaleRule
+from inference_gateway.scaling.measured import SHARED, MeasuredRule, ReplicaPlaces, ServiceTimes, with_waiting_inside
 from inference_gateway.scaling.rules import build
 
 PLACES = 8
@@ -69,3 +69,89 @@ def test_a_new_start_time_keeps_what_was_measured() -> None:
     rule.calibrate(Capacity(20.0, PLACES, 300.0))
     assert rule.times.capacity().start_s == 300.0
     assert rule.times.capacity().requests_per_s == pytest.approx(2.0, rel=0.1)
+
+
+def inside(in_flight: int, *loads: ReplicaLoad, queued: int = 0) -> Observation:
+    return Observation(0.0, 0, in_flight, queued, len(loads), 0, loads=loads)
+
+
+def test_requests_that_wait_inside_replicas_count_as_queued() -> None:
+    seen = with_waiting_inside(inside(20, ReplicaLoad(5, 6), ReplicaLoad(7, 2), queued=3))
+    assert (seen.in_flight, seen.queued) == (12, 11)
+
+
+def test_no_more_wait_inside_than_are_in_flight_now() -> None:
+    seen = with_waiting_inside(inside(4, ReplicaLoad(5, 6)))
+    assert (seen.in_flight, seen.queued) == (0, 4)
+
+
+def test_without_metrics_nothing_changes() -> None:
+    assert with_waiting_inside(inside(20, queued=3)) == inside(20, queued=3)
+
+
+@pytest.mark.parametrize(
+    ("loads", "places"),
+    [
+        ((), 64),
+        ((ReplicaLoad(20, 0),), 64),
+        ((ReplicaLoad(0, 0, 0.5),), 64),
+        ((ReplicaLoad(20, 0, 0.1),), 64),
+        ((ReplicaLoad(20, 0, 0.9),), 20),
+        ((ReplicaLoad(20, 4, 1.0),), 18),
+        ((ReplicaLoad(20, 0, 0.45),), 40),
+        ((ReplicaLoad(20, 0, 0.9), ReplicaLoad(10, 0, 0.6)), 18),
+        ((ReplicaLoad(20, 0, 0.9), ReplicaLoad(64, 0)), 42),
+        ((ReplicaLoad(4, 16, 0.1),), 4),
+        ((ReplicaLoad(4, 16),), 4),
+        ((ReplicaLoad(1, 0, 1.0),), 1),
+    ],
+)
+def test_a_replica_takes_what_its_cache_holds_and_no_more_while_requests_wait_in_it(
+    loads: tuple[ReplicaLoad, ...], places: int
+) -> None:
+    found = ReplicaPlaces(0.9)
+    found.add(loads, 64)
+    assert found.of(64) == places
+
+
+def test_a_second_of_a_full_cache_says_little_and_old_readings_nothing() -> None:
+    places = ReplicaPlaces(0.9)
+    for _ in range(59):
+        places.add([ReplicaLoad(30, 0, 0.3)], 64)
+    places.add([ReplicaLoad(2, 0, 1.0)], 64)
+    assert places.of(64) == 64
+    for _ in range(60):
+        places.add([ReplicaLoad(20, 0, 0.9)], 64)
+    assert places.of(64) == 20
+    for _ in range(60):
+        places.add([], 64)
+    assert places.of(64) == 64
+
+
+def wanted(*loads: ReplicaLoad, replicas: int = 2) -> tuple[int, str]:
+    """What the default rule asks for after ten minutes of 40 requests in flight, two replicas and 64 places each."""
+    prior = Capacity(8.0, 64, 120.0)
+    rule = MeasuredRule(build("slurm", {}, prior), prior)
+    decision = rule.decide(Observation(0.0, 5, 40, 0, replicas, 0, 0, 5, loads))
+    for now_s in range(1, 600):
+        decision = rule.decide(Observation(float(now_s), 5, 40, 0, replicas, 0, 0, 5, loads))
+    return decision.replicas, decision.reason
+
+
+def test_a_service_whose_caches_are_full_needs_more_replicas_than_its_concurrency_says() -> None:
+    assert wanted()[0] <= 2
+    replicas, reason = wanted(ReplicaLoad(20, 0, 1.0), ReplicaLoad(20, 0, 1.0))
+    assert replicas > 2
+    assert "replicas take 18 requests each by their metrics" in reason
+
+
+def test_caches_with_room_ask_for_no_more_replicas() -> None:
+    assert wanted(ReplicaLoad(20, 0, 0.4), ReplicaLoad(20, 0, 0.4))[0] <= 2
+
+
+@pytest.mark.parametrize("usage", [None, 0.1, 1.0])
+def test_a_queue_inside_replicas_asks_for_more(usage: float | None) -> None:
+    """The data plane takes all 40 for being served, with room for as many again."""
+    replicas, reason = wanted(ReplicaLoad(4, 16, usage), ReplicaLoad(4, 16, usage))
+    assert "32 of the queued wait inside replicas" in reason
+    assert replicas > 2
