@@ -26,11 +26,11 @@ HandleTable<NotedHandle, 8192> g_notes;
 HandleTable<BlockShape, 256> g_shapes;
 
 // Parts of the names of kernels that wait for their peers on other GPUs: NCCL and NVSHMEM, and the custom
-// collectives of vLLM, TensorRT-LLM and PyTorch's symmetric memory.
+// collectives of vLLM, TensorRT-LLM, PyTorch's symmetric memory and DeepEP.
 constexpr const char* kCollectiveNames[] = {
-    "nccl",      "nvshmem",   "cross_device_reduce", "allreduce",     "AllReduce",     "all_reduce",
-    "allgather", "AllGather", "all_gather",          "ReduceScatter", "reduceScatter", "reduce_scatter",
-    "multimem",
+    "nccl",      "nvshmem",   "cross_device", "allreduce",     "AllReduce",     "all_reduce",
+    "allgather", "AllGather", "all_gather",   "ReduceScatter", "reduceScatter", "reduce_scatter",
+    "multimem",  "alltoall",  "AllToAll",     "all_to_all",    "moeA2A",        "deep_ep",
 };
 
 bool is_collective(const char* name) noexcept {

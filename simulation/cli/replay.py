@@ -43,9 +43,7 @@ class TraceReplay(Struct, frozen=True):
     def check(self, policy: str) -> None:
         """Raise `PolicyError` for a name that the convention does not know."""
         if isinstance(self.how, Settings):
-            from sched_policy import catalog
-
-            catalog.build(policy)
+            built(policy)
             return
         from simulation import muri
 
@@ -61,12 +59,11 @@ class TraceReplay(Struct, frozen=True):
         """
         if not isinstance(self.how, Settings):
             return ()
-        from sched_policy import catalog
         from sched_policy.policy import JobData, needs_of
 
         affected: dict[str, list[str]] = {}
         for name in policies:
-            for need in needs_of(catalog.build(name)):
+            for need in needs_of(built(name)):
                 lacking = self._lacking(need.data)
                 if lacking:
                     how_many = "no job has" if lacking == len(self.trace.jobs) else f"{lacking:,} jobs have no"
@@ -101,20 +98,38 @@ class TraceReplay(Struct, frozen=True):
         """
         self.check(policy)
         if isinstance(self.how, Settings):
-            from sched_policy import catalog
             from simulation.cluster import engine
 
             if not any(job.learning is not None for job in self.trace.jobs):
-                return engine.simulate(self.trace, self.cluster, catalog.build(policy), self.how, progress)
+                outcome = engine.simulate(self.trace, self.cluster, built(policy), self.how, progress)
+                return replace(outcome, policy=policy)
             from simulation.results.outcome import Ending
 
-            watched = WatchedSweeps(catalog.build(policy), self.trace.jobs)
+            watched = WatchedSweeps(built(policy), self.trace.jobs)
             outcome = engine.simulate(self.trace, self.cluster, watched, self.how, progress)
             ends = ((job.job_id, job.end_s, job.spent_gpu_s, job.ending is Ending.COMPLETED) for job in outcome.jobs)
-            return replace(outcome, sweeps=watched.reached(ends))
+            return replace(outcome, policy=policy, sweeps=watched.reached(ends))
         from simulation import muri
 
         return muri.simulate(self.trace, self.cluster, policy, self.how)
+
+
+def built(name: str) -> SchedulingPolicy:
+    """The policy of that name. Raises `PolicyError`.
+
+    `explsched:asha` is `explsched` with the sweep strategy asha, `explsched:total` with the objective total, as
+    `utility.sweep_strategy` and `utility.objective` make them.
+    """
+    from sched_policy import catalog
+
+    policy, colon, variant = name.partition(":")
+    if not colon:
+        return catalog.build(name)
+    if policy != "explsched":
+        raise PolicyError(f"{name!r}: only explsched has variants, such as explsched:asha and explsched:total")
+    if variant == "total":
+        return catalog.build(policy, catalog.PolicyOptions(objective=variant))
+    return catalog.build(policy, catalog.PolicyOptions(sweep_strategy=variant))
 
 
 class WatchedSweeps:

@@ -38,6 +38,10 @@ from simulation.results.outcome import Metrics, TraceOutcome, as_dict, measure
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import require_all_rows
 
+_POLICY_HELP = (
+    "Policy to simulate; `sexplsched policies` lists them. explsched:STRATEGY has another sweep strategy (asha, "
+    "hyperband, median-stop), explsched:total the objective total."
+)
 _SIMULATE_EXAMPLES = """\b
 example:
   sexplsched simulate --trace history.txt --cluster 8x8 --policy srsf --plot srsf.png
@@ -46,7 +50,7 @@ example:
 
 @click.command(epilog=_SIMULATE_EXAMPLES)
 @replay_options
-@click.option("--policy", required=True, help="Policy to simulate; `sexplsched policies` lists them.")
+@click.option("--policy", required=True, help=_POLICY_HELP)
 @plot_option
 @jobs_option
 @cluster_csv_option
@@ -79,8 +83,9 @@ def simulate(
 
 
 _COMPARE_EXAMPLES = """\b
-example:
+examples:
   sexplsched compare --trace history.txt --cluster 8x8 --policies slurm,fifo,srsf,tiresias
+  sexplsched compare --trace digits.csv --cluster 1x4 --policies slurm,explsched,explsched:asha
 """
 
 
@@ -133,7 +138,7 @@ def _policies(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[
     required=True,
     callback=_policies,
     metavar="A,B,...",
-    help="Comma-separated; the first is the baseline.",
+    help="Comma-separated, named as for `simulate`; the first is the baseline.",
 )
 @click.option("-j", "--jobs", "workers", type=click.IntRange(min=1), help="Worker processes.  [default: one per core]")
 @plot_option

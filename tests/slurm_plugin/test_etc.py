@@ -38,6 +38,21 @@ def test_the_user_is_made(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in (tmp_path / "etc" / "passwd").read_text().splitlines() if line.startswith("explsched:")]
     assert line.endswith("/usr/sbin/nologin")
+    assert line.split(":")[2:4] == ["469", "469"], "the same on all hosts: Slurm trusts uids"
+
+
+def test_a_compute_node_may_do_without_the_user(tmp_path: Path) -> None:
+    """As docs/admin.md says; a package's installation ends with these two commands."""
+    for kind in ("sysusers", "tmpfiles"):
+        for directory in ("etc", "usr/lib"):
+            (tmp_path / directory / f"{kind}.d").mkdir(parents=True)
+        shutil.copy(ETC / f"explsched.{kind}", tmp_path / f"usr/lib/{kind}.d/explsched.conf")
+        (tmp_path / f"etc/{kind}.d/explsched.conf").symlink_to("/dev/null")
+    for argv in (("systemd-sysusers",), ("systemd-tmpfiles", "--create")):
+        done = run(*argv, f"--root={tmp_path}", "explsched.conf")
+        assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "etc/passwd").exists()
+    assert not (tmp_path / "var").exists()
 
 
 def test_the_spool_is_open_and_sticky_and_gives_its_group_away(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ void test_collectives_of_all_kinds(CUmodule module) {
          {"_Z22ncclDevKernel_BroadcastP", "_Z13nvshmem_put_nbiv", "_ZN4vllm24cross_device_reduce_1stageEv",
           "_Z16one_shot_allreduce", "_Z20oneShotAllReduceNormv", "_Z23two_shot_all_reduce_kerv",
           "_Z9allgatherv", "_Z15ncclxAllGatherv", "_Z10all_gatherv", "_Z13ReduceScatterv",
-          "_Z13reduceScatterv", "_Z14reduce_scatterv", "_Z22multimem_one_shot_sumv"}) {
+          "_Z13reduceScatterv", "_Z14reduce_scatterv", "_Z22multimem_one_shot_sumv", "_Z17moeAllToAllKernelv",
+          "_Z20moeA2ADispatchKernelv", "_Z8alltoallv", "_Z8AllToAllv", "_Z22all_to_all_vdev_kernelv",
+          "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEvv"}) {
         explsched::test::launch(explsched::test::function_of(module, name), 528, nullptr);
         CHECK_EQUAL(std::string(name) + told_to_gate(), std::string(name) + kHalfCharged);
     }

@@ -220,6 +220,21 @@ def test_a_comparison_tells_how_soon_sweeps_came_to_their_best(sweep: Path) -> N
     assert all(name in table for name in _OF_SWEEPS)
 
 
+def test_sweep_strategies_and_objectives_are_compared_in_one_table(tmp_path: Path) -> None:
+    path, steps = tmp_path / "sweep.csv", range(28)
+    rows = (
+        f"{n},0,1,2700,a,{' '.join(f'{step}:{100 * step}:{1 - n * step / 200}' for step in steps)}" for n in range(1, 7)
+    )
+    path.write_text("\n".join(("job_id,submit_s,gpus,run_s,sweep,curve", *rows)) + "\n")
+    names = ("explsched", "explsched:asha", "explsched:median-stop", "explsched:total")
+    found = told("compare", "--trace", path, "--cluster", "1x1", "--policies", ",".join(names))["policies"]
+    assert tuple(one["policy"] for one in found) == names
+    best_s = {one["policy"]: one["avg_best_s"] for one in found}
+    assert len(set(best_s.values())) > 1
+    alone = told("simulate", "--trace", path, "--cluster", "1x1", "--policy", names[1])
+    assert (alone["policy"], alone["avg_best_s"]) == (names[1], best_s[names[1]])
+
+
 def test_a_sweep_that_is_cut_off_has_not_reached_its_best(sweep: Path) -> None:
     found = told("simulate", "--trace", sweep, "--cluster", "1x1", "--policy", "fifo", "--until", 120)
     assert (found["best_reached"], found["avg_best_s"], found["avg_best_gpu_h"]) == (0.0, None, None)
@@ -289,6 +304,8 @@ def test_data_that_the_trace_lacks_are_warned_of(trace: Path) -> None:
     ("words", "says"),
     [
         (["--policy", "srfs"], "unknown policy 'srfs'; did you mean 'srtf'"),
+        (["--policy", "explsched:ahsa"], "unknown sweep strategy 'ahsa'; did you mean 'asha'"),
+        (["--policy", "srsf:asha"], "'srsf:asha': only explsched has variants, such as explsched:asha"),
         (["--policy", "fifo", "--conventions", "muri"], "unknown policy 'fifo' .*muri conventions: srtf"),
         (
             ["--policy", "srsf", "--conventions", "muri", "--interval", "5"],
