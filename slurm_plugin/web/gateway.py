@@ -21,6 +21,14 @@ _EVENT_BYTES = 256 * 1024
 _MOST_EVENTS = 100
 
 
+class ServerLoad(Struct, frozen=True):
+    """What the metrics of a replica's server say; `kv_cache` is the share in use."""
+
+    running: int
+    waiting: int
+    kv_cache: float | None = None
+
+
 class ReplicaLine(Struct, frozen=True):
     """One replica of a service, as the control plane reports it."""
 
@@ -32,6 +40,7 @@ class ReplicaLine(Struct, frozen=True):
     since_s: float
     ends_s: float | None
     reason: str
+    load: ServerLoad | None = None
 
 
 class Service(Struct, frozen=True):

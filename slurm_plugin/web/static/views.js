@@ -113,6 +113,13 @@ async function job(parts) {
     told.audit.length ? table("What explsched changed in the last 24 hours", CHANGES, changeRows(told.audit)) : card("What explsched changed in the last 24 hours", el("p", { class: "empty" }, "Nothing."))];
 }
 
+function inFlight(replica) {
+  const load = replica.load;
+  if (!load) return replica.in_flight;
+  const cache = load.kv_cache === null ? "" : `, KV cache ${Math.round(100 * load.kv_cache)} %`;
+  return `${replica.in_flight} (${load.waiting} waiting inside${cache})`;
+}
+
 const MEAN = "mean time in the gateway over the last minute, by Little's law";
 
 async function gateway() {
@@ -130,7 +137,7 @@ async function gateway() {
         service.loads[0].length > 1 ? chart(`${service.name}: requests, in flight and queued, of the last minutes`, [{ stroke: colour(0) }, { stroke: colour(2) }, { stroke: colour(1) }], service.loads.slice(0, 4), { times: true, scale: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } }) : null,
         service.loads[0].length > 1 ? legend([[0, "requests a second"], [2, "in flight"], [1, "queued"]]) : null),
       service.replicas.length ? table(`Replicas of ${service.name}`, [{ title: "Replica" }, { title: "Phase" }, { title: "Job" }, { title: "Host", wide: true }, { title: "In flight", number: true }, { title: "Since", wide: true }, { title: "Ends", wide: true }, { title: "Why" }],
-        service.replicas.map((replica) => [replica.name, badge(replica.phase), replica.job_id ? jobLink(replica.job_id) : "", replica.host, replica.in_flight, clock(replica.since_s), time(replica.ends_s), replica.reason])) : null]),
+        service.replicas.map((replica) => [replica.name, badge(replica.phase), replica.job_id ? jobLink(replica.job_id) : "", replica.host, inFlight(replica), clock(replica.since_s), time(replica.ends_s), replica.reason])) : null]),
     one.events.length ? table("Scaling decisions, the newest first", [{ title: "Time" }, { title: "What" }, { title: "Service" }, { title: "Replicas", number: true }, { title: "Why" }],
       one.events.map((entry) => [time(entry.unix_s), entry.event, entry.service, Array.isArray(entry.replicas) ? entry.replicas.length : entry.replicas, entry.reason || entry.replica])) : null,
   ]);

@@ -81,6 +81,7 @@ def a_gateway(directory: Path) -> Path:
     directory.mkdir()
     replica = {"name": "r-1", "phase": "serving", "job_id": 42, "host": "n1", "port": 8000, "burst": False}
     replica |= {"in_flight": 3, "server": "UP", "since_s": time.time() - 300, "ends_s": None, "reason": HOSTILE}
+    replica |= {"load": {"running": 1, "waiting": 2, "kv_cache": 0.874}}
     service = {"name": "llm", "serving": 1, "coming": 0, "draining": 0, "wanted": 2, "minimum": 0, "maximum": 4}
     service |= {"reason": HOSTILE, "arrivals": 20, "in_flight": 3, "queued": 1, "start_s": 41.5, "given_up": False}
     shown = {"gateway": "main", "run_directory": "/r", "time_s": time.time(), "closing": False}
@@ -113,6 +114,7 @@ def test_every_view_is_whole_legible_and_runs_nothing_of_the_jobs(
         assert "Slurm says: Resources" in shown["job/43"]
         assert "stopped" in shown["sweep/digits/bob"]
         assert "1468" in shown["gateway"], "tokens of both keys"
+        assert "3 (2 waiting inside, KV cache 87 %)" in shown["gateway"]
         assert "200" in shown["gateway"], "4 in the gateway at 20 a second are 200 ms each"
         assert HOSTILE[:20] in shown["audit"]
         assert not set("\x1b\u202e") & set("".join(shown.values())), "nothing turns the text behind it"
