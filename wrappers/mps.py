@@ -23,6 +23,8 @@ _DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.02
 _LONGEST_WORD = 64
+SPANNING = "explsched-spanning"  # in a pipe directory: who of its clients spans GPUs
+_TURN_S = 1.0  # longer than anybody but a hostile user keeps others from reading that
 BELOW_NORMAL = {_PRIORITY_VARIABLE: "1"}
 
 
@@ -63,7 +65,7 @@ def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterato
     # Not the pid: those of two containers may be equal.
     own = f"step {environment.get('SLURM_JOB_ID')}.{step}" if step and several else f"command {os.urandom(8).hex()}"
     try:
-        descriptor = os.open(pipes / "explsched-spanning", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(pipes / SPANNING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:  # a daemon of the site, whose directory is not this user's
         yield True
         return
@@ -74,10 +76,21 @@ def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterato
             os.pwrite(descriptor, own.encode(), 0)
         except BlockingIOError:
             pass  # somebody is there, perhaps another task of the step
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield os.pread(descriptor, 256, 0).decode() == own
+        yield _joins(descriptor) and os.pread(descriptor, 256, 0) == own.encode()
     finally:
         os.close(descriptor)
+
+
+def _joins(descriptor: int) -> bool:
+    end_s = time.monotonic() + _TURN_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(_POLL_S)
 
 
 def control(environment: Mapping[str, str]) -> Path:
@@ -195,8 +208,19 @@ def _runs(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return _is_hidden(pid)
     return state not in ("Z", "X")
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether it is another user's, where /proc does not show these (hidepid), as a daemon of root's."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        pass
+    return False
 
 
 def renumbered(environment: Mapping[str, str]) -> dict[str, str]:

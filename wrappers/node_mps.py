@@ -1,10 +1,12 @@
-"""CUDA MPS of a user on GPUs that several of the user's jobs share, for slurmd's prolog and epilog.
+"""CUDA MPS on GPUs that several jobs share, of a user or of all, for slurmd's prolog and epilog.
 
 A daemon that a job starts ends with it, and the CUDA programs of the other jobs with the daemon. So slurmd starts one
 for each user and set of GPUs, with the first job that comes, and ends it with the last that leaves. `sxrun` finds it by
 the job's GPUs.
 
     Prolog=.../python -m wrappers.node_mps prolog      Epilog=.../python -m wrappers.node_mps epilog
+
+With `--all-users` behind both, one daemon of root's serves the jobs of all users on the GPUs.
 
 Both always end with status 0, since slurmd takes a node out of service whose prolog fails: what went wrong is said on
 standard error, and the jobs run without.
@@ -27,20 +29,21 @@ from wrappers import mps
 
 DIRECTORY_VARIABLE = "EXPLSCHED_NODE_MPS"
 _DIRECTORY = "/run/explsched/mps"
+_ALL_USERS = "--all-users"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Where the daemon of a user on some GPUs keeps its files, and which jobs use it."""
+    """Where the daemon of a user, or of all, on some GPUs keeps its files, and which jobs use it."""
 
     directory: Path
-    uid: int
+    uid: int | None  # None: root's, for all users
     gpus: str  # as the node numbers them, comma-separated
 
     @property
     def pipes(self) -> Path:
-        """Its pipe directory, which is the user's alone."""
+        """Its pipe directory, which is the user's alone, or open to all."""
         return self.directory / "mps"
 
     @property
@@ -53,27 +56,35 @@ class ServerPlace:
         return {mps.PIPE_VARIABLE: str(self.pipes), mps.LOG_VARIABLE: str(self.directory / "log")}
 
 
-def place(environment: Mapping[str, str], uid: int) -> ServerPlace | None:
-    """Of a job of that user; None if it has no GPUs."""
+def place(environment: Mapping[str, str], uid: int | None) -> ServerPlace | None:
+    """Of a job of that user, or of any; None if it has no GPUs."""
     gpus = environment.get("SLURM_JOB_GPUS", "")
     if not gpus or not all(part.isdecimal() for part in gpus.split(",")):
         return None
     base = Path(environment.get(DIRECTORY_VARIABLE) or _DIRECTORY)
-    return ServerPlace(base / f"{uid}-{gpus.replace(',', '-')}", uid, gpus)
+    return ServerPlace(base / f"{'all' if uid is None else uid}-{gpus.replace(',', '-')}", uid, gpus)
 
 
 def of_job(environment: Mapping[str, str]) -> dict[str, str]:
     """What a command of the job needs to use the node's daemon; nothing where none answers."""
-    found = place(environment, os.geteuid())
-    if found is None or not mps.answering(found.variables()):
-        return {}
-    return {**found.variables(), **mps.renumbered(environment)}
+    for found in (place(environment, os.geteuid()), place(environment, None)):
+        if found is not None and mps.answering(found.variables()):
+            return {**found.variables(), **mps.renumbered(environment)}
+    return {}
 
 
-def begin(environment: Mapping[str, str]) -> None:
-    """The prolog: a job comes. Raises `MpsError`, OSError, or KeyError for an unknown user or a missing variable."""
-    user = pwd.getpwuid(int(environment["SLURM_JOB_UID"]))
-    where = place(environment, user.pw_uid)
+def user_of(environment: Mapping[str, str]) -> int:
+    """Whose job it is. Raises KeyError or ValueError."""
+    return int(environment["SLURM_JOB_UID"])
+
+
+def begin(environment: Mapping[str, str], uid: int | None) -> None:
+    """The prolog: a job comes, to the daemon of `uid`, None for that of all users.
+
+    Raises `MpsError`, OSError, or KeyError for an unknown user or a missing variable.
+    """
+    user = pwd.getpwuid(os.geteuid() if uid is None else uid)
+    where = place(environment, uid)
     if where is None:
         return
     program = mps.control(environment)
@@ -82,9 +93,14 @@ def begin(environment: Mapping[str, str]) -> None:
         if mps.answering(where.variables()):
             return
         for directory in (where.pipes, where.directory / "log"):
-            directory.mkdir(mode=0o700, exist_ok=True)
+            directory.mkdir(exist_ok=True)
+            directory.chmod(0o755 if uid is None else 0o700)
             os.chown(directory, user.pw_uid, user.pw_gid)
-        _run_as(user, [str(program), "-d"], where, b"", _START_S)
+        if uid is None:
+            (where.pipes / mps.SPANNING).touch()
+            (where.pipes / mps.SPANNING).chmod(0o666)  # a lock of all users' commands
+        for_all = ["-multiuser-server"] if uid is None else []
+        _run_as(user, [str(program), "-d", *for_all], where, b"", _START_S)
         end_s = time.monotonic() + _START_S
         while not mps.answering(where.variables()):
             if time.monotonic() > end_s:
@@ -92,10 +108,10 @@ def begin(environment: Mapping[str, str]) -> None:
             time.sleep(_POLL_S)
 
 
-def end(environment: Mapping[str, str]) -> None:
+def end(environment: Mapping[str, str], uid: int | None) -> None:
     """The epilog: a job has gone. The last one ends the daemon. Raises as `begin`."""
-    user = pwd.getpwuid(int(environment["SLURM_JOB_UID"]))
-    where = place(environment, user.pw_uid)
+    user = pwd.getpwuid(os.geteuid() if uid is None else uid)
+    where = place(environment, uid)
     if where is None or not where.jobs.is_dir():
         return
     with _locked(where):
@@ -114,7 +130,7 @@ def _locked(where: ServerPlace) -> Iterator[None]:
 
 
 def _run_as(user: pwd.struct_passwd, argv: list[str], where: ServerPlace, told: bytes, limit_s: float) -> None:
-    """As the user: a daemon of root's would serve root. With nothing of slurmd's environment but PATH."""
+    """As the user: a daemon of root's serves root, or all. With nothing of slurmd's environment but PATH."""
     own = os.geteuid() == user.pw_uid
     try:
         done = subprocess.run(
@@ -138,13 +154,13 @@ def _run_as(user: pwd.struct_passwd, argv: list[str], where: ServerPlace, told: 
 
 
 def main() -> int:
-    """Run one of the two, as named by the only argument. Always 0, but for an unknown name (2)."""
+    """Run one of the two, as named by the first argument. Always 0, but for wrong arguments (2)."""
     actions = {"prolog": begin, "epilog": end}
-    if len(sys.argv) != 2 or sys.argv[1] not in actions:
-        sys.stderr.write("usage: python -m wrappers.node_mps prolog | epilog\n")
+    if len(sys.argv) < 2 or sys.argv[1] not in actions or sys.argv[2:] not in ([], [_ALL_USERS]):
+        sys.stderr.write(f"usage: python -m wrappers.node_mps prolog | epilog [{_ALL_USERS}]\n")
         return 2
     try:
-        actions[sys.argv[1]](os.environ)
+        actions[sys.argv[1]](os.environ, None if sys.argv[2:] else user_of(os.environ))
     except (mps.MpsError, OSError, KeyError, ValueError) as error:
         sys.stderr.write(f"explsched: no MPS for job {os.environ.get('SLURM_JOB_ID', '?')}: {error!r}\n")
     return 0

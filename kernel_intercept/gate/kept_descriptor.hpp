@@ -5,6 +5,8 @@
 #pragma once
 
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -15,7 +17,7 @@ class KeptDescriptor {
    public:
     void keep(int fd) noexcept {
         struct stat info {};
-        const bool known = fd >= 0 && fstat(fd, &info) == 0;
+        const bool known = fd >= 0 && syscall(SYS_fstat, fd, &info) == 0;
         device_.store(known ? info.st_dev : 0, std::memory_order_relaxed);
         inode_.store(known ? info.st_ino : 0, std::memory_order_relaxed);
         number_.store(known ? fd : -1, std::memory_order_release);
@@ -27,7 +29,8 @@ class KeptDescriptor {
     bool is_ours() const noexcept {
         struct stat info {};
         const int fd = number();
-        return fd >= 0 && fstat(fd, &info) == 0 && info.st_ino == inode_.load(std::memory_order_relaxed) &&
+        return fd >= 0 && syscall(SYS_fstat, fd, &info) == 0 &&
+               info.st_ino == inode_.load(std::memory_order_relaxed) &&
                info.st_dev == device_.load(std::memory_order_relaxed);
     }
 

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 #include "explsched/job_options.h"
 #include "kernel_intercept/gate/gate.hpp"
@@ -110,8 +112,8 @@ void drop_each(Which which, Then then) noexcept {
 
 std::uint64_t parsed(const char* text) noexcept {
     if (text == nullptr) return 0;
-    char* end = nullptr;
-    const std::uint64_t mebibytes = std::strtoull(text, &end, 10);
+    std::uint64_t mebibytes = 0;  // strtoull would ask for glibc 2.38 where that is there
+    const char* const end = std::from_chars(text, text + std::strlen(text), mebibytes).ptr;
     const bool valid = end != text && (*end == '\0' || (*end == 'M' && end[1] == '\0'));
     return valid && mebibytes < kUnread >> 21 ? mebibytes << 20 : 0;
 }

@@ -74,8 +74,7 @@ void Server::handle(std::uint64_t what) {
     if (what == kListener) {
         accept_clients();
     } else if (what == kTimer) {
-        if (read(timer_.get(), &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
-            fail("read of a timerfd");
+        if (read(timer_.get(), &expirations, sizeof(expirations)) < 0 && errno != EAGAIN) fail("timerfd");
     } else if (what == kSignals) {
         stopping_ = true;
     } else if (what % 2 == 0) {

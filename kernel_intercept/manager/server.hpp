@@ -30,8 +30,7 @@ struct Totals {
 
 class Server {
    public:
-    explicit Server(
-        const Settings& settings);  // throws std::system_error; std::runtime_error if another one serves
+    explicit Server(const Settings& settings);  // throws system_error; runtime_error if another one serves
     ~Server();
     Server(const Server&) = delete;
     Server& operator=(const Server&) = delete;

@@ -52,8 +52,7 @@ struct alignas(64) ClientState {
     std::atomic<std::uint32_t> tenancy;   // a number of its own for each client that takes the slot; 0 = free
     std::atomic<std::int64_t> credit_ns;  // policy `quota`: GPU time left
     std::atomic<std::uint64_t> granted_ns;  // monotonic time of the last grant, for measurements
-    // Of a high-priority client, one of those below: from its first launch on until the manager has seen the
-    // end.
+    // Of a high-priority client, one of those above: from its first launch until the manager saw its end.
     std::atomic<std::uint32_t> busy;
     std::atomic<std::uint32_t> reports;  // the GPU counts what this client's streams have done
 };

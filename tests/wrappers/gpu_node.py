@@ -14,6 +14,7 @@ echo "$* pipe=$CUDA_MPS_PIPE_DIRECTORY visible=$CUDA_VISIBLE_DEVICES" >> "$STAND
 pid_file=$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid
 if [ "$1" = -d ]; then
   [ -z "$STAND_IN_MPS_FAULT" ] || { echo "$STAND_IN_MPS_FAULT" >&2; exit 1; }
+  echo "$*" > "$CUDA_MPS_PIPE_DIRECTORY/arguments"
   sleep 600 &
   echo $! > "$pid_file"
   mkfifo -m 600 "$CUDA_MPS_PIPE_DIRECTORY/control"

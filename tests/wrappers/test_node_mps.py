@@ -1,5 +1,6 @@
 """MPS that slurmd's prolog and epilog start and end: one daemon for all jobs of a user on the same GPUs."""
 
+import fcntl
 import os
 import signal
 import stat
@@ -29,10 +30,10 @@ def variables(node: GpuNode, job: int, gpus: str = "3") -> dict[str, str]:
     }
 
 
-def slurmd(node: GpuNode, action: str, job: int, **other: str) -> str:
+def slurmd(node: GpuNode, action: str, job: int, *options: str, **other: str) -> str:
     """Run the prolog or epilog; what it says. It never fails."""
     done = subprocess.run(
-        [sys.executable, "-m", "wrappers.node_mps", action],
+        [sys.executable, "-m", "wrappers.node_mps", action, *options],
         env={**node.environment, **variables(node, job), **other},
         capture_output=True,
         text=True,
@@ -136,3 +137,63 @@ def test_sxrun_uses_it_and_leaves_it_to_the_others(node: GpuNode) -> None:
         slurmd(node, "epilog", 7)
     assert not runs(node)
     assert "CUDA_MPS_PIPE_DIRECTORY" not in node.sxrun("--share", "best-effort", "--", "env", **job).variables()
+
+
+ALL = "--all-users"
+
+
+def test_roots_serves_the_jobs_of_all_users_until_the_last_leaves(node: GpuNode) -> None:
+    assert slurmd(node, "prolog", 1, ALL, SLURM_JOB_UID="1") == ""
+    where = node_mps.place(variables(node, 1), None)
+    assert where is not None
+    assert (where.pipes / "arguments").read_text() == "-d -multiuser-server\n"
+    first = (where.pipes / "nvidia-cuda-mps-control.pid").read_text()
+    assert slurmd(node, "prolog", 2, ALL) == ""
+    assert (where.pipes / "nvidia-cuda-mps-control.pid").read_text() == first
+    assert stat.S_IMODE(where.pipes.stat().st_mode) == 0o755
+    assert slurmd(node, "epilog", 1, ALL, SLURM_JOB_UID="1") == ""
+    job = variables(node, 2) | {"CUDA_VISIBLE_DEVICES": "3"}
+    given = node.sxrun("--share", "high", "--mps", "--", "env", **job).variables()
+    assert (given["CUDA_MPS_PIPE_DIRECTORY"], given["CUDA_VISIBLE_DEVICES"]) == (str(where.pipes), "0")
+    assert slurmd(node, "epilog", 2, ALL) == ""
+    assert not mps.answering(where.variables())
+
+
+def test_of_all_users_commands_that_span_gpus_one_uses_roots(node: GpuNode) -> None:
+    gpus = {"SLURM_JOB_GPUS": "3,5", "CUDA_VISIBLE_DEVICES": "3,5"}
+    slurmd(node, "prolog", 1, ALL, **gpus)
+    try:
+        job = variables(node, 1) | gpus
+        lock = node.directory / "node/all-3-5/mps" / mps.SPANNING
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o666
+        first = node.start("--mps", "--", "sh", "-c", "echo; read -r _", **job)
+        assert first.stdout is not None
+        first.stdout.readline()
+        second = node.sxrun("--mps", "--", "env", **job | {"SLURM_JOB_ID": "2"})
+        assert "no CUDA MPS for this command" in second.err
+        assert second.variables()["CUDA_MPS_PIPE_DIRECTORY"].endswith("/no-mps")
+        first.communicate("\n")
+        third = node.sxrun("--mps", "--", "env", **job)
+        assert third.variables()["CUDA_MPS_PIPE_DIRECTORY"] == str(lock.parent)
+        with lock.open() as held:  # by somebody who means no good
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert "no CUDA MPS for this command" in node.sxrun("--mps", "--", "true", **job).err
+    finally:
+        slurmd(node, "epilog", 1, ALL, **gpus)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_daemon_of_roots_is_found_where_proc_hides_it(node: GpuNode) -> None:
+    slurmd(node, "prolog", 1, ALL)
+    where = node_mps.place(variables(node, 1), None)
+    assert where is not None
+    node.directory.chmod(0o755)
+    look = "import os; from pathlib import Path; from wrappers import mps; "
+    look += "os.setgroups([]); os.setgid(65534); os.setuid(65534); "
+    look += f"print(mps.answering({where.variables()!r}) is not None, Path('/proc/{os.getpid()}').exists())"
+    hide = f'mount -t proc -o hidepid=2 proc /proc && exec "{sys.executable}" -c "{look}"'
+    try:
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", hide], capture_output=True, text=True, check=False)
+        assert done.stdout == "True False\n", done.stderr
+    finally:
+        slurmd(node, "epilog", 1, ALL)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+OLDEST_GLIBC = (2, 17)
+
 
 def output_of(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -35,13 +37,22 @@ def constructors(library: str) -> int:
     return 0 if size is None else int(size.group(1)) // 8 - 1
 
 
+def glibc(library: str) -> tuple[int, ...]:
+    """The oldest that has all it asks for."""
+    asked = re.findall(r"@GLIBC_([\d.]+)", output_of("nm", "--dynamic", "--undefined-only", library))
+    return max(tuple(map(int, version.split("."))) for version in asked)
+
+
 def problems(library: str, expected: set[str]) -> list[str]:
     found = []
     if exported(library) != expected:
         found.append(f"exports more or less than listed: {sorted(exported(library) ^ expected)}")
-    libraries = [name for name in needed(library) if not name.startswith(("libc.so", "ld-linux"))]
+    of_glibc = ("libc.so", "libdl.so", "libpthread.so", "ld-linux")
+    libraries = [name for name in needed(library) if not name.startswith(of_glibc)]
     if libraries:
         found.append(f"needs {libraries}; only the C library is allowed")
+    if "dlsym" in expected and glibc(library) > OLDEST_GLIBC:
+        found.append(f"asks for glibc {glibc(library)}, which images may not have: see interposer/old_glibc.h")
     if constructors(library) != 0:
         found.append(f"has {constructors(library)} constructors")
     undefined = output_of("nm", "--dynamic", "--undefined-only", library)
