@@ -127,8 +127,10 @@ class ReplicaSection(Section, frozen=True):
     time: Annotated[_Time, Meta(description="time limit, as sbatch takes it")] = ""
     partition: Annotated[_Plain, Meta(description="partition; of several (a,b) the first with room")] = ""
     account: Annotated[_Plain, Meta(description="account")] = ""
-    qos: Annotated[_Plain, Meta(description="QOS of the replicas up to scale.min")] = ""
-    burst_qos: Annotated[_Plain, Meta(description="QOS of replicas above scale.min, which may be requeued")] = ""
+    qos: Annotated[
+        _Plain, Meta(description="QOS of the replicas up to scale.min; of several (a,b) the one that starts soonest")
+    ] = ""
+    burst_qos: Annotated[_Plain, Meta(description="QOS (a,b) of replicas above scale.min, which may be requeued")] = ""
     options: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^--[a-z]")], ...],
         Meta(description="more sbatch options, such as --exclude=n3"),

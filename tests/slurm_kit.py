@@ -69,6 +69,7 @@ class FakeSlurm:
     known: dict[int, SlurmJob] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
     submissions: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    starts_s: dict[str, float] = field(default_factory=dict)
     applied: list[tuple[Change, ...]] = field(default_factory=list)
     carried_out: list[Change] = field(default_factory=list)
     name: str = "fake"
@@ -134,6 +135,14 @@ class FakeSlurm:
         if self.forgets:
             raise SlurmUnreachableError("sbatch: no answer")
         return number
+
+    def expected_start_s(self, script: str, options: Sequence[str]) -> float:
+        """By QOS, as `starts_s` tells; of others nothing is told."""
+        self._answer("expected_start_s")
+        (qos,) = [option.removeprefix("--qos=") for option in options if option.startswith("--qos=")]
+        if qos not in self.starts_s:
+            raise SlurmError(f"sbatch --test-only tells no start: invalid qos {qos}")
+        return self.starts_s[qos]
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         self._answer("nodes")

@@ -20,6 +20,15 @@ from sbatch_templates import shell_environment
 
 _CHECKPOINT_SIGNAL = f"${{{CHECKPOINT.variable}:-{DEFAULT_SIGNAL}}}"
 """Shell, for double quotes: the signal that asks the job for a checkpoint."""
+_RENDEZVOUS_PORT = """\
+# A free port of the job's first node, where this runs; gateways' replicas and outgoing connections have higher ones.
+for _ in {1..100}; do
+  port=$((10000 + RANDOM % 10000))
+  (: < "/dev/tcp/127.0.0.1/$port") 2> /dev/null || break
+done
+export EXPLSCHED_RENDEZVOUS_PORT="${EXPLSCHED_RENDEZVOUS_PORT:-$port}"\
+"""
+"""Shell, before a job's step: where its processes meet."""
 _PLAIN = re.compile(r"[\w.:@%+-]*")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*")
 
@@ -70,6 +79,7 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     try:
         made = {"grid": points, "command": list(command), "checkpoint_signal": _CHECKPOINT_SIGNAL}
+        made["rendezvous_port"] = _RENDEZVOUS_PORT
         rendered = environment.from_string(text).render({**values, **made})
     except (jinja2.TemplateError, ValueError) as error:
         raise TemplateError(f"template {name!r}: {error}") from error

@@ -304,6 +304,10 @@ class VirtualSlurm:
         """Nothing here submits for itself."""
         raise NotImplementedError(script, options)
 
+    def expected_start_s(self, script: str, options: Sequence[str]) -> float:
+        """Nothing here submits for itself."""
+        raise NotImplementedError(script, options)
+
 
 def _model(job: VirtualJob) -> Job:
     runs = job.state == "RUNNING"

@@ -219,8 +219,11 @@ class ControlPlane:
         except OSError as error:
             self._registry.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
             return
-        qos = submission.qos(service.replica, burst=replica.burst)
-        self._slurm.submit(replica.name, script, submission.options(service, tag, replica.name, self._paths, qos))
+        choices = [
+            submission.options(service, tag, replica.name, self._paths, qos)
+            for qos in submission.qos(service.replica, burst=replica.burst)
+        ]
+        self._slurm.submit(replica.name, script, choices)
 
     def _prune(self) -> None:
         """Remove the oldest directories of ended replicas."""

@@ -18,6 +18,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from explsched.errors import SlurmError
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
 from inference_gateway.control.start_times import WaitingLine
 from inference_gateway.control.state import EventLog
@@ -32,6 +33,8 @@ from slurm_plugin.client.changes import CancelJob, ChangeFailure
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import QueuedJob, SlurmJob
 
+_MUCH_SOONER_S = 60.0
+"""For less a replica does not get another QOS than its service prefers."""
 _Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -39,7 +42,7 @@ _Arguments = ParamSpec("_Arguments")
 
 @dataclass(frozen=True, slots=True)
 class TaskResult(Generic[_Key, _Result]):
-    """The end of an task: its result, or what it raised."""
+    """The end of a task: its result, or what it raised."""
 
     key: _Key
     result: _Result | None
@@ -151,9 +154,9 @@ class SlurmSync:
         """Something is about to change: list the jobs again soon."""
         self._due_s = min(self._due_s, self._last_s + SOONEST_S)
 
-    def submit(self, name: str, script: str, options: Sequence[str]) -> None:
-        """Submit the job of a replica."""
-        self._submissions.start(name, self._client.submit, script, options)
+    def submit(self, name: str, script: str, choices: Sequence[Sequence[str]]) -> None:
+        """Submit the job of a replica, with one of several sets of options."""
+        self._submissions.start(name, submit_soonest, self._client, script, choices)
         self.hurry()
 
     def cancel(self, job_ids: Sequence[int]) -> None:
@@ -168,6 +171,28 @@ class SlurmSync:
         for outcome in self._cancellations.outcomes():
             said += [str(outcome.error)] if outcome.error else [failure.message for failure in outcome.result or ()]
         return [words for words in said if not any(over in words for over in _OVER)]
+
+
+def submit_soonest(client: SlurmClient, script: str, choices: Sequence[Sequence[str]]) -> int:
+    """Submit a job with the first of these options that start it soonest, or up to a minute later. Raises `SlurmError`.
+
+    Options for which Slurm tells no start are chosen only where it tells none at all.
+    """
+    if len(choices) == 1:
+        return client.submit(script, choices[0])
+    starts_s = [_start_s(client, script, options) for options in choices]
+    soonest_s = min(starts_s)
+    soon = (
+        options for options, start_s in zip(choices, starts_s, strict=True) if start_s <= soonest_s + _MUCH_SOONER_S
+    )
+    return client.submit(script, next(soon))
+
+
+def _start_s(client: SlurmClient, script: str, options: Sequence[str]) -> float:
+    try:
+        return client.expected_start_s(script, options)
+    except SlurmError:
+        return math.inf
 
 
 class ReplicaObserver:

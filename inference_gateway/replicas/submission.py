@@ -62,14 +62,14 @@ class Qos:
     requeue: bool
 
 
-def qos(replica: ReplicaSection, *, burst: bool) -> Qos:
-    """A burst replica, one above the minimum, goes to the burst QOS if there is one.
+def qos(replica: ReplicaSection, *, burst: bool) -> tuple[Qos, ...]:
+    """The QOS that a replica may have, the preferred one first. One above the minimum has a burst QOS if there is one.
 
     There a preempted one waits in the queue for another chance; any other that ends is replaced by a new job.
     """
-    if burst and replica.burst_qos:
-        return Qos(replica.burst_qos, requeue=True)
-    return Qos(replica.qos, requeue=False)
+    is_burst = burst and bool(replica.burst_qos)
+    names = (replica.burst_qos if is_burst else replica.qos).split(",")
+    return tuple(Qos(name, requeue=is_burst) for name in names)
 
 
 def options(service: ServiceSection, tag: Tag, name: str, paths: GatewayPaths, qos: Qos) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -109,6 +110,18 @@ class CliClient:
         if answer.returncode != 0 or match is None:
             raise SlurmError(f"sbatch refused the job: {(answer.err or answer.out).strip()}")
         return int(match[1])
+
+    def expected_start_s(self, script: str, options: Sequence[str]) -> float:
+        """When Slurm would start such a job, by `sbatch --test-only`, which reckons with those that wait before it."""
+        argv = ["sbatch", "--test-only", *options]
+        answer = process.run(argv, self._timeout_s, process.submission(self._environment), stdin=script)
+        match = re.search(r"to start at (\S+)", answer.err)
+        if answer.returncode != 0 or match is None:
+            raise SlurmError(f"sbatch --test-only tells no start: {(answer.err or answer.out).strip()}")
+        try:
+            return datetime.fromisoformat(match[1]).timestamp()
+        except ValueError as error:
+            raise SlurmError(f"sbatch --test-only: found {match[1]!r}, expected a date and time") from error
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""

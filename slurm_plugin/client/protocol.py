@@ -48,6 +48,10 @@ class SlurmClient(Protocol):
         """Submit a batch script with sbatch's options; returns the job's id."""
         ...
 
+    def expected_start_s(self, script: str, options: Sequence[str]) -> float:
+        """When Slurm would start such a job, in seconds since the epoch; nothing is submitted."""
+        ...
+
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
         ...

@@ -61,6 +61,10 @@ class PyslurmClient:
         """Submit a batch script, through sbatch: pyslurm knows neither all of its options nor those of plugins."""
         return self._cli.submit(script, options)
 
+    def expected_start_s(self, script: str, options: Sequence[str]) -> float:
+        """When such a job would start, through sbatch."""
+        return self._cli.expected_start_s(script, options)
+
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes, through scontrol, which tells their CPUs, memory, features and types of GPU in one parse."""
         return self._cli.nodes()

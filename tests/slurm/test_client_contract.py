@@ -293,6 +293,14 @@ def test_submit_and_find_by_tag(client: SlurmClient, cluster: Cluster) -> None:
     assert first not in {job.job_id for job in client.jobs() if job.state == "RUNNING"}
 
 
+def test_when_a_job_would_start_is_told_and_nothing_is_submitted(client: SlurmClient) -> None:
+    before = client.jobs()
+    assert client.expected_start_s("#!/bin/bash\ntrue\n", ["--time=1"]) == pytest.approx(time.time(), abs=120)
+    with pytest.raises(SlurmError, match="tells no start: .*artition"):
+        client.expected_start_s("#!/bin/bash\ntrue\n", ["--partition=nosuch"])
+    assert client.jobs() == before
+
+
 def test_a_refused_submission_says_why(client: SlurmClient) -> None:
     with pytest.raises(SlurmError, match="sbatch refused the job: .*artition"):
         client.submit("#!/bin/bash\ntrue\n", ["--partition=nosuch"])

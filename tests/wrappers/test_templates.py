@@ -47,13 +47,19 @@ TORCHRUN = """\
 #SBATCH --time=60
 # shellcheck disable=SC2016
 set -u
-# The rendezvous is on the job's first node, where srun runs; the port follows from the job id, so that two jobs on a
-# node differ. Which node hosts it is said outright: torchrun would compare addresses, and a node may have several.
+# A free port of the job's first node, where this runs; gateways' replicas and outgoing connections have higher ones.
+for _ in {1..100}; do
+  port=$((10000 + RANDOM % 10000))
+  (: < "/dev/tcp/127.0.0.1/$port") 2> /dev/null || break
+done
+export EXPLSCHED_RENDEZVOUS_PORT="${EXPLSCHED_RENDEZVOUS_PORT:-$port}"
+# The rendezvous is on the job's first node, where srun runs. Which node hosts it is said outright: torchrun would
+# compare addresses, and a node may have several.
 # srun signals every process of the step: torchrun would die of a checkpoint signal, so it is started ignoring it. Its
 # workers answer it from the moment they install their own handler.
 exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"
 exec torchrun --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-conf="is_host=$((SLURM_NODEID == 0))" \\
-  --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$((20000 + SLURM_JOB_ID % 10000))" \\
+  --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$EXPLSCHED_RENDEZVOUS_PORT" \\
   --nnodes="$SLURM_NNODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" "$@"' bash \\
 train.py '--note=$(touch x)'
 """
@@ -80,12 +86,12 @@ def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: P
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     environment |= {"SLURM_JOB_ID": "10042", "SLURM_NODEID": "1", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
-    environment |= {"SLURM_NNODES": "3", "SLURM_GPUS_ON_NODE": "4"}
+    environment |= {"SLURM_NNODES": "3", "SLURM_GPUS_ON_NODE": "4", "EXPLSCHED_RENDEZVOUS_PORT": "12042"}
     text = template.render("torchrun", {}, {}, ["train.py", "$(touch canary)", "a\nb"])
     done = subprocess.run(
         ["bash", "-c", text], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    rendezvous = ["--rdzv-id=10042", "--rdzv-backend=c10d", "--rdzv-conf=is_host=0", "--rdzv-endpoint=10.0.0.7:20042"]
+    rendezvous = ["--rdzv-id=10042", "--rdzv-backend=c10d", "--rdzv-conf=is_host=0", "--rdzv-endpoint=10.0.0.7:12042"]
     shape = ["--nnodes=3", "--nproc-per-node=4"]
     assert done.stdout == f"{[*rendezvous, *shape, 'train.py', '$(touch canary)', 'a' + chr(10) + 'b']} True\n"
     assert not (tmp_path / "canary").exists()
@@ -112,9 +118,10 @@ def test_deepspeed_gets_a_hostfile_that_goes_when_it_ends(tmp_path: Path) -> Non
     nodes = "#!/bin/sh\nprintf 'n1\\nn2\\n'\n"
     text = template.render("deepspeed", {}, {}, ["train.py", "$(touch canary)"])
     here = {**SLURM, **ON_SECOND, "SLURM_JOB_NODELIST": "n[1-2]", "TMPDIR": str(tmp_path)}
+    here["EXPLSCHED_RENDEZVOUS_PORT"] = "12042"
     found = with_stand_ins(tmp_path, text, {"deepspeed": show, "scontrol": nodes}, **here)
     options, *hostfile, status = found.splitlines()
-    wanted = "--no_ssh --node_rank 1 --master_addr 127.0.0.1 --master_port 20042 train.py $(touch canary)"
+    wanted = "--no_ssh --node_rank 1 --master_addr 127.0.0.1 --master_port 12042 train.py $(touch canary)"
     assert options.split(" ", 2)[2] == wanted
     assert (hostfile, status) == (["n1 slots=4", "n2 slots=4"], "exit 3")
     assert not list(tmp_path.glob("explsched-*"))
@@ -147,6 +154,19 @@ def test_horovod_tasks_learn_their_ranks_once_the_rendezvous_is_there(tmp_path: 
             f"GLOO_RENDEZVOUS_PORT={port}",
         ]
     )
+
+
+def test_processes_meet_at_a_port_that_is_free_and_no_replicas(tmp_path: Path) -> None:
+    """Whatever bash draws first is taken; a job that is requeued draws again."""
+    script = template.render("torchrun", {}, {}, ["train.py"])
+    text = script.replace("set -u\n", "set -u\nRANDOM=7\n", 1)
+    show = {"torchrun": '#!/bin/sh\necho "${4##*:}"\n'}
+    first = with_stand_ins(tmp_path, text, show, **SLURM, **ON_SECOND).splitlines()[0]
+    assert 10000 <= int(first) < 20000
+    with socket.create_server(("127.0.0.1", int(first))):
+        second = with_stand_ins(tmp_path, text, show, **SLURM, **ON_SECOND).splitlines()[0]
+    assert 10000 <= int(second) < 20000
+    assert first != second
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -142,7 +142,7 @@ class Rig:
         for _ in range(seconds):
             self.now_s += 1
             shown = self.control.tick(self.now_s)
-            known = {"tagged_jobs", "queue", "submit", "apply"}
+            known = {"tagged_jobs", "queue", "submit", "apply", "expected_start_s"}
             assert self.slurm.asked <= known, "of others the gateway asks for their places in the queue alone"
         assert shown is not None
         return shown.services[0]

@@ -540,6 +540,25 @@ def test_burst_replicas_go_to_the_burst_qos(tmp_path: Path) -> None:
     assert "--no-requeue" in options[0]
 
 
+@pytest.mark.parametrize(
+    ("starts_s", "chosen"),
+    [
+        ({"normal": 1000.0, "high": 900.0}, "high"),
+        ({"normal": 1000.0, "high": 970.0}, "normal"),  # hardly sooner
+        ({"high": 5000.0}, "high"),
+        ({}, "normal"),
+    ],
+)
+def test_of_several_qos_a_replica_gets_the_one_that_starts_it_soonest(
+    tmp_path: Path, starts_s: dict[str, float], chosen: str
+) -> None:
+    rig = Rig(tmp_path, replica={"qos": "normal,high"})
+    rig.slurm.starts_s = starts_s
+    rig.tick(2)
+    ((_script, options),) = rig.slurm.submissions
+    assert [option for option in options if option.startswith("--qos=")] == [f"--qos={chosen}"]
+
+
 def test_a_replica_that_stays_sick_is_replaced(tmp_path: Path) -> None:
     rig = Rig(tmp_path, health={"down_limit_s": 30})
     rig.serve(1)

@@ -162,7 +162,7 @@ class TestChanges:
         slurm = Counted()
         slurm_sync = sync_of(slurm, poll_s=300.0)
         assert slurm_sync.advance(100.0) == []
-        slurm_sync.submit("chat-1", "#!/bin/bash\n", ["--job-name=chat-1", f"--comment={TAG}"])
+        slurm_sync.submit("chat-1", "#!/bin/bash\n", [["--job-name=chat-1", f"--comment={TAG}"]])
         assert slurm_sync.advance(101.0) == [TaskResult("chat-1", 1, None)]
         slurm_sync.advance(102.0)
         assert list(slurm_sync.listing.jobs) == ["chat-1"]

@@ -43,9 +43,12 @@ def test_options_hold_what_is_asked_for_and_nothing_else() -> None:
 
 def test_only_burst_replicas_go_to_the_burst_qos() -> None:
     replica = service(qos="normal", burst_qos="low").replica
-    assert submission.qos(replica, burst=True) == Qos("low", requeue=True)
-    assert submission.qos(replica, burst=False) == Qos("normal", requeue=False)
-    assert submission.qos(service().replica, burst=True) == Qos("", requeue=False)
+    assert submission.qos(replica, burst=True) == (Qos("low", requeue=True),)
+    assert submission.qos(replica, burst=False) == (Qos("normal", requeue=False),)
+    assert submission.qos(service().replica, burst=True) == (Qos("", requeue=False),)
+    several = service(qos="normal,high", burst_qos="low,idle").replica
+    assert submission.qos(several, burst=True) == (Qos("low", requeue=True), Qos("idle", requeue=True))
+    assert submission.qos(several, burst=False) == (Qos("normal", requeue=False), Qos("high", requeue=False))
 
 
 def test_the_script_runs_the_command_as_it_is_written(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
     destroy_context(context);
     return CUDA_SUCCESS;
 }
+CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
     fakecuda::push_context(context);

@@ -72,6 +72,7 @@ CUresult cuEventDestroy_v2(CUevent event) {
         events.end());
     return CUDA_SUCCESS;
 }
+CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 
 CUresult cuEventRecord(CUevent event, CUstream s) { return record(event, s, DefaultStream::kLegacy); }
 CUresult cuEventRecord_ptsz(CUevent event, CUstream s) { return record(event, s, DefaultStream::kPerThread); }

@@ -103,6 +103,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
                   streams.end());
     return CUDA_SUCCESS;
 }
+CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 
 CUresult cuStreamQuery(CUstream s) { return query(s, kLegacy); }
 CUresult cuStreamQuery_ptsz(CUstream s) { return query(s, kPerThread); }

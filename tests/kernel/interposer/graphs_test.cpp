@@ -82,6 +82,17 @@ void test_each_way_to_begin_a_capture(CUstream stream, CUfunction function) {
     }
 }
 
+void test_recapture_of_a_graph(CUstream stream, CUfunction function) {
+    for (const char* symbol : {"cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph_ptsz"}) {
+        const auto begin = found<decltype(cuStreamBeginRecaptureToGraph)>(symbol);
+        CUgraph graph{};
+        DO(cuGraphCreate(&graph, 0));
+        check_capture_is_free(stream, function, [&] {
+            return begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, graph, nullptr, nullptr);
+        });
+    }
+}
+
 // A null stream means another one to programs compiled with a default stream per thread.
 void test_capture_of_the_threads_own_stream(CUfunction function) {
     CUgraph graph{};
@@ -389,6 +400,7 @@ int main() {
     }
     test_capture_is_free(stream, function);
     test_each_way_to_begin_a_capture(stream, function);
+    test_recapture_of_a_graph(stream, function);
     test_capture_of_the_threads_own_stream(function);
     test_legacy_stream_beside_a_capture(function);
     test_collective_met_first_beside_a_capture(module, stream);

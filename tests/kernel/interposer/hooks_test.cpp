@@ -45,11 +45,8 @@ int main() {
     CHECK(driver != nullptr);
     const std::vector<LinkedHook> hooks = linked_hooks();
     const std::vector<NamedEntry> entries = named_entries();
-    int linked = 0;
     for (const LinkedHook& hook : hooks) {
         void* by_handle = dlsym(driver, hook.name.c_str());
-        if (by_handle == nullptr) continue;  // this driver is too young or too old for it
-        ++linked;
         const auto same = [&](void* found, const char* entrance) {
             explsched::test::require(found == hook.function && is_ours(found), hook.name + " " + entrance,
                                      __FILE__, __LINE__);
@@ -60,5 +57,4 @@ int main() {
             if (entry.symbol == hook.name) same(same_by_look_up(driver, entry), "by cuGetProcAddress");
         }
     }
-    CHECK(linked > 80);
 }
