@@ -113,7 +113,9 @@ def start(room: Path, environment: Mapping[str, str], unblock: Callable[[], None
     if not serves(room):
         for directory in own.values():
             Path(directory).mkdir(mode=0o700, exist_ok=True)
-        _tell_start([str(control(environment)), "-d"], {**environment, **own}, room / "mps-start.log", unblock)
+        # A step may have the interposer already (by SPANK or another `sxrun`), which is for clients, not the server.
+        bare = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
+        _tell_start([str(control(environment)), "-d"], {**bare, **own}, room / "mps-start.log", unblock)
         _wait_for(room / "mps")
     return {**own, **renumbered(environment)}
 

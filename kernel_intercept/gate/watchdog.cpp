@@ -42,7 +42,7 @@ void* watch_for_ever(void*) {
 // The program's signals are not for this thread.
 bool start_thread() {
     pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0) return false;
+    if (const auto make = &pthread_create; !make || pthread_attr_init(&attributes) != 0) return false;
     pthread_attr_setstacksize(&attributes, kStackBytes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     sigset_t all, before;

@@ -52,10 +52,11 @@ Range image_of(void* handle) noexcept {
 bool find_driver() noexcept {
     if (g_found.load(std::memory_order_acquire)) return true;
     const Dlsym find = libc_dlsym();
-    if (find == nullptr) return false;
+    const auto open = &dlopen;  // none in a program of an older glibc that loads nothing
+    if (find == nullptr || open == nullptr) return false;
     // Never loads anything: a program without CUDA must not get it from us. The reference is kept, so the
     // entries stay valid.
-    void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    void* handle = open("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (handle == nullptr) {
         dlerror();  // a program must not find our failed search in its own dlerror
         return false;

@@ -24,8 +24,9 @@ constexpr const char* kVersions[] = {"GLIBC_2.34", "GLIBC_2.17"};
 Dlsym libc_dlsym() noexcept {
     Dlsym found = g_dlsym.load(std::memory_order_relaxed);
     for (const char* version : kVersions) {
-        if (found != nullptr) break;
-        found = reinterpret_cast<Dlsym>(dlvsym(RTLD_NEXT, "dlsym", version));
+        const auto find = &dlvsym;
+        if (found != nullptr || find == nullptr) break;
+        found = reinterpret_cast<Dlsym>(find(RTLD_NEXT, "dlsym", version));
     }
     g_dlsym.store(found, std::memory_order_relaxed);
     return found;

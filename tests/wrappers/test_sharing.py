@@ -85,6 +85,13 @@ def test_former_variables_are_read_and_the_present_ones_are_named(node: GpuNode)
     ]
 
 
+def test_the_mps_daemon_is_started_without_what_the_job_preloads(node: GpuNode) -> None:
+    of_daemon = 'tr "\\0" "\\n" < "/proc/$(cat "$CUDA_MPS_PIPE_DIRECTORY"/*.pid)/environ"'
+    given = node.sxrun("--mps", "--", "sh", "-c", of_daemon, LD_PRELOAD=str(node.library)).variables()
+    assert "CUDA_MPS_PIPE_DIRECTORY" in given
+    assert "LD_PRELOAD" not in given
+
+
 def test_a_container_gets_the_same_and_what_the_user_set_stays(node: GpuNode) -> None:
     spool = node.directory / "spool"
     spool.mkdir()
