@@ -3,7 +3,7 @@
 # Looked for in this order: CUDA_ROOT, the PyPI wheels (nvidia-cuda-nvcc and what it needs) of the Python that PATH or .venv
 # gives, the toolkit of the nvcc on PATH, /usr/local/cuda.
 #
-# Sets Cuda_FOUND, Cuda_INCLUDE_DIR; the target Cuda::headers; and, where present, Cuda_NVCC, Cuda_CUDART_SHARED and
+# Sets Cuda_FOUND, Cuda_INCLUDE_DIR, Cuda_VERSION (such as 13050); the target Cuda::headers; and, where present, Cuda_NVCC, Cuda_CUDART_SHARED and
 # Cuda_CUDART_STATIC.
 
 set(_cuda_hints "")
@@ -30,6 +30,8 @@ list(APPEND _cuda_hints /usr/local/cuda)
 find_path(Cuda_INCLUDE_DIR cudaTypedefs.h HINTS ${_cuda_hints} PATH_SUFFIXES include NO_DEFAULT_PATH)
 mark_as_advanced(Cuda_INCLUDE_DIR)
 if(Cuda_INCLUDE_DIR)
+  file(STRINGS ${Cuda_INCLUDE_DIR}/cuda.h Cuda_VERSION REGEX "^#define CUDA_VERSION [0-9]+")
+  string(REGEX REPLACE ".* " "" Cuda_VERSION "${Cuda_VERSION}")
   # All parts from one toolkit: its headers, compiler and runtime belong together.
   get_filename_component(_cuda_top ${Cuda_INCLUDE_DIR} DIRECTORY)
   find_program(Cuda_NVCC nvcc PATHS ${_cuda_top}/bin NO_DEFAULT_PATH)

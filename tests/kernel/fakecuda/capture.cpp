@@ -186,6 +186,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph graph, const CUgra
                                           const CUgraphEdgeData*, size_t, CUstreamCaptureMode mode) {
     return begin(s, graph, mode, kPerThread);
 }
+#if CUDA_HEADERS >= 13030
 CUresult cuStreamBeginRecaptureToGraph(CUstream s, CUstreamCaptureMode mode, CUgraph graph,
                                        CUgraphRecaptureCallback, void*) {
     return begin(s, graph, mode, kLegacy);
@@ -194,6 +195,7 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream s, CUstreamCaptureMode mode
                                             CUgraphRecaptureCallback, void*) {
     return begin(s, graph, mode, kPerThread);
 }
+#endif
 CUresult cuStreamEndCapture(CUstream s, CUgraph* graph) { return end(s, graph, kLegacy); }
 CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph* graph) { return end(s, graph, kPerThread); }
 CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus* status) {

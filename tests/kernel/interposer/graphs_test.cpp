@@ -82,7 +82,8 @@ void test_each_way_to_begin_a_capture(CUstream stream, CUfunction function) {
     }
 }
 
-void test_recapture_of_a_graph(CUstream stream, CUfunction function) {
+void test_recapture_of_a_graph([[maybe_unused]] CUstream stream, [[maybe_unused]] CUfunction function) {
+#if CUDA_HEADERS >= 13030
     for (const char* symbol : {"cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph_ptsz"}) {
         const auto begin = found<decltype(cuStreamBeginRecaptureToGraph)>(symbol);
         CUgraph graph{};
@@ -91,6 +92,7 @@ void test_recapture_of_a_graph(CUstream stream, CUfunction function) {
             return begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED, graph, nullptr, nullptr);
         });
     }
+#endif
 }
 
 // A null stream means another one to programs compiled with a default stream per thread.

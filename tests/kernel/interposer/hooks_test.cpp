@@ -47,6 +47,7 @@ int main() {
     const std::vector<NamedEntry> entries = named_entries();
     for (const LinkedHook& hook : hooks) {
         void* by_handle = dlsym(driver, hook.name.c_str());
+        if (by_handle == nullptr && CUDA_HEADERS < 13030) continue;  // the double cannot have what they lack
         const auto same = [&](void* found, const char* entrance) {
             explsched::test::require(found == hook.function && is_ours(found), hook.name + " " + entrance,
                                      __FILE__, __LINE__);
