@@ -1,6 +1,7 @@
 """A replica's address is not its proof: who listens there without its certificate is sent nothing."""
 
 import csv
+import http.client
 import json
 import socket
 from collections.abc import Iterator
@@ -52,7 +53,11 @@ def replica(paths: GatewayPaths) -> Iterator[WrappedReplica]:
 
 
 def asked(rig: Rig) -> int:
-    return rig.complete("chat", {"messages": [{"role": "user", "content": PROMPT}]}).status
+    """The status of a request; 502 also for no answer, HAProxy's where a connection that requests share has broken."""
+    try:
+        return rig.complete("chat", {"messages": [{"role": "user", "content": PROMPT}]}).status
+    except http.client.RemoteDisconnected:
+        return 502
 
 
 def learnt_nothing(seen: Stranger, *secrets: str) -> bool:
