@@ -33,12 +33,12 @@ class Battle:
 
     def fight(self, kills: int, work_s: float, pause_s: float) -> None:
         """One wave with up to so many kills; returns when all its jobs have ended. Raises `DevClusterError`."""
-        fillers = [self.site.filler() for _ in range(GPUS)]
-        self._until(lambda: self._states(fillers) == ["RUNNING"] * GPUS, "the GPUs are busy")
+        filler = self.site.filler(GPUS)
+        self._until(lambda: self._states([filler]) == ["RUNNING"], "the GPUs are busy")
         wave = [self.site.member(KINDS[i * len(KINDS) // (GPUS * PER_GPU)], work_s) for i in range(GPUS * PER_GPU)]
         self.jobs += wave
         self._until(lambda: self._groups(wave) == GPUS, "groups are planned")
-        subprocess.run(["scancel", *map(str, fillers)], env=dict(self.site.environment), check=True)
+        subprocess.run(["scancel", str(filler)], env=dict(self.site.environment), check=True)
         self._until(lambda: self._groups(wave, verified=True) == GPUS, "groups are verified")
         self.verified += GPUS
         before = len(self.kills)

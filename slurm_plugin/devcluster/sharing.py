@@ -92,9 +92,9 @@ class Site:
         comment = f"--comment=explsched:stages={kind}"
         return self.submit("--gres=shard:1", "--requeue", comment, str(self.place / "member.sh"), str(work_s))
 
-    def filler(self) -> int:
-        """Submit a job that holds a whole GPU until it is cancelled."""
-        return self.submit("--gres=gpu:1", "--wrap=sleep 3600")
+    def filler(self, gpus: int = 1) -> int:
+        """Submit a job that holds whole GPUs until it is cancelled, which frees all of them at once."""
+        return self.submit(f"--gres=gpu:{gpus}", "--wrap=sleep 3600")
 
     def start_daemon(self) -> subprocess.Popen[bytes]:
         """The real daemon, as an admin would start it."""

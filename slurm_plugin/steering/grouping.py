@@ -3,7 +3,8 @@
 A waiting job is never held. It is pinned to its node (ReqNodeList) when Slurm would now start it on the right GPU, and
 unpinned when the plan changes or it has not started in time. A group's members are pinned in one batch and come first
 in the order, so that Slurm starts them together. Each carries an annotation, since Slurm is the database. A group is
-over when one of its jobs has ended or runs on another GPU: the others continue, and are planned anew.
+over when one of its jobs has ended or runs on another GPU: the others continue, and are planned anew. Jobs that Slurm
+started while a pass wrote another plan's groups on them are groups as they run.
 """
 
 from __future__ import annotations
@@ -110,12 +111,9 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
     """Pins and annotations that have to change."""
     now_s = int(seen.snapshot.now_s)
     wanted = {**dict(_wanted(releases, seen.jobs, now_s)), **dict(_waiting_groups(plan, releases, seen))}
-    standing = {
-        job_id
-        for group in live_groups(seen.jobs.values())
-        if group.is_complete and group.verified is not False
-        for job_id in group.job_ids
-    }
+    complete = [group for group in live_groups(seen.jobs.values()) if group.is_complete]
+    standing = {job_id for group in complete if group.verified is not False for job_id in group.job_ids}
+    beside = _as_they_run(complete)
     yielding = {
         job.job_id for job in seen.snapshot.jobs if job.yielding
     }  # the cost of their preemption is being recorded on them
@@ -131,9 +129,29 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
         elif record.state == "PENDING":
             note = present if present.pause_s > now_s else GroupAnnotation()
         else:  # the pin of a running job stays on record: if it is requeued, it must be known as ours
-            note = present if record.job_id in standing else replace(present, group=None, size=0)
+            number, size = beside.get(record.job_id, (None, 0))
+            note = present if record.job_id in standing else replace(present, group=number, size=size)
         changes += _change(record, present, note)
     return tuple(changes)
+
+
+def _as_they_run(complete: Iterable[LiveGroup]) -> Mapping[int, tuple[int, int]]:
+    """(number, size) of the group of each job whose planned group is apart, but that shares its GPU with such jobs.
+
+    A GPU can become free between the look at Slurm and the writing of annotations. Slurm then starts the groups of the
+    former pass, while this pass annotates the same jobs with groups for fewer GPUs.
+    """
+    there: defaultdict[Device, list[int]] = defaultdict(list)
+    for group in complete:
+        if group.verified is False:
+            for job_id, device in group.running:
+                there[device].append(job_id)
+    return {
+        job_id: (min(job_ids), len(job_ids))
+        for device, job_ids in there.items()
+        if device and len(job_ids) > 1
+        for job_id in job_ids
+    }
 
 
 def _wanted(releases: Releases, jobs: Mapping[int, SlurmJob], now_s: int) -> Iterator[tuple[int, GroupAnnotation]]:
@@ -202,7 +220,7 @@ def differences(before: Sequence[LiveGroup], now: Sequence[LiveGroup]) -> Iterat
             continue
         was = last.verified if last is not None and last.is_complete else None
         if group.verified is False and was is not False:
-            yield logging.WARNING, "group is apart: Slurm chose different GPUs, its jobs run ungrouped", group
+            yield logging.WARNING, "group is apart: Slurm chose different GPUs", group
         elif group.verified and not group.waiting and not (was and last is not None and not last.waiting):
             yield logging.INFO, "group verified: all its jobs run on the same GPU", group
     for group in known.values():

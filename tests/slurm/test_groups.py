@@ -72,8 +72,8 @@ def groups(site: Site) -> list[LiveGroup]:
     return [group for group in live_groups(site.client.jobs()) if group.is_complete]
 
 
-def launches() -> dict[int, tuple[Path, int]]:
-    """By job: the manager that serves it, and its kernel launches so far."""
+def launches(site: Site) -> dict[int, tuple[Path, int]]:
+    """By job of this cluster: the manager that serves it, and its kernel launches so far."""
     found: dict[int, tuple[Path, int]] = {}
     for path in manager.sockets(None, os.geteuid()):
         try:
@@ -81,14 +81,23 @@ def launches() -> dict[int, tuple[Path, int]]:
         except (ProfileError, OSError):
             continue  # somebody else's, on its way up or down
         clients = [client for gpu in answer["gpus"] for client in gpu["clients"]]
-        found |= {int(client["job"]): (path, int(client["launches"])) for client in clients if client["job"]}
+        ours = [client for client in clients if client["job"] and belongs_to(site, int(client["pid"]))]
+        found |= {int(client["job"]): (path, int(client["launches"])) for client in ours}
     return found
 
 
-def all_progress(jobs: list[int]) -> bool:
-    before = launches()
+def belongs_to(site: Site, pid: int) -> bool:
+    """Whether a process runs in a job of this cluster: others run beside it, and number their jobs alike."""
+    try:
+        return f"SLURM_CONF={site.environment['SLURM_CONF']}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except FileNotFoundError:
+        return False  # it has ended
+
+
+def all_progress(site: Site, jobs: list[int]) -> bool:
+    before = launches(site)
     time.sleep(1.0)
-    now = launches()
+    now = launches(site)
     return all(job in before and job in now and now[job][1] > before[job][1] for job in jobs)
 
 
@@ -98,13 +107,13 @@ def is_gone(client: CliClient, job_id: int) -> bool:
 
 def test_a_group_of_four_on_one_gpu(site: Site) -> None:
     """Planned while the GPUs are busy, started together, verified; each progresses; one ends, the others go on."""
-    fillers = [site.filler() for _ in range(GPUS)]
-    until(lambda: {state_of(site.client, job) for job in fillers} == {"RUNNING"}, "the GPUs are busy")
+    filler = site.filler(GPUS)  # one by one, a pass between two of them would plan for one GPU
+    until(lambda: state_of(site.client, filler) == "RUNNING", "the GPUs are busy")
     with daemon(site):
         kind = {site.member(KINDS[i // PER_GPU], 25.0): i // PER_GPU for i in range(GPUS * PER_GPU)}
         until(lambda: [group.size for group in groups(site)] == [PER_GPU] * GPUS, "groups are planned")
         assert {state_of(site.client, job) for job in kind} == {"PENDING"}
-        run(site.cluster, "scancel", *map(str, fillers))
+        run(site.cluster, "scancel", str(filler))
         until(lambda: [group.verified for group in groups(site)] == [True] * GPUS, "all run where they should")
         devices = {group.number: {device for _, device in group.running} for group in groups(site)}
         assert [len(device) for device in devices.values()] == [1] * GPUS
@@ -112,8 +121,8 @@ def test_a_group_of_four_on_one_gpu(site: Site) -> None:
         first = groups(site)[0]
         for group in groups(site):  # those that suit each other, not those that were submitted together
             assert sum(kind[job] for job in group.job_ids) == PER_GPU // 2
-            until(partial(all_progress, list(group.job_ids)), "each of them progresses")
-            assert len({launches()[job][0] for job in group.job_ids}) == 1
+            until(partial(all_progress, site, list(group.job_ids)), "each of them progresses")
+            assert len({launches(site)[job][0] for job in group.job_ids}) == 1
         ours = [command("sexplsched"), "explain", str(first.job_ids[1]), "--config", str(site.product.config)]
         assert f"one of the 4 jobs of group {first.number}" in run(site.cluster, *ours)
         assert ": verified." in run(site.cluster, *ours)
@@ -121,7 +130,7 @@ def test_a_group_of_four_on_one_gpu(site: Site) -> None:
         run(site.cluster, "scancel", str(first.job_ids[0]))
         rest = list(first.job_ids[1:])
         until(lambda: [group.number for group in groups(site)] != [] and len(groups(site)) == 1, "it dissolves")
-        until(lambda: all_progress(rest), "the others go on")
+        until(lambda: all_progress(site, rest), "the others go on")
         others = [job for job in kind if job != first.job_ids[0]]
         until(lambda: site.client.jobs() == (), "all end")
         assert {final_state(site.cluster, job) for job in others} == {"COMPLETED"}

@@ -264,6 +264,23 @@ def test_a_group_is_over_when_a_job_has_ended_or_is_elsewhere() -> None:
     assert carried_out(plan(), together) == ()
 
 
+def test_jobs_started_as_the_plan_before_had_them_are_groups_as_they_run() -> None:
+    first, second = ("explsched-group:group=1&of=2", "explsched-group:group=3&of=2")
+    jobs = [
+        on_gpu(1, 0, admin_comment=first),
+        on_gpu(2, 1, admin_comment=first),
+        on_gpu(3, 0, admin_comment=second),
+        on_gpu(4, 1, admin_comment=second),
+    ]
+    changes = carried_out(plan(), look(*jobs))
+    now = after(look(*jobs), changes)
+    assert [(group.job_ids, group.verified) for group in live_groups(now.jobs.values())] == [
+        ((1, 3), True),
+        ((2, 4), True),
+    ]
+    assert carried_out(plan(), now) == ()
+
+
 def test_a_group_is_over_when_a_job_is_being_cleaned_up() -> None:
     note = "explsched-group:group=1&of=2&node=n1&since=5"
     stays, ends = on_gpu(1, 0, admin_comment=note), on_gpu(2, 0, admin_comment=note, state="COMPLETING")
