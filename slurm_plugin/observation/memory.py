@@ -1,4 +1,4 @@
-"""The daemon's memory between passes: hidden reasons, jobs preempted for in vain, ended trainings.
+"""The daemon's memory between passes (`Memory`): hidden reasons, jobs preempted for in vain, ended trainings.
 
 Also `SavedState`, for the little that must survive a daemon and is not in Slurm itself.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -26,7 +26,7 @@ from explsched.log import event
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Direction, Job, JobState
-from sched_policy.snapshot import EndedRun
+from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.changes import Change, DelayStart, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.standing import is_untested, leased_job, waits_for_begin, waits_for_requeue_delay
@@ -398,3 +398,54 @@ class LeaseUse:
                 self._used_s[job_id] = self._used_s.get(job_id, 0.0) + max(0.0, used_s)
         self._until_s = now_s
         return frozenset(job_id for job_id, used_s in self._used_s.items() if used_s >= LONGEST_LEASE_S)
+
+
+class Memory:
+    """What the daemon keeps in memory alone, brought up to date by each pass in the order of the methods here."""
+
+    def __init__(self) -> None:
+        self._hidden_reasons = HiddenReasons()
+        self._lease_use = LeaseUse()
+        self._rests = Rests()
+        self._runs_without_reports = RunsWithoutReports()
+        self._trainings = SweepTrainings()
+        self._granted_steps = GrantedSteps()
+
+    def adopt(self, ended: Mapping[int, SeenTraining]) -> None:
+        """Take in trainings that ended before this daemon began."""
+        self._trainings.adopt(ended)
+
+    def with_reasons(self, jobs: Iterable[SlurmJob], now_s: float) -> tuple[SlurmJob, ...]:
+        """The jobs, with the reasons that our own writes have hidden."""
+        return self._hidden_reasons.restored(jobs, now_s)
+
+    def remembered(
+        self, jobs: Sequence[SlurmJob], reservations: Iterable[SlurmReservation], now_s: float
+    ) -> Remembered:
+        """What is known from earlier passes of jobs and reservations as they are now."""
+        return Remembered(
+            leased_in_vain=self._lease_use.in_vain(jobs, reservations, now_s),
+            unreported_s=self._runs_without_reports.by_user,
+            trainings=self._trainings.seen,
+            fresh_leases=self._lease_use.fresh(now_s),
+            rests=self.own_begins_s(jobs, now_s),
+            granted_steps=self._granted_steps.of(jobs),
+        )
+
+    def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
+        """By job whose start the daemon has delayed: its own begin time."""
+        return self._rests.own_begins_s(jobs, now_s)
+
+    def note_jobs(self, snapshot: Snapshot, uids: Mapping[int, int]) -> None:
+        """Take in what a pass has observed."""
+        self._runs_without_reports.note(snapshot.jobs, snapshot.now_s)
+        self._trainings.note(snapshot.jobs, snapshot.ended, uids, snapshot.now_s)
+
+    def note_plan(self, snapshot: Snapshot, held_back: Container[int]) -> None:
+        """Take in which trainings their sweeps hold back."""
+        self._granted_steps.note(snapshot.jobs, held_back)
+
+    def note_changes(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob], now_s: float) -> None:
+        """Take in what is about to be written."""
+        self._hidden_reasons.note(changes)
+        self._rests.note(changes, jobs, now_s)

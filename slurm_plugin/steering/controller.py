@@ -34,15 +34,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.observation.memory import (
-    GrantedSteps,
-    HiddenReasons,
-    LeaseUse,
-    Remembered,
-    Rests,
-    RunsWithoutReports,
-    SweepTrainings,
-)
+from slurm_plugin.observation.memory import Memory
 from slurm_plugin.observation.observe import Observation, is_present, observe, without_nodes
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
@@ -90,10 +82,8 @@ class Controller:
     """Brings Slurm in line with the plans, pass after pass.
 
     Slurm is the database. In memory and in files it keeps only the preemptions underway, which site factors are ours,
-    which positions have been lent, and run times of ended jobs. In memory only: the reports read so far, how long
-    leases have been used, how long trainings ran without reports, why jobs waited before their site factors were
-    written, jobs whose starts have been delayed, jobs whose comments Slurm refuses, and the groups last seen, for the
-    log.
+    which positions have been lent, and run times of ended jobs. In memory only: the reports read so far, what `Memory`
+    has, jobs whose comments Slurm refuses, and the groups last seen, for the log.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -101,12 +91,7 @@ class Controller:
         self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
         self._groups: tuple[LiveGroup, ...] = ()
         self._pinned: Mapping[int, str] = {}
-        self._hidden_reasons = HiddenReasons()
-        self._lease_use = LeaseUse()
-        self._rests = Rests()
-        self._runs_without_reports = RunsWithoutReports()
-        self._trainings = SweepTrainings()
-        self._granted_steps = GrantedSteps()
+        self._memory = Memory()
         self._has_adopted = False
         self._refused: frozenset[tuple[str, object, str]] = frozenset()
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
@@ -157,25 +142,21 @@ class Controller:
     def decide(self, now_s: float) -> Pass:
         """Observe and plan, but change nothing. Raises `PolicyError` if the policy fails or its plan is invalid."""
         found = self._client.look()
-        found = replace(found, jobs=self._hidden_reasons.restored(found.jobs, now_s))
+        found = replace(found, jobs=self._memory.with_reasons(found.jobs, now_s))
         limits = self._limits = self._limits or self._probe(found.nodes)
         self._adopt(found.jobs, now_s)
         self._recalculations.note(found.jobs, now_s)
-        leased_in_vain = self._lease_use.in_vain(found.jobs, found.reservations, now_s)
         others = self._own_factors.others(found.jobs)
         self._lent_places.take_in({job.job_id: job for job in found.jobs})
         used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)
-        remembered = Remembered(
-            self._tracker.underway,
-            self._tracker.served_s,
-            leased_in_vain,
-            self._runs_without_reports.by_user,
-            self._trainings.seen,
-            {job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()},
-            self._lease_use.fresh(now_s),
-            self._ended_runs.known({job.job_id for job in found.jobs if is_present(job)}, now_s),
-            self._rests.own_begins_s(found.jobs, now_s),
-            self._granted_steps.of(found.jobs),
+        remembered = replace(
+            self._memory.remembered(found.jobs, found.reservations, now_s),
+            yielding=self._tracker.underway,
+            served_s=self._tracker.served_s,
+            others_factors={
+                job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()
+            },
+            ended_runs=self._ended_runs.known({job.job_id for job in found.jobs if is_present(job)}, now_s),
         )
         seen = observe(
             found,
@@ -190,25 +171,24 @@ class Controller:
         )
         if charged := self._lent_places.charged:
             self._lent_places.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
-        self._runs_without_reports.note(seen.snapshot.jobs, now_s)
         self._ended_runs.note(seen.snapshot)
         self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
-        self._trainings.note(seen.snapshot.jobs, seen.snapshot.ended, self._uids, now_s)
+        self._memory.note_jobs(seen.snapshot, self._uids)
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
-        self._granted_steps.note(seen.snapshot.jobs, plan.held_back)
+        self._memory.note_plan(seen.snapshot, plan.held_back)
         self._comment_refused &= {job_id for job_id, record in seen.jobs.items() if record.state != "PENDING"}
         wanted = self._without_refused_comments(changes(plan, seen, limits))
         planned = (*wanted, *_given_back(seen, others, limits.order.max_per_pass))
         steering = put_first(self._served_of(seen, now_s), seen, planned)
         interruptions = self._interruptions(plan, seen, steering)
-        return Pass(seen, plan, (*put_first(self._served_of(seen, now_s), seen, steering), *interruptions), ())
+        first = put_first(self._served_of(seen, now_s), seen, steering)  # they may serve further jobs
+        return Pass(seen, plan, (*first, *interruptions), ())
 
     def reconcile(self, now_s: float) -> Pass:
         """Observe, plan, and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
         decided = self._timely(self.decide(now_s))
         self._own_factors.note(decided.changes, decided.seen.jobs)
-        self._hidden_reasons.note(decided.changes)
-        self._rests.note(decided.changes, decided.seen.jobs, now_s)
+        self._memory.note_changes(decided.changes, decided.seen.jobs, now_s)
         if self._limits and self._limits.scope != "partition":
             ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
             beneficiaries = self._tracker.beneficiaries
@@ -259,7 +239,7 @@ class Controller:
         served = self._served(records, now_s)
         first = [job for job in found.jobs if job.job_id in served]
         back = without_own_factors(first, self._own_factors.others(first))
-        rests = without_rests(found.jobs, self._rests.own_begins_s(found.jobs, now_s), now_s)
+        rests = without_rests(found.jobs, self._memory.own_begins_s(found.jobs, now_s), now_s)
         wanted = (*withdrawal(found.jobs), *without_leases(found), *rests, *back)
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 
@@ -306,7 +286,7 @@ class Controller:
         """Read, once, which trainings ended under an earlier daemon."""
         if not self._has_adopted and (notes := self._sweep_record.read()) is not None:
             scope = self._config.order.scope
-            self._trainings.adopt(ended_before(notes, jobs, self._spool, scope, now_s))
+            self._memory.adopt(ended_before(notes, jobs, self._spool, scope, now_s))
             self._has_adopted = True
 
     def _without_refused_comments(self, wanted: Iterable[Change]) -> tuple[Change, ...]:
