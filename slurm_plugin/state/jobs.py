@@ -8,12 +8,13 @@ from explsched.parameters import listed
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Start
+from slurm_plugin.client.parse import clock
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
 from slurm_plugin.observation.standing import SETTLE_S, waits_for_begin, waits_for_requeue_delay
-from slurm_plugin.state.published import Explanation, JobRow, clock
+from slurm_plugin.state.published import Explanation, JobRow
 from slurm_plugin.state.view import View
 
 

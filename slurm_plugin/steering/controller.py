@@ -18,6 +18,7 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.policy import checked_plan
 from sched_policy.queue_order import queue_order
 from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
+from slurm_plugin.client.batch import shown
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -458,7 +459,7 @@ def _log_pass(
             reason = saved if isinstance(change, RequeueJob) else why[change.job_id]
             event(_LOG, logging.INFO, type(change).__name__, job=change.job_id, why=reason)
         elif isinstance(change, SetGres | SetNodeCount):
-            event(_LOG, logging.INFO, "resized", job=change.job_id, to=str(change), why=why[change.job_id])
+            event(_LOG, logging.INFO, "resized", job=change.job_id, to=shown(change), why=why[change.job_id])
     for failure in failures:
         if _refusal(failure) in told:
             continue

@@ -162,7 +162,7 @@ def test_status_explain_and_plan_ask_nobody_where_a_daemon_publishes(tmp_path: P
     assert "Slurm says: Resources" in invoke(tmp_path, "explain", "43").stdout
     assert "job 44 asks for no GPUs" in str(invoke(tmp_path, "explain", "44").exception)
     planned = invoke(tmp_path, "plan")
-    assert "change   SetSiteFactor(job_id=43, site_factor=5)" in planned.stdout
+    assert "change   scontrol update JobId=43 SiteFactor=5" in planned.stdout
     assert json.loads(invoke(tmp_path, "plan", "--json").stdout)["changes"][0]["jobid"] == 43
 
 
