@@ -225,7 +225,7 @@ class Daemon:
         """Remove leases and pins; an unreachable Slurm must not keep the daemon from stopping."""
         try:
             for failure in self._controller.withdraw(time.time()):
-                log.event(_LOG, logging.WARNING, "refused by Slurm", change=str(failure.change), why=failure.message)
+                log.event(_LOG, logging.WARNING, "refused by Slurm", change=shown(failure.change), why=failure.message)
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "pins stay, and leases for two minutes", why=str(error))
 

@@ -110,6 +110,7 @@ class Controller:
         self._granted_steps = GrantedSteps()
         self._has_adopted = False
         self._refused: frozenset[tuple[str, object, str]] = frozenset()
+        self._option_faults: Mapping[int, str] = {}  # of the last pass, logged by then
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._uids: dict[int, int] = {}
         self._sweep_record = SweepRecord(config.progress.spool)
@@ -236,6 +237,9 @@ class Controller:
             self._lent_places.save()
         if undo := restored(failures, decided.seen.jobs):
             failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
+        for job_id, fault in decided.seen.option_faults.items() - self._option_faults.items():
+            event(_LOG, logging.WARNING, "job options ignored", job=job_id, why=fault)
+        self._option_faults = decided.seen.option_faults
         _log_pass(decided, failures, self._refused)
         self._refused = frozenset(map(_refusal, failures))
         self._comment_refused |= {
@@ -464,7 +468,7 @@ def _log_pass(
         if _refusal(failure) in told:
             continue
         job_id = getattr(failure.change, "job_id", None)
-        event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=str(failure.change), why=failure.message)
+        event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=shown(failure.change), why=failure.message)
     event(
         _LOG,
         logging.INFO,
