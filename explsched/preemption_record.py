@@ -13,6 +13,7 @@ as `JS1:` of jobstats, are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import shorten
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
@@ -87,7 +88,7 @@ class PreemptionRecord(Struct, frozen=True):
             self,
             latest=(
                 *(replace(one, reason="", beneficiary=None) for one in self.latest[:-_WITH_REASON]),
-                *(replace(one, reason=one.reason[:_REASON_CHARACTERS]) for one in self.latest[-_WITH_REASON:]),
+                *(replace(one, reason=_fitting(one.reason)) for one in self.latest[-_WITH_REASON:]),
             ),
         )
         while len(word := record._word()) > MOST_BYTES and record.latest:
@@ -107,6 +108,11 @@ class PreemptionRecord(Struct, frozen=True):
         ]
         pairs += [("for", f"{one.run},{one.beneficiary}") for one in self.latest if one.beneficiary is not None]
         return PREFIX + urlencode(pairs)
+
+
+def _fitting(reason: str) -> str:
+    """The reason, or as many of its first words as there is room for."""
+    return reason if len(reason) <= _REASON_CHARACTERS else shorten(reason, _REASON_CHARACTERS, placeholder=" ...")
 
 
 def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord:

@@ -94,6 +94,6 @@ class Backfill(Struct, frozen=True):
             start_s, there = found
             end_s = start_s + planned_s
             profile.reserve(start_s, end_s, there)
-            reason = f"blocked; the earliest gap for its {job.request.total} GPUs opens in {start_s - now_s:.0f} s"
+            reason = f"blocked; the earliest gap for it opens in {start_s - now_s:.0f} s"
             reservations.append(Reservation(job.job_id, profile.named(there), start_s, end_s, reason))
         return Booked(tuple(starts), tuple(reservations), tuple(resizes))

@@ -44,6 +44,7 @@ from slurm_plugin.client.changes import (
     StartAtOnce,
     TargetJob,
 )
+from slurm_plugin.client.parse import clock
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.standing import leased_job
@@ -140,15 +141,15 @@ _Described = tuple[int | None, str, Value, Value, str, str]
 def _described(change: Change, before: Before, reasons: Reasons) -> tuple[_Described, ...]:
     match change:
         case CreateReservation(name, start_s, minutes, nodes):
-            told = f"{','.join(nodes)} from {start_s:.0f} for {minutes} min"
+            told = f"{','.join(nodes)} from {clock(start_s)} for {minutes} min"
             return (_lease(name, "", told, reasons, ""),)
         case ExtendReservation(name, end_s):
             lease = before.leases.get(name)
             why = "its job still waits for its nodes"
-            return ((leased_job(name), "LeaseEnd", lease.end_s if lease else None, end_s, "lease", why),)
+            return ((leased_job(name), "LeaseEnd", clock(lease.end_s) if lease else None, clock(end_s), "lease", why),)
         case DeleteReservation(name):
             found = before.leases.get(name)
-            told = f"{','.join(found.nodes)} from {found.start_s:.0f} to {found.end_s:.0f}" if found else ""
+            told = f"{','.join(found.nodes)} from {clock(found.start_s)} to {clock(found.end_s)}" if found else ""
             return (_lease(name, told, "", reasons, "the plan no longer has this reservation"),)
         case _:
             return tuple(
@@ -186,10 +187,10 @@ def _of_job(change: JobChange, job: SlurmJob | None, reasons: Reasons) -> tuple[
             return (("JobState", job.state if job else "", "CANCELLED", "stop", interrupted),)
         case StartAtOnce(_):
             why = "it may go on, and its last run is over"
-            return (("StartTime", job.eligible_s if job else None, "now", "requeue delay", why),)
+            return (("StartTime", clock(job.eligible_s) if job else None, "now", "requeue delay", why),)
         case DelayStart(job_id, until_s):
             why = reasons.order.get(job_id, "")
-            return (("StartTime", job.eligible_s if job else None, until_s, "rest", why),)
+            return (("StartTime", clock(job.eligible_s) if job else None, clock(until_s), "rest", why),)
         case SetAdminComment(_, note):
             return (("AdminComment", job.admin_comment if job else "", note, "annotation", interrupted or grouped),)
         case TargetJob(_, nodes, note):

@@ -24,6 +24,7 @@ from explsched import log
 from explsched.cli import run_command
 from explsched.errors import ExplschedError, PolicyError, SlurmError
 from slurm_plugin import config as configuration
+from slurm_plugin.client.batch import shown
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.instance import AnotherDaemonError, OnlyOne
 from slurm_plugin.state import serving
@@ -180,7 +181,7 @@ class Daemon:
 
     def dry_run(self) -> str:
         """What a pass would change, one line per change."""
-        return "\n".join(str(change) for change in self._controller.decide(time.time()).changes)
+        return "\n".join(shown(change) for change in self._controller.decide(time.time()).changes)
 
     def _claim(self) -> None:
         """Make sure that no other daemon steers. Raises `AnotherDaemonError`, and `SlurmError` if nobody answers."""
@@ -224,7 +225,7 @@ class Daemon:
         """Remove leases and pins; an unreachable Slurm must not keep the daemon from stopping."""
         try:
             for failure in self._controller.withdraw(time.time()):
-                log.event(_LOG, logging.WARNING, "refused by Slurm", change=str(failure.change), why=failure.message)
+                log.event(_LOG, logging.WARNING, "refused by Slurm", change=shown(failure.change), why=failure.message)
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "pins stay, and leases for two minutes", why=str(error))
 

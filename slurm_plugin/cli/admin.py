@@ -28,7 +28,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.audit import AuditEntry
 from slurm_plugin.cli.status import JOB_ID
-from slurm_plugin.state.published import clock
+from slurm_plugin.client.parse import clock
 
 _CONFIG_EXAMPLES = """\b
 examples:
@@ -185,6 +185,7 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     daemon first. Running jobs continue. Exit status 1 if Slurm refused a change.
     """
     from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
+    from slurm_plugin.client.batch import shown
     from slurm_plugin.client.cli import CliClient
     from slurm_plugin.observation.site_factors import OwnFactors
     from slurm_plugin.steering.reconcile import taken_back
@@ -206,7 +207,7 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     others = {} if all_site_factors else OwnFactors.of_daemon(record).others(found.jobs)
     changes = taken_back(found, others, now_s)
     for change in changes:
-        click.echo(f"{'would change' if dry_run else 'change'}  {change}")
+        click.echo(f"{'would change' if dry_run else 'change'}  {shown(change)}")
     if dry_run or not changes:
         click.echo(f"{len(changes)} changes to make" if changes else "nothing of explsched is left in Slurm")
         return
@@ -214,6 +215,6 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     trail = AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
     failures = apply(client, trail, changes, before, Reasons.all_for("sexplsched admin reset"), now_s)
     for failure in failures:
-        click.echo(f"sexplsched: refused by Slurm: {failure.change}: {failure.message}", err=True)
+        click.echo(f"sexplsched: refused by Slurm: {shown(failure.change)}: {failure.message}", err=True)
     click.echo(f"{len(changes) - len(failures)} changes made")
     sys.exit(1 if failures else 0)

@@ -28,8 +28,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.parse import gpus_of
-from slurm_plugin.state.published import clock
+from slurm_plugin.client.parse import clock, gpus_of
 
 if TYPE_CHECKING:
     from slurm_plugin.observation.run_times import Coverage

@@ -82,7 +82,7 @@ JOB_ID = _JobId()
 
 
 class NoJobError(ExplschedError):
-    """There is nothing to explain: the job is over, was never there, or is not steered."""
+    """There is nothing to explain: the job is over, or was never there."""
 
 
 fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
@@ -316,11 +316,9 @@ def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -
         found = state.explanation(job_id)
     if found is None:
         raise NoJobError(f"job {job_id} neither waits nor runs{_was(job_id, config_path)}")
-    if not found.is_steered:
-        raise NoJobError(found.sentences[0])
     if as_json:
-        row = next(row for row in state.jobs if row.jobid == job_id)
-        told = {**to_builtins(row), "explanation": found.sentences, "written_s": state.written_s}
+        row = next((to_builtins(row) for row in state.jobs if row.jobid == job_id), {"jobid": job_id})
+        told = {**row, "explanation": found.sentences, "written_s": state.written_s}
         click.echo(json.dumps(told, indent=1))
         return
     click.echo("\n".join(found.sentences))

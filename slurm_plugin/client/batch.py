@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +22,7 @@ from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client import process
 from slurm_plugin.client.changes import (
     AttachReservation,
+    CancelJob,
     Change,
     ChangeFailure,
     ClearDependency,
@@ -34,9 +36,11 @@ from slurm_plugin.client.changes import (
     SetGres,
     SetNodeCount,
     SetSiteFactor,
+    SignalJob,
     StartAtOnce,
     TargetJob,
 )
+from slurm_plugin.client.parse import clock
 
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """What may stand in a scontrol command: no blank, quote, newline, comma or '='."""
@@ -96,8 +100,12 @@ def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[tuple[G
     return tuple(found)
 
 
-def command(change: Change, names: Mapping[int, str] = _NO_NAMES) -> str:
-    """One line of scontrol for one change. `names` are how jobs are called where an id would mean more."""
+def command(change: Change, names: Mapping[int, str] = _NO_NAMES, spelled: Callable[[float], str] | None = None) -> str:
+    """One line of scontrol for one change. `names` are how jobs are called where an id would mean more.
+
+    `spelled` says how to write times, `moment` unless told.
+    """
+    spelled = spelled or moment
     job = names.get(change.job_id, str(int(change.job_id))) if isinstance(change, JobChange) else ""
     match change:
         case SetSiteFactor(_, factor):
@@ -109,7 +117,7 @@ def command(change: Change, names: Mapping[int, str] = _NO_NAMES) -> str:
         case StartAtOnce(_):
             return f"update JobId={job} StartTime=now"
         case DelayStart(_, until_s):
-            return f"update JobId={job} StartTime={moment(until_s)}"
+            return f"update JobId={job} StartTime={spelled(until_s)}"
         case SetGres(_, gres):
             return f"update JobId={job} Gres={','.join(_safe(part, _GRES) for part in gres.split(','))}"
         case SetNodeCount(_, nodes, tasks, cpus):
@@ -124,11 +132,12 @@ def command(change: Change, names: Mapping[int, str] = _NO_NAMES) -> str:
         case DeleteReservation(name):
             return f"delete ReservationName={_safe(name)}"
         case ExtendReservation(name, end_s):
-            return f"update ReservationName={_safe(name)} EndTime={moment(end_s)}"
+            return f"update ReservationName={_safe(name)} EndTime={spelled(end_s)}"
         case CreateReservation(name, start_s, minutes, nodes, users, partition, flags):
             return (
-                f"create reservation ReservationName={_safe(name)} StartTime={moment(start_s)} Duration={int(minutes)} "
-                f"Nodes={_list(nodes)} Users={_list(users)} PartitionName={_safe(partition)} Flags={_list(flags)}"
+                f"create reservation ReservationName={_safe(name)} StartTime={spelled(start_s)} "
+                f"Duration={int(minutes)} Nodes={_list(nodes)} Users={_list(users)} "
+                f"PartitionName={_safe(partition)} Flags={_list(flags)}"
             )
         case _:
             raise SlurmError(f"scontrol has no command for {change}")
@@ -150,6 +159,26 @@ def refusal(change: Change) -> ChangeFailure | None:
     except SlurmError as error:
         return ChangeFailure(change, str(error))
     return None
+
+
+def shown(change: Change) -> str:
+    """The change as a command of Slurm's for people to read, times as Slurm prints them.
+
+    Where an odd name keeps it from Slurm, the reason stands behind it.
+    """
+    match change:
+        case SetSiteFactor(job_id, factor):
+            return f"scontrol update JobId={job_id} SiteFactor={factor}"
+        case SignalJob(job_id, signal):
+            return f"scancel --batch --signal={signal} {job_id}"
+        case CancelJob(job_id):
+            return f"scancel {job_id}"
+        case _ if refused := refusal(change):
+            return f"{change} (not given to Slurm: {refused.message})"
+        case _ if fits_a_line(change):
+            return f"scontrol {command(change, spelled=clock)}"
+        case _:
+            return shlex.join(["scontrol", *arguments(change)])
 
 
 def fits_a_line(change: Change) -> bool:

@@ -11,6 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Literal
 
@@ -134,6 +135,13 @@ def _range(text: str, most: int) -> list[str]:
 def time_s(text: str) -> float | None:
     """A point in time printed with SLURM_TIME_FORMAT=%s; None where Slurm has none."""
     return None if text_of(text) == "" else float(whole(text, _LATEST_S))
+
+
+def clock(time_s: float | None) -> str:
+    """A point in time as Slurm prints it, local; N/A for None."""
+    if time_s is None or time_s == float("inf"):
+        return "N/A"
+    return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
 @_REMEMBERED

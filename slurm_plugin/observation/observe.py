@@ -293,17 +293,16 @@ def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions
         found = job_options.parse(record.comment)
     except job_options.JobOptionError as error:
         faults[record.job_id] = str(error)
-        event(_LOG, logging.WARNING, "job options ignored", job=record.job_id, why=str(error))
         return None
     if found is not None and found.warnings:
-        _log_former_spelling(record.job_id, found.warnings)
+        _log_once("job options in a former spelling", record.job_id, "; ".join(found.warnings))
     return found
 
 
-@lru_cache(maxsize=10_000)
-def _log_former_spelling(job_id: int, warnings: tuple[str, ...]) -> None:
-    """Cached, so that it is logged once for a job and not in every pass."""
-    event(_LOG, logging.WARNING, "job options in a former spelling", job=job_id, why="; ".join(warnings))
+@lru_cache(maxsize=100_000)
+def _log_once(fault: str, job_id: int, why: str) -> None:
+    """Cached, so that it is logged once for a job and not in every pass: users write comments."""
+    event(_LOG, logging.WARNING, fault, job=job_id, why=why)
 
 
 def _preempted(record: SlurmJob) -> PreemptionRecord | None:
@@ -313,7 +312,7 @@ def _preempted(record: SlurmJob) -> PreemptionRecord | None:
     try:
         return read_record(record.admin_comment, record.submit_s, record.restarts)
     except RecordError as error:
-        event(_LOG, logging.WARNING, "record of preemptions ignored", job=record.job_id, why=str(error))
+        _log_once("record of preemptions ignored", record.job_id, str(error))
         return None
 
 

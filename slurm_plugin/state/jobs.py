@@ -8,12 +8,13 @@ from explsched.parameters import listed
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Start
+from slurm_plugin.client.parse import clock
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
 from slurm_plugin.observation.standing import SETTLE_S, waits_for_begin, waits_for_requeue_delay
-from slurm_plugin.state.published import Explanation, JobRow, clock
+from slurm_plugin.state.published import Explanation, JobRow
 from slurm_plugin.state.view import View
 
 
@@ -62,14 +63,15 @@ def _row(view: View, job: Job) -> JobRow:
 
 
 def _reason(view: View, job: Job, progress: JobProgress) -> str:
-    """The most useful thing to know: a fault of its own, Slurm's reason why it waits, who shares its GPU, its worth."""
-    fault = view.seen.option_faults.get(job.job_id) or progress.refused
-    if fault:
-        return fault
-    ours = view.sharers.summary(job.job_id) or view.scores[job.job_id].reason
+    """Slurm's reason why it waits, then the most useful to know: a fault of its own, who shares its GPU, its worth."""
+    fault = view.seen.option_faults.get(job.job_id)
+    fault = f"its options are ignored: {fault}" if fault else progress.refused
+    ours = fault or view.sharers.summary(job.job_id) or view.scores[job.job_id].reason
     if job.state is not JobState.PENDING:
         return ours
     slurms = view.seen.jobs[job.job_id].reason
+    if fault:
+        return f"{slurms}; {fault}"
     if why := view.seen.unmodelled.get(job.job_id):
         return f"{slurms}; left to Slurm, because {why}"
     return f"{slurms}; {ours}" if job.eligible else slurms
@@ -89,16 +91,21 @@ def _not_steered(view: View, job_id: int, shards_per_gpu: int) -> str:
     """Why a job that Slurm has is not in the plan."""
     record = view.seen.jobs[job_id]
     if not asks_for_gpus(record, shards_per_gpu):
-        return f"job {job_id} asks for no GPUs, so it is left to Slurm, which says: {record.reason}"
-    return f"job {job_id} may start in {record.partition}, not all of which is steered; Slurm says: {record.reason}"
+        why = "it asks for no GPUs"
+    else:
+        why = f"it may start in {record.partition}, not all of which is steered"
+    slurms = f" Slurm says: {record.reason}." if record.state == "PENDING" else ""
+    return f"Job {job_id} of {record.user}: {record.state}, left to Slurm because {why}.{slurms}"
 
 
 def _sentences(view: View, job: Job) -> Iterator[str]:
     record = view.seen.jobs[job.job_id]
-    gpus = f"{job.request.total} GPU{'s' * (job.request.total != 1)}"
-    yield f"Job {job.job_id} of {job.user}: {job.state}, {gpus} in partition {record.partition}."
+    yield f"Job {job.job_id} of {job.user}: {job.state}, {_gpus(job.request.total)} in partition {record.partition}."
     if job.state is JobState.PENDING:
-        yield f"Slurm says: {record.reason}; priority {record.priority}, site factor {record.site_factor}."
+        factor = (
+            "" if record.site_factor is None else f", site factor {record.site_factor}"
+        )  # sprio lists who may start
+        yield f"Slurm says: {record.reason}; priority {record.priority}{factor}."
     yield f"Rank {view.ranks[job.job_id]} of {len(view.ranks)} under policy {view.config.policy}: " + (
         f"{view.scores[job.job_id].reason}."
     )
@@ -178,7 +185,7 @@ def _progress(view: View, job: Job) -> Iterator[str]:
     if progress.parameters.changed:
         yield f"{len(progress.parameters.changed)} of them differed between its runs: those of the last run count."
     if progress.malformed:
-        yield f"{progress.malformed} lines of its progress file were malformed and are not counted."
+        yield f"Malformed lines of its progress file, which are not counted: {progress.malformed}."
 
 
 def _consent(view: View, job: Job) -> Iterator[str]:
@@ -209,7 +216,7 @@ def _history(view: View, job: Job) -> Iterator[str]:
     )
     for one in past.latest:
         why = f": {one.reason}" if one.reason else ""
-        yield f"{clock(one.time_s)}: gave up {one.gpus} GPUs, lost {one.lost_gpu_s:.0f} GPU-seconds{why}."
+        yield f"{clock(one.time_s)}: gave up {_gpus(one.gpus)}, lost {one.lost_gpu_s:.0f} GPU-seconds{why}."
     if job.start_s is not None and job.first_report_s is not None:
         yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
     if job.is_spared:
@@ -253,6 +260,10 @@ def _former_spellings(view: View, job: Job) -> Iterator[str]:
     options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
     for warning in options.warnings if options else ():
         yield f"In its comment {warning}."
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"
 
 
 def _fraction(permille: int | None) -> str | None:

@@ -21,9 +21,11 @@ from msgspec.structs import replace
 from explsched.atomic_file import replacing
 from explsched.log import event
 from sched_policy.model import Direction, Exploration, Job, JobState
+from slurm_plugin.client.batch import shown
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
 from slurm_plugin.client.changes import Change as SlurmChange
+from slurm_plugin.client.parse import clock
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.state import jobs
@@ -39,7 +41,6 @@ from slurm_plugin.state.published import (
     Sample,
     State,
     Totals,
-    clock,
     encoded,
     read,
 )
@@ -92,7 +93,7 @@ def state_of(
         explanations=encoded(list(jobs.explanations(view))),
         curves=encoded(list(_curves(view))),
         plan=encoded(list(_plan(view))),
-        changes=encoded([Change(getattr(change, "job_id", None), str(change)) for change in changes]),
+        changes=encoded([Change(getattr(change, "job_id", None), shown(change)) for change in changes]),
         source=source,
     )
 

@@ -9,7 +9,6 @@ import os
 import socket
 import stat
 import struct
-from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -262,10 +261,3 @@ class Change(Struct, frozen=True):
 
     jobid: int | None
     text: str
-
-
-def clock(time_s: float | None) -> str:
-    """A point in time as Slurm prints it, local; N/A for None."""
-    if time_s is None or time_s == float("inf"):
-        return "N/A"
-    return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")

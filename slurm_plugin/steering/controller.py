@@ -18,6 +18,7 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.policy import checked_plan
 from sched_policy.queue_order import queue_order
 from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
+from slurm_plugin.client.batch import shown
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -94,6 +95,7 @@ class Controller:
         self._memory = Memory()
         self._has_adopted = False
         self._refused: frozenset[tuple[str, object, str]] = frozenset()
+        self._option_faults: Mapping[int, str] = {}  # of the last pass, logged by then
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._uids: dict[int, int] = {}
         self._sweep_record = SweepRecord(config.progress.spool)
@@ -215,6 +217,9 @@ class Controller:
             self._lent_places.save()
         if undo := restored(failures, decided.seen.jobs):
             failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
+        for job_id, fault in decided.seen.option_faults.items() - self._option_faults.items():
+            event(_LOG, logging.WARNING, "job options ignored", job=job_id, why=fault)
+        self._option_faults = decided.seen.option_faults
         _log_pass(decided, failures, self._refused)
         self._refused = frozenset(map(_refusal, failures))
         self._comment_refused |= {
@@ -438,12 +443,12 @@ def _log_pass(
             reason = saved if isinstance(change, RequeueJob) else why[change.job_id]
             event(_LOG, logging.INFO, type(change).__name__, job=change.job_id, why=reason)
         elif isinstance(change, SetGres | SetNodeCount):
-            event(_LOG, logging.INFO, "resized", job=change.job_id, to=str(change), why=why[change.job_id])
+            event(_LOG, logging.INFO, "resized", job=change.job_id, to=shown(change), why=why[change.job_id])
     for failure in failures:
         if _refusal(failure) in told:
             continue
         job_id = getattr(failure.change, "job_id", None)
-        event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=str(failure.change), why=failure.message)
+        event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=shown(failure.change), why=failure.message)
     event(
         _LOG,
         logging.INFO,

@@ -22,9 +22,11 @@ from slurm_plugin.client.changes import (
     SetGres,
     SetNodeCount,
     SetSiteFactor,
+    SignalJob,
     StartAtOnce,
     TargetJob,
 )
+from slurm_plugin.client.parse import clock
 
 NOON_S = 1_700_000_000.0
 NOON = "uts1700000000"
@@ -58,6 +60,26 @@ NOON = "uts1700000000"
 )
 def test_each_change_is_one_line(change: Change, line: str) -> None:
     assert batch.command(change) == line
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (SetSiteFactor(7, 9), "scontrol update JobId=7 SiteFactor=9"),
+        (SignalJob(7, "USR1"), "scancel --batch --signal=USR1 7"),
+        (CancelJob(7), "scancel 7"),
+        (DelayStart(7, NOON_S), f"scontrol update JobId=7 StartTime={clock(NOON_S)}"),
+        (SetAdminComment(7, "JS1:a b"), "scontrol update JobId=7 'AdminComment=JS1:a b'"),
+        (AttachReservation(7, "explsched_7"), "scontrol update JobId=7 ReservationName=explsched_7"),
+    ],
+)
+def test_people_read_a_change_as_a_command_of_slurms(change: Change, line: str) -> None:
+    assert batch.shown(change) == line
+
+
+def test_a_change_that_an_odd_name_keeps_from_slurm_is_shown_with_the_reason() -> None:
+    lease = CreateReservation("explsched_7", NOON_S, 2, ("n1",), ("CORP\\alice",), "main")
+    assert "(not given to Slurm: 'CORP\\\\alice' cannot be given to scontrol" in batch.shown(lease)
 
 
 def test_the_hour_that_comes_twice_in_autumn_has_two_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from explsched.errors import ExplschedError
 from sched_policy.plan import Plan, Preemption, Score, Stop
 from simulation.traces.formats import read_any
 from slurm_plugin.client.changes import CancelJob
+from slurm_plugin.client.parse import clock
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.observation import sweep_record
@@ -29,7 +30,6 @@ from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import state_of
-from slurm_plugin.state.published import clock
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
 from slurm_plugin.web import answers

@@ -37,6 +37,7 @@ from slurm_plugin.client.changes import (
     SignalJob,
     TargetJob,
 )
+from slurm_plugin.client.parse import clock
 from slurm_plugin.client.records import SlurmReservation
 from tests.slurm_kit import FakeSlurm, record
 
@@ -64,11 +65,11 @@ def test_an_order_tells_what_was_and_the_plans_reason() -> None:
 def test_leases_are_told_with_their_job() -> None:
     plan = Plan(reservations=(Reservation(5, (NodeGpus("n1", 4),), 100.0, 220.0, "blocked, and first"),))
     made = told(CreateReservation("explsched_5", 100.0, 2, ("n1", "n2"), ("ada",), "main"), plan)
-    assert (made.job, made.before, made.after) == (5, "", "n1,n2 from 100 for 2 min")
+    assert (made.job, made.before, made.after) == (5, "", f"n1,n2 from {clock(100.0)} for 2 min")
     assert made.reason == told(AttachReservation(5, "explsched_5"), plan).reason == "blocked, and first"
     longer, gone = told(ExtendReservation("explsched_5", 340.0)), told(DeleteReservation("explsched_5"))
-    assert (longer.before, longer.after) == (220.0, 340.0)
-    assert (gone.before, gone.after) == ("n1 from 100 to 220", "")
+    assert (longer.before, longer.after) == (clock(220.0), clock(340.0))
+    assert (gone.before, gone.after) == (f"n1 from {clock(100.0)} to {clock(220.0)}", "")
 
 
 def test_interruptions_have_the_plans_reasons() -> None:

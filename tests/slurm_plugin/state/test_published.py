@@ -160,9 +160,10 @@ def test_status_explain_and_plan_ask_nobody_where_a_daemon_publishes(tmp_path: P
     rows = json.loads(invoke(tmp_path, "status", "--json").stdout)["jobs"]
     assert next(row for row in rows if row["jobid"] == 43)["name"] == HOSTILE
     assert "Slurm says: Resources" in invoke(tmp_path, "explain", "43").stdout
-    assert "job 44 asks for no GPUs" in str(invoke(tmp_path, "explain", "44").exception)
+    assert "left to Slurm because it asks for no GPUs." in invoke(tmp_path, "explain", "44").stdout
+    assert json.loads(invoke(tmp_path, "explain", "44", "--json").stdout)["jobid"] == 44
     planned = invoke(tmp_path, "plan")
-    assert "change   SetSiteFactor(job_id=43, site_factor=5)" in planned.stdout
+    assert "change   scontrol update JobId=43 SiteFactor=5" in planned.stdout
     assert json.loads(invoke(tmp_path, "plan", "--json").stdout)["changes"][0]["jobid"] == 43
 
 
@@ -239,3 +240,26 @@ def test_a_column_or_width_that_there_is_not_is_named(tmp_path: Path, columns: s
     refused = invoke(tmp_path, "status", "-o", columns)
     assert refused.exit_code == 2
     assert f"{columns!r}: accepted are" in refused.stderr
+
+
+FAULTY = record(51, reason="Priority", comment="explsched:chekpoint=USR1")
+HELD = record(52, reason="JobHeldUser", priority=0, site_factor=None)
+
+
+def test_a_fault_of_its_own_hides_slurms_reason_from_nobody(tmp_path: Path) -> None:
+    state = published(tmp_path, jobs=(FAULTY,))
+    assert state.jobs[0].reason.startswith("Priority; its options are ignored: unknown key 'chekpoint'")
+
+
+def test_of_a_held_job_no_site_factor_is_told(tmp_path: Path) -> None:
+    held = published(tmp_path, jobs=(HELD,)).explanation(52)
+    assert held is not None
+    assert "Slurm says: JobHeldUser; priority 0." in held.sentences
+
+
+def test_a_running_job_that_is_not_steered_is_not_said_to_wait(tmp_path: Path) -> None:
+    runs = published(
+        tmp_path, jobs=(record(53, state="RUNNING", gpus=0, gpus_per_node=None, reason="None"),)
+    ).explanation(53)
+    assert runs is not None
+    assert runs.sentences == ("Job 53 of ada: RUNNING, left to Slurm because it asks for no GPUs.",)

@@ -32,6 +32,7 @@ from slurm_plugin.client.changes import (
     StartAtOnce,
     TargetJob,
 )
+from slurm_plugin.client.parse import clock
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.observation.standing import REST_S
@@ -220,6 +221,17 @@ def test_a_partition_that_is_not_there_is_told_once(
     daemon.decide(NOW_S + 15)
     assert caplog.text.count("slurm.partitions names a partition that has no nodes") == 1
     assert 'partition="mian"' in caplog.text
+
+
+def test_options_that_are_ignored_are_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any user may write any comment, and a job may wait for days."""
+    daemon = controller(FakeSlurm((record(7, comment="explsched:chekpoint=USR1"),)), tmp_path, monkeypatch, Plan())
+    for passes in range(3):
+        daemon.reconcile(NOW_S + 15 * passes)
+    assert caplog.text.count("job options ignored") == 1
+    assert "unknown key 'chekpoint'" in caplog.text
 
 
 def of_job(change: Change) -> int | None:
@@ -459,7 +471,12 @@ def test_a_training_that_rests_may_start_as_soon_as_its_sweep_wants_it_again(
     until_s = int(NOW_S + REST_S)
     assert starts(loop.reconcile(NOW_S).changes) == [DelayStart(5, until_s)]
     entry = loop.trail.recent[-1]
-    assert (entry.field, entry.after, entry.rule, entry.reason) == ("StartTime", until_s, "rest", "not among the best")
+    assert (entry.field, entry.after, entry.rule, entry.reason) == (
+        "StartTime",
+        clock(until_s),
+        "rest",
+        "not among the best",
+    )
     slurm.set(5, eligible_s=float(until_s))
     assert starts(loop.reconcile(NOW_S + 100).changes) == []
     plans(Plan(scores=SCORES))

@@ -323,13 +323,21 @@ def test_a_record_is_kept_by_an_admin_comment(listed: list[Interruption], others
         -len(found.latest[-3:]) :
     ]
     if listed:
-        assert found.latest[-1].reason == listed[-1].reason[:120]
+        told, reason = found.latest[-1].reason, listed[-1].reason
+        assert told == reason or (len(told) <= 120 < len(reason) and told.endswith("..."))
 
 
 def test_a_second_word_about_the_same_run_replaces_the_first() -> None:
     first, again = Interruption(0, 100.0, 4, 50.0, "once"), Interruption(0, 200.0, 4, 70.0, "again")
     record = PreemptionRecord(0.0).plus(first).plus(again)
     assert (record.count, record.lost_gpu_s, record.latest) == (1, 70.0, (again,))
+
+
+def test_a_reason_that_is_too_long_for_the_record_ends_at_a_word_and_says_so() -> None:
+    reason = "of those that are not sure to lead, it promises most per second by its " + "learning curve " * 10
+    kept = read(PreemptionRecord(0.0).plus(Interruption(0, 5.0, 1, 0.0, reason)).text(), 0.0, 1).latest[0].reason
+    assert len(kept) <= 120
+    assert kept.endswith(("learning ...", "curve ..."))
 
 
 def test_a_years_budget_is_still_listed() -> None:
