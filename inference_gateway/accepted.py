@@ -10,8 +10,12 @@ keys:
 from __future__ import annotations
 
 import datetime
+import fcntl
+import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -310,18 +314,24 @@ def add_key(path: Path, owner: str, line: str) -> None:
 
     Raises `GatewayError` if `owner` has a key already or the file cannot be written, `ConfigError`.
     """
-    known = key_sections(path) if path.exists() else {}
-    text = strict_yaml.file_text(path) if known else "keys:\n"
-    if owner in known:
-        raise GatewayError(f"{path}: {owner} has a key already; `gateway key --revoke {owner}` takes it back")
-    _replace(path, text.rstrip("\n") + f"\n{line}\n")
+    with _locked(path):
+        known = key_sections(path) if path.exists() else {}
+        text = strict_yaml.file_text(path) if known else "keys:\n"
+        if owner in known:
+            raise GatewayError(f"{path}: {owner} has a key already; `gateway key --revoke {owner}` takes it back")
+        _replace(path, text.rstrip("\n") + f"\n{line}\n")
 
 
 def revoke_key(path: Path, owner: str) -> None:
     """Take the key of `owner` out of a file. Raises `GatewayError` if there is none, `ConfigError`."""
-    if owner not in key_sections(path):
-        raise GatewayError(f"{path}: {owner} has no key")
-    text = strict_yaml.file_text(path)
+    with _locked(path):
+        if owner not in key_sections(path):
+            raise GatewayError(f"{path}: {owner} has no key")
+        _replace(path, _without(path, strict_yaml.file_text(path), owner))
+
+
+def _without(path: Path, text: str, owner: str) -> str:
+    """The text of a file of keys without the lines of `owner`'s. `path` is for messages."""
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise GatewayError(f"{path}: is no mapping")
@@ -333,7 +343,21 @@ def revoke_key(path: Path, owner: str) -> None:
         raise GatewayError(f"{path}: has several keys on one line; edit the file and remove `{owner}` by hand")
     lines = text.splitlines(keepends=True)
     left = lines[:begin] + lines[max(end, begin + 1) :]
-    _replace(path, "".join(left) if len(members.value) > 1 else "keys: {}\n")
+    return "".join(left) if len(members.value) > 1 else "keys: {}\n"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep others from changing a file of keys, by a lock file beside it: what they add or revoke would be lost."""
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise GatewayError(f"{path}.lock: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _replace(path: Path, text: str) -> None:

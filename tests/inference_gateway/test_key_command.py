@@ -1,9 +1,12 @@
 """API keys from the command line: made, saved, listed, taken back."""
 
+import fcntl
 import getpass
 import os
 import pwd
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -76,6 +79,23 @@ def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
     assert run("bob", "-s", services).exit_code == 0, "an empty file takes keys again"
     file.write_text("keys: {a: {sha256: " + 64 * "a" + "}, b: {sha256: " + 64 * "b" + "}}\n")
     assert "by hand" in str(run("a", "-s", services, "--revoke").exception)
+
+
+@pytest.mark.parametrize("words", [("alice",), ("carol", "--revoke")])
+def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(COMMENT)
+    bob = accepted.new_key("bob")[1]
+    with ThreadPoolExecutor(1) as pool, (tmp_path / "keys.yaml.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = pool.submit(run, *words, "-s", services)
+        waits = re.compile(rf"-> FLOCK .* {os.getpid()} .*:{os.fstat(lock.fileno()).st_ino} ")
+        while not done.done() and not waits.search(Path("/proc/locks").read_text()):
+            time.sleep(0.01)
+        file.write_text(f"{COMMENT}{bob}\n")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert done.result().exit_code == 0
+    assert list(accepted.key_sections(file)) == (["bob"] if "--revoke" in words else ["carol", "bob", "alice"])
 
 
 def test_keys_are_listed(services: Path, tmp_path: Path) -> None:
