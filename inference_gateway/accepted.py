@@ -200,6 +200,7 @@ def retry_after_s(start_s: float) -> int:
     return max(1, min(_LONGEST_RETRY_S, round(start_s)))
 
 
+_NAMES = r"^[\w.-]*$"
 _OWNER = r"^[A-Za-z0-9][\w.-]{0,62}$"
 _Owner = Annotated[str, Meta(pattern=_OWNER)]
 
@@ -223,7 +224,8 @@ class KeySection(Section, frozen=True):
     priority: Annotated[Priority, Meta(description="batch: served after all requests of interactive keys")] = (
         "interactive"
     )
-    account: Annotated[str, Meta(pattern=r"^[\w.-]*$", description="Slurm account that `usage` shows it under")] = ""
+    account: Annotated[str, Meta(pattern=_NAMES, description="Slurm account that `usage` shows it under")] = ""
+    user: Annotated[str, Meta(pattern=_NAMES, description="login of its user; empty: the key's name")] = ""
     expires: Annotated[datetime.date | None, Meta(description="last day of validity; null: no expiry")] = None
 
     @property
@@ -297,16 +299,23 @@ def key_sections(path: Path) -> dict[str, KeySection]:
     return found.keys
 
 
-def new_key(owner: str, days: int | None = None) -> tuple[str, str]:
+def new_key(owner: str, days: int | None = None, user: str = "", account: str = "") -> tuple[str, str]:
     """A new random key, and the line for the file of keys that lets `owner` use it, for so many days from now.
 
+    `user` is the login that `owner` stands for, if it is another name, `account` a Slurm account; both for `usage`.
     Raises `GatewayError` for a name that no file of keys may have.
     """
     if re.fullmatch(_OWNER, owner) is None:
         raise GatewayError(f"{owner!r}: accepted are letters, digits, `_`, `.` and `-`, the first a letter or a digit")
+    if re.fullmatch(_NAMES, account) is None:
+        raise GatewayError(f"--account {account!r}: accepted are letters, digits, `_`, `.` and `-`")
     key = secrets.token_urlsafe(32)
-    last = "" if days is None else f", expires: {datetime.date.today() + datetime.timedelta(days=days)}"
-    return key, f"  {owner}: {{sha256: {digest_of(key)}{last}}}"
+    told: dict[str, object] = {"sha256": digest_of(key)}
+    told |= {"user": user} if user not in ("", owner) else {}
+    told |= {"account": account} if account else {}
+    told |= {} if days is None else {"expires": datetime.date.today() + datetime.timedelta(days=days)}
+    # A line as yaml quotes it: a login may be a number.
+    return key, "  " + yaml.safe_dump({owner: told}, default_flow_style=None, sort_keys=False, width=1000).strip()
 
 
 def add_key(path: Path, owner: str, line: str) -> None:

@@ -116,6 +116,19 @@ def test_a_login_that_is_no_name_of_a_key_is_made_one(
     assert known.name == "CORP.alice"
 
 
+def test_a_key_beside_that_of_a_login_names_its_user_and_account(services: Path, tmp_path: Path) -> None:
+    assert run("nightly", "--me", "--account", "0042", "-s", services).exit_code == 0
+    assert run("77", "-A", "physics", "-s", services).exit_code == 0
+    found = accepted.key_sections(tmp_path / "keys.yaml")
+    assert {name: (one.user, one.account) for name, one in found.items()} == {
+        "nightly": (getpass.getuser(), "0042"),
+        "77": ("", "physics"),
+    }
+    assert re.search(rf"^nightly +{getpass.getuser()} +0042 ", run("--list", "-s", services).output, re.MULTILINE)
+    assert run("77", "--revoke", "-s", services).exit_code == 0
+    assert "--account 'a b'" in str(run("eve", "--account", "a b").exception)
+
+
 def test_no_line_is_printed_that_the_file_of_keys_may_not_have() -> None:
     assert "accepted are letters" in str(run("CORP\\alice").exception)
 
