@@ -10,8 +10,12 @@ keys:
 from __future__ import annotations
 
 import datetime
+import fcntl
+import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -196,6 +200,7 @@ def retry_after_s(start_s: float) -> int:
     return max(1, min(_LONGEST_RETRY_S, round(start_s)))
 
 
+_NAMES = r"^[\w.-]*$"
 _OWNER = r"^[A-Za-z0-9][\w.-]{0,62}$"
 _Owner = Annotated[str, Meta(pattern=_OWNER)]
 
@@ -219,7 +224,8 @@ class KeySection(Section, frozen=True):
     priority: Annotated[Priority, Meta(description="batch: served after all requests of interactive keys")] = (
         "interactive"
     )
-    account: Annotated[str, Meta(pattern=r"^[\w.-]*$", description="Slurm account that `usage` shows it under")] = ""
+    account: Annotated[str, Meta(pattern=_NAMES, description="Slurm account that `usage` shows it under")] = ""
+    user: Annotated[str, Meta(pattern=_NAMES, description="login of its user; empty: the key's name")] = ""
     expires: Annotated[datetime.date | None, Meta(description="last day of validity; null: no expiry")] = None
 
     @property
@@ -293,16 +299,23 @@ def key_sections(path: Path) -> dict[str, KeySection]:
     return found.keys
 
 
-def new_key(owner: str, days: int | None = None) -> tuple[str, str]:
+def new_key(owner: str, days: int | None = None, user: str = "", account: str = "") -> tuple[str, str]:
     """A new random key, and the line for the file of keys that lets `owner` use it, for so many days from now.
 
+    `user` is the login that `owner` stands for, if it is another name, `account` a Slurm account; both for `usage`.
     Raises `GatewayError` for a name that no file of keys may have.
     """
     if re.fullmatch(_OWNER, owner) is None:
         raise GatewayError(f"{owner!r}: accepted are letters, digits, `_`, `.` and `-`, the first a letter or a digit")
+    if re.fullmatch(_NAMES, account) is None:
+        raise GatewayError(f"--account {account!r}: accepted are letters, digits, `_`, `.` and `-`")
     key = secrets.token_urlsafe(32)
-    last = "" if days is None else f", expires: {datetime.date.today() + datetime.timedelta(days=days)}"
-    return key, f"  {owner}: {{sha256: {digest_of(key)}{last}}}"
+    told: dict[str, object] = {"sha256": digest_of(key)}
+    told |= {"user": user} if user not in ("", owner) else {}
+    told |= {"account": account} if account else {}
+    told |= {} if days is None else {"expires": datetime.date.today() + datetime.timedelta(days=days)}
+    # A line as yaml quotes it: a login may be a number.
+    return key, "  " + yaml.safe_dump({owner: told}, default_flow_style=None, sort_keys=False, width=1000).strip()
 
 
 def add_key(path: Path, owner: str, line: str) -> None:
@@ -310,18 +323,24 @@ def add_key(path: Path, owner: str, line: str) -> None:
 
     Raises `GatewayError` if `owner` has a key already or the file cannot be written, `ConfigError`.
     """
-    known = key_sections(path) if path.exists() else {}
-    text = strict_yaml.file_text(path) if known else "keys:\n"
-    if owner in known:
-        raise GatewayError(f"{path}: {owner} has a key already; `gateway key --revoke {owner}` takes it back")
-    _replace(path, text.rstrip("\n") + f"\n{line}\n")
+    with _locked(path):
+        known = key_sections(path) if path.exists() else {}
+        text = strict_yaml.file_text(path) if known else "keys:\n"
+        if owner in known:
+            raise GatewayError(f"{path}: {owner} has a key already; `gateway key --revoke {owner}` takes it back")
+        _replace(path, text.rstrip("\n") + f"\n{line}\n")
 
 
 def revoke_key(path: Path, owner: str) -> None:
     """Take the key of `owner` out of a file. Raises `GatewayError` if there is none, `ConfigError`."""
-    if owner not in key_sections(path):
-        raise GatewayError(f"{path}: {owner} has no key")
-    text = strict_yaml.file_text(path)
+    with _locked(path):
+        if owner not in key_sections(path):
+            raise GatewayError(f"{path}: {owner} has no key")
+        _replace(path, _without(path, strict_yaml.file_text(path), owner))
+
+
+def _without(path: Path, text: str, owner: str) -> str:
+    """The text of a file of keys without the lines of `owner`'s. `path` is for messages."""
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise GatewayError(f"{path}: is no mapping")
@@ -333,7 +352,21 @@ def revoke_key(path: Path, owner: str) -> None:
         raise GatewayError(f"{path}: has several keys on one line; edit the file and remove `{owner}` by hand")
     lines = text.splitlines(keepends=True)
     left = lines[:begin] + lines[max(end, begin + 1) :]
-    _replace(path, "".join(left) if len(members.value) > 1 else "keys: {}\n")
+    return "".join(left) if len(members.value) > 1 else "keys: {}\n"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep others from changing a file of keys, by a lock file beside it: what they add or revoke would be lost."""
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise GatewayError(f"{path}.lock: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _replace(path: Path, text: str) -> None:

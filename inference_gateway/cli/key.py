@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import pwd
 import re
@@ -18,15 +19,15 @@ from explsched.cli import examples
 from explsched.errors import ExplschedError
 from explsched.tables import Column, lines, room
 from inference_gateway import accepted
-from inference_gateway.accepted import new_key
+from inference_gateway.accepted import KeySection, new_key
 from inference_gateway.cli import opened, services_option
 from inference_gateway.control.usage import DayUsage, read
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.reports import Tokens
 
-_GROUPS = ("day", "key", "account", "service")
+_GROUPS = ("day", "key", "user", "account", "service")
 _KEY_COLUMNS = (
-    *("KEY", "ACCOUNT", "EXPIRES", "PRIORITY", "WEIGHT"),
+    *("KEY", "USER", "ACCOUNT", "EXPIRES", "PRIORITY", "WEIGHT"),
     *("REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "SERVICES"),
 )
 _COUNTS = ("requests", "prompt", "completion", "estimated")
@@ -34,13 +35,14 @@ _COUNTS = ("requests", "prompt", "completion", "estimated")
 
 @click.command(
     epilog=examples(
-        "sexplsched gateway key --me --save ~/.gateway-key",
+        "sexplsched gateway key --me --account physics --save ~/.gateway-key",
         "sexplsched gateway key ada -s services.yaml --expires 90",
         "sexplsched gateway key ada -s services.yaml --revoke",
     )
 )
 @click.argument("owner", required=False)
-@click.option("--me", "who", flag_value="me", help="OWNER is your login.")
+@click.option("--me", "who", flag_value="me", help="It is a key of your login, which also is its OWNER by default.")
+@click.option("-A", "--account", default="", help="Slurm account that `usage` shows the key under.")
 @click.option("-s", "--services", "services_path", type=click.Path(path_type=Path), help="Change this gateway's keys.")
 @click.option("--expires", "days", type=click.IntRange(1, 3650), metavar="DAYS", help="Days until the key expires.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the key to this new file, mode 0600.")
@@ -50,6 +52,7 @@ def key(
     *,
     owner: str | None,
     who: str | None,
+    account: str,
     services_path: Path | None,
     days: int | None,
     save: Path | None,
@@ -67,21 +70,22 @@ def key(
         columns = [Column(name) for name in _KEY_COLUMNS]
         rows = (
             (
-                *(name, one.account, one.expires, one.priority, one.weight),
+                *(name, one.user or name, one.account, one.expires, one.priority, one.weight),
                 *(one.requests_per_minute, one.tokens_per_minute, one.tokens_per_day, ",".join(one.services)),
             )
             for name, one in accepted.key_sections(path).items()
         )
         click.echo("\n".join(lines(columns, rows, room())))
         return
-    owner = _login() if who == "me" else owner
-    if owner is None:
+    user = _login() if who == "me" else ""
+    owner = owner or user
+    if not owner:
         raise click.UsageError("OWNER or --me is needed")
     if action == "revoke" and path is not None:
         accepted.revoke_key(path, owner)
         click.echo(f"{owner}: revoked; `gateway reload` puts it in force")
         return
-    secret, line = new_key(owner, days)
+    secret, line = new_key(owner, days, user, account)
     with _saved(save, secret):
         if path is not None:
             accepted.add_key(path, owner, line)
@@ -128,17 +132,17 @@ def _keys_file(services_path: Path) -> Path:
 )
 @click.option("--days", default=30, show_default=True, type=click.IntRange(1, 400), help="Days to look back.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@click.option("--json", "form", flag_value="json", help="Print JSON.")
 def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None) -> None:
-    """Show requests and tokens by key, service, account or day.
+    """Show requests and tokens by key, service, user, account or day.
 
     Tokens are estimated where the answer has no counts: a stream without `usage`, or a client that left early.
     """
     section, paths = opened(services_path)
     known = {} if section.listen.keys is None else accepted.key_sections(section.listen.keys)
-    accounts = {name: one.account for name, one in known.items() if one.account}
     since = time.strftime("%Y-%m-%d", time.localtime(time.time() - (days - 1) * 86_400))
     chosen = by or ("key", "service")
-    sums = summed((entry for entry in read(paths).days if entry.day >= since), chosen, accounts)
+    sums = summed((entry for entry in read(paths).days if entry.day >= since), chosen, known)
     rows = [
         (*group, tokens.requests, tokens.prompt, tokens.completion, tokens.estimated)
         for group, tokens in sorted(sums.items())
@@ -147,18 +151,25 @@ def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None)
     if form == "csv":
         csv.writer(sys.stdout).writerows([titles, *rows])
         return
+    if form == "json":
+        click.echo(json.dumps({"usage": [dict(zip(titles, row, strict=True)) for row in rows]}, indent=1))
+        return
     columns = [*(Column(name.upper()) for name in chosen), *(Column(name.upper(), ">") for name in _COUNTS)]
     click.echo("\n".join(lines(columns, rows, room())))
 
 
 def summed(
-    entries: Iterable[DayUsage], by: tuple[str, ...], accounts: Mapping[str, str]
+    entries: Iterable[DayUsage], by: tuple[str, ...], keys: Mapping[str, KeySection]
 ) -> dict[tuple[str, ...], Tokens]:
-    """The tokens of each group, as `by` names its parts; a key without an account has the account `-`."""
+    """The tokens of each group, as `by` names its parts; a key has the user and the account of its line in `keys`.
+
+    Without a line the user is the key's name and the account `-`.
+    """
     found: dict[tuple[str, ...], Tokens] = {}
     for entry in entries:
-        names = {"day": entry.day, "key": entry.key or "-", "service": entry.service}
-        names["account"] = accounts.get(entry.key, "-")
+        one, name = keys.get(entry.key), entry.key or "-"
+        names = {"day": entry.day, "key": name, "service": entry.service}
+        names |= {"user": (one and one.user) or name, "account": (one and one.account) or "-"}
         group = tuple(names[name] for name in by)
         found[group] = found.get(group, Tokens()) + entry.tokens
     return found

@@ -11,7 +11,8 @@ Everything that is known of a search is in Slurm and in its directory, `NAME.swe
 
 A pass brings all of this up to date and may be killed at any moment: the next one goes on. A trial without a job is
 submitted; its number is in the job's comment, by which it is found. With trials under way a pass submits one small job
-that makes the next pass when any of them ends, however it ends.
+that makes the next pass when any of them ends, however it ends. Such a job first submits another for `_AGAIN_S` later,
+which is taken back at its end: so the search goes on where the job is killed, or Slurm does not take a trial.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ _UNDER_WAY = frozenset({
 _MOST_WATCHED = 100
 """Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again."""
 _MOST_FAILURES = 10
+_AGAIN_S = 600
+"""Until a pass of Slurm's that did not come to its end is made again."""
 
 
 class Result(Struct, frozen=True):
@@ -110,14 +113,36 @@ class Search:
             self._id = self._identify()
             study = self._study()
             jobs = self._client.tagged_jobs(_OURS)
-            by_trial = self._jobs_of_trials(jobs)
-            under_way = self._settle(study, by_trial, lock, now_s)
-            results = self._results(study)
-            while len(under_way) < self._file.parallel and self._may_begin(list(results.values()), len(under_way)):
-                trial = study.ask(self._distributions())
-                under_way.append(self._submit(trial.number, trial.params, lock))
-            self._watch(under_way, jobs, lock)
+            passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
+            waiting = [job.job_id for job in passes if job.state == "PENDING"]
+            is_of_slurm = any(job.state == "RUNNING" for job in passes)
+            again = [self._pass_later([f"--begin=now+{_AGAIN_S}"], lock)] if is_of_slurm else []
+            under_way: list[int] = []
+            try:
+                results = self._begin(study, self._jobs_of_trials(jobs), under_way, lock, now_s)
+            except SlurmError:
+                if under_way:
+                    self._watch(under_way, [*waiting, *again], lock)
+                raise
+            except SearchError:
+                self._watch([], again, lock)
+                raise
+            self._watch(under_way, [*waiting, *again], lock)
             return self._standing(study, results, under_way)
+
+    def _begin(
+        self, study: optuna.Study, by_trial: Mapping[int, SlurmJob], under_way: list[int], lock: int, now_s: float
+    ) -> Mapping[int, Result]:
+        """Settle what is over and submit what there is room for; returns what came of trials.
+
+        The jobs under way are added to `under_way` one by one, so that they are known if Slurm refuses the next.
+        """
+        self._settle(study, by_trial, under_way, lock, now_s)
+        results = self._results(study)
+        while len(under_way) < self._file.parallel and self._may_begin(list(results.values()), len(under_way)):
+            trial = study.ask(self._distributions())
+            under_way.append(self._submit(trial.number, trial.params, lock))
+        return results
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -171,9 +196,10 @@ class Search:
                         found[int(number)] = job
         return found
 
-    def _settle(self, study: optuna.Study, by_trial: Mapping[int, SlurmJob], lock: int, now_s: float) -> list[int]:
-        """Tell Optuna of trials that are over, submit those that have no job; returns the jobs under way."""
-        under_way = []
+    def _settle(
+        self, study: optuna.Study, by_trial: Mapping[int, SlurmJob], under_way: list[int], lock: int, now_s: float
+    ) -> None:
+        """Tell Optuna of trials that are over, submit those that have no job; adds the jobs under way."""
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             job, claim = by_trial.get(trial.number), self._claim(trial.number)
             if trial.params.keys() != self._file.space.keys():
@@ -184,7 +210,6 @@ class Search:
                 self._tell(study, trial, job.job_id if claim is None and job is not None else claim or 0, now_s)
             else:
                 under_way.append(self._submit(trial.number, trial.params, lock))
-        return under_way
 
     def _tell(self, study: optuna.Study, trial: FrozenTrial, job_id: int, now_s: float) -> None:
         """A trial's value is the best that it reported, whatever ended it; without any it has failed."""
@@ -252,21 +277,23 @@ class Search:
             raise SlurmError(f"sbatch refused a job of {self._path}: {(answer.err or answer.out).strip()}")
         return int(job_id)
 
-    def _watch(self, under_way: Sequence[int], jobs: Sequence[SlurmJob], lock: int) -> None:
-        """Have Slurm make the next pass when any of the trials ends; at most one such job waits."""
-        comment = f"{_NEXT}{self._id}"
-        waiting = [job.job_id for job in jobs if job.comment == comment and job.state == "PENDING"]
+    def _watch(self, under_way: Sequence[int], waiting: Sequence[int], lock: int) -> None:
+        """Have Slurm make the next pass when any of the trials ends, and take back the passes that wait."""
         if under_way:
-            options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
-            command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
-            script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
             ends = "?".join(f"afterany:{job_id}" for job_id in under_way[:_MOST_WATCHED])
-            words = [f"--dependency={ends}", f"--comment={comment}", f"--job-name={self._file.name}-next", "--ntasks=1"]
-            words += ["--time=10", "--open-mode=append", f"--output={self._directory}/passes.log"]
-            shared = ("--partition=", "--account=", "--qos=")
-            words += [word for word in self._file.job.sbatch if word.startswith(shared)]
-            self._sbatch(["sbatch", *words], {}, lock, script)
+            self._pass_later([f"--dependency={ends}"], lock)
         self._client.apply([CancelJob(job_id) for job_id in waiting])
+
+    def _pass_later(self, when: Sequence[str], lock: int) -> int:
+        """Submit a small job that makes a pass; returns its id."""
+        options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
+        command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
+        script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
+        words = [*when, f"--comment={_NEXT}{self._id}", f"--job-name={self._file.name}-next", "--ntasks=1"]
+        words += ["--time=10", "--open-mode=append", f"--output={self._directory}/passes.log"]
+        shared = ("--partition=", "--account=", "--qos=")
+        words += [word for word in self._file.job.sbatch if word.startswith(shared)]
+        return self._sbatch(["sbatch", *words], {}, lock, script)
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result], under_way: Sequence[int]) -> SearchStanding:
         sign = 1.0 if self._file.direction == "min" else -1.0

@@ -1,9 +1,12 @@
 """API keys from the command line: made, saved, listed, taken back."""
 
+import fcntl
 import getpass
 import os
 import pwd
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -78,6 +81,23 @@ def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
     assert "by hand" in str(run("a", "-s", services, "--revoke").exception)
 
 
+@pytest.mark.parametrize("words", [("alice",), ("carol", "--revoke")])
+def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(COMMENT)
+    bob = accepted.new_key("bob")[1]
+    with ThreadPoolExecutor(1) as pool, (tmp_path / "keys.yaml.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = pool.submit(run, *words, "-s", services)
+        waits = re.compile(rf"-> FLOCK .* {os.getpid()} .*:{os.fstat(lock.fileno()).st_ino} ")
+        while not done.done() and not waits.search(Path("/proc/locks").read_text()):
+            time.sleep(0.01)
+        file.write_text(f"{COMMENT}{bob}\n")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert done.result().exit_code == 0
+    assert list(accepted.key_sections(file)) == (["bob"] if "--revoke" in words else ["carol", "bob", "alice"])
+
+
 def test_keys_are_listed(services: Path, tmp_path: Path) -> None:
     (tmp_path / "keys.yaml").write_text(COMMENT)
     shown = run("--list", "-s", services).output
@@ -94,6 +114,19 @@ def test_a_login_that_is_no_name_of_a_key_is_made_one(
     assert run("--me", "-s", services).exit_code == 0
     (known,) = accepted.load_keys(tmp_path / "keys.yaml")
     assert known.name == "CORP.alice"
+
+
+def test_a_key_beside_that_of_a_login_names_its_user_and_account(services: Path, tmp_path: Path) -> None:
+    assert run("nightly", "--me", "--account", "0042", "-s", services).exit_code == 0
+    assert run("77", "-A", "physics", "-s", services).exit_code == 0
+    found = accepted.key_sections(tmp_path / "keys.yaml")
+    assert {name: (one.user, one.account) for name, one in found.items()} == {
+        "nightly": (getpass.getuser(), "0042"),
+        "77": ("", "physics"),
+    }
+    assert re.search(rf"^nightly +{getpass.getuser()} +0042 ", run("--list", "-s", services).output, re.MULTILINE)
+    assert run("77", "--revoke", "-s", services).exit_code == 0
+    assert "--account 'a b'" in str(run("eve", "--account", "a b").exception)
 
 
 def test_no_line_is_printed_that_the_file_of_keys_may_not_have() -> None:

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from explsched.cli import root
 from explsched.errors import ExplschedError
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.sweeps.search_file import load
 from tests.docs.blocks import ROOT, blocks
+from tests.slurm_kit import record
 
 GOOD: dict[str, Any] = {
     "name": "digits",
@@ -105,18 +109,21 @@ here = Path({here!r})
 calls = here / "submitted"
 name = Path(sys.argv[0]).name
 if name == "sbatch":
-    if (here / "refuses").exists():
+    refuses = here / "refuses"
+    if refuses.exists() and "--job-name=" + (refuses.read_text() or "digits-0") in sys.argv:
         sys.exit("sbatch: error: no such partition")
     number = len(calls.read_text().splitlines()) + 1 if calls.exists() else 1
     with calls.open("a") as file:
         file.write(json.dumps(sys.argv[1:]) + "\\n")
     print(number)
+elif name == "scancel":
+    (here / "cancelled").write_text(" ".join(sys.argv[1:]))
 """
 
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An sbatch that notes what it is given, a squeue without jobs, a release; returns the file of the notes."""
+    """sbatch and scancel that note what they get, squeue without jobs, a release; returns the notes of sbatch."""
     (tmp_path / "bin").mkdir()
     for name in ("sbatch", "squeue", "scancel"):
         (tmp_path / "bin" / name).write_text(SLURM.format(python=sys.executable, here=str(tmp_path)))
@@ -129,6 +136,19 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config.write_text(json.dumps({"progress": {"spool": str(tmp_path)}}))
     monkeypatch.setenv("SEXPLSCHED_CONFIG", str(config))
     return tmp_path / "submitted"
+
+
+@pytest.fixture
+def in_slurm(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A search of which Slurm runs a pass now; returns its file."""
+    own = record(90, state="RUNNING")
+
+    def jobs(_client: CliClient, _prefix: str) -> tuple[SlurmJob, ...]:
+        told = json.loads((tmp_path / "digits.sweep" / "id").read_text())["id"]
+        return (replace(own, comment=f"explsched-next:{told}"),)
+
+    monkeypatch.setattr(CliClient, "tagged_jobs", jobs)
+    return written(tmp_path, parallel=2)
 
 
 def calls(notes: Path) -> list[list[str]]:
@@ -173,6 +193,40 @@ def test_what_a_killed_pass_left_is_mended(tmp_path: Path, slurm: Path) -> None:
         "--job-name=digits-1",
         "--job-name=digits-next",
     ]
+
+
+def jobs_of(notes: Path) -> list[tuple[str, str]]:
+    """Of each submission the job's name, and when it may start."""
+    found = []
+    for words in calls(notes):
+        told = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        found.append((told["job-name"], told.get("begin", "") or told.get("dependency", "")))
+    return found
+
+
+@optuna_is_needed
+def test_a_pass_of_slurms_that_is_killed_is_made_again(in_slurm: Path, slurm: Path) -> None:
+    assert run(in_slurm).exit_code == 0
+    first, *trials, last = jobs_of(slurm)
+    assert first == ("digits-next", "now+600")
+    assert trials == [("digits-0", ""), ("digits-1", "")]
+    assert last == ("digits-next", "afterany:2?afterany:3")
+    assert (slurm.parent / "cancelled").read_text().split()[-1] == "1"
+
+
+@optuna_is_needed
+def test_a_pass_whose_trials_slurm_refuses_is_made_again(in_slurm: Path, slurm: Path) -> None:
+    (slurm.parent / "refuses").touch()
+    assert "no such partition" in str(run(in_slurm).exception)
+    assert jobs_of(slurm) == [("digits-next", "now+600")]
+    assert not (slurm.parent / "cancelled").exists()
+
+
+@optuna_is_needed
+def test_a_trial_that_slurm_refuses_does_not_end_the_search(tmp_path: Path, slurm: Path) -> None:
+    (tmp_path / "refuses").write_text("digits-1")
+    assert "no such partition" in str(run(written(tmp_path, parallel=2)).exception)
+    assert jobs_of(slurm) == [("digits-0", ""), ("digits-next", "afterany:1")]
 
 
 @optuna_is_needed

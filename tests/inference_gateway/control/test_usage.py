@@ -1,5 +1,6 @@
 """Tokens by day, key and service: nothing is counted twice, and nothing of a replica that has gone is lost."""
 
+import json
 import math
 import time
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_the_command_sums_by_what_is_asked(paths: GatewayPaths, tmp_path: Path) 
     counter.add("bob", Tokens(1, 5, 6, 1))
     counter.write(paths.replica(A.name))
     sums.update([A], time.time())
-    (tmp_path / "keys.yaml").write_text("keys: {alice: {sha256: " + 64 * "a" + ", account: physics}}")
+    (tmp_path / "keys.yaml").write_text("keys: {alice: {sha256: " + 64 * "a" + ", account: physics, user: ada}}")
     services = tmp_path / "services.yaml"
     replica = "{command: 'x {port}'}"
     services.write_text(
@@ -136,6 +137,9 @@ def test_the_command_sums_by_what_is_asked(paths: GatewayPaths, tmp_path: Path) 
         "bob,chat,1,5,6,1",
     ]
     assert shown("--by", "account", "--csv")[1:] == ["-,1,5,6,1", "physics,2,30,40,0"]
+    assert shown("--by", "user", "--csv")[1:] == ["ada,2,30,40,0", "bob,1,5,6,1"]
+    told = {"requests": 3, "prompt": 35, "completion": 46, "estimated": 1}
+    assert json.loads("".join(shown("--by", "service", "--json"))) == {"usage": [{"service": "chat", **told}]}
     assert shown("--by", "service")[1].split() == ["chat", "3", "35", "46", "1"]
 
 
