@@ -26,13 +26,23 @@ inline double now_us() {
     _exit(0);
 }
 
-// Calls a function of the driver; the process ends if it fails.
+inline void* entry_of(const char* name) {
+    static void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+    return driver == nullptr ? nullptr : dlsym(driver, name);
+}
+
+// Calls a function of the driver.
+template <typename... Arguments>
+Result result_of(const char* name, Arguments... arguments) {
+    void* const entry = entry_of(name);
+    if (entry == nullptr) return kErrorSymbolNotFound;
+    return reinterpret_cast<Result (*)(Arguments...)>(entry)(arguments...);
+}
+
+// The same; the process ends if it fails.
 template <typename... Arguments>
 void call(const char* name, Arguments... arguments) {
-    static void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
-    void* entry = driver == nullptr ? nullptr : dlsym(driver, name);
-    if (entry == nullptr) fail(name, kErrorSymbolNotFound);
-    const Result result = reinterpret_cast<Result (*)(Arguments...)>(entry)(arguments...);
+    const Result result = result_of(name, arguments...);
     if (result != kSuccess) fail(name, result);
 }
 

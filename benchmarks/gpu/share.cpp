@@ -3,15 +3,19 @@
 // nvidia-cuda-mps-control, and for ours the interposer and the kernel manager.
 //
 //   gpu_measure share SECONDS INTERPOSER MANAGER    all arms; prints a line of JSON after each, with all so
-//   far gpu_measure worker ROLE SECONDS STAMPS          one side: server or training; used by the former
+//                                                   far
+//   gpu_measure device                              what there is, and how fast; used by the former
+//   gpu_measure worker ROLE SECONDS STAMPS BLOCKS ROUNDS ROUNDS    one side: server or training; used
+//   likewise
 //
 // The server answers requests of 60 short kernels, which arrive at random (Poisson), and waits for each. The
 // training launches ahead and never waits but for full queues. All kernels do a fixed amount of work, half of
-// them arithmetic, half of them memory; how much takes how long is measured first, alone. Kernels
-// note when they began and ended by the GPU's clock: `overlap` is the share of the server's kernel time in
-// which a kernel of the training ran. An arm that fails says why, and the others go on. Times in
-// microseconds.
+// them arithmetic, half of them memory; how much takes how long is measured once, alone, and is the same in
+// all arms. Kernels note when they began and ended by the GPU's clock: `overlap` is the share of the server's
+// kernel time in which a kernel of the training ran. An arm that fails says why, and the others go on. Times
+// in microseconds.
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -22,11 +26,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,7 +50,11 @@ constexpr double kStepUs[] = {5, 15, 40, 100, 250};           // of the training
 constexpr int kRequestKernels = 60;
 constexpr double kMeanPauseUs = 5000;
 constexpr double kReadyUs = 60e6, kAfterUs = 30e6;  // for what hangs
-constexpr double kAllUs = 300e6;                    // later no arm begins, so that what was measured is told
+constexpr double kAllUs = 330e6;                    // later no arm begins, so that what was measured is told
+constexpr double kDeathSeconds = 10;                // of arms in which one is killed
+constexpr double kWarmUpUs = 1e6;                   // until the clocks are up
+
+constexpr int kDeviceComputeMode = 20;  // CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
 
 constexpr std::size_t kMostStamps = std::size_t{1} << 20;  // later kernels note nothing
 
@@ -56,28 +65,45 @@ struct Stamp {
 
 class Gpu {
    public:
-    Gpu() {
+    explicit Gpu(const Calibration& calibration) : calibration_(calibration) {
         call("cuInit", 0U);
         call("cuDevicePrimaryCtxRetain", &context_, 0);
         call("cuCtxSetCurrent", context_);
-        Module module = nullptr;
-        call("cuModuleLoadData", &module, static_cast<const void*>(kKernels));
-        call("cuModuleGetFunction", &kernels_[0], module, "arithmetic");
-        call("cuModuleGetFunction", &kernels_[1], module, "memory");
+        const Kernels loaded = load_kernels();
+        compiled_ = loaded.compiled;
+        call("cuModuleGetFunction", &kernels_[0], loaded.module, "arithmetic");
+        call("cuModuleGetFunction", &kernels_[1], loaded.module, "memory");
         call("cuMemAlloc_v2", &memory_, kMemoryBytes);
         call("cuMemAlloc_v2", &stamps_, kMostStamps * sizeof(Stamp));
         call("cuStreamCreate", &stream_, 1U);  // CU_STREAM_NON_BLOCKING
-        call("cuDeviceGetAttribute", &multiprocessors_, kDeviceMultiprocessors, 0);
-        for (int kind = 0; kind < 2; ++kind) rounds_per_us_[kind] = calibrated(kind);
-        calibrated_ = true;
+        if (calibration_.blocks == 0) {
+            int multiprocessors = 0;
+            call("cuDeviceGetAttribute", &multiprocessors, kDeviceMultiprocessors, 0);
+            calibration_.blocks = static_cast<unsigned>(2 * multiprocessors);
+        }
+        for (const int kind : {0, 1}) launch_rounds(kind, 1, 0);  // loads the kernel
+        wait();
     }
 
     void launch(int kind, double us) {
-        launch_rounds(kind, static_cast<std::uint32_t>(std::max(1.0, us * rounds_per_us_[kind])));
+        launch_rounds(kind, static_cast<std::uint32_t>(std::max(1.0, us * calibration_.rounds_per_us[kind])),
+                      launched_ < kMostStamps ? stamps_ : 0);
+        ++launched_;
     }
     void wait() { call("cuStreamSynchronize", stream_); }
 
-    // What was launched since the calibration.
+    bool compiled() const { return compiled_; }
+
+    Calibration calibrated() {
+        for (const double until_us = now_us() + kWarmUpUs; now_us() < until_us; wait())
+            launch_rounds(0, kMany, 0);
+        for (const int kind : {0, 1})
+            calibration_.rounds_per_us[kind] =
+                (kMany - kFew) / std::max(median_us(kind, kMany) - median_us(kind, kFew), 1.0);
+        return calibration_;
+    }
+
+    // Of what `launch` has launched.
     std::vector<Stamp> stamps() {
         std::vector<Stamp> all(std::min(launched_, kMostStamps));
         if (!all.empty())
@@ -86,25 +112,25 @@ class Gpu {
     }
 
    private:
-    void launch_rounds(int kind, std::uint32_t rounds) {
-        DevicePointer stamps = calibrated_ && launched_ < kMostStamps ? stamps_ : 0;
+    static constexpr std::uint32_t kFew = 2000, kMany = 22'000;
+
+    void launch_rounds(int kind, std::uint32_t rounds, DevicePointer stamps) {
         auto number = static_cast<std::uint32_t>(launched_);
         void* parameters[] = {&memory_, &rounds, &stamps, &number};
-        if (calibrated_) ++launched_;
-        call("cuLaunchKernel", kernels_[kind], static_cast<unsigned>(2 * multiprocessors_), 1U, 1U, 256U, 1U,
-             1U, 0U, stream_, static_cast<void**>(parameters), static_cast<void**>(nullptr));
+        call("cuLaunchKernel", kernels_[kind], calibration_.blocks, 1U, 1U, 256U, 1U, 1U, 0U, stream_,
+             static_cast<void**>(parameters), static_cast<void**>(nullptr));
     }
 
-    double calibrated(int kind) {
-        constexpr std::uint32_t kFew = 2000, kMany = 22'000;
-        double us[2];
-        for (const int turn : {0, 0, 1}) {  // the first launch loads the kernel
+    double median_us(int kind, std::uint32_t rounds) {
+        double us[15];
+        for (double& one : us) {
             const double from_us = now_us();
-            launch_rounds(kind, turn == 0 ? kFew : kMany);
+            launch_rounds(kind, rounds, 0);
             wait();
-            us[turn] = now_us() - from_us;
+            one = now_us() - from_us;
         }
-        return (kMany - kFew) / std::max(us[1] - us[0], 1.0);
+        std::nth_element(std::begin(us), us + 7, std::end(us));
+        return us[7];
     }
 
     Context context_{nullptr};
@@ -112,9 +138,8 @@ class Gpu {
     Stream stream_{nullptr};
     DevicePointer memory_{0}, stamps_{0};
     std::size_t launched_{0};
-    bool calibrated_{false};
-    int multiprocessors_{0};
-    double rounds_per_us_[2]{};
+    bool compiled_{false};
+    Calibration calibration_;
 };
 
 double quantile(std::vector<double>& values, double share) {
@@ -153,8 +178,9 @@ void train(Gpu& gpu, double seconds, double end_us) {
 }  // namespace
 
 // Says when it is ready, and starts when it is told to.
-int gpu_bench::work(const std::string& role, double seconds, const std::string& stamps) {
-    Gpu gpu;
+int gpu_bench::work(const std::string& role, double seconds, const std::string& stamps,
+                    const Calibration& calibration) {
+    Gpu gpu(calibration);
     std::puts("ready");
     std::fflush(stdout);
     if (std::getchar() == EOF) return 1;
@@ -211,14 +237,13 @@ class Child {
    public:
     Child(const std::vector<std::string>& command, const Variables& variables) {
         int to[2], from[2];
-        if (pipe2(to, 0) + pipe2(from, 0) != 0) std::abort();
+        if (pipe2(to, O_CLOEXEC) + pipe2(from, O_CLOEXEC) != 0) std::abort();
         pid_ = fork();
         if (pid_ == 0) {
             for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             dup2(to[0], STDIN_FILENO);
             dup2(from[1], STDOUT_FILENO);
-            for (const int end : {to[0], to[1], from[0], from[1]}) close(end);
             std::vector<char*> words;
             for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
             words.push_back(nullptr);
@@ -272,8 +297,10 @@ class Child {
 class Arms {
    public:
     // `head`: the members of what is printed before the arms.
-    Arms(std::string head, std::string program, double seconds, std::string interposer, std::string manager)
+    Arms(std::string head, const Calibration& calibration, std::string program, double seconds,
+         std::string interposer, std::string manager)
         : head_(std::move(head)),
+          calibration_(calibration),
           program_(std::move(program)),
           interposer_(std::move(interposer)),
           manager_(std::move(manager)),
@@ -312,15 +339,26 @@ class Arms {
         under_mps("mps_percentage", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30");
         const Variables& served = has_mps ? mps_ : none_;
         for (const char* gate : {"host", "device"})
-            add(std::string("explsched_") + gate, group(gate, false, served));
+            add(std::string("explsched_") + gate, group(gate, Killed::kNobody, served));
         add("explsched_quota_30_70", quota(served));
         // Last, since what MPS does then is not defined.
+        seconds_ = std::min(seconds_, kDeathSeconds);
         for (const char* gate : {"host", "device"})
-            add(std::string("explsched_") + gate + "_manager_killed", group(gate, true, served));
+            add(std::string("explsched_") + gate + "_manager_killed", group(gate, Killed::kManager, served));
+        add("explsched_device_training_killed", group("device", Killed::kTraining, served));
+        add("explsched_device_server_killed", group("device", Killed::kServer, served));
         if (starts) stop_mps();
     }
 
    private:
+    using Children = std::vector<std::unique_ptr<Child>>;
+    enum class Killed : std::uint8_t {
+        kServer,
+        kTraining,
+        kManager,
+        kNobody
+    };  // the first two by their place
+
     static std::string member(const std::string& name, const std::string& value) {
         return '"' + name + "\": " + value;
     }
@@ -334,15 +372,17 @@ class Arms {
 
     // `at_half_time` returns more members of what is printed.
     std::string run(const std::vector<Side>& sides, const Variables& common,
-                    const std::function<std::string()>& at_half_time = {}) {
+                    const std::function<std::string(Children&)>& at_half_time = {}) {
         if (now_us() > last_start_us_) return "{\"failed\": \"no time is left\"}";
-        std::vector<std::unique_ptr<Child>> children;
+        Children children;
         for (const Side& side : sides) {
             Variables variables = common;
             variables.insert(variables.end(), side.variables.begin(), side.variables.end());
             children.push_back(std::make_unique<Child>(
                 std::vector<std::string>{program_, "worker", side.role, std::to_string(seconds_),
-                                         stamps_of(side.name)},
+                                         stamps_of(side.name), std::to_string(calibration_.blocks),
+                                         std::to_string(calibration_.rounds_per_us[0]),
+                                         std::to_string(calibration_.rounds_per_us[1])},
                 variables));
         }
         std::string text;
@@ -356,7 +396,7 @@ class Arms {
         std::string more;
         if (at_half_time) {
             usleep(static_cast<useconds_t>(seconds_ * 0.5e6));
-            more = at_half_time();
+            more = at_half_time(children);
         }
         const double deadline_us = now_us() + seconds_ * 1e6 + kAfterUs;
         for (std::size_t i = 0; i < sides.size(); ++i) {
@@ -384,7 +424,7 @@ class Arms {
 
     // Runs them with a manager, which tells at half time whom it serves, or is killed then. Without it they
     // would run all the same, and the figures be another arm's.
-    std::string managed(const std::string& policy, const std::vector<Side>& sides, bool kills,
+    std::string managed(const std::string& policy, const std::vector<Side>& sides, Killed killed,
                         const Variables& common) {
         const std::vector<std::string> command{manager_, "--dir", directory_ + "/km"};
         const auto with = [&command](const std::vector<std::string>& words) {
@@ -396,8 +436,9 @@ class Arms {
         struct stat found {};
         for (int i = 0; i < 500 && stat(socket().c_str(), &found) != 0; ++i) usleep(10'000);
         if (stat(socket().c_str(), &found) != 0) return "{\"failed\": \"the kernel manager does not start\"}";
-        const std::string text = run(sides, common, [&]() -> std::string {
-            if (kills) return manager.kill_hard(), "";
+        const std::string text = run(sides, common, [&](Children& children) -> std::string {
+            if (killed == Killed::kManager) return manager.kill_hard(), "";
+            if (killed != Killed::kNobody) children[static_cast<std::size_t>(killed)]->kill_hard();
             const std::string status = Child(with({"--status"}), {}).text(now_us() + 3e6, true);
             return ", " + member("manager", status.empty() ? "null" : status);
         });
@@ -412,13 +453,13 @@ class Arms {
         return {name, role, own};
     }
 
-    std::string group(const std::string& gate, bool kills, const Variables& common) {
+    std::string group(const std::string& gate, Killed killed, const Variables& common) {
         const auto side = [&](const std::string& role, const char* priority) {
             Variables own{{EXPL_SHARE_VARIABLE, priority}, {"EXPLSCHED_GATE", gate}};
             if (role == "training") own.emplace_back("CUDA_MPS_CLIENT_PRIORITY", "1");
             return managed_side(role, role, own);
         };
-        return managed("group", {side("server", "high"), side("training", "best-effort")}, kills, common);
+        return managed("group", {side("server", "high"), side("training", "best-effort")}, killed, common);
     }
 
     std::string quota(const Variables& common) {
@@ -426,30 +467,41 @@ class Arms {
         for (const char* share : {"0.3", "0.7"})
             sides.push_back(managed_side(std::string("request_") + share, "training",
                                          {{EXPL_REQUEST_VARIABLE, share}, {"EXPLSCHED_GATE", "device"}}));
-        return managed("quota", sides, false, common);
+        return managed("quota", sides, Killed::kNobody, common);
     }
 
-    std::string head_, program_, interposer_, manager_, directory_, text_;
+    std::string head_;
+    Calibration calibration_;
+    std::string program_, interposer_, manager_, directory_, text_;
     double seconds_, last_start_us_{now_us() + kAllUs};
     Variables none_, mps_;
 };
 
 }  // namespace
 
-// In a process of its own: no context of ours is to lie on the GPU while others are measured.
+// In a process of its own, without a context while others are measured. It stays, as a driver without
+// persistence mode starts the GPU anew, at other clocks, whenever the last program is gone.
 int gpu_bench::device() {
     char name[128] = "";
-    int version = 0;
+    int version = 0, compute_mode = 0;
     call("cuInit", 0U);
     call("cuDeviceGetName", static_cast<char*>(name), static_cast<int>(sizeof(name)), 0);
     call("cuDriverGetVersion", &version);
+    call("cuDeviceGetAttribute", &compute_mode, kDeviceComputeMode, 0);
     std::string kernel_module;
     std::ifstream file("/proc/driver/nvidia/version");
     std::getline(file, kernel_module);
-    constexpr unsigned char kFatBinary[] = {0x50, 0xed, 0x55, 0xba};
-    std::printf("\"device\": \"%s\", \"cuda\": %d, \"driver\": \"%s\", \"kernels\": \"%s\"", name, version,
-                kernel_module.c_str(), std::memcmp(kKernels, kFatBinary, 4) == 0 ? "compiled" : "PTX alone");
+    std::printf("\"device\": \"%s\", \"cuda\": %d, \"compute_mode\": %d, \"driver\": \"%s\"\n", name, version,
+                compute_mode, kernel_module.c_str());
     std::fflush(stdout);
+    Gpu gpu({});
+    const Calibration found = gpu.calibrated();
+    std::printf("%s %u %g %g\n", gpu.compiled() ? "compiled" : "PTX", found.blocks, found.rounds_per_us[0],
+                found.rounds_per_us[1]);
+    call("cuDevicePrimaryCtxRelease_v2", 0);
+    std::fflush(stdout);
+    while (std::getchar() != EOF) {
+    }
     return 0;
 }
 
@@ -459,10 +511,22 @@ int gpu_bench::share(const std::string& program, double seconds, const std::stri
     const time_t now = time(nullptr);
     tm parts{};
     strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &parts));
-    const std::string device = Child({program, "device"}, {}).text(now_us() + 30e6, false);
-    const std::string head = std::string("\"date\": \"") + date + "\", " +
-                             (device.empty() ? "\"device\": null" : device) +
-                             ", \"seconds\": " + std::to_string(seconds);
-    Arms(head, program, seconds, interposer, manager).all();
+    Child device({program, "device"}, {});
+    const std::string about = device.text(now_us() + kReadyUs, true);
+    const std::string measured = device.text(now_us() + kReadyUs, true);
+    Calibration calibration;
+    std::string kernels;
+    const bool calibrated = static_cast<bool>(std::istringstream(measured) >> kernels >> calibration.blocks >>
+                                              calibration.rounds_per_us[0] >> calibration.rounds_per_us[1]);
+    std::ostringstream head;
+    head << "\"date\": \"" << date << "\", " << (about.empty() ? "\"device\": null" : about)
+         << ", \"seconds\": " << seconds;
+    if (!calibrated) {
+        std::printf("{%s, \"calibration\": {%s}}\n", head.str().c_str(), measured.c_str());
+        return 1;
+    }
+    head << ", \"kernels\": \"" << kernels << "\", \"rounds_per_us\": [" << calibration.rounds_per_us[0]
+         << ", " << calibration.rounds_per_us[1] << ']';
+    Arms(head.str(), calibration, program, seconds, interposer, manager).all();
     return 0;
 }

@@ -9,12 +9,13 @@
 namespace fakecuda {
 namespace {
 
-constexpr std::array<std::pair<const char*, Fault>, 5> kNames{{
+constexpr std::array<std::pair<const char*, Fault>, 6> kNames{{
     {"launch_error", Fault::kLaunchError},
     {"slow_call", Fault::kSlowCall},
     {"slow_capture", Fault::kSlowCapture},
     {"dlsym_in_init", Fault::kDlsymInInit},
     {"aliased", Fault::kAliased},
+    {"text_alone", Fault::kTextAlone},
 }};
 
 }  // namespace

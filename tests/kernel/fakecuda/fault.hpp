@@ -3,12 +3,14 @@
 //   slow_call       every launch takes a millisecond before it returns
 //   slow_capture    a capture that has begun takes a millisecond until the call for it returns
 //   dlsym_in_init   cuInit asks dlsym for the driver's own symbols, as drivers from 570 on do
+//   aliased         cuGetProcAddress returns other addresses than dlsym
+//   text_alone      images of modules other than PTX are refused, as by a driver older than their compiler
 // (An old driver that lacks symbols is a build of its own: see CMakeLists.txt.)
 #pragma once
 
 namespace fakecuda {
 
-enum class Fault { kNone, kLaunchError, kSlowCall, kSlowCapture, kDlsymInInit, kAliased };
+enum class Fault { kNone, kLaunchError, kSlowCall, kSlowCapture, kDlsymInInit, kAliased, kTextAlone };
 
 void read_fault_from_environment();  // throws std::runtime_error for an unknown name
 

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 #include "tests/kernel/fakecuda/function.hpp"
 
 using fakecuda::HandleKind;
@@ -55,7 +57,11 @@ extern "C" {
 CUresult cuModuleLoad(CUmodule* module, const char* path) {
     return can_read(path) ? load(module) : CUDA_ERROR_FILE_NOT_FOUND;
 }
-CUresult cuModuleLoadData(CUmodule* module, const void*) { return load(module); }
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+    const bool is_text = std::memcmp(image, "//", 2) == 0;
+    if (fakecuda::fault == fakecuda::Fault::kTextAlone && !is_text) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    return load(module);
+}
 CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned int, CUjit_option*, void**) {
     return load(module);
 }
