@@ -37,11 +37,19 @@ class NodeGpus(Struct, frozen=True, gc=False):
     indices: tuple[int, ...] = ()
 
 
+class Switch(Struct, frozen=True, gc=False):
+    """A switch of the network or a block of nodes. A gang of up to `holds` nodes is put below one such switch."""
+
+    name: str
+    holds: int = 0
+
+
 class Node(Struct, frozen=True, gc=False):
     """A node and the GPUs that jobs can be given there.
 
     `schedulable` is false for a node that is down, drained or reserved by somebody else: its running jobs
-    go on, new ones are not planned there. `gpu_memory_mib` is the memory of each of its GPUs, 0 if unknown.
+    go on, new ones are not planned there. `gpu_memory_mib` is the memory of each of its GPUs, 0 if unknown. `switches`
+    are those above it, the leaf switch first, as many for each node that has any; empty where all are equally near.
     """
 
     name: str
@@ -49,6 +57,7 @@ class Node(Struct, frozen=True, gc=False):
     partitions: frozenset[str] = frozenset()
     schedulable: bool = True
     gpu_memory_mib: int = 0
+    switches: tuple[Switch, ...] = ()
 
 
 class Absence(Struct, frozen=True, gc=False):

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.model import GpuRequest
 from sched_policy.snapshot import Bools, Floats, Ints, Nodes
@@ -49,6 +50,41 @@ def enough_memory(request: GpuRequest, room: Room) -> Ints:
     memory_mib = room.nodes.gpu_memory_mib
     fits = (memory_mib == 0) | (memory_mib >= request.gpu_memory_mib)
     return np.where(fits, room.free, 0)
+
+
+def place_near(place: Place, request: GpuRequest, room: Room) -> Indexed | None:
+    """Where `place` puts a request; over several nodes, those that are near each other in the network.
+
+    As Slurm's topology/tree and topology/block: below the lowest switch with enough room, of several the one with the
+    least, and there on as few leaf switches as possible. Nodes without a common switch hold no gang.
+    """
+    anywhere = place.place(request, room)
+    if anywhere is None or len(anywhere) == 1 or not room.nodes.switches:
+        return anywhere
+    leaves = room.nodes.switches[0][1]
+    gpus = np.where(leaves > 0, enough_memory(request, room), 0)
+    if request.per_node is not None:
+        gpus = np.where(gpus >= request.per_node, request.per_node, 0)
+    for holds, switches in room.nodes.switches:
+        room_below, nodes_below = np.bincount(switches, gpus), np.bincount(switches, gpus > 0)
+        for switch in np.argsort(room_below, kind="stable").tolist():
+            if room_below[switch] >= request.total and nodes_below[switch] >= request.nodes:
+                few = np.isin(leaves, _fewest(request, np.where(switches == switch, gpus, 0), leaves))
+                if (near := place.place(request, replace(room, free=np.where(few, room.free, 0)))) is not None:
+                    return near
+        if request.nodes <= holds:
+            return None
+    return None
+
+
+def _fewest(request: GpuRequest, gpus: Ints, leaves: Ints) -> Ints:
+    """As few leaf switches as hold a request: those with the most room, as the last one that with the least."""
+    room, nodes = np.bincount(leaves, gpus), np.bincount(leaves, gpus > 0)
+    most_first = np.argsort(-room, kind="stable")
+    enough = (room[most_first].cumsum() >= request.total) & (nodes[most_first].cumsum() >= request.nodes)
+    full = most_first[: int(np.argmax(enough))]
+    is_enough = (room >= request.total - room[full].sum()) & (nodes >= request.nodes - nodes[full].sum())
+    return np.append(full, most_first[is_enough[most_first]][-1])
 
 
 class Consolidate(Struct, frozen=True):

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.model import Absence, GpuRequest, NodeGpus
-from sched_policy.place import Indexed, Place, Room
+from sched_policy.place import Indexed, Place, Room, place_near
 from sched_policy.snapshot import Bools, Floats, Ints, Nodes, Snapshot
 
 
@@ -109,7 +109,7 @@ class FreeGpus:
         """Where the request fits on nodes of its partition, None if it does not."""
         if partition not in self._may_go:
             self._may_go[partition] = (self._nodes.usable(partition) & self._present).astype(np.int64)
-        return place.place(request, Room(self._free * self._may_go[partition], self._tasks, self._nodes))
+        return place_near(place, request, Room(self._free * self._may_go[partition], self._tasks, self._nodes))
 
     def find_instead(
         self, allocation: Iterable[NodeGpus], requests: Iterable[GpuRequest], partition: str, place: Place
@@ -205,6 +205,8 @@ class AvailabilityProfile:
         """The first time at which the request fits for `duration_s`, and where; None if it never does."""
         # Likewise, what was too early for a shorter run of the same shape stays too early.
         known = self._earliest.setdefault((request, partition), {})
+        if self._nodes.switches and place_near(place, request, self._room(self._nodes.gpus, partition)) is None:
+            return None
         too_early_s = (time_s for shorter_s, time_s in known.items() if shorter_s <= duration_s)
         for time_s in self._changes_from(max(self._no_earlier_than(request, partition), *too_early_s, self._now_s)):
             placement = self._fits(time_s, request, duration_s, partition, place)
@@ -225,12 +227,12 @@ class AvailabilityProfile:
         self, time_s: float, request: GpuRequest, duration_s: float, partition: str, place: Place
     ) -> Indexed | None:
         free = self._free_at(time_s)
-        placement = place.place(request, self._room(free, partition))
+        placement = place_near(place, request, self._room(free, partition))
         inside = self._reservations.starting_in(time_s, time_s + duration_s)
         if placement is None or inside.start == inside.stop:
             return placement
         least = np.minimum(free, self._reservations.free[inside].min(axis=0))
-        return place.place(request, self._room(least, partition))
+        return place_near(place, request, self._room(least, partition))
 
     def _free_at(self, time_s: float) -> Ints:
         free = self._free.copy()

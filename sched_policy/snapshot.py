@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sched_policy.model import Absence, Job, JobState, Node
+from sched_policy.model import Absence, Job, JobState, Node, Switch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -144,6 +144,15 @@ class Nodes(tuple[Node, ...]):
     def capacity(self) -> int:
         """GPUs of all nodes on which jobs may be planned."""
         return int(self.gpus[self.schedulable].sum())
+
+    @cached_property
+    def switches(self) -> tuple[tuple[int, Ints], ...]:
+        """Levels of the network, leaves first: what switches hold, and each node's switch as a number, 0 for none."""
+        none = (Switch(""),) * max((len(node.switches) for node in self), default=0)
+        levels = list(zip(*(node.switches or none for node in self), strict=True))
+        tables = [{switch: i for i, switch in enumerate(dict.fromkeys((Switch(""), *level)))} for level in levels]
+        numbers = [np.array([table[switch] for switch in level]) for table, level in zip(tables, levels, strict=True)]
+        return tuple(zip((max(switch.holds for switch in table) for table in tables), numbers, strict=True))
 
 
 class EndedRun(Struct, frozen=True, gc=False):

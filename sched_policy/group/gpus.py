@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sched_policy.model import GpuRequest, Job, NodeGpus
-from sched_policy.place import Place, Room
+from sched_policy.place import Place, Room, place_near
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 
 Gpu = tuple[int, int]
@@ -78,7 +78,7 @@ class GpuMap:
         None if the gang does not fit.
         """
         admitted = np.isfinite(cost) & self.open & self.usable(partition)
-        placed = place.place(request, Room(by_node(admitted), self._tasks, self._nodes))
+        placed = place_near(place, request, Room(by_node(admitted), self._tasks, self._nodes))
         if placed is None:
             return None
         chosen: list[Gpu] = []

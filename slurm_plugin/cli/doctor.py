@@ -28,7 +28,7 @@ from slurm_plugin.client import batch
 from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import probe_pyslurm
-from slurm_plugin.client.records import ControllerLoad, SlurmNode
+from slurm_plugin.client.records import ControllerLoad, SlurmNode, Topology
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import without_nodes
 from slurm_plugin.observation.site_factors import OwnFactors
@@ -62,6 +62,7 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
         yield from _partitions(config.slurm.partitions, nodes)
         yield _backfill(can, load)
+        yield from _topology(client.topology(nodes))
         yield from _placement(config, can)
         yield from _pins(config.policy, can)
         if can.has(OPERATORS):
@@ -130,6 +131,16 @@ def _backfill(can: Capabilities, load: ControllerLoad) -> Finding:
         "shorten the cycles (bf_max_job_test, bf_resolution) or raise bf_yield_interval in SchedulerParameters"
     )
     return Finding("backfill", "note", found, advice)
+
+
+def _topology(found: Topology) -> Iterator[Finding]:
+    if found.fault:
+        advice = "jobs over several nodes get no leases: Slurm chooses their nodes"
+        yield Finding("topology", "note", f"not known: {found.fault}", advice)
+    elif found.switches:
+        leaves = {above[0].name for above in found.switches.values()}
+        told = f"{len(found.switches)} nodes below {len(leaves)} leaf switches or blocks"
+        yield Finding("topology", "ok", f"{told}: jobs over several nodes are planned near each other")
 
 
 def _placement(config: Config, can: Capabilities) -> Iterator[Finding]:

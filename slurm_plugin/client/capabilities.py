@@ -220,11 +220,6 @@ class Capabilities(Struct, frozen=True):
         return "" if name in ("(null)", "site_factor/none") else name
 
     @property
-    def has_topology(self) -> bool:
-        """Whether Slurm chooses the nodes of a gang by where they are in the network (switch tree, blocks, torus)."""
-        return self.settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
-
-    @property
     def booted(self) -> str:
         """When this slurmctld was started, as it prints it. From 23.11 on `scontrol reconfigure` starts it anew."""
         return self.settings.get("BOOT_TIME", "")
@@ -245,6 +240,11 @@ class Capabilities(Struct, frozen=True):
 
     def _setting(self, capability: Capability) -> str:
         return self.settings.get(capability.key, "(null)")
+
+
+def heeds_network(settings: Mapping[str, str]) -> bool:
+    """Whether slurm.conf lets Slurm choose nodes of a gang by where they are (switch tree, blocks, torus)."""
+    return settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
 
 
 def settings(text: str) -> dict[str, str]:

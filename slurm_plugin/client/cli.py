@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from explsched.errors import SlurmError, SlurmUnreachableError
 from explsched.log import event
 from slurm_plugin.client import batch, parse, process, squeue
-from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, settings
+from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, heeds_network, settings
 from slurm_plugin.client.changes import (
     CancelJob,
     Change,
@@ -40,7 +40,11 @@ from slurm_plugin.client.records import (
     SlurmJob,
     SlurmNode,
     SlurmReservation,
+    Topology,
 )
+
+_TOPOLOGY_LASTS_S = 600.0
+"""Up to 23.02 `scontrol reconfigure` takes a new topology.conf without a restart."""
 
 _LOG = logging.getLogger("explsched.slurm")
 _Record = TypeVar("_Record")
@@ -61,6 +65,9 @@ class CliClient:
         self._reader = squeue.JobReader()
         self._names: Mapping[int, str] = {}
         self._settings: Mapping[str, str] = {}
+        self._topology = Topology()
+        self._topology_of: tuple[str, tuple[str, ...]] | None = None
+        self._topology_until_s = 0.0
         # Threads of the first look serve all later ones, when memory may be short.
         self._readers = ThreadPoolExecutor(3, thread_name_prefix="slurm")
 
@@ -146,7 +153,22 @@ class CliClient:
         completed = self._completed(jobs, priorities.result())
         shared = any(job.shards_per_node for job in jobs)
         rule = parse.shard_rule(self._known_settings()) if shared else ShardRule.FIRST_FIT
-        return ClusterRecords(nodes.result(), completed, reservations.result(), rule)
+        found = nodes.result()
+        return ClusterRecords(found, completed, reservations.result(), rule, self.topology(found))
+
+    def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
+        """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then."""
+        known = self._known_settings()
+        of = (known.get("BOOT_TIME", ""), tuple(node.name for node in nodes))
+        if of != self._topology_of or time.monotonic() > self._topology_until_s:
+            # It fails where there is nothing to show.
+            shown = process.run(["scontrol", "show", "topology"], self._timeout_s, self._environment).out
+            partitions = process.run(["scontrol", "show", "partition", "-o"], self._timeout_s, self._environment).out
+            self._topology = parse.network(shown, partitions, is_heeded=heeds_network(known))
+            self._topology_of, self._topology_until_s = of, time.monotonic() + _TOPOLOGY_LASTS_S
+            if self._topology.fault:
+                event(_LOG, logging.WARNING, "topology unknown, gangs get no leases", why=self._topology.fault)
+        return self._topology
 
     def clusters(self) -> tuple[str, ...]:
         """Names of the clusters in the accounting database. Raises `SlurmError` where slurmdbd does not answer."""

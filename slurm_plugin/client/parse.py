@@ -10,14 +10,23 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
 
-from slurm_plugin.client.records import LEAST_PRIORITY, ControllerLoad, ShardRule, SlurmNode, SlurmReservation
+from sched_policy.model import Switch
+from slurm_plugin.client.records import (
+    LEAST_PRIORITY,
+    ControllerLoad,
+    ShardRule,
+    SlurmNode,
+    SlurmReservation,
+    Topology,
+)
 
 _NOTHING = frozenset({"", "N/A", "(null)", "None", "Unknown"})
 _KIND = {
@@ -308,6 +317,59 @@ def reservation(line: str) -> SlurmReservation:
         users=tuple(users.split(",")) if users else (),
         flags=frozenset(_key(line, "Flags", missing="").split(",")) - {""},
     )
+
+
+_SWITCH = re.compile(r"SwitchName=\S+ Level=(\d{1,2}) (?:LinkSpeed=\d+ )?Nodes=(\S+)(?: Switches=\S+)?")
+_BLOCK = re.compile(r"(?:BlockName|AggregatedBlock)=\S+ BlockIndex=\d+ Nodes=(\S+) BlockSize=(\d+)")
+
+
+def topology(text: str) -> dict[str, tuple[Switch, ...]]:
+    """The switches or blocks above each node, from `scontrol show topology`.
+
+    In every level that a node misses it counts as below the switch that it has in the level beneath. Gangs larger than
+    all blocks are put on any.
+    """
+    above: defaultdict[str, dict[int, Switch]] = defaultdict(dict)
+    has_blocks = False
+    for line in map(str.strip, text.splitlines()):
+        name = line.partition(" ")[0].partition("=")[2]
+        if match := _SWITCH.fullmatch(line):
+            nodes, level, holds = match[2], int(match[1]), 0
+        elif match := _BLOCK.fullmatch(line):
+            nodes, level, has_blocks = match[1], whole(match[2], _MOST_HOSTS), True
+            holds = level
+        elif line:
+            raise ValueError(f"topology {line[:80]!r}")
+        else:
+            continue
+        for node in expand_hosts(text_of(nodes)):
+            if level in above[node]:
+                raise ValueError(f"{node} below {above[node][level].name} and {name}, both of level {level}")
+            above[node][level] = Switch(name, holds)
+    levels = sorted({level for known in above.values() for level in known})
+    all_blocks = (Switch("all blocks"),) if has_blocks else ()
+    return {node: (*_padded(known, levels), *all_blocks) for node, known in above.items()}
+
+
+def network(shown: str, partitions: str, *, is_heeded: bool) -> Topology:
+    """From `scontrol show topology` and `scontrol show partition`; `is_heeded`: slurm.conf names a network's plugin."""
+    # From 25.05 on topology.yaml may have several, and slurm.conf need not name one.
+    if own := re.search(r"^PartitionName=(\S+) .*?\bTopology=(\S+)", partitions, re.MULTILINE):
+        return Topology(fault=f"partition {own[1]} has a topology of its own ({own[2]})")
+    try:
+        switches = topology(shown)
+    except ValueError as error:
+        return Topology(fault=str(error))
+    if is_heeded and not switches:
+        return Topology(fault="scontrol show topology tells of no switch and no block")
+    return Topology(switches)
+
+
+def _padded(known: Mapping[int, Switch], levels: Sequence[int]) -> Iterator[Switch]:
+    last = known[min(known)]
+    for level in levels:
+        last = known.get(level, last)
+        yield last
 
 
 def shard_rule(settings: Mapping[str, str]) -> ShardRule:

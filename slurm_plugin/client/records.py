@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+from sched_policy.model import Switch
 
 _OUT_OF_USE = frozenset({
     *("DOWN", "UNKNOWN", "ERROR", "FUTURE", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "NOT_RESPONDING"),
@@ -220,6 +222,16 @@ class ControllerLoad(Struct, frozen=True):
     backfill_began_s: float = 0.0
 
 
+class Topology(Struct, frozen=True):
+    """Where nodes are in the network as Slurm heeds it: what is above each, leaf first; empty where all are alike.
+
+    `fault` says why that is not known although Slurm heeds a network; "" where it is.
+    """
+
+    switches: Mapping[str, tuple[Switch, ...]] = field(default_factory=dict)
+    fault: str = ""
+
+
 class ClusterRecords(Struct, frozen=True):
     """All that a pass looks at, read at one time."""
 
@@ -227,6 +239,7 @@ class ClusterRecords(Struct, frozen=True):
     jobs: tuple[SlurmJob, ...]
     reservations: tuple[SlurmReservation, ...]
     shard_rule: ShardRule = ShardRule.FIRST_FIT
+    topology: Topology = Topology()
 
 
 # Slurm itself counts no GPU memory. Sites name it: `gpu:a100_80gb:4`, features such as `gpumem80g` or `vram-24gb`; and

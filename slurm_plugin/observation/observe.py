@@ -14,7 +14,18 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord, RecordError
 from explsched.preemption_record import read as read_record
-from sched_policy.model import Absence, Elastic, Exploration, GpuPart, GpuRequest, Job, JobState, Node, StageProfile
+from sched_policy.model import (
+    Absence,
+    Elastic,
+    Exploration,
+    GpuPart,
+    GpuRequest,
+    Job,
+    JobState,
+    Node,
+    StageProfile,
+    Switch,
+)
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
@@ -62,7 +73,8 @@ class Observation(Struct, frozen=True):
     `preempted` has the jobs that have been preempted, or whose AdminComment others use. `leased_in_vain` are waiting
     jobs that get no more leases. `others_factors` are the parts of site factors that others have set. `fresh_leases`
     are jobs whose leases changed too recently to change again. `unmodelled` are waiting jobs that are left to Slurm,
-    with the reason. `rests` are jobs that the daemon has delayed, with their own begin times.
+    with the reason. `rests` are jobs that the daemon has delayed, with their own begin times. `topology_fault` says why
+    it is not known how near the nodes are to each other, "" where it is, or does not matter.
     """
 
     snapshot: Snapshot
@@ -78,6 +90,7 @@ class Observation(Struct, frozen=True):
     fresh_leases: frozenset[int] = frozenset()
     unmodelled: Mapping[int, str] = field(default_factory=dict)
     rests: Mapping[int, float] = field(default_factory=dict)
+    topology_fault: str = ""
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """The options in a job's comment. Raises `JobOptionError` for one of `option_faults`."""
@@ -143,7 +156,8 @@ def observe(
     if run_times is not None:
         jobs = run_times.with_estimates(jobs, now_s)
     sets = queue.requirements.names_by_node()
-    planned_nodes = (_node(node, sets.get(node.name, frozenset())) for node in nodes)
+    above = seen.topology.switches
+    planned_nodes = (_node(node, sets.get(node.name, frozenset()), above.get(node.name, ())) for node in nodes)
     past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]
     absences = _absences(seen.reservations, now_s)
     snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, absences, known.ended_runs)
@@ -161,6 +175,7 @@ def observe(
         known.fresh_leases,
         left_to_slurm,
         known.rests,
+        seen.topology.fault,
     )
 
 
@@ -269,8 +284,8 @@ def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
     )
 
 
-def _node(node: SlurmNode, sets: frozenset[str]) -> Node:
-    return Node(node.name, node.gpus, node.partitions | sets, node.schedulable, node.gpu_memory_mib)
+def _node(node: SlurmNode, sets: frozenset[str], above: tuple[Switch, ...]) -> Node:
+    return Node(node.name, node.gpus, node.partitions | sets, node.schedulable, node.gpu_memory_mib, above)
 
 
 def _absences(reservations: Iterable[SlurmReservation], now_s: float) -> Iterator[Absence]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from explsched.parameters import listed
 from explsched.preemption_record import PreemptionRecord
-from sched_policy.model import Job, JobState
+from sched_policy.model import Job, JobState, NodeGpus
 from sched_policy.plan import Start
 from slurm_plugin.client.parse import clock
 from slurm_plugin.client.records import SlurmJob
@@ -124,6 +124,17 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
     yield from _former_spellings(view, job)
 
 
+def _nearness(view: View, placement: Sequence[NodeGpus]) -> str:
+    """How near to each other a gang's nodes are, as far as that matters."""
+    if len(placement) == 1:
+        return ""
+    if fault := view.seen.topology_fault:
+        return f" It gets no reservation, since Slurm chooses its nodes by a network that is not known ({fault})."
+    leaves = {node.name: node.switches[0].name for node in view.seen.snapshot.nodes if node.switches}
+    used = sorted({leaves[share.node] for share in placement if share.node in leaves})
+    return f" Its {len(placement)} nodes are near each other, below {', '.join(used)}." if used else ""
+
+
 def _waiting(view: View, job: Job) -> str:
     """What the plan means for the job. Nothing is said of a start that Slurm's reason, CPUs or memory rule out."""
     record, now_s = view.seen.jobs[job.job_id], view.seen.snapshot.now_s
@@ -141,7 +152,8 @@ def _waiting(view: View, job: Job) -> str:
         return _starting(view, record, start)
     reservation = view.reservations.get(job.job_id)
     if reservation is not None:
-        return f"Its start is planned for {clock(reservation.start_s)}: {reservation.reason}."
+        planned = f"Its start is planned for {clock(reservation.start_s)}: {reservation.reason}."
+        return f"{planned}{_nearness(view, reservation.placement)}"
     return "It is blocked by jobs that come before it, and starts when they leave room."
 
 

@@ -323,8 +323,7 @@ class Controller:
         self._priority_period_s = found.priority_period_s
         limits = SteeringLimits.of(self._config)
         most = most_written(found.rate_limit(), self._config.interval_s, limits.order.max_per_pass)
-        widest = 1 if found.has_topology else limits.widest_lease
-        return replace(limits, order=replace(limits.order, max_per_pass=most), widest_lease=widest)
+        return replace(limits, order=replace(limits.order, max_per_pass=most))
 
     def _timely(self, decided: Pass) -> Pass:
         """The changes that need not wait for a gap between backfill cycles; a later pass decides about the others."""

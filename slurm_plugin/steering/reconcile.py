@@ -60,16 +60,11 @@ LEAD_S = 60.0
 
 
 class SteeringLimits(Struct, frozen=True):
-    """What an admin allows: how the order is written, and how far a planned start may drift before its lease moves.
-
-    `widest_lease` is the maximum number of nodes of a lease: one where Slurm chooses nodes by topology, which plans do
-    not model.
-    """
+    """What an admin allows: how the order is written, and how far a planned start may drift before its lease moves."""
 
     order: OrderLimits
     slack_s: float
     scope: Literal["user", "account", "partition"] = "partition"
-    widest_lease: float = math.inf
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -136,7 +131,8 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
 
     Slurm reserves whole nodes, so only the plan's reservations of whole nodes become leases: a lease for a part of a
     node would keep others from the rest. For small jobs the order is enough, since Slurm's backfill plans their start.
-    Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all.
+    Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all. Where
+    Slurm heeds a network that is not known, gangs get none: it might not take their nodes.
 
     Slurm starts a job in a reservation before all others. While its nodes are idle and the plan starts other jobs
     there, it gets no lease: it would start in their place.
@@ -149,7 +145,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
     wanted = {
         reservation.job_id: reservation
         for reservation in plan.reservations
-        if len(reservation.placement) <= limits.widest_lease and _whole_nodes(reservation, seen)
+        if (len(reservation.placement) == 1 or not seen.topology_fault) and _whole_nodes(reservation, seen)
         if _can_be_leased(seen, reservation.job_id)
     }
     result: list[Change] = []

@@ -172,3 +172,31 @@ def test_pins_are_taken_back(deferring: Cluster, client: CliClient, spool: Path)
     run(deferring, *ours)
     assert jobs(client)[job].required_nodes == ()
     assert jobs(client)[job].admin_comment == ""
+
+
+@pytest.fixture(scope="module")
+def switched(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
+    """Two switches with two nodes each, so that neighbours by name are not near each other."""
+    switches = "SwitchName=s1 Nodes=n[1,3]\nSwitchName=s2 Nodes=n[2,4]\nSwitchName=root Switches=s[1-2]\n"
+    tree = ClusterSpec(
+        nodes=4,
+        gpus_per_node=1,
+        shards_per_node=0,
+        extra=(("TopologyPlugin", "topology/tree"),),
+        files=(("topology.conf", switches),),
+    )
+    yield up(tree, open_tmp / "switched")
+    down(open_tmp / "switched")
+
+
+def test_a_gang_is_leased_below_one_switch(switched: Cluster, spool: Path) -> None:
+    """By name the first two nodes would be n1 and n2, below two switches."""
+    client = CliClient(environment=switched.env())
+    busy = [submit(switched, "--gres=gpu:1", f"--nodelist={name}", "--time=30") for name in ("n1", "n2", "n3", "n4")]
+    until(lambda: all(jobs(client)[job].state == "RUNNING" for job in busy), "all nodes are taken")
+    gang = submit(switched, "--nodes=2", "--gpus-per-node=1", "--time=60")
+    with a_daemon(switched, spool.parent, config(spool, "fifo")):
+        until(lambda: bool(client.reservations()), "the gang has a lease")
+        assert [lease.nodes for lease in client.reservations()] == [("n1", "n3")]
+        told = run(switched, command("sexplsched"), "explain", str(gang), "--config", f"{spool.parent}/explsched.yaml")
+        assert "Its 2 nodes are near each other, below s1." in told

@@ -23,6 +23,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import SlurmNode
 
 SCONTROL = """\
 case "$1" in
@@ -207,3 +208,18 @@ def test_a_changed_weight_of_age_counts_once_the_settings_have_been_looked_at(lo
         client.capabilities()
         lags += [job.age_lag for job in client.jobs()]
     assert lags == [10, 4]
+
+
+def test_the_network_is_asked_for_once_and_when_nodes_come(log: Path, tmp_path: Path) -> None:
+    answers = f"""\
+case "$*" in
+  "show config") echo "TopologyPlugin = topology/tree" ;;
+  "show topology") echo asked >> {log}; echo "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]" ;;
+esac
+"""
+    tool(tmp_path, "scontrol", answers)
+    client = CliClient()
+    nodes = [SlurmNode(name, "IDLE", 4, frozenset({"main"})) for name in ("n1", "n2")]
+    for there in (nodes[:1], nodes[:1], nodes, nodes):
+        assert client.topology(there).switches.keys() == {"n1", "n2"}
+    assert log.read_text() == "asked\nasked\n"

@@ -262,3 +262,20 @@ def test_directories_that_are_missing_are_told(site: Path) -> None:
     assert found["state"][0] == "note"
     there = f"audit: {{file: {site}/audit.jsonl}}\nstate: {{directory: {site}/state}}\n"
     assert {findings(site, there)[what][0] for what in ("audit file", "state")} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("shown", "level", "words"),
+    [
+        ("SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n1", "ok", "1 nodes below 1 leaf switches or blocks"),
+        ("X=0 Y=0 Z=0 Nodes=n1", "note", "not known: topology 'X=0"),
+    ],
+)
+def test_whether_the_network_is_known(site: Path, shown: str, level: str, words: str) -> None:
+    assert "topology" not in findings(site)
+    with (site / "config").open("a") as config:
+        config.write("TopologyPlugin = topology/tree\n")
+    answers = SCONTROL.format(directory=site, words="No such reservation")
+    tool(site, "scontrol", answers.replace("  delete*", f"  'show topology') echo '{shown}' ;;\n  delete*"))
+    found = findings(site)["topology"]
+    assert (found[0], words in found[1]) == (level, True)

@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explsched.errors import SlurmError
+from sched_policy.model import Switch
 from slurm_plugin.client import batch, capabilities, parse, squeue
 from slurm_plugin.client.changes import (
     SetAdminComment,
     TargetJob,
 )
+from slurm_plugin.client.records import Topology
 
 RECORD = dict.fromkeys(squeue.JOB_FIELDS, "N/A") | {
     "JobID": "12",
@@ -259,3 +261,77 @@ def test_a_backfill_cycle_under_way_is_seen() -> None:
     assert parse.load(page.format(warning)).backfills
     assert parse.load(page.format(warning)).backfill_began_s == 1795438894.0
     assert not parse.load(page.format("")).backfills
+
+
+TREE = """\
+SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1,3]
+SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n[2,4-5]
+SwitchName=root Level=1 LinkSpeed=1 Nodes=n[1-5] Switches=s[1-2]
+
+"""
+"""Of topology/tree in 22.05, 24.11, 25.11 and 26.05; of topology.yaml in the last two with LinkSpeed=0."""
+BLOCKS = """\
+BlockName=b1 BlockIndex=0 Nodes=n[1,3] BlockSize=2
+BlockName=b2 BlockIndex=1 Nodes=n[2,4] BlockSize=2
+AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4
+
+"""
+"""Of topology/block in 24.11, 25.11 and 26.05."""
+
+
+def names(shown: str) -> dict[str, tuple[str, ...]]:
+    return {node: tuple(switch.name for switch in above) for node, above in parse.topology(shown).items()}
+
+
+def test_switches_above_each_node() -> None:
+    s1, s2 = ("s1", "root"), ("s2", "root")
+    expected = {"n1": s1, "n3": s1, "n2": s2, "n4": s2, "n5": s2}
+    assert names(TREE) == names(TREE.replace("LinkSpeed=1", "LinkSpeed=0")) == expected
+
+
+def test_blocks_say_which_gangs_they_hold() -> None:
+    found = parse.topology(BLOCKS)
+    assert found["n1"] == (Switch("b1", 2), Switch("b[1-2]", 4), Switch("all blocks"))
+    assert found["n4"] == (Switch("b2", 2), Switch("b[1-2]", 4), Switch("all blocks"))
+
+
+def test_a_branch_of_a_tree_may_be_shorter() -> None:
+    text = """\
+SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n1
+SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n2
+SwitchName=middle Level=1 LinkSpeed=1 Nodes=n1 Switches=s1
+SwitchName=root Level=2 LinkSpeed=1 Nodes=n[1-2] Switches=middle,s2
+"""
+    assert names(text) == {"n1": ("s1", "middle", "root"), "n2": ("s2", "s2", "root")}
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "X=0 Y=0 Z=0 Nodes=n1",
+        TREE.replace("n[1,3]", "n[1-3]"),  # n2 has two leaf switches
+        TREE.replace("Level=1", "Level=one"),
+        TREE.replace("n[1,3]", "n[1-9999999]"),
+        "\n",
+        "No topology information available",
+    ],
+)
+def test_a_network_that_is_not_understood_is_not_known(shown: str) -> None:
+    found = parse.network(shown, "", is_heeded=True)
+    assert found.fault
+    assert not found.switches
+
+
+def test_where_slurm_heeds_no_network_all_nodes_are_alike() -> None:
+    assert parse.network("", "", is_heeded=False) == parse.network("\n", "", is_heeded=False) == Topology()
+
+
+def test_a_topology_that_only_topology_yaml_names_counts() -> None:
+    """Slurm 25.11 and 26.05 then say TopologyPlugin = topology/flat."""
+    assert parse.network(TREE, "", is_heeded=False).switches.keys() == {"n1", "n2", "n3", "n4", "n5"}
+
+
+def test_partitions_with_topologies_of_their_own_are_left_to_slurm() -> None:
+    shown = "PartitionName=main Nodes=n[1-4] State=UP\nPartitionName=racked PreemptMode=OFF Topology=racks State=UP\n"
+    assert parse.network(TREE, shown, is_heeded=True).fault == "partition racked has a topology of its own (racks)"
+    assert not parse.network(TREE, shown.replace(" Topology=racks", ""), is_heeded=True).fault

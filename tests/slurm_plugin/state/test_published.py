@@ -15,7 +15,11 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from explsched.cli import root
+from sched_policy.model import Switch
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
+from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
+from slurm_plugin.config import Config, ProgressSection
+from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import METRICS_FILE, Publisher, private
 from slurm_plugin.state.published import (
     FILE,
@@ -29,6 +33,7 @@ from slurm_plugin.state.published import (
     read,
 )
 from slurm_plugin.state.serving import Visible
+from slurm_plugin.state.view import View
 from tests.slurm_kit import record
 from tests.slurm_plugin.state import HOSTILE, NOW_S, published
 
@@ -263,3 +268,24 @@ def test_a_running_job_that_is_not_steered_is_not_said_to_wait(tmp_path: Path) -
     ).explanation(53)
     assert runs is not None
     assert runs.sentences == ("Job 53 of ada: RUNNING, left to Slurm because it asks for no GPUs.",)
+
+
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [
+        (Topology(dict.fromkeys(("n1", "n2"), (Switch("s1"),))), "Its 2 nodes are near each other, below s1."),
+        (
+            Topology(fault="a torus"),
+            "It gets no reservation, since Slurm chooses its nodes by a network that is not known",
+        ),
+        (Topology(), "the earliest gap"),
+    ],
+)
+def test_explain_says_how_near_the_nodes_of_a_gang_are(tmp_path: Path, topology: Topology, words: str) -> None:
+    nodes = tuple(SlurmNode(name, "IDLE", 4, frozenset({"main"})) for name in ("n1", "n2"))
+    holds = record(1, state="RUNNING", start_s=NOW_S, node_names=("n1",), gpu_nodes=(("n1", 4),), time_limit_s=600.0)
+    gang = record(2, reason="Resources", natives=(100,), nodes=2, gpus=8, gpus_per_node=4)
+    found = ClusterRecords(nodes, (holds, gang), (), topology=topology)
+    config = Config(policy="fifo", progress=ProgressSection(spool=tmp_path))
+    (told,) = (one for one in explanations(View.of(config, found, NOW_S)) if one.jobid == 2)
+    assert any(words in sentence for sentence in told.sentences), told.sentences

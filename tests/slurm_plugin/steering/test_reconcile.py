@@ -70,13 +70,13 @@ def test_a_lease_overtakes_no_job_that_slurm_is_about_to_start() -> None:
     assert lease_changes(plan, seen(record(5), record(6), without_gpus), LIMITS) == ()
 
 
-def test_where_slurm_places_gangs_by_its_network_only_single_nodes_are_leased() -> None:
+def test_where_slurm_places_gangs_by_a_network_that_is_not_known_only_single_nodes_are_leased() -> None:
     two = replace(promise(6), placement=(NodeGpus("n1", 4), NodeGpus("n2", 4)))
     plan = Plan(reservations=(promise(5), two))
     flat = lease_changes(plan, seen(record(5), record(6, nodes=2)), LIMITS)
     assert [c.name for c in flat if isinstance(c, CreateReservation)] == ["explsched_5", "explsched_6"]
-    tree = lease_changes(plan, seen(record(5), record(6, nodes=2)), replace(LIMITS, widest_lease=1))
-    assert [c.name for c in tree if isinstance(c, CreateReservation)] == ["explsched_5"]
+    torus = replace(seen(record(5), record(6, nodes=2)), topology_fault="a torus")
+    assert [c.name for c in lease_changes(plan, torus, LIMITS) if isinstance(c, CreateReservation)] == ["explsched_5"]
 
 
 def test_a_lease_never_starts_in_the_past() -> None:
