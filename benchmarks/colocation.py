@@ -24,22 +24,29 @@ import click
 
 from simulation.colocation.dilu import SHARE_PLACEMENTS
 from simulation.colocation.events import Action, InstanceTrace, generate, read_events
-from simulation.colocation.instance import GpuLoads, ShareBounds
+from simulation.colocation.instance import GpuLoads, InstanceKind, ShareBounds
 from simulation.colocation.simulator import Colocation, colocate
 
 _GPU_MIB = 40 * 1024
 
 
 def bound(trace: InstanceTrace, bounds: ShareBounds) -> int:
-    """GPUs that are in use at some time under any placement: the largest sum of requests, limits or memory."""
+    """GPUs that are in use at some time under any placement, even one that could move what runs.
+
+    The largest sum of requests, limits or memory, or number of entries of more than half of a GPU's memory, of which
+    no two fit on one GPU (an LLM does not count here: it can be split).
+    """
     most = 0.0
     request = limit = memory = 0.0
+    apart = 0
     for event in trace.events:
         sign, instance = 1 if event.action is Action.START else -1, event.instance
         request += sign * instance.gpus * instance.request / bounds.request
         limit += sign * instance.gpus * instance.limit / bounds.limit
         memory += sign * sum(instance.memory_mib) / _GPU_MIB
-        most = max(most, request, limit, memory)
+        if instance.kind is not InstanceKind.LLM_INFERENCE:
+            apart += sign * sum(2 * entry_mib > _GPU_MIB for entry_mib in instance.memory_mib)
+        most = max(most, request, limit, memory, apart)
     return ceil(most - 1e-6)
 
 

@@ -2,8 +2,8 @@
 
 from benchmarks.colocation import bound
 from simulation.colocation.dilu import SHARE_PLACEMENTS
-from simulation.colocation.events import generate
-from simulation.colocation.instance import GpuLoads, ShareBounds
+from simulation.colocation.events import Action, InstanceEvent, InstanceTrace, generate
+from simulation.colocation.instance import GpuLoads, Instance, InstanceKind, ShareBounds
 from simulation.colocation.simulator import colocate
 
 
@@ -18,3 +18,15 @@ def test_the_scarcest_of_requests_limits_and_memory_counts() -> None:
     trace = generate(60, seed=7)
     assert bound(trace, ShareBounds(request=0.01)) > bound(trace, ShareBounds())
     assert bound(trace, ShareBounds(limit=0.01)) > bound(trace, ShareBounds())
+
+
+def test_entries_of_more_than_half_of_a_gpus_memory_need_a_gpu_each_unless_an_llm_is_split() -> None:
+    def least(kind: InstanceKind, memory_mib: int) -> int:
+        alike = Instance("service", kind, 0.1, 0.2, (memory_mib,))
+        return bound(
+            InstanceTrace(tuple(InstanceEvent(0.0, Action.START, key, alike) for key in range(4))), ShareBounds()
+        )
+
+    assert least(InstanceKind.TRAINING, 21 * 1024) == 4
+    assert least(InstanceKind.TRAINING, 20 * 1024) == 2
+    assert least(InstanceKind.LLM_INFERENCE, 21 * 1024) == 3

@@ -418,8 +418,12 @@ CLAIMS = (
     Claim(
         "docs/colocation.md",
         "colocation.json",
-        "generated events {} of `exclusive`, where `dilu` needs {})",
-        lambda report: [report["bound_ratio"], report["placements"]["dilu"]["ratio"]],
+        "generated events {} of `exclusive`, where `dilu` needs {}; on Dilu's own {}, {} and {})",
+        lambda report: [
+            report["bound_ratio"],
+            report["placements"]["dilu"]["ratio"],
+            *(report["published"][size]["bound"] for size in ("100", "800", "3200")),
+        ],
     ),
     Claim(
         "docs/simulation.md",
