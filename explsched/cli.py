@@ -105,7 +105,19 @@ class CommandError(ExplschedError):
     """A registered command cannot be loaded."""
 
 
-class RegisteredCommands(click.Group):
+class Commands(click.Group):
+    """A group of commands. An unknown one is answered with the nearest, and with those that there are."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but for an unknown command."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(str(UnknownNameError("command", args[0], self.list_commands(ctx))))
+        return super().resolve_command(ctx, args)
+
+
+class RegisteredCommands(Commands):
     """The commands of one entry-point group."""
 
     def __init__(self, *args: object, entry_point_group: str, **kwargs: object) -> None:
@@ -133,14 +145,6 @@ class RegisteredCommands(click.Group):
         limit = formatter.width - 6 - max((len(name) for name, _ in commands), default=0)
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in commands])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; an unknown command is answered with the nearest known one."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            ctx.fail(str(UnknownNameError("command", args[0], self.list_commands(ctx))))
-        return super().resolve_command(ctx, args)
 
 
 def _help_of(entry: OwnEntry | None) -> str | None:
@@ -195,6 +199,9 @@ def run_command(command: click.Command, name: str) -> None:
         sys.exit(command(prog_name=name, auto_envvar_prefix=name.upper(), standalone_mode=False))
     except click.UsageError as error:
         if error.ctx is not None:
+            if error.message == error.ctx.get_help():  # a group without a command
+                click.echo(error.message, err=True)
+                sys.exit(error.exit_code)
             click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.", err=True)
         _fail(name, error.format_message(), error.exit_code)
     except click.ClickException as error:

@@ -13,7 +13,7 @@ import click
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from explsched.cli import examples, json_option
+from explsched.cli import Commands, examples, json_option
 from explsched.tables import Column, lines, room
 from simulation.traces import formats
 from simulation.traces.formats import own, sacct
@@ -48,7 +48,7 @@ optional ones), `muri`, `philly`, and `sacct`, the history of a site, which this
 """
 
 
-@click.group(help=_HELP, epilog=_EXAMPLES)
+@click.group(cls=Commands, help=_HELP, epilog=_EXAMPLES)
 def trace() -> None:
     """Inspect, convert and generate job traces."""
 

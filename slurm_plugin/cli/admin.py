@@ -19,7 +19,7 @@ import yaml
 from msgspec import to_builtins
 
 from explsched import strict_yaml
-from explsched.cli import MOMENT, config_option, examples, json_option
+from explsched.cli import MOMENT, Commands, config_option, examples, json_option
 from explsched.errors import ExplschedError, PolicyError
 from explsched.tables import Column, lines, printable, room
 from sched_policy import catalog
@@ -41,7 +41,7 @@ example:
 """
 
 
-@click.group(epilog=_CONFIG_EXAMPLES)
+@click.group(cls=Commands, epilog=_CONFIG_EXAMPLES)
 def config() -> None:
     """Check and show the configuration."""
 
@@ -121,6 +121,7 @@ examples:
   sexplsched admin reset --dry-run
   systemctl stop sexplschedd && sexplsched admin reset
 """
+_NAMED = 3
 _COLUMNS = tuple(map(Column, ("TIME", "JOBID", "FIELD", "BEFORE", "AFTER", "RULE", "REASON")))
 
 
@@ -167,7 +168,7 @@ def _separated(rows: Iterable[Sequence[object]]) -> Iterator[str]:
         yield "\t".join(printable("-" if cell is None else str(cell)) for cell in row)
 
 
-@click.group(epilog=_RESET_EXAMPLES)
+@click.group(cls=Commands, epilog=_RESET_EXAMPLES)
 def admin() -> None:
     """Undo what explsched does."""
 
@@ -196,20 +197,27 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
         where = f"pid {seen.holder.pid} on {seen.holder.host}"
         raise ResetError(f"a daemon runs ({where}) and would steer again: stop it first, or use --dry-run")
     record = config.order.site_factor_file
-    if not all_site_factors and not record.exists():
-        click.echo(
-            f"sexplsched: {record} is missing, so site factors are kept: it is unknown which of them are explsched's; "
-            "--all-site-factors sets all of them to 0",
-            err=True,
-        )
     client = CliClient(config.slurm.timeout_s)
     found = client.look()
     others = {} if all_site_factors else OwnFactors.of_daemon(record).others(found.jobs)
+    if kept := [f"job {job_id}: {factor}" for job_id, factor in sorted(others.items())]:
+        named = ", ".join(kept[:_NAMED]) + (f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else "")
+        click.echo(
+            f"sexplsched: site factors that {record} does not list as explsched's are kept ({named}); "
+            "--all-site-factors sets all of them to 0",
+            err=True,
+        )
     changes = taken_back(found, others, now_s)
     for change in changes:
         click.echo(f"{'would change' if dry_run else 'change'}  {shown(change)}")
     if dry_run or not changes:
-        click.echo(f"{len(changes)} changes to make" if changes else "nothing of explsched is left in Slurm")
+        click.echo(
+            f"{len(changes)} changes to make"
+            if changes
+            else "nothing that is known to be explsched's is left in Slurm"
+            if kept
+            else "nothing of explsched is left in Slurm"
+        )
         return
     before = Before.of({job.job_id: job for job in found.jobs}, found.reservations)
     trail = AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)

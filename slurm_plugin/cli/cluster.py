@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from msgspec.structs import fields
 
-from explsched.cli import examples, json_option
+from explsched.cli import Commands, examples, json_option
 from explsched.tables import Column, lines, room
 from slurm_plugin.devcluster import Cluster, ClusterHealth, ClusterSpec, ProductState
 from slurm_plugin.devcluster import down as take_down
@@ -46,7 +46,7 @@ _directory = click.option(
 )
 
 
-@click.group(epilog=_EXAMPLES)
+@click.group(cls=Commands, epilog=_EXAMPLES)
 def cluster() -> None:
     """A private, real Slurm cluster on this host, in one directory.
 

@@ -40,6 +40,9 @@ _PROGRAM_S = 10.0
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
 
 
+_LEAST_FREE_BYTES = 1 << 20
+
+
 class Finding(Struct, frozen=True):
     """One check. `advice` says what to do; it is empty where all is well. `level` is ok, note or fault."""
 
@@ -327,6 +330,9 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     )
     yield _spool(config.progress.spool)
     yield _written("audit file", config.audit.file.parent, "changes in Slurm are not written down")
+    yield _written(
+        "site factor file", config.order.site_factor_file.parent, "a restarted daemon takes its own for others'"
+    )
     yield _written("state", config.state.directory, "status and explain ask Slurm, and web shows nothing")
     yield _daemon(config.progress.spool)
     yield from plain_sbatch(os.environ)
@@ -385,7 +391,11 @@ def _daemon(spool: Path) -> Finding:
 def _written(what: str, directory: Path, without: str) -> Finding:
     """Whether what the daemon writes has a directory. One that may be made below its parent is made by the daemon."""
     if directory.is_dir() or (what == "state" and directory.parent.is_dir()):
-        return Finding(what, "ok", str(directory))
+        fault = _unwritable(directory if directory.is_dir() else directory.parent)
+        if not fault:
+            return Finding(what, "ok", str(directory))
+        advice = "the daemon must be able to write there; look as its user: runuser -u explsched -- sexplsched doctor"
+        return Finding(what, "note", f"{directory}: {fault}: {without}", advice)
     return Finding(
         what, "note", f"no directory {directory}: {without}", f"install -d -o explsched -g explsched {directory}"
     )
@@ -405,4 +415,21 @@ def _spool(path: Path) -> Finding:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users can read each other's progress", advice)
     if mode != spools.MODE:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
+    if fault := _unwritable(path):
+        return Finding(what, "fault", f"{path}: {fault}", "jobs cannot report progress until it can be written")
     return Finding(what, "ok", f"{path}, readable for group {status.st_gid}")
+
+
+def _unwritable(directory: Path) -> str:
+    """Why whoever asks cannot write there; "" if nothing is known against it."""
+    try:
+        there = os.statvfs(directory)
+    except OSError as error:
+        return error.strerror or str(error)
+    if there.f_flag & os.ST_RDONLY:
+        return "its file system is read-only"
+    if there.f_blocks and there.f_bavail * there.f_frsize < _LEAST_FREE_BYTES:
+        return "its file system is full"
+    if there.f_files and not there.f_favail:
+        return "its file system has no inodes left"
+    return "" if os.access(directory, os.W_OK) else f"user {os.geteuid()} may not write there"

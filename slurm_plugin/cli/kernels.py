@@ -13,7 +13,7 @@ from typing import Any
 import click
 from msgspec import Struct, to_builtins
 
-from explsched.cli import examples, json_option
+from explsched.cli import Commands, examples, json_option
 from explsched.tables import Column, lines, room
 from kernel_intercept.profile import ncu, store
 from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
@@ -199,7 +199,7 @@ kernels that have run under sxrun; names without a match are reported.
 """
 
 
-@click.group(invoke_without_command=True, help=_HELP, epilog=_EXAMPLES)
+@click.group(cls=Commands, invoke_without_command=True, help=_HELP, epilog=_EXAMPLES)
 @click.option("-j", "--job", type=JOB_ID, help="Only processes of this job.")
 @click.option("-s", "--socket", "address", type=click.Path(path_type=Path), help="Socket of the kernel manager.")
 @_profiles

@@ -18,7 +18,7 @@ import click
 import msgspec
 from msgspec import Meta, Struct
 
-from explsched.cli import json_option
+from explsched.cli import Commands, json_option
 from explsched.job_options.table import LIMIT, MPS, REQUEST, SHARE
 from kernel_intercept.profile.requests import WHOLE, FoundRequest, RequestSearch, ShareTrial
 from kernel_intercept.profile.store import ProfileError
@@ -95,7 +95,7 @@ def _answer(printed: str, what: str) -> _Answer:
         raise ProfileError(f"{what}: {error}; found {lines[-1][:200]!r}") from error
 
 
-@click.group(epilog=_EXAMPLES)
+@click.group(cls=Commands, epilog=_EXAMPLES)
 def profile() -> None:
     """Find the GPU share that a service or a training needs."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli import config_option, examples, json_option, known_users, one_form
+from explsched.cli import Commands, config_option, examples, json_option, known_users, one_form
 from explsched.errors import ExplschedError, UnknownNameError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
@@ -39,7 +39,7 @@ class SeveralSweepsError(ExplschedError):
     """What is asked for can be done for one sweep only, and several have the name."""
 
 
-@click.group(epilog=_EXAMPLES)
+@click.group(cls=Commands, epilog=_EXAMPLES)
 def sweep() -> None:
     """Show sweeps, past ones included, and run searches."""
 

@@ -151,7 +151,7 @@ class LentPlaces:
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = (
-            SavedState(path, _PlaceNotes, "queue positions already used for reordering", "they may be used once more")
+            SavedState(path, _PlaceNotes, "queue positions already used for reordering", "may use them once more")
             if path
             else None
         )

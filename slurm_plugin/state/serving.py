@@ -249,6 +249,7 @@ class ServerProcess:
         self._argv = argv(directory, path, _WITH_PARENT)
         self._process: subprocess.Popen[bytes] | None = None
         self._fault = ""
+        self._backoff = self._pause = 0  # passes
 
     @property
     def pid(self) -> int | None:
@@ -256,12 +257,20 @@ class ServerProcess:
         return self._process.pid if self._process else None
 
     def keep(self) -> None:
-        """See to it that it runs. Called once a pass; where it cannot run, users ask Slurm."""
+        """See to it that it runs. Called once a pass; where it cannot run, users ask Slurm.
+
+        One that ends again and again is started after 1, 2, 4 ... passes, at most 64.
+        """
         if self._process is not None and self._process.poll() is None:
+            self._backoff = 0
             return
         if self._process is not None:
             self._told(f"it ended with status {self._process.returncode}")
             self.end()
+            self._pause, self._backoff = self._backoff, min(max(1, 2 * self._backoff), 64)
+        if self._pause:
+            self._pause -= 1
+            return
         try:
             # It reads its standard input, to which nobody writes: that it ends there means that the daemon is gone.
             self._process = subprocess.Popen(self._argv, stdin=subprocess.PIPE)

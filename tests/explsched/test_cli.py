@@ -108,5 +108,12 @@ def parsed(command: click.Command, words: list[str]) -> None:
         pass
 
 
+def test_an_unknown_command_of_a_group_is_answered_with_those_that_there_are() -> None:
+    done = subprocess.run([sys.executable, "-m", "explsched.cli", "sweep", "lst"], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith("sexplsched: error: no command 'lst'; did you mean 'list'? (known: ")
+    alone = subprocess.run([sys.executable, "-m", "explsched.cli", "cluster"], capture_output=True, text=True)
+    assert (alone.returncode, alone.stderr.count("Usage: "), "error" in alone.stderr) == (2, 1, False)
+
+
 def test_help_names_the_variable_of_the_configuration() -> None:
     assert "SEXPLSCHED_CONFIG]" in " ".join(CliRunner().invoke(root, ["status", "--help"]).output.split())

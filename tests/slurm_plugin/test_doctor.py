@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -279,3 +281,26 @@ def test_whether_the_network_is_known(site: Path, shown: str, level: str, words:
     tool(site, "scontrol", answers.replace("  delete*", f"  'show topology') echo '{shown}' ;;\n  delete*"))
     found = findings(site)["topology"]
     assert (found[0], words in found[1]) == (level, True)
+
+
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        ({"f_bavail": 3}, "its file system is full"),
+        ({"f_favail": 0}, "its file system has no inodes left"),
+        ({"f_flag": os.ST_RDONLY}, "its file system is read-only"),
+    ],
+)
+def test_directories_that_cannot_be_written_are_told(
+    site: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, int], fault: str
+) -> None:
+    room = {"f_bavail": 1 << 20, "f_frsize": 4096, "f_blocks": 1 << 21, "f_favail": 9, "f_files": 10, "f_flag": 0}
+    monkeypatch.setattr("os.statvfs", lambda _path: SimpleNamespace(**{**room, **found}))
+    spool = site / "progress"
+    spool.mkdir(mode=0o3777)
+    spool.chmod(0o3777)
+    kept = f"audit: {{file: {site}/a}}\nstate: {{directory: {site}}}\norder: {{site_factor_file: {site}/f}}\n"
+    told = findings(site, f"{kept}progress: {{spool: {spool}}}\n")
+    for what in ("audit file", "site factor file", "state", "progress spool"):
+        assert fault in told[what][1]
+    assert told["progress spool"][0] == "fault"

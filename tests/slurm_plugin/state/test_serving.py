@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pwd
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -142,6 +144,24 @@ def test_it_ends_with_the_daemon_and_is_started_again_when_it_dies(here: Path) -
     until(again, "another one serves")
     beside.end()
     assert not path.exists()
+
+
+def test_a_server_that_cannot_start_is_tried_more_and_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    def start(*argv: object, **_: object) -> SimpleNamespace:
+        starts.append(argv)
+        return SimpleNamespace(poll=lambda: 1, wait=lambda _: 1, returncode=1, stdin=io.BytesIO())
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    beside = serving.ServerProcess(tmp_path, tmp_path / "nowhere" / "state.sock")
+    counts = []
+    for _ in range(40):
+        beside.keep()
+        counts.append(len(starts))
+    assert [counts.index(number) for number in range(1, counts[-1] + 1)] == [0, 1, 3, 6, 11, 20, 37]
 
 
 def test_a_server_that_does_not_end_is_killed(here: Path) -> None:
