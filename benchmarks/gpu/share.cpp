@@ -5,8 +5,7 @@
 //   gpu_measure share SECONDS INTERPOSER MANAGER    all arms; prints a line of JSON after each, with all so
 //                                                   far
 //   gpu_measure device                              what there is, and how fast; used by the former
-//   gpu_measure worker ROLE SECONDS STAMPS BLOCKS ROUNDS ROUNDS    one side: server or training; used
-//   likewise
+//   gpu_measure worker ROLE SECONDS STAMPS BLOCKS ROUNDS ROUNDS    one side, server or training; likewise
 //
 // The server answers requests of 60 short kernels, which arrive at random (Poisson), and waits for each. The
 // training launches ahead and never waits but for full queues. All kernels do a fixed amount of work, half of
@@ -92,6 +91,13 @@ class Gpu {
     }
     void wait() { call("cuStreamSynchronize", stream_); }
 
+    // The bits that the last arithmetic kernel has written.
+    std::uint32_t output() {
+        std::uint32_t bits = 0;
+        call("cuMemcpyDtoH_v2", static_cast<void*>(&bits), memory_, sizeof(bits));
+        return bits;
+    }
+
     bool compiled() const { return compiled_; }
 
     Calibration calibrated() {
@@ -160,8 +166,8 @@ void serve(Gpu& gpu, double end_us) {
         gpu.wait();
         latencies.push_back(now_us() - from_us);
     }
-    std::printf("\"requests\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f", latencies.size(),
-                quantile(latencies, 0.5), quantile(latencies, 0.99));
+    std::printf("\"requests\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"output\": \"%08x\"",
+                latencies.size(), quantile(latencies, 0.5), quantile(latencies, 0.99), gpu.output());
 }
 
 void train(Gpu& gpu, double seconds, double end_us) {
@@ -245,6 +251,7 @@ class Child {
             dup2(to[0], STDIN_FILENO);
             dup2(from[1], STDOUT_FILENO);
             std::vector<char*> words;
+            words.reserve(command.size() + 1);
             for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
             words.push_back(nullptr);
             execvp(words[0], words.data());
@@ -401,7 +408,7 @@ class Arms {
         const double deadline_us = now_us() + seconds_ * 1e6 + kAfterUs;
         for (std::size_t i = 0; i < sides.size(); ++i) {
             const std::string found = children[i]->text(deadline_us, false);
-            const bool ended = found.find("\"") == 0;
+            const bool ended = found.find('"') == 0;
             text += (i == 0 ? "" : ", ") +
                     member(sides[i].name, ended ? "{" + found + "}" : "{\"failed\": \"no end\"}");
         }
@@ -436,7 +443,7 @@ class Arms {
         struct stat found {};
         for (int i = 0; i < 500 && stat(socket().c_str(), &found) != 0; ++i) usleep(10'000);
         if (stat(socket().c_str(), &found) != 0) return "{\"failed\": \"the kernel manager does not start\"}";
-        const std::string text = run(sides, common, [&](Children& children) -> std::string {
+        std::string text = run(sides, common, [&](Children& children) -> std::string {
             if (killed == Killed::kManager) return manager.kill_hard(), "";
             if (killed != Killed::kNobody) children[static_cast<std::size_t>(killed)]->kill_hard();
             const std::string status = Child(with({"--status"}), {}).text(now_us() + 3e6, true);

@@ -1,7 +1,5 @@
 #include "kernel_intercept/gate/gate.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -90,13 +88,6 @@ void tell_routes(Link& link) {
     counters.routed.store(routed_look_ups.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
-void warn_of_collectives() {
-    constexpr char kText[] =
-        "explsched: two processes with collectives (NCCL) share this GPU: under CUDA MPS each may wait "
-        "for the other for ever (NVIDIA/nccl issues 231 and 574). Give one of them other GPUs\n";
-    if (write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) return;  // nobody reads it
-}
-
 }  // namespace
 
 void attach(int ordinal, const GpuIdentity& gpu) noexcept {
@@ -181,7 +172,10 @@ void collective_launched(int ordinal) noexcept {
                      [&](std::uint32_t slot) {
                          others = others || place.page->slots[slot].counters.collectives.load() != 0;
                      });
-    if (others) warn_of_collectives();
+    if (others)
+        tell(
+            "explsched: two processes with collectives (NCCL) share this GPU: under CUDA MPS each may wait "
+            "for the other for ever (NVIDIA/nccl issues 231 and 574). Give one of them other GPUs\n");
 }
 
 bool graphs_wait(int ordinal) noexcept {

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernel_intercept/shared/clock.hpp"
+#include "kernel_intercept/shared/descriptor.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
 
 namespace explsched::gate {
@@ -50,15 +51,7 @@ void blank(const void* at, std::size_t size) {
                -1, 0);
 }
 
-// What standard error was when the GPU was attached: daemons close it, too.
 KeptDescriptor standard_error;
-
-template <std::size_t kBytes>
-void tell_once(const char (&text)[kBytes]) {
-    static std::atomic<bool> told{false};
-    if (told.exchange(true) || !standard_error.is_ours()) return;
-    if (write(standard_error.number(), text, kBytes - 1) < 0) return;
-}
 
 bool same_user(int fd) {
     ucred peer{};
@@ -69,10 +62,14 @@ bool same_user(int fd) {
 
 }  // namespace
 
+void tell(const char* text) noexcept {
+    if (standard_error.is_ours() && write(standard_error.number(), text, std::strlen(text)) < 0) return;
+}
+
 void Link::attach(const GpuIdentity& gpu, int patience_ms) noexcept {
     if (wanted() || changing_.exchange(true)) return;
     settings_ = settings_of_environment();
-    standard_error.keep(STDERR_FILENO);
+    if (standard_error.number() < 0) standard_error.keep(STDERR_FILENO);
     gpu_ = gpu;
     if (settings_.socket_path[0] != '\0') {
         if (!greet() || !hear(patience_ms)) back_off(shared::now_ns());
@@ -106,7 +103,9 @@ void Link::back_off(std::uint64_t now_ns) noexcept {
 
 bool Link::greet() noexcept {
     fresh_socket_.drop();  // one that the program has closed
-    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const shared::Descriptor any(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    // A program that has closed its standard streams prints to whatever has their numbers.
+    const int fd = fcntl(any.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (fd < 0) return false;
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -228,7 +227,9 @@ void Link::retire() noexcept {
     blank(old_page, sizeof(shared::Page));
     blank(old_table, sizeof(shared::Table));
     next_try_ns_ = 0;
-    if (!dismissed) tell_once("explsched: the kernel manager is gone; kernel launches pass unmanaged\n");
+    static std::atomic<bool> told{false};
+    if (!dismissed && !told.exchange(true))
+        tell("explsched: the kernel manager is gone; kernel launches pass unmanaged\n");
 }
 
 void Link::open_retired_gates() noexcept {

@@ -93,4 +93,7 @@ class Link {
 // Of a CUDA device ordinal below kMaxGpus.
 Link& link_at(int ordinal) noexcept;
 
+// To what standard error was when the first GPU was attached, if it still is: daemons close it, too.
+void tell(const char* text) noexcept;
+
 }  // namespace explsched::gate

@@ -12,7 +12,7 @@ namespace explsched::gate {
 namespace {
 
 constexpr std::uint64_t kPeriodNs = 10'000'000;
-constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
+constexpr std::size_t kStackBytes = std::size_t{1} << 20;  // and thread-local data of the program
 
 enum class State : std::uint8_t { kNone, kStarting, kRunning, kFailed };
 std::atomic<State> state{State::kNone};

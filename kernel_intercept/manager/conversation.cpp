@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/server.hpp"
@@ -76,16 +77,19 @@ void Server::answer(Connection& connection, std::uint64_t id, const char* data, 
     }
     std::memcpy(&hello, data, sizeof(hello));
     if (const char* fault = fault_of(hello)) return refuse(connection, id, fault);
-    welcome(connection, hello);
+    try {
+        welcome(connection, hello);
+    } catch (const std::system_error& error) {  // no descriptor or no memory for another GPU
+        log(error.what());
+    }
     if (connection.gpu == nullptr) refuse(connection, id, "no slot is free");
 }
 
 void Server::welcome(Connection& connection, const shared::Hello& hello) {
     const std::string uuid = hex(hello.gpu_uuid);
     if (gpus_.size() >= shared::kSlots && gpus_.count(uuid) == 0) return;  // no machine has as many
-    std::unique_ptr<Gpu>& known = gpus_[uuid];
-    if (known == nullptr) known = std::make_unique<Gpu>(settings_, hello);
-    Gpu& gpu = *known;
+    if (gpus_.count(uuid) == 0) gpus_.emplace(uuid, std::make_unique<Gpu>(settings_, hello));
+    Gpu& gpu = *gpus_.at(uuid);
     const auto slot = gpu.join(
         {connection.pid, hello.job.data(), hello.priority, hello.request_permille, hello.limit_permille},
         shared::now_ns());

@@ -81,6 +81,8 @@ int serve(const manager::Settings& settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    // Whoever was started without standard streams: no file of ours is to have their numbers.
+    for (int fd = 0; fd >= 0 && fd <= STDERR_FILENO;) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     try {
         const manager::CommandLine line = manager::parse_command_line(argc, argv);
         if (line.action == manager::Action::kHelp) return std::fputs(manager::kUsage, stdout) < 0 ? 1 : 0;

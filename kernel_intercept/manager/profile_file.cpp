@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "kernel_intercept/manager/profile_store.hpp"
+#include "kernel_intercept/manager/start.hpp"
 #include "kernel_intercept/shared/descriptor.hpp"
 #include "kernel_intercept/shared/layout.hpp"
 
@@ -53,18 +54,6 @@ void replace(const std::string& path, const std::string& text) {
     }
 }
 
-Descriptor lock(const std::string& path) {
-    Descriptor file(open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file) fail(path + ".lock");
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    whole.l_whence = SEEK_SET;
-    while (fcntl(file.get(), F_OFD_SETLKW, &whole) != 0) {
-        if (errno != EINTR) fail(path + ".lock");
-    }
-    return file;
-}
-
 }  // namespace
 
 ProfileText load_profiles(const std::string& path) {
@@ -80,7 +69,7 @@ std::vector<Profile> save_profiles(const std::string& path, const std::vector<Pr
     const std::filesystem::path directory = std::filesystem::path(path).parent_path();
     std::error_code error;
     if (std::filesystem::create_directories(directory, error)) chmod(directory.c_str(), 0700);
-    const Descriptor held = lock(path);
+    const Descriptor held = locked(path + ".lock", F_OFD_SETLKW);
     std::map<std::uint64_t, Profile> all;
     for (const Profile& profile : ours) all.insert_or_assign(shared::hash_of(profile.key), profile);
     for (const Profile& profile : load_profiles(path).profiles) {

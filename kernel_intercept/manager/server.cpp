@@ -53,7 +53,7 @@ Server::~Server() { unlink(socket_path(settings_).c_str()); }
 
 void Server::watch(int descriptor, std::uint64_t what) {
     epoll_event event{};
-    event.events = EPOLLIN;
+    event.events = what == kListener ? EPOLLIN | EPOLLET : EPOLLIN;
     event.data.u64 = what;
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) fail("epoll_ctl");
 }
@@ -90,9 +90,9 @@ void Server::accept_clients() {
             shared::Descriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
             shared::Descriptor(), 0, nullptr, 0};
         if (!connection.socket) {
-            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-                log(std::string("accept: ") + std::strerror(errno));
-            return;
+            if (errno == EINTR || errno == ECONNABORTED) continue;
+            if (errno != EAGAIN) log(std::string("accept: ") + std::strerror(errno));
+            return;  // to come again when the next one comes, or goes
         }
         if (!belongs_to(connection.socket.get(), geteuid(), connection.pid)) {
             ++totals_.foreign;
@@ -117,6 +117,7 @@ void Server::drop(std::uint64_t id) {
     if (found == connections_.end()) return;
     if (found->second.gpu != nullptr) found->second.gpu->leave(found->second.slot);
     connections_.erase(found);
+    accept_clients();  // for whom there was no descriptor
 }
 
 void Server::work() {

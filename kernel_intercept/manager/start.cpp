@@ -62,19 +62,22 @@ void make_directory(const std::string& path) {
     }
 }
 
-Descriptor only_instance(const std::string& directory) {
-    const std::string path = directory + "/kernel-manager.lock";
+Descriptor locked(const std::string& path, int command) {
     Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file) throw std::runtime_error(path + ": " + std::strerror(errno));
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    if (fcntl(file.get(), F_OFD_SETLK, &whole) != 0) {
-        throw std::runtime_error(errno == EAGAIN || errno == EACCES
-                                     ? directory + ": another manager serves it"
-                                     : path + ": " + std::strerror(errno));
+    while (!file || fcntl(file.get(), command, &whole) != 0) {
+        if (file && errno == EINTR) continue;
+        const bool is_held = errno == EAGAIN || errno == EACCES;
+        throw std::runtime_error(path + ": " +
+                                 (file && is_held ? "another manager has it" : std::strerror(errno)));
     }
     return file;
+}
+
+Descriptor only_instance(const std::string& directory) {
+    return locked(directory + "/kernel-manager.lock", F_OFD_SETLK);
 }
 
 Descriptor listen_at(const std::string& path) {

@@ -11,8 +11,11 @@ namespace explsched::manager {
 // std::runtime_error that names it.
 void make_directory(const std::string& path);
 
-// A lock that the kernel releases when the process ends. Throws std::runtime_error if another manager holds
-// it.
+// The file, made if need be, with a lock that the kernel releases when the process ends. `command`:
+// F_OFD_SETLK, or F_OFD_SETLKW to wait for it. Throws std::runtime_error that names the file.
+shared::Descriptor locked(const std::string& path, int command);
+
+// Throws std::runtime_error if another manager serves the directory.
 shared::Descriptor only_instance(const std::string& directory);
 
 // Throws std::runtime_error if somebody listens there already, std::system_error if it fails.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -243,24 +244,36 @@ void a_late_manager_floods_nothing(Manager& manager) {
     manager.own().gate.fetch_or(shared::kOpen);
 }
 
-// What is written to standard error meanwhile.
-template <typename Action>
-std::string said_during(const Action& action) {
-    int ends[2];
-    REQUIRE(pipe2(ends, O_NONBLOCK) == 0);
-    const int before = dup(STDERR_FILENO);
-    dup2(ends[1], STDERR_FILENO);
-    action();
-    dup2(before, STDERR_FILENO);
-    char text[1024];
-    const ssize_t got = read(ends[0], text, sizeof(text));
-    for (const int end : {ends[0], ends[1], before}) close(end);
-    return got <= 0 ? "" : std::string(text, static_cast<std::size_t>(got));
-}
+// What is written to standard error while that is this pipe.
+class Pipe {
+   public:
+    Pipe() { REQUIRE(pipe2(ends_, O_NONBLOCK) == 0); }
+    ~Pipe() {
+        for (const int end : ends_) close(end);
+    }
+    Pipe(const Pipe&) = delete;
+    Pipe& operator=(const Pipe&) = delete;
 
-void two_processes_with_collectives_on_a_gpu_are_warned(Manager& manager) {
+    template <typename Action>
+    std::string said_during(const Action& action) const {
+        const int before = dup(STDERR_FILENO);
+        dup2(ends_[1], STDERR_FILENO);
+        action();
+        dup2(before, STDERR_FILENO);
+        close(before);
+        char text[1024];
+        const ssize_t got = read(ends_[0], text, sizeof(text));
+        return got <= 0 ? "" : std::string(text, static_cast<std::size_t>(got));
+    }
+
+   private:
+    int ends_[2];
+};
+
+void two_processes_with_collectives_on_a_gpu_are_warned(Manager& manager, const Pipe& standard_error) {
     constexpr std::uint32_t kOther = kSlot + 1;
     const auto collective = [] { gate::collective_launched(0); };
+    const auto said_during = [&](const auto& action) { return standard_error.said_during(action); };
     manager.page().control.occupied = std::uint64_t{1} << kSlot | std::uint64_t{1} << kOther;
     CHECK(said_during(collective).empty());
     manager.page().slots[kOther].counters.collectives = 1;
@@ -268,6 +281,8 @@ void two_processes_with_collectives_on_a_gpu_are_warned(Manager& manager) {
     manager.slot().counters.collectives = 0;
     CHECK(said_during(collective).find("NCCL") != std::string::npos);
     CHECK(said_during(collective).empty());
+    manager.slot().counters.collectives = 0;
+    CHECK(Pipe().said_during(collective).empty());  // a file of the program that has got the number
 }
 
 void a_slot_of_another_is_left_alone(Manager& manager) {
@@ -288,7 +303,10 @@ void a_slot_of_another_is_left_alone(Manager& manager) {
 }  // namespace
 
 int main() {
-    Manager manager;
+    const Pipe standard_error;
+    std::optional<Manager> served;
+    standard_error.said_during([&] { served.emplace(); });
+    Manager& manager = *served;
     for (int i = 0; i < 10'000; ++i) {
         if (gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kGranted) break;
         usleep(1000);
@@ -302,7 +320,7 @@ int main() {
     a_wait_for_credit_leaves_an_idle_gate(manager);
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);
-    two_processes_with_collectives_on_a_gpu_are_warned(manager);
+    two_processes_with_collectives_on_a_gpu_are_warned(manager, standard_error);
     a_slot_of_another_is_left_alone(manager);
     return check::result();
 }

@@ -72,6 +72,14 @@ void who_opens_sees_that_it_was_shut_anew() {
     CHECK(shared::open_gate(gate, gate) && shared::is_open(gate));
 }
 
+// As of programs with large libraries: a thread's stack holds them, too.
+thread_local volatile char many_bytes[256 * 1024];
+
+void a_program_with_many_thread_local_bytes_has_a_watchdog() {
+    many_bytes[0] = 1;
+    CHECK(gate::start_watchdog() && many_bytes[0] == 1);
+}
+
 }  // namespace
 
 int main() {
@@ -79,5 +87,6 @@ int main() {
     without_a_manager_it_opens_within_50_ms();
     whoever_keeps_it_shut_it_opens_for_a_while();
     who_opens_sees_that_it_was_shut_anew();
+    a_program_with_many_thread_local_bytes_has_a_watchdog();
     return check::result();
 }

@@ -4,6 +4,8 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -13,6 +15,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -229,6 +232,99 @@ void there_is_an_end_to_gpus() {
     close(fd);
 }
 
+// From now on it can open `more` files.
+void let_open(const Daemon& daemon, int more) {
+    const std::string files = "/proc/" + std::to_string(daemon.pid()) + "/fd/";
+    rlimit limit{};
+    REQUIRE(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit) == 0);
+    for (limit.rlim_cur = 0; more > 0 || access((files + std::to_string(limit.rlim_cur)).c_str(), F_OK) == 0;
+         ++limit.rlim_cur) {
+        if (access((files + std::to_string(limit.rlim_cur)).c_str(), F_OK) != 0) --more;
+    }
+    REQUIRE(prlimit(daemon.pid(), RLIMIT_NOFILE, &limit, nullptr) == 0);
+}
+
+std::uint64_t computed_ns(pid_t pid) {
+    clockid_t clock{};
+    timespec time{};
+    REQUIRE(clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &time) == 0);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+// Two descriptors a client: its socket and its process.
+void clients_beyond_its_open_files_wait_and_cost_nothing() {
+    const Daemon daemon(manager_program);
+    const Hello hello = good_hello();
+    daemon.idle_files();
+    const int first = connect_to(daemon.socket());
+    CHECK(answer_to(first, &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+    let_open(daemon, 0);
+    const int second = connect_to(daemon.socket());
+    CHECK(send(second, &hello, sizeof(hello), MSG_NOSIGNAL) > 0);
+    usleep(50'000);
+    const std::uint64_t before_ns = computed_ns(daemon.pid());
+    usleep(400'000);
+    CHECK(computed_ns(daemon.pid()) - before_ns < 100'000'000);
+    close(first);
+    Preamble head{};
+    CHECK(recv(second, &head, sizeof(head), 0) == sizeof(head) && head.kind == MessageKind::kWelcome);
+    close(second);
+}
+
+[[maybe_unused]] void a_gpu_for_which_there_is_no_memory_is_refused() {
+    const Daemon daemon(manager_program);
+    daemon.idle_files();
+    let_open(daemon, 2);  // the client's
+    CHECK(refuses_hello(daemon, [](Hello&) {}));
+    let_open(daemon, 10);
+    const Hello hello = good_hello();
+    const int fd = connect_to(daemon.socket());
+    CHECK(answer_to(fd, &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+    close(fd);
+}
+
+void close_standard_streams() {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(fd);
+}
+
+void it_starts_without_standard_streams() {
+    const Daemon daemon(manager_program);  // for its directory
+    const std::string directory = daemon.directory() + "/other", profiles = daemon.profiles();
+    const pid_t other = fork();
+    if (other == 0) {
+        close_standard_streams();
+        execl(manager_program.c_str(), "sexplkmd", "--dir", directory.c_str(), "--profiles", profiles.c_str(),
+              nullptr);
+        _exit(127);
+    }
+    int status = -1;
+    CHECK(waitpid(other, &status, 0) == other && status == 0);
+    const int fd = connect_to(directory + "/kernel-manager.sock");
+    const Preamble question = preamble(MessageKind::kStatus);
+    std::string text(kLongestStatus, '\0');
+    REQUIRE(send(fd, &question, sizeof(question), MSG_NOSIGNAL) > 0 &&
+            recv(fd, text.data(), text.size(), 0) > 0);
+    close(fd);
+    const long long pid = number_in(text, "pid");
+    REQUIRE(pid > 1);
+    CHECK(kill(static_cast<pid_t>(pid), SIGTERM) == 0);
+}
+
+// What it prints must not go to the manager.
+void a_program_without_standard_streams_has_none_of_the_gates() {
+    const Daemon daemon(manager_program);
+    const pid_t client = fork();
+    if (client == 0) {
+        setenv(kSocketVariable, daemon.socket().c_str(), 1);
+        close_standard_streams();
+        gate::attach(0, {{1}, 90, 132});
+        const bool served = gate::signals(0).memory != nullptr;
+        _exit(served && fcntl(0, F_GETFD) < 0 && fcntl(1, F_GETFD) < 0 && fcntl(2, F_GETFD) < 0 ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(waitpid(client, &status, 0) == client && status == 0);
+}
+
 void one_manager_per_directory() {
     const Daemon daemon(manager_program);
     const pid_t second = fork();
@@ -290,6 +386,12 @@ int main(int, char** argv) {
     a_client_that_died_is_gone_though_its_connection_is_not();
     a_client_of_another_pid_namespace_is_served_until_it_dies();
     there_is_an_end_to_gpus();
+    clients_beyond_its_open_files_wait_and_cost_nothing();
+#ifndef __SANITIZE_ADDRESS__  // UBSan takes a descriptor to look at an exception
+    a_gpu_for_which_there_is_no_memory_is_refused();
+#endif
+    it_starts_without_standard_streams();
+    a_program_without_standard_streams_has_none_of_the_gates();
     one_manager_per_directory();
     it_stops_cleanly();
     command_lines_are_checked();
