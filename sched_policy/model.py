@@ -73,12 +73,14 @@ class GpuRequest(Struct, frozen=True, gc=False, cache_hash=True):
 
     With `per_node` set the job takes exactly that many GPUs on each of `nodes` nodes; without it, `total`
     GPUs spread over any nodes, at least `nodes` of them. `gpu_memory_mib` is the memory it needs on each GPU.
+    `most_switches` is how many leaf switches its nodes may be below, where switches are known; 0 for any number.
     """
 
     total: int
     nodes: int = 1
     per_node: int | None = None
     gpu_memory_mib: int = 0
+    most_switches: int = 0
 
     @classmethod
     def on_each(cls, nodes: int, gpus_per_node: int) -> GpuRequest:

@@ -69,8 +69,9 @@ def place_near(place: Place, request: GpuRequest, room: Room) -> Indexed | None:
         room_below, nodes_below = np.bincount(switches, gpus), np.bincount(switches, gpus > 0)
         for switch in np.argsort(room_below, kind="stable").tolist():
             if room_below[switch] >= request.total and nodes_below[switch] >= request.nodes:
-                few = np.isin(leaves, _fewest(request, np.where(switches == switch, gpus, 0), leaves))
-                if (near := place.place(request, replace(room, free=np.where(few, room.free, 0)))) is not None:
+                few = _fewest(request, np.where(switches == switch, gpus, 0), leaves)
+                near = place.place(request, replace(room, free=np.where(np.isin(leaves, few), room.free, 0)))
+                if near is not None and few.size <= (request.most_switches or few.size):
                     return near
         if request.nodes <= holds:
             return None

@@ -231,6 +231,12 @@ class Topology(Struct, frozen=True):
     switches: Mapping[str, tuple[Switch, ...]] = field(default_factory=dict)
     fault: str = ""
 
+    @property
+    def counts_switches(self) -> bool:
+        """Whether it is a tree of switches, so that it can be told below how many a job is."""
+        above = next(iter(self.switches.values()), ())
+        return bool(above) and not above[0].holds
+
 
 class ClusterRecords(Struct, frozen=True):
     """All that a pass looks at, read at one time."""

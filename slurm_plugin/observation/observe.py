@@ -28,7 +28,7 @@ from sched_policy.model import (
 )
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
-from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation, Topology
 from slurm_plugin.config import OrderSection, PreemptionBudget
 from slurm_plugin.observation.memory import Remembered, SeenTraining, served_in_vain
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
@@ -134,6 +134,7 @@ def observe(
         known,
         budget,
         Requirements(nodes),
+        seen.topology,
         FairShares(records.values() if reach == "fair-share" else ()),
         served_in_vain(records, known.served_s, preempted.values()),
         has_nodes=bool(nodes),
@@ -191,6 +192,7 @@ class _QueueRules(Struct, frozen=True):
     known: Remembered
     budget: PreemptionBudget | None
     requirements: Requirements
+    topology: Topology
     fair_shares: FairShares
     in_vain: frozenset[int]
     has_nodes: bool
@@ -201,7 +203,7 @@ class _QueueRules(Struct, frozen=True):
         partition, why = job.partition, ""
         if record.state == "PENDING":
             fitting = self.requirements.node_set(record)
-            why = unmodelled(record) or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
+            why = unmodelled(record, self.topology) or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
             partition = partition if why else fitting.name
         known, job_id, is_modelled = self.known, record.job_id, not why
         job = replace(job, submit_s=past.submitted_s) if past else job
@@ -223,7 +225,11 @@ class _QueueRules(Struct, frozen=True):
             lane=lane(record),
             is_overdue=waited_s(job, record, self.now_s) > self.rules.max_wait_s,
             eligible=job.holds_gpus or (planned and is_modelled),
-            may_displace=is_modelled and waits_for_room(record) and job_id not in self.in_vain,
+            # Whether room would still be below so few switches once others have left is not looked at again.
+            may_displace=is_modelled
+            and not record.most_switches
+            and waits_for_room(record)
+            and job_id not in self.in_vain,
             yielding=job_id in known.yielding,
             user_silent_s=known.unreported_s.get(record.user, 0.0),
             is_spared=record.het_job_id is not None or _is_spent(past, self.budget, self.now_s),
@@ -394,9 +400,12 @@ def _with_params(exploration: Exploration | None, progress: JobProgress) -> Expl
 def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:
     """The sizes at which the job can run. Tasks of arrays that wait are one record, and keep the size they ask for.
 
-    So do requests that are not so many GPUs on each node (--gpus, --gpus-per-task): Slurm cannot change those.
+    So do requests that are not so many GPUs on each node (--gpus, --gpus-per-task): Slurm cannot change those. And
+    --switches was said of the size asked for.
     """
     if options is None or options.elastic is None or record.gpus_per_node is None or record.array_tasks > 1:
+        return None
+    if record.most_switches:
         return None
     on_one_node = options.elastic.per_node is None
     fits = record.nodes == 1 if on_one_node else record.gpus_per_node == options.elastic.per_node

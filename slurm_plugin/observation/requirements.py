@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from msgspec import Struct
 
 from sched_policy.model import NARROWED, GpuRequest, Job, NodeGpus
-from slurm_plugin.client.records import SlurmJob, SlurmNode, gpu_memory_mib
+from slurm_plugin.client.records import SlurmJob, SlurmNode, Topology, gpu_memory_mib
 from slurm_plugin.observation.standing import leased_job
 
 
@@ -29,8 +29,8 @@ def gpu_request(record: SlurmJob, shards_per_gpu: int) -> GpuRequest:
     gpus = _gpus_of_shards(record, shards_per_gpu)
     memory_mib = least_gpu_memory_mib(record.features)
     if gpus:
-        return GpuRequest(record.nodes * gpus, record.nodes, gpus, memory_mib)
-    return GpuRequest(record.gpus, record.nodes, record.gpus_per_node, memory_mib)
+        return GpuRequest(record.nodes * gpus, record.nodes, gpus, memory_mib, record.most_switches)
+    return GpuRequest(record.gpus, record.nodes, record.gpus_per_node, memory_mib, record.most_switches)
 
 
 def least_gpu_memory_mib(constraint: str) -> int:
@@ -109,7 +109,7 @@ class NodeSet(Struct, frozen=True):
     nodes: frozenset[str]
 
 
-def unmodelled(record: SlurmJob) -> str:
+def unmodelled(record: SlurmJob, topology: Topology) -> str:
     """Why a waiting job is left to Slurm, by what it asks for; empty if all of it is modelled."""
     if record.het_job_id is not None:
         return "it is a component of a heterogeneous job"
@@ -123,7 +123,7 @@ def unmodelled(record: SlurmJob) -> str:
         return f"it requires certain nodes ({','.join(record.required_nodes)})"
     if record.features and not (_SIMPLE.fullmatch(record.features) or _ANY_OF.fullmatch(record.features)):
         return f"its constraint is not a plain list of features ({record.features})"
-    if record.most_switches:
+    if record.most_switches and not topology.counts_switches:
         return f"it limits the number of switches to {record.most_switches} (--switches)"
     if "," in record.gpu_type:
         return f"it asks for GPUs of several types ({record.gpu_type})"

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sched_policy.model import GpuRequest, Node, Switch
 from sched_policy.place import Consolidate, Indexed, Room, place_near
@@ -86,6 +87,24 @@ def test_a_gang_that_a_block_could_hold_waits_for_one() -> None:
     two_pairs = blocks("a", "a", "b", "b", "c", "c", "d", "d")
     assert chosen(GpuRequest.on_each(4, 4), two_pairs, 0, 4, 4, 4, 0, 4, 4, 4) is None
     assert chosen(GpuRequest.on_each(6, 4), two_pairs, 0, 4, 4, 4, 0, 4, 4, 4) == {2, 3, 4, 6, 7, 8}
+
+
+def test_a_gang_that_wants_few_switches_waits_for_them() -> None:
+    assert chosen(TWO, tree("a", "b", "a", "b"), 0, 0, 4, 4) == {3, 4}
+    assert chosen(replace(TWO, most_switches=1), tree("a", "b", "a", "b"), 0, 0, 4, 4) is None
+    assert chosen(replace(TWO, most_switches=2), tree("a", "b", "a", "b"), 0, 0, 4, 4) == {3, 4}
+
+
+def test_a_gang_that_wants_few_switches_gets_them_below_a_higher_one() -> None:
+    """Below the nearest switch are three leaf switches with a node each, elsewhere below the root two in one."""
+    near, far = (Switch("near"), ROOT), (Switch("far"), ROOT)
+    paths = [(Switch(leaf), *(near if leaf in "abc" else far)) for leaf in "abcde"] + [(Switch("e"), *far)]
+    nodes = Nodes(Node(f"n{i + 1}", 4, switches=path) for i, path in enumerate(paths))
+    three = GpuRequest.on_each(3, 4)
+    assert chosen(three, nodes, 4, 4, 4, 0, 4, 4) == {1, 2, 3}
+    found = chosen(replace(three, most_switches=2), nodes, 4, 4, 4, 0, 4, 4)
+    assert found is not None
+    assert {5, 6} < found
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=2, max_size=9), st.data())

@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy import catalog
+from sched_policy.model import Switch
 from slurm_plugin.client import parse
-from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation, Topology
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.requirements import unmodelled
@@ -65,8 +66,22 @@ def test_what_is_not_modelled_is_left_to_slurm(asks: dict[str, Any], why: str) -
 
 
 def test_a_lease_or_a_pin_of_ours_is_no_obstacle() -> None:
-    assert unmodelled(record(5, reservation="explsched_5")) == ""
-    assert unmodelled(record(5, required_nodes=("n1",), admin_comment="explsched-group:node=n1&since=5")) == ""
+    assert unmodelled(record(5, reservation="explsched_5"), Topology()) == ""
+    pinned = record(5, required_nodes=("n1",), admin_comment="explsched-group:node=n1&since=5")
+    assert unmodelled(pinned, Topology()) == ""
+
+
+def test_below_how_many_switches_a_job_is_can_be_told_of_a_tree() -> None:
+    """With topology/block, and without a network, it is left to Slurm. For such a job nobody is preempted."""
+    few = record(5, reason="Resources", natives=(100,), nodes=2, gpus=8, most_switches=1)
+    tree = Topology(dict.fromkeys(("n1", "n2"), (Switch("s1"),)))
+    for topology in (tree, Topology(dict.fromkeys(("n1", "n2"), (Switch("b1", 2), Switch("all blocks")))), Topology()):
+        nodes = (node("n1"), node("n2"))
+        seen = observe(ClusterRecords(nodes, (few,), (), topology=topology), ProgressSpool(Path("/nowhere")), NOW_S)
+        assert (5 in seen.unmodelled) is (topology is not tree)
+        assert seen.snapshot.jobs[0].eligible is (topology is tree)
+        assert not seen.snapshot.jobs[0].may_displace
+    assert seen.snapshot.jobs[0].request.most_switches == 1
 
 
 @pytest.mark.parametrize(
