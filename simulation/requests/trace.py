@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -255,8 +256,7 @@ def bursty(base_rps: float, factor: float, burst_s: float, gap_s: float, seed: i
         while edges[-1] <= at_s:
             mean_s = burst_s if len(edges) % 2 else gap_s
             edges.append(edges[-1] + draw.expovariate(1 / mean_s))
-        passed = sum(edge <= at_s for edge in edges)
-        return base_rps * (factor if passed % 2 else 1.0)
+        return base_rps * (factor if bisect_right(edges, at_s) % 2 else 1.0)
 
     return rate
 

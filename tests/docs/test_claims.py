@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -636,3 +637,22 @@ def test_rounding_is_that_of_the_page() -> None:
     assert [_as_shown(0.6757, "0.676"), _as_shown(1170.8, "1171"), _as_shown(12345.6, "12,346")] == [
         "0.676", "1171", "12,346"
     ]  # fmt: skip
+
+
+def test_the_policies_that_pages_call_equal_to_the_digit_give_the_published_figures() -> None:
+    policies, traces = ("srtf", "srsf", "tiresias", "antman"), ("trace1", "trace1_pr", "trace2", "trace2_pr")
+    for page in ("README.md", "docs/systems.md"):
+        assert re.search(r"SRTF, SRSF, Tiresias(, | and )AntMan[^.]* to the digit", text_of(page))
+
+    def figures(rows: Any) -> dict[tuple[str, str], list[float]]:
+        names = ("avg_jct_s", "makespan_s", "p99_jct_s")
+        return {(row["policy"], row["trace"]): [float(row[name]) for name in names] for row in rows}
+
+    of_others = figures(json.loads((ROOT / "benchmarks" / "muri_published.json").read_text())["figures"])
+    plain = [
+        row
+        for row in json.loads((RESULTS / "muri_parity.json").read_text())["rows"]
+        if (row["variant"], row["reference"], row["jobs"]) == ("plain", "published", 0)
+    ]
+    for key in product(policies, traces):
+        assert figures(plain)[key] == pytest.approx(of_others[key], rel=0, abs=0.5)  # published without decimals

@@ -44,6 +44,15 @@ def test_every_request_is_answered_and_timed() -> None:
         assert json.loads(ask(server.port, "GET", "/state").body)["requests"] == count
 
 
+def test_one_of_dilus_curves_is_sent_for_as_long_as_it_lasts(tmp_path: Path) -> None:
+    curve = tmp_path / "bursty.txt"
+    curve.write_text("0\n1.0\n", encoding="ascii")
+    with replicas("r") as (server,):
+        found = run(server.port, f"--curve={curve}", "--rate=30", "--duration=60", "--seed=1")
+        assert found["answered"] == found["planned"]
+        assert 10 <= json.loads(ask(server.port, "GET", "/state").body)["requests"] <= 50
+
+
 def test_failures_are_counted_by_their_kind(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("arrival_s,service_s\n0,1\n0.01,1\n0.02,1\n", encoding="ascii")
@@ -119,6 +128,10 @@ def test_dilus_curves(tmp_path: Path) -> None:
     curve.write_text("1.0000\n0\n0\n0.5\n", encoding="ascii")
     assert read_curve(curve) == (1.0, 0.0, 0.0, 0.5)
     done = CliRunner().invoke(keep_alive, ["--curve", str(curve), "--json"])
+    assert json.loads(done.output) == {"pre_warm_s": 2.0, "keep_alive_s": 2.0}
+    recorded = tmp_path / "t.csv"
+    recorded.write_text("arrival_s,service_s\n0,1\n3.5,1\n", encoding="ascii")
+    done = CliRunner().invoke(keep_alive, ["--requests", str(recorded), "--json"])
     assert json.loads(done.output) == {"pre_warm_s": 2.0, "keep_alive_s": 2.0}
     curve.write_text("1.0\nmuch\n", encoding="ascii")
     with pytest.raises(TraceError, match=r"line 2: .*'much'.*one number a line"):
