@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with tests on clusters come first: they take longest, and the others fill the gaps."""
     slow = {item.path for item in items if item.get_closest_marker("slurm")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows how the logs end that daemons wrote meanwhile below the test's directories."""
+    report = yield
+    if report.failed and call.when != "teardown":
+        made = [value for value in item.funcargs.values() if isinstance(value, Path)]
+        report.sections += [(f"end of {path}", end) for path, end in _log_ends(made, call.start - _TICK_S)]
+    return report
+
+
+_SHOWN_LINES = 40
+_TICK_S = 0.02  # by at most this a file's time lags behind the clock
+
+
+def _log_ends(directories: Iterable[Path], since_s: float) -> Iterator[tuple[Path, str]]:
+    """The last lines of each log below that was written to since then (seconds of the epoch), by path."""
+    found = {Path(place, name) for top in directories for place, _, names in os.walk(top) for name in names}
+    for path in sorted(path for path in found if path.name == "log" or path.suffix in {".log", ".out", ".jsonl"}):
+        with suppress(FileNotFoundError):  # the daemons still run
+            if path.is_file() and path.stat().st_mtime >= since_s:
+                yield path, "\n".join(path.read_text(errors="replace").splitlines()[-_SHOWN_LINES:])
 
 
 def _reason_to_skip(*needed: str) -> str | None:

@@ -71,3 +71,18 @@ def test_the_catalogue_starts_fast() -> None:
     code = f"{built}; print([m for m in {heavy!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+def test_a_failed_test_shows_how_the_logs_of_its_daemons_end(tmp_path: Path) -> None:
+    failing = tmp_path / "test_failing.py"
+    failing.write_text(
+        "def test_it(tmp_path):\n"
+        "    (tmp_path / 'slurmctld.log').write_text('first words\\n' + 'more\\n' * 50 + 'last words\\n')\n"
+        "    assert False\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-p", "conftest", "-p", "no:cacheprovider", "--tb=short"]
+    done = subprocess.run(
+        [*argv, f"--basetemp={tmp_path}/t", failing], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "last words" in done.stdout
+    assert "first words" not in done.stdout

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from sched_policy.model import NARROWED, GpuRequest, Job, NodeGpus
 from slurm_plugin.client.records import SlurmJob, SlurmNode, Topology, gpu_memory_mib
-from slurm_plugin.observation.standing import leased_job
+from slurm_plugin.observation.standing import OWN_PINS, leased_job
 
 
 def most_shards_per_gpu(nodes: Iterable[SlurmNode]) -> int:
@@ -60,10 +60,6 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_.-]+(&[A-Za-z0-9_.-]+)*")
 
 _ANY_OF = re.compile(r"[A-Za-z0-9_.-]+(\|[A-Za-z0-9_.-]+)+")
 """Features of which a node must have one."""
-
-OWN_PINS = "explsched-group:"
-"""In the AdminComment of a job that we sent to a node ourselves."""
-
 
 NO_NODE = "no node of its partition has all that it asks for"
 

@@ -64,6 +64,12 @@ _DELAYED = frozenset({*_ROOM, *_UNTESTED, "BeginTime"})
 _TIERS = ("Nodes required for job are ", "Nodes_required_for_job_are_")
 """What Slurm says in place of Resources where partitions have tiers, or nodes are down."""
 
+OWN_PINS = "explsched-group:"
+"""In the AdminComment of a job that we sent to a node ourselves."""
+
+_PIN_WAITS = "ReqNodeNotAvail, UnavailableNodes:"
+"""What Slurm says in place of Resources of a job whose node it keeps for another one that comes first."""
+
 _RESERVED = ("ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, May be reserved for other job")
 """What Slurm says of a job that would run into a reservation; leases are reservations, too."""
 
@@ -113,6 +119,8 @@ def may_be_planned(
     if waits_for_begin(record, now_s):
         is_lifted = waits_for_requeue_delay(record, now_s) if own_begin_s is None else own_begin_s <= now_s
         return consents and is_lifted and record.reason in _DELAYED
+    if record.reason.startswith(_PIN_WAITS) and record.required_nodes and OWN_PINS in record.admin_comment:
+        return True  # what our pin brings about is no reason to take it back
     if record.reason.startswith(_TIERS) or (only_leases and record.reason.startswith(_RESERVED)):
         return True
     return waits_for_room(record) or may_keep_lease(record)

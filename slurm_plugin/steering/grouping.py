@@ -111,9 +111,11 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
     """Pins and annotations that have to change."""
     now_s = int(seen.snapshot.now_s)
     wanted = {**dict(_wanted(releases, seen.jobs, now_s)), **dict(_waiting_groups(plan, releases, seen))}
-    complete = [group for group in live_groups(seen.jobs.values()) if group.is_complete]
-    standing = {job_id for group in complete if group.verified is not False for job_id in group.job_ids}
-    beside = _as_they_run(complete)
+    live = live_groups(seen.jobs.values())
+    standing = {
+        job_id for group in live if group.is_complete and group.verified is not False for job_id in group.job_ids
+    }
+    beside = _as_they_run(live)
     yielding = {
         job.job_id for job in seen.snapshot.jobs if job.yielding
     }  # the cost of their preemption is being recorded on them
@@ -129,29 +131,35 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
         elif record.state == "PENDING":
             note = present if present.pause_s > now_s else GroupAnnotation()
         else:  # the pin of a running job stays on record: if it is requeued, it must be known as ours
-            number, size = beside.get(record.job_id, (None, 0))
-            note = present if record.job_id in standing else replace(present, group=number, size=size)
+            kept = (present.group, present.size) if record.job_id in standing else (None, 0)
+            number, size = beside.get(record.job_id, kept)
+            note = replace(present, group=number, size=size)
         changes += _change(record, present, note)
     return tuple(changes)
 
 
-def _as_they_run(complete: Iterable[LiveGroup]) -> Mapping[int, tuple[int, int]]:
-    """(number, size) of the group of each job whose planned group is apart, but that shares its GPU with such jobs.
+def _as_they_run(groups: Iterable[LiveGroup]) -> Mapping[int, tuple[int, int]]:
+    """(number, size) of the group of each job that shares its GPU with jobs of other planned groups than its own.
 
-    A GPU can become free between the look at Slurm and the writing of annotations. Slurm then starts the groups of the
-    former pass, while this pass annotates the same jobs with groups for fewer GPUs.
+    Slurm can start jobs between the look at it and the writing of annotations: the groups of the former pass run, while
+    this pass annotates the same jobs with other groups. It refuses the pins among these changes, and takes the rest.
     """
-    there: defaultdict[Device, list[int]] = defaultdict(list)
-    for group in complete:
-        if group.verified is False:
-            for job_id, device in group.running:
-                there[device].append(job_id)
+    there: defaultdict[Device, list[tuple[int, LiveGroup]]] = defaultdict(list)
+    for group in groups:
+        for job_id, device in group.running:
+            there[device].append((job_id, group))
     return {
-        job_id: (min(job_ids), len(job_ids))
-        for device, job_ids in there.items()
-        if device and len(job_ids) > 1
-        for job_id in job_ids
+        job_id: (min(job for job, _ in members), len(members))
+        for device, members in there.items()
+        if device and len(members) > 1 and _differ([group for _, group in members])
+        for job_id, _ in members
     }
+
+
+def _differ(groups: Sequence[LiveGroup]) -> bool:
+    """Whether these groups of jobs on one GPU are several, or one whose other jobs are elsewhere."""
+    apart = any(group.is_complete and group.verified is False for group in groups)
+    return apart or len({(group.number, group.size) for group in groups}) > 1
 
 
 def _wanted(releases: Releases, jobs: Mapping[int, SlurmJob], now_s: int) -> Iterator[tuple[int, GroupAnnotation]]:

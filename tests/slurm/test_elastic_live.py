@@ -73,11 +73,14 @@ def test_it_grows_by_nodes_and_its_steps_know(
         f'#!/bin/bash\nexec sxrun -- bash -c "{count}; exec bash {SCRIPT} {place} {spool} {UNTIL_REQUEUED} 30"\n'
     )
     words = ("--elastic=2-4/2", "--checkpoint=USR1", "--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2")
-    with_others = submit(small, "--nodes=2", "--gpus-per-node=1", script="sleep 5")
-    blocker = submit(small, "--nodes=1", "--gpus-per-node=3", script="sleep 5")
+    until_free = f"until [ -e {place}/free ]; do sleep 0.1; done"
+    with_others = submit(small, "--nodes=2", "--gpus-per-node=1", script=until_free)
+    blocker = submit(small, "--nodes=1", "--gpus-per-node=3", script=until_free)
     until(lambda: state_of(client, blocker) == "RUNNING", "there is no room on two nodes")
     job_id = sxbatch(small, *words, f"--output={place}/out", str(script))
     with a_daemon(small, tmp_path, config(spool)):
+        until(lambda: len(done(place)) > 0, "it works on one node")
+        (place / "free").touch()
         until(lambda: final_state(small, job_id) == "COMPLETED", "it grows and ends", 180)
     assert final_state(small, with_others) == "COMPLETED"
     steps = done(place)

@@ -143,9 +143,11 @@ def test_users_have_daemons_of_their_own_and_a_crash_ends_nobody_elses(site: Sit
     steady = site.submit(OPERATOR)
     until(lambda: site.serves(OPERATOR), "MPS of the one")
     daemon = site.daemon(OPERATOR)
-    crashing = site.submit(ORDINARY, "sleep 1; kill -KILL $$")
+    crash = site.files / "crash"
+    crashing = site.submit(ORDINARY, f"until [ -e {crash} ]; do sleep 0.1; done; kill -KILL $$")
     until(lambda: site.running(crashing) and site.serves(ORDINARY), "MPS of the other")
     assert site.daemon(ORDINARY) != daemon
+    crash.touch()
     site.gone(crashing)
     until(lambda: not site.serves(ORDINARY), "the crashed job's epilog ends MPS")
     assert site.serves(OPERATOR)

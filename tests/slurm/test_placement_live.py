@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,21 +17,19 @@ from tests.slurm.jobs import a_daemon, command, config, empty, run, submit, unti
 pytestmark = pytest.mark.slurm
 
 ROOT = Path(__file__).parents[2]
-DEFERRED = "bf_interval=10,bf_resolution=10,defer,batch_sched_delay=20"
-"""Jobs are not started while they are submitted, but some seconds later: so that a plan can be there first."""
 
 
 @pytest.fixture(scope="module")
-def deferring(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
-    directory = open_tmp / "deferring"
-    yield up(ClusterSpec(nodes=2, gpus_per_node=4, extra=(("SchedulerParameters", DEFERRED),)), directory)
-    down(directory)
+def parted(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
+    """GPUs in parts: two nodes with one each."""
+    yield up(ClusterSpec(nodes=2, gpus_per_node=1, shards_per_node=8), open_tmp / "parts")
+    down(open_tmp / "parts")
 
 
 @pytest.fixture
-def client(deferring: Cluster) -> Iterator[CliClient]:
-    yield CliClient(environment=deferring.env())
-    empty(deferring)
+def parts(parted: Cluster) -> Iterator[CliClient]:
+    yield CliClient(environment=parted.env())
+    empty(parted)
 
 
 @contextmanager
@@ -51,43 +49,52 @@ def nodes(client: CliClient) -> dict[int, tuple[str, ...]]:
     return {job_id: job.node_names for job_id, job in jobs(client).items()}
 
 
-def run_three(deferring: Cluster, client: CliClient) -> list[tuple[str, ...]]:
-    three = [submit(deferring, "--gres=gpu:1") for _ in range(3)]
-    until(lambda: all(jobs(client)[job].state == "RUNNING" for job in three), "all run")
-    return [nodes(client)[job] for job in three]
+@contextmanager
+def all_cpus_taken(cluster: Cluster) -> Iterator[None]:
+    """Slurm starts nothing more, so that a plan can be there first: the daemon plans with GPUs."""
+    client = CliClient(environment=cluster.env())
+    free = dict.fromkeys(cluster.spec.node_names, cluster.spec.cpus_per_node)
+    for job in client.jobs():
+        for name in job.node_names:
+            free[name] -= job.cpus
+    takers = [submit(cluster, f"--nodelist={name}", f"--ntasks={cpus}", "--mem=100") for name, cpus in free.items()]
+    until(lambda: all(jobs(client)[taker].state == "RUNNING" for taker in takers), "all CPUs are taken")
+    yield
+    run(cluster, "scancel", *map(str, takers))
+
+
+def run_planned(cluster: Cluster, log: Path, pins: int, *submissions: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Where jobs run that Slurm may start when the daemon has seen so many of them pinned to their nodes."""
+    client = CliClient(environment=cluster.env())
+    with all_cpus_taken(cluster):
+        started = [submit(cluster, *options) for options in submissions]
+        until(lambda: sum(bool(jobs(client)[job].required_nodes) for job in started) == pins, "the plan is in Slurm")
+        before = passes(log)
+        until(lambda: passes(log) > before + 1, "the next pass has seen it")
+    return run_all(client, started)
+
+
+def run_all(client: CliClient, started: Sequence[int]) -> list[tuple[str, ...]]:
+    until(lambda: all(jobs(client)[job].state == "RUNNING" for job in started), "all run")
+    return [nodes(client)[job] for job in started]
+
+
+def passes(log: Path) -> int:
+    return log.read_text().count(" pass ")
 
 
 def share(request: float, limit: float) -> str:
     return f"--comment=explsched:request={request}&limit={limit}"
 
 
-@pytest.fixture(scope="module")
-def parted(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
-    """GPUs in parts: two nodes with one each."""
-    spec = ClusterSpec(nodes=2, gpus_per_node=1, shards_per_node=8, extra=(("SchedulerParameters", DEFERRED),))
-    yield up(spec, open_tmp / "parts")
-    down(open_tmp / "parts")
-
-
-@pytest.fixture
-def parts(parted: Cluster) -> Iterator[CliClient]:
-    yield CliClient(environment=parted.env())
-    empty(parted)
-
-
 def test_parts_of_gpus_that_together_use_them_well(parted: Cluster, parts: CliClient, spool: Path) -> None:
     """Dilu: the second would ask for more than is left of the GPU where Slurm alone puts it."""
-
-    def run_them(*shares: tuple[int, str]) -> list[tuple[str, ...]]:
-        started = [submit(parted, f"--gres=shard:{shards}", said) for shards, said in shares]
-        until(lambda: all(jobs(parts)[job].state == "RUNNING" for job in started), "all run")
-        return [nodes(parts)[job] for job in started]
-
-    three = ((4, share(0.5, 0.7)), (4, share(0.6, 0.7)), (3, share(0.4, 0.7)))
-    assert run_them(*three) == [("n1",), ("n1",), ("n2",)]
+    shares = ((4, share(0.5, 0.7)), (4, share(0.6, 0.7)), (3, share(0.4, 0.7)))
+    three = [(f"--gres=shard:{shards}", said) for shards, said in shares]
+    assert run_all(parts, [submit(parted, *one) for one in three]) == [("n1",), ("n1",), ("n2",)]
     empty(parted)
     with steered(parted, spool, "dilu") as log:
-        assert run_them(*three) == [("n1",), ("n2",), ("n2",)]
+        assert run_planned(parted, log, 3, *three) == [("n1",), ("n2",), ("n2",)]
         until(lambda: "group verified" in log.read_text(), "the two that share are found on one GPU")
 
 
@@ -124,54 +131,51 @@ def test_a_newcomer_shares_with_the_partner_that_the_policy_chooses(
         shards = ("--gres=shard:4", f"--comment={comment}", f"--chdir={ROOT}")
         return submit(parted, *shards, limit, *more, script=script)
 
-    there = {start(first, "--nodelist=n1"): "n1", start(second, "--nodelist=n2"): "n2"}
+    there = [start(first, "--nodelist=n1"), start(second, "--nodelist=n2")]
     until(lambda: all(jobs(parts)[job].state == "RUNNING" for job in there), "both run")
     with steered(parted, spool, policy) as log:
-        before = submit(parted, script="sleep 600")  # Slurm has just scheduled, and takes its time until it does again
-        until(lambda: jobs(parts)[before].state == "RUNNING", "Slurm schedules")
-        job = start(newcomer)
+        with all_cpus_taken(parted):
+            job = start(newcomer)
+            until(lambda: jobs(parts)[job].required_nodes == ("n2",), "it is given its node")
         until(lambda: jobs(parts)[job].state == "RUNNING", "it runs")
-        assert nodes(parts)[job] == ("n2",)
         until(lambda: "group verified" in log.read_text(), "the two are found on one GPU")
     until(lambda: said.exists() and said.read_text() == "2\n", "it knows that half of the GPU's memory is its")
 
 
-def test_slurm_alone_packs(deferring: Cluster, client: CliClient) -> None:
-    assert run_three(deferring, client) == [("n1",)] * 3
+ONE_GPU = ("--gres=gpu:1",)
 
 
-@pytest.mark.parametrize("policy", ["balanced", "simple"])
-def test_each_node_gets_its_jobs(deferring: Cluster, client: CliClient, policy: str, spool: Path) -> None:
+def test_slurm_alone_packs(small: Cluster, client: CliClient) -> None:
+    assert run_all(client, [submit(small, *ONE_GPU) for _ in range(3)]) == [("n1",)] * 3
+
+
+@pytest.mark.parametrize(("policy", "pins"), [("balanced", 3), ("simple", 2)])
+def test_each_node_gets_its_jobs(small: Cluster, client: CliClient, policy: str, pins: int, spool: Path) -> None:
     """Balanced: the node with fewer jobs. Simple: idle nodes while there are any; the third is left to Slurm."""
-    with steered(deferring, spool, policy) as log:
-        found = run_three(deferring, client)
+    with steered(small, spool, policy) as log:
+        found = run_planned(small, log, pins, *[ONE_GPU] * 3)
         assert found[:2] == [("n1",), ("n2",)]
         until(lambda: log.read_text().count("placement verified") >= 2, "it was looked at where they run")
         assert "another node" not in log.read_text()
 
 
-def test_jobs_that_name_their_node_keep_it(deferring: Cluster, client: CliClient, spool: Path) -> None:
-    named = [submit(deferring, "--gres=gpu:1", "--nodelist=n1") for _ in range(2)]
-    with steered(deferring, spool, "balanced"):
-        until(lambda: all(jobs(client)[job].state == "RUNNING" for job in named), "they run")
-        free = submit(deferring, "--gres=gpu:1")
-        until(lambda: jobs(client)[free].state == "RUNNING", "the third runs")
-    assert nodes(client) == {**dict.fromkeys(named, ("n1",)), free: ("n2",)}
+def test_jobs_that_name_their_node_keep_it(small: Cluster, client: CliClient, spool: Path) -> None:
+    with steered(small, spool, "balanced") as log:
+        named = run_all(client, [submit(small, *ONE_GPU, "--nodelist=n1") for _ in range(2)])
+        assert [*named, *run_planned(small, log, 1, ONE_GPU)] == [("n1",), ("n1",), ("n2",)]
 
 
-def test_pins_are_taken_back(deferring: Cluster, client: CliClient, spool: Path) -> None:
+def test_pins_are_taken_back(small: Cluster, client: CliClient, spool: Path) -> None:
     """By the daemon when it stops, and by an admin when it was killed."""
-    job = submit(deferring, "--gres=gpu:1", "--cpus-per-task=2")
-    taker = submit(deferring, "--nodelist=n1,n2", "--nodes=2", "--exclusive")
-    run(deferring, "scontrol", "update", f"JobId={taker}", "Priority=1000000")
-    until(lambda: jobs(client)[taker].state == "RUNNING", "all CPUs are taken, which is not planned with")
-    with a_daemon(deferring, spool.parent, config(spool, "balanced")):  # ends by SIGKILL
-        until(lambda: jobs(client)[job].required_nodes == ("n1",), "it is pinned")
-    assert jobs(client)[job].required_nodes == ("n1",)
-    ours = [command("sexplsched"), "admin", "reset", "--config", str(spool.parent / "explsched.yaml")]
-    run(deferring, *ours)
-    assert jobs(client)[job].required_nodes == ()
-    assert jobs(client)[job].admin_comment == ""
+    with all_cpus_taken(small):
+        job = submit(small, *ONE_GPU)
+        with a_daemon(small, spool.parent, config(spool, "balanced")):  # ends by SIGKILL
+            until(lambda: jobs(client)[job].required_nodes == ("n1",), "it is pinned")
+        assert jobs(client)[job].required_nodes == ("n1",)
+        ours = [command("sexplsched"), "admin", "reset", "--config", str(spool.parent / "explsched.yaml")]
+        run(small, *ours)
+        assert jobs(client)[job].required_nodes == ()
+        assert jobs(client)[job].admin_comment == ""
 
 
 @pytest.fixture(scope="module")

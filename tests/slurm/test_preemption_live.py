@@ -15,11 +15,12 @@ from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done
 from tests.slurm.jobs import a_daemon, command, config, final_state, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
-STEPS = 150
 GPUS = 8
+ONCE_MORE = f"{UNTIL_REQUEUED} 30"
+"""Steps of a training that is preempted at least once, however long that takes."""
 
 
-def training(cluster: Cluster, directory: Path, spool: Path, *options: str, steps: str = f"{STEPS}") -> int:
+def training(cluster: Cluster, directory: Path, spool: Path, *options: str, steps: str = ONCE_MORE) -> int:
     """Submit a training that saves on SIGUSR1; what it does is written to `directory`."""
     directory.mkdir()
     return submit(cluster, "--requeue", *options, script=f"exec bash {SCRIPT} {directory} {spool} {steps}")
@@ -43,7 +44,7 @@ def saved(spool: Path, job_id: int) -> dict[int, int]:
 def check_nothing_is_lost(spool: Path, job_id: int, directory: Path) -> None:
     """Each run must begin where the one before it saved, and no step may be missing."""
     steps = done(directory)
-    assert sorted({step for _run, step, *_ in steps}) == list(range(1, STEPS + 1))
+    assert sorted({step for _run, step, *_ in steps}) == list(range(1, steps[-1][1] + 1))
     first = {run_: step for run_, step, *_ in reversed(steps)}
     resumed = {run_ + 1: step + 1 for run_, step in saved(spool, job_id).items()}
     assert first == {0: 1} | {run_: step for run_, step in resumed.items() if run_ in first}
@@ -132,7 +133,7 @@ def test_a_job_that_was_preempted_often_is_left_alone(
     }
     whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
     with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):
-        often = training(small, open_tmp / "often", spool, *whole, steps=f"{UNTIL_REQUEUED} 30")
+        often = training(small, open_tmp / "often", spool, *whole)
         until(lambda: state_of(client, often) == "RUNNING", "it runs")
         new = training(small, open_tmp / "new", spool, *whole, steps="5")
         until(lambda: state_of(client, new) == "RUNNING", "it yields once")

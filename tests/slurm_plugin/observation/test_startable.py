@@ -71,6 +71,14 @@ def test_where_tiers_hide_the_reason_a_job_is_planned_and_no_more() -> None:
     assert not waits_for_room(record(5, reason=TIERS))
 
 
+def test_what_our_own_pin_brings_about_does_not_end_it() -> None:
+    """Slurm says so of all but the first of those that wait for one node by name."""
+    keeps = "ReqNodeNotAvail, UnavailableNodes:n1"
+    assert planned(reason=keeps, required_nodes=("n1",), admin_comment="explsched-group:node=n1&since=5")
+    assert not planned(reason=keeps, required_nodes=("n1",), admin_comment="of the site")
+    assert not planned(reason=keeps, admin_comment="explsched-group:group=2&of=4")
+
+
 def test_what_only_a_lease_keeps_from_nodes_is_planned_and_no_more() -> None:
     assert planned(reason=MAINTENANCE, only_leases=True)
     assert not planned(reason="ReqNodeNotAvail, UnavailableNodes:n1", only_leases=True)

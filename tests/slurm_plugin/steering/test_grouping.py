@@ -281,6 +281,21 @@ def test_jobs_started_as_the_plan_before_had_them_are_groups_as_they_run() -> No
     assert carried_out(plan(), now) == ()
 
 
+def test_what_slurm_took_of_a_late_pass_leaves_groups_as_they_run() -> None:
+    """Groups of four have started; of a plan with others Slurm took the annotations that come without a pin."""
+    sizes = {1: 3, 2: 4, 3: 4, 4: 4, 5: 2, 6: 2, 7: 4, 8: 4}
+    jobs = [
+        on_gpu(job, job // 5, admin_comment=f"explsched-group:group={1 + job // 5 * 4}&of={size}")
+        for job, size in sizes.items()
+    ]
+    now = after(look(*jobs), carried_out(plan(), look(*jobs)))
+    assert [(group.job_ids, group.verified) for group in live_groups(now.jobs.values())] == [
+        ((1, 2, 3, 4), True),
+        ((5, 6, 7, 8), True),
+    ]
+    assert carried_out(plan(), now) == ()
+
+
 def test_a_group_is_over_when_a_job_is_being_cleaned_up() -> None:
     note = "explsched-group:group=1&of=2&node=n1&since=5"
     stays, ends = on_gpu(1, 0, admin_comment=note), on_gpu(2, 0, admin_comment=note, state="COMPLETING")
