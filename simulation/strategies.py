@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.snapshot import Bools, Floats
+from sched_policy.snapshot import Bools, Floats, Ints
 from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, Verdict
 
 _ROUNDING = 1e-9
@@ -177,6 +177,45 @@ class Hyperband(Struct, frozen=True):
         return SweepDecision((*runs, *(v for v in verdicts if v.action is not SweepAction.RUN)))
 
 
+class _RunningAverages(Struct, frozen=True):
+    """The averages that each training had reported by each of its steps, all trainings in one array.
+
+    `trials` are the places in the sweep of those that have reported, `starts` and `counts` their parts of the arrays.
+    """
+
+    trials: Ints
+    starts: Ints
+    counts: Ints
+    progress: Floats
+    total_steps: Floats
+    steps: Floats
+    averages: Floats
+
+    @classmethod
+    def of(cls, sweep: Sweep) -> _RunningAverages:
+        trials = np.array([j for j, trial in enumerate(sweep.trials) if trial.steps.size], dtype=np.int64)
+        told = [sweep.trials[j] for j in trials]
+        counts = np.array([trial.steps.size for trial in told], dtype=np.int64)
+        averages = [np.cumsum(trial.values) / np.arange(1, trial.values.size + 1) for trial in told]
+        return cls(
+            trials,
+            np.cumsum(counts) - counts,
+            counts,
+            np.asarray(sweep.progress, dtype=np.float64)[trials],
+            np.asarray(sweep.total_steps, dtype=np.float64)[trials],
+            np.concatenate([trial.steps for trial in told] or [np.empty(0)]),
+            np.concatenate(averages or [np.empty(0)]),
+        )
+
+    def at(self, progress: float, but: int) -> Floats:
+        """Of all trainings that are so far, but one, the averages that they had then."""
+        step = progress * self.total_steps
+        usable = (self.progress * (1 + 1e-9) >= progress) & (self.steps[self.starts] <= step) & (self.trials != but)
+        reports = np.add.reduceat(self.steps <= np.repeat(step * (1 + 1e-9), self.counts), self.starts, dtype=np.int64)
+        found: Floats = self.averages[(self.starts + reports - 1)[usable]]
+        return found
+
+
 class MedianStop(Struct, frozen=True):
     """The median stopping rule (Golovin et al., "Google Vizier", KDD 2017): first in, first out, less who is behind.
 
@@ -197,28 +236,18 @@ class MedianStop(Struct, frozen=True):
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """Run in order; stop who is behind."""
         del gpus
-        averages = [np.cumsum(t.values) / np.arange(1, t.values.size + 1) for t in sweep.trials]
+        averages = _RunningAverages.of(sweep)
+        best = sweep.best.min(initial=np.inf)
         runs, stops = [], []
         for i, trial in enumerate(sweep.trials):
             if trial.has_ended:
                 continue
             at = float(sweep.progress[i])
-            others = [
-                average[np.searchsorted(t.steps, at * sweep.total_steps[j] * (1 + 1e-9), side="right") - 1]
-                for j, (t, average) in enumerate(zip(sweep.trials, averages, strict=True))
-                if j != i
-                and t.steps.size
-                and sweep.progress[j] * (1 + 1e-9) >= at
-                and t.steps[0] <= at * sweep.total_steps[j]
-            ]
-            is_behind = (
-                at >= self.least_progress
-                and len(others) >= self.least_others
-                and sweep.best[i] > float(np.median(others))
-                and sweep.best[i] > sweep.best.min()
-            )
-            if is_behind and trial.may_stop:
-                why = f"its best value is worse than the median of {len(others)} others at this step"
+            may_be_behind = trial.may_stop and at >= self.least_progress and sweep.best[i] > best
+            others = averages.at(at, i) if may_be_behind else np.empty(0)
+            is_behind = others.size >= self.least_others and sweep.best[i] > float(np.median(others))
+            if is_behind:
+                why = f"its best value is worse than the median of {others.size} others at this step"
                 stops.append(Verdict(trial.trial_id, SweepAction.STOP, 0.0, why))
             else:
                 runs.append(Verdict(trial.trial_id, SweepAction.RUN, 0.0, "not behind the median; first in, first out"))

@@ -52,7 +52,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.progress import JobProgress, ProgressSpool
-from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection
+from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection, Value, argument
 from wrappers import sxbatch
 
 _OURS = "explsched"
@@ -244,12 +244,12 @@ class Search:
         budget = self._file.budget.gpu_hours
         return budget is None or spent + under_way * usual < budget
 
-    def _submit(self, number: int, params: Mapping[str, object], lock: int) -> int:
+    def _submit(self, number: int, params: Mapping[str, Value], lock: int) -> int:
         """Submit a trial, through sxbatch's own code; returns the job's id."""
         directory = self._trial_directory(number)
         directory.mkdir(parents=True, exist_ok=True)
         values = {name: of_value(value) for name, value in params.items()}
-        command = [*self._file.command, *(f"--{name}={shown(value)}" for name, value in values.items())]
+        command = [*self._file.command, *(f"--{name}={argument(value)}" for name, value in params.items())]
         script = directory / "job.sh"
         replace_file_durably(script, _script(directory / "claim", [*self._file.job.sxrun, "--", *command]))
         job, told = self._file.job, listed(values)

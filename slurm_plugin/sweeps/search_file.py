@@ -11,16 +11,24 @@ from msgspec import Meta
 
 from explsched import strict_yaml
 from explsched.errors import ExplschedError
-from explsched.parameters import is_name
+from explsched.parameters import is_name, shown
 from explsched.strict_yaml import Section
 
 Value = bool | float | str
 _MOST = 1_000_000
+_WHOLE = 2**53  # whole numbers above are no longer told apart
 _LARGEST_GRID = 100_000  # Optuna lists all points in each pass
 
 
 class SearchError(ExplschedError):
     """A search cannot be run as its file says, or cannot go on."""
+
+
+def argument(value: Value) -> str:
+    """The value as a trial's command is given it: whole words, and whole numbers with all their digits."""
+    if isinstance(value, bool | str) or not float(value).is_integer() or abs(value) > _WHOLE:
+        return shown(value)
+    return str(int(value))
 
 
 class SpaceSection(Section, frozen=True):
@@ -37,8 +45,10 @@ class SpaceSection(Section, frozen=True):
         bounds = [bound for bound in (self.low, self.high) if bound is not None]
         if self.values and (bounds or self.log or self.integer):
             yield "has values, which leave no room for low, high, log and integer"
-        elif len(set(map(repr, self.values))) < len(self.values):
-            yield f"values: found one twice in {list(self.values)}"
+        elif any(isinstance(value, float) and not math.isfinite(value) for value in self.values):
+            yield f"values: accepted are finite numbers, words, true and false, found {list(self.values)}"
+        elif len(set(map(argument, self.values))) < len(self.values):
+            yield f"values: found one twice, as a command is given them, in {list(self.values)}"
         elif not self.values and len(bounds) < 2:
             yield "is empty: accepted are values, or low and high"
         elif self.low is not None and self.high is not None:

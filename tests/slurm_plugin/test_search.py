@@ -68,6 +68,8 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"space": {"n": {"low": 0.5, "high": 2, "integer": True}}}, "space.n: integer: accepted with whole low and"),
         ({"space": {"lr": {"values": [1, 2], "low": 0}}}, "space.lr: has values, which leave no room for low"),
         ({"space": {"lr": {"values": [1, 1]}}}, "space.lr: values: found one twice"),
+        ({"space": {"lr": {"values": [1, "1"]}}}, "space.lr: values: found one twice"),
+        ({"space": {"lr": {"values": [float("nan"), 1]}}}, "space.lr: values: accepted are finite numbers"),
         ({"space": {"lr": {"low": float("nan"), "high": 1}}}, "space.lr.low: must be a number"),
         ({"space": {"1 r": {"values": [1]}}}, "space: name '1 r'"),
         ({"sampler": "grid"}, "space.lr: sampler grid accepts values only"),
@@ -172,6 +174,15 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
     assert "exec sxrun --follow m.csv -- python train.py --lr=" in script
     assert {"--dependency=afterany:1?afterany:2", "--partition=main"} <= set(following)
+
+
+@optuna_is_needed
+def test_a_command_is_given_whole_values(tmp_path: Path, slurm: Path) -> None:
+    path = "/models/" + 140 * "x"
+    space = {"seed": {"values": [12_345_678_901]}, "n": {"low": 4e10 + 1, "high": 4e10 + 1, "integer": True}}
+    run(written(tmp_path, space={**space, "model": {"values": [path]}}, parallel=1))
+    script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
+    assert f"--model={path} --n=40000000001 --seed=12345678901\n" in script
 
 
 @optuna_is_needed

@@ -305,3 +305,20 @@ def test_the_median_rule_stops_who_is_behind_and_never_the_leader() -> None:
     behind = flat(1, 0.99, 30, state=TrialState.RUNNING)
     decision = MedianStop().decide(sweep(behind, *others), gpus=4)
     assert decision.stopped == (1,)
+
+
+def test_the_median_rule_compares_with_all_who_came_as_far_among_many() -> None:
+    """Looked at one by one for each that waits or runs, 12,000 that have ended take minutes."""
+    running = [flat(i, 0.4505 + 0.001 * i, 10 + i % 3, state=TrialState.RUNNING) for i in range(100)]
+    ended = [flat(100 + i, (i % 100) / 100, 10 + i % 3, state=TrialState.ENDED) for i in range(12_000)]
+    waiting = [trial(12_100 + i) for i in range(8_000)]
+    decision = MedianStop().decide(sweep(*running, *ended, *waiting), gpus=100)
+    ended_at = {steps: [t.values[0] for t in ended if t.steps.size >= steps] for steps in (10, 11, 12)}
+    behind = {
+        t.trial_id
+        for t in running
+        if t.values[0]
+        > np.median([*ended_at[t.steps.size], *(o.values[0] for o in running if o.steps.size >= t.steps.size)])
+    }
+    assert behind and set(decision.stopped) == behind
+    assert len(decision.wanted) == 8_100 - len(behind)
