@@ -1,7 +1,7 @@
-"""The services file and the file of keys as they were last accepted, and the file of keys itself.
+"""The services file and the key file as last accepted, and the format of the key file.
 
-The gateway goes on with them when a file has become wrong, and through restarts of its parts: what runs changes when a
-good file is taken, and at no other time. The file of keys knows each by its SHA-256:
+The gateway continues with the accepted files when a file has become invalid, and through restarts of its parts: the
+running configuration changes only when a valid file is loaded. The key file has the SHA-256 of each key:
 
 keys:
   alice: {sha256: 64 hex digits, services: [chat], requests_per_minute: 600, expires: 2027-01-31}
@@ -49,7 +49,7 @@ _LONGEST_RETRY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What both files say, checked, and their texts. `services_path` is where the services file lies.
+    """The contents of both files, validated, and their texts. `services_path` is the path of the services file.
 
     `slot` is 2 for the second of two gateways.
     """
@@ -63,20 +63,21 @@ class Accepted:
 
     @property
     def paths(self) -> GatewayPaths:
-        """Where the gateway's files lie."""
+        """The paths of the gateway's files."""
         return GatewayPaths(self.section.state_directory, self.slot)
 
     @property
     def port(self) -> int:
-        """Where this gateway listens."""
+        """The port on which this gateway listens."""
         second = self.section.job.second
         own = second.port if second is not None and self.slot > 1 else None
         return self.section.listen.port if own is None else own
 
     def settings(self, run_directory: Path) -> GatewaySettings:
-        """What HAProxy and the activator are told. `run_directory` is on a local disk.
+        """The settings of HAProxy and the activator. `run_directory` is on a local disk.
 
-        Raises `SettingsError` for a value that HAProxy cannot take, `GatewayError` if its authority cannot be made.
+        Raises `SettingsError` for a value that HAProxy does not accept, `GatewayError` if the gateway's certificate
+        authority cannot be made.
         """
         listen = self.section.listen
         return GatewaySettings(
@@ -99,7 +100,7 @@ class Accepted:
         )
 
     def batches(self) -> BatchSettings | None:
-        """The batch lane; None where no service opens it."""
+        """The settings of batches; None if no service accepts them."""
         if all(service.batches == "none" for service in self.section.services.values()):
             return None
         given = self.section.batches
@@ -107,12 +108,12 @@ class Accepted:
         return BatchSettings(self.paths.batches, *limits)
 
     def check(self) -> None:
-        """Make the gateway's directories, and see whether HAProxy takes the values. Raises as `settings`, `OSError`."""
+        """Make the gateway's directories and check the values for HAProxy. Raises as `settings`, and `OSError`."""
         self.paths.make()
         self.settings(Path("/tmp/explsched"))  # noqa: S108  only checked
 
     def keep(self) -> None:
-        """Remember it, in a directory that only its user may enter. Raises `GatewayError` (disk full)."""
+        """Save both files in a directory that only the user may enter. Raises `GatewayError` (disk full)."""
         directory = self.paths.accepted
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -123,7 +124,7 @@ class Accepted:
 
 
 def read(services_path: Path, slot: int = 1) -> Accepted:
-    """Read and check the services file and the file of keys it names. Raises `ConfigError` with every fault."""
+    """Read and check the services file and its key file. Raises `ConfigError` listing every fault."""
     section, text = services.read(services_path, services_path)
     found, keys_text = read_keys(section.listen.keys, section.listen.keys)
     unknown = [(key.name, name) for key in found for name in key.services if name not in section.services]
@@ -135,7 +136,7 @@ def read(services_path: Path, slot: int = 1) -> Accepted:
 
 
 def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None:
-    """What was kept; None if nothing was. Paths in it start from where `services_path` lies. Raises `ConfigError`."""
+    """The saved files; None if there are none. Paths in them are relative to `services_path`. Raises `ConfigError`."""
     if not (directory / _SERVICES).exists():
         return None
     section, text = services.read(directory / _SERVICES, services_path)
@@ -144,7 +145,7 @@ def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None
 
 
 def unchangeable(old: GatewaySection, new: GatewaySection) -> str:
-    """The key that a running gateway cannot take another value for, with both values; empty if there is none."""
+    """The first key that differs but cannot be changed while the gateway runs, with both values; empty if none."""
     values = (
         ("name", old.name, new.name),
         ("directory", old.state_directory, new.state_directory),
@@ -196,7 +197,7 @@ def _service(name: str, service: ServiceSection) -> ServiceSettings:
 
 
 def retry_after_s(start_s: float) -> int:
-    """When a client may come again: after about as long as a replica takes to start."""
+    """The value of Retry-After: about the time that a replica takes to start, at most a day."""
     return max(1, min(_LONGEST_RETRY_S, round(start_s)))
 
 
@@ -230,7 +231,7 @@ class KeySection(Section, frozen=True):
 
     @property
     def expires_s(self) -> int | None:
-        """The end of its last day where the gateway runs, in seconds since the epoch."""
+        """The end of its last day in the gateway's time zone, in seconds since the epoch."""
         if self.expires is None:
             return None
         after = self.expires + datetime.timedelta(days=1)
@@ -238,18 +239,18 @@ class KeySection(Section, frozen=True):
 
 
 class KeysSection(Section, frozen=True):
-    """All of a file of keys."""
+    """A whole key file."""
 
     keys: dict[_Owner, KeySection]
 
 
 def load_keys(path: Path) -> tuple[ApiKey, ...]:
-    """Read and check a file of keys. Raises `ConfigError` listing every fault."""
+    """Read and check a key file. Raises `ConfigError` listing every fault."""
     return parse_keys(strict_yaml.file_text(path), path)
 
 
 def read_keys(path: Path | None, shown_as: Path | None) -> tuple[tuple[ApiKey, ...], str]:
-    """The keys of the file at `path` and its text, as if it lay at `shown_as`; none without a file.
+    """The keys in the file at `path` and its text; messages name `shown_as`. No keys if no path is given.
 
     Raises `ConfigError`.
     """
@@ -262,7 +263,7 @@ def read_keys(path: Path | None, shown_as: Path | None) -> tuple[tuple[ApiKey, .
 
 
 def parse_keys(text: str, path: Path) -> tuple[ApiKey, ...]:
-    """Check the text of a file of keys; `path` serves the messages. Raises `ConfigError` listing every fault."""
+    """Check the text of a key file; messages name `path`. Raises `ConfigError` listing every fault."""
     faults: list[str] = []
     found = strict_yaml.read(KeysSection, strict_yaml.mapping(text, path), faults)
     keys: list[ApiKey] = []
@@ -291,7 +292,7 @@ def _api_key(name: str, key: KeySection) -> ApiKey:
 
 
 def key_sections(path: Path) -> dict[str, KeySection]:
-    """The keys of a file as they are written, by owner. Raises `ConfigError`."""
+    """The entries of a key file, by owner. Raises `ConfigError`."""
     faults: list[str] = []
     found = strict_yaml.read(KeysSection, strict_yaml.mapping(strict_yaml.file_text(path), path), faults)
     if found is None or faults:
@@ -300,10 +301,10 @@ def key_sections(path: Path) -> dict[str, KeySection]:
 
 
 def new_key(owner: str, days: int | None = None, user: str = "", account: str = "") -> tuple[str, str]:
-    """A new random key, and the line for the file of keys that lets `owner` use it, for so many days from now.
+    """A new random key for `owner`, valid for `days` if given, and its line for the key file.
 
-    `user` is the login that `owner` stands for, if it is another name, `account` a Slurm account; both for `usage`.
-    Raises `GatewayError` for a name that no file of keys may have.
+    `user` is the login of `owner` where that is another name, `account` a Slurm account; both are for `usage`.
+    Raises `GatewayError` for a name that is not accepted.
     """
     if re.fullmatch(_OWNER, owner) is None:
         raise GatewayError(f"{owner!r}: accepted are letters, digits, `_`, `.` and `-`, the first a letter or a digit")
@@ -319,7 +320,7 @@ def new_key(owner: str, days: int | None = None, user: str = "", account: str = 
 
 
 def add_key(path: Path, owner: str, line: str) -> None:
-    """Add a line to a file of keys, which is made if it is not there; comments and other lines stay as they are.
+    """Add a line to a key file, which is created if necessary; comments and other lines are not changed.
 
     Raises `GatewayError` if `owner` has a key already or the file cannot be written, `ConfigError`.
     """
@@ -332,7 +333,7 @@ def add_key(path: Path, owner: str, line: str) -> None:
 
 
 def revoke_key(path: Path, owner: str) -> None:
-    """Take the key of `owner` out of a file. Raises `GatewayError` if there is none, `ConfigError`."""
+    """Remove the key of `owner` from a key file. Raises `GatewayError` if there is none, `ConfigError`."""
     with _locked(path):
         if owner not in key_sections(path):
             raise GatewayError(f"{path}: {owner} has no key")
@@ -340,7 +341,7 @@ def revoke_key(path: Path, owner: str) -> None:
 
 
 def _without(path: Path, text: str, owner: str) -> str:
-    """The text of a file of keys without the lines of `owner`'s. `path` is for messages."""
+    """The text of a key file without the lines of `owner`. `path` is for messages."""
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise GatewayError(f"{path}: is no mapping")
@@ -370,7 +371,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file of keys. Raises `GatewayError`, or `ConfigError` for a text that is none: nothing changes then."""
+    """Replace a key file. Raises `GatewayError`, or `ConfigError` (and changes nothing) if the text is invalid."""
     parse_keys(text, path)
     try:
         replace_file(path, text, mode=0o600)

@@ -1,4 +1,4 @@
-"""A gateway with the bundled model server on a private cluster, driven through the commands that a user has."""
+"""A gateway with the bundled model server on a development cluster, driven by the commands that users have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TO_START_S = 60.0
 
 @dataclass(frozen=True)
 class Gateway:
-    """A gateway by its services file. `environment` leads to its cluster: `Cluster.env`."""
+    """A running gateway. `environment` selects its cluster (`Cluster.env`)."""
 
     environment: Mapping[str, str]
     services: Path
@@ -48,7 +48,7 @@ class Gateway:
         return GatewayPaths(self.state, self.slot)
 
     def command(self, *argv: str) -> str:
-        """What `sexplsched gateway ...` prints. Raises `GatewayError` if it fails."""
+        """The output of `sexplsched gateway ...`. Raises `GatewayError` if it fails."""
         program = [sys.executable, "-m", "explsched.cli", "gateway", *argv]
         added = {"SEXPLSCHED_GATEWAY_SERVICES": str(self.services), "PYTHONPATH": str(ROOT)}
         env = {**os.environ, **self.environment, **added}
@@ -58,7 +58,7 @@ class Gateway:
         return done.stdout
 
     def status(self, service: str = "tiny") -> dict[str, Any]:
-        """What the control plane reported last about a service."""
+        """The control plane's last report on a service."""
         nothing = {"serving": 0, "coming": 0, "replicas": [], "time_s": 0.0}
         path = self.state / "status.json"
         if not path.exists():
@@ -72,7 +72,7 @@ class Gateway:
         return int(self.status(service)["serving"])
 
     def jobs(self, service: str) -> list[int]:
-        """The jobs of a service that Slurm has, waiting or running."""
+        """The pending and running jobs of a service, by Slurm."""
         found = CliClient(environment=self.environment).tagged_jobs(f"igw:t:{service}:")
         return [job.job_id for job in found if job.state in ("PENDING", "RUNNING")]
 
@@ -90,7 +90,7 @@ class Gateway:
         return [event["job"] for event in self.events(event)]
 
     def has_started(self, times: int) -> bool:
-        """Whether so many control planes have begun, and the last one reports."""
+        """Whether the control plane has been started this many times and the last one reports."""
         began = self.events("control plane started")
         return len(began) >= times and self.status()["time_s"] > began[-1]["unix_s"]
 
@@ -120,9 +120,9 @@ def services_file(
     second_port: int | None = None,
     **service: object,
 ) -> Path:
-    """A services file with one service, `tiny`, of the bundled model server; the rest are keys of that service.
+    """Write a services file with one service, `tiny`, run by the bundled model server.
 
-    With a `second_port` it is for two gateways.
+    `replica`, `scale` and `service` are keys of that service. With a `second_port` there are two gateways.
     """
     replica = {"command": f"{SERVER} --token-ms 20", "memory": "100M", "time": "20", **replica}
     scale = {"min": 1, "max": 4, "start_s": 5, "hold_s": 5, **scale}
@@ -157,9 +157,9 @@ def in_foreground(
     second_port: int | None = None,
     **service: object,
 ) -> Iterator[Gateway]:
-    """A gateway that runs here for as long as the block lasts; for the keys see `services_file`.
+    """A gateway that runs on this host for the duration of the block; for the arguments see `services_file`.
 
-    Of two the first one is returned; `second` makes the other one of it.
+    Of two gateways the first one is returned; `second` returns the other one.
     """
     services = services_file(directory, port, replica, scale, second_port, **service)
     gateway = Gateway(environment, services, f"http://127.0.0.1:{port}", directory / "gateway")
@@ -172,7 +172,7 @@ def in_foreground(
 
 
 def second(gateway: Gateway) -> Gateway:
-    """The second of two gateways, by the first one."""
+    """The second of two gateways, given the first."""
     url = json.loads(gateway.paths.of(2).gateway.read_text())["url"]
     return replace(gateway, url=url, slot=2)
 
@@ -201,7 +201,7 @@ def _wait_for(path: Path) -> None:
 
 @dataclass
 class Load:
-    """Requests at a steady rate; every failure is kept with its time."""
+    """Sends requests at a steady rate; every failure is recorded with its time."""
 
     url: str
     per_s: float
@@ -229,7 +229,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[Load]:
-        """Ask for as long as the block lasts, and wait for the last answer."""
+        """Send requests for the duration of the block, then wait for the last answer."""
         thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         thread.start()
         try:

@@ -1,4 +1,4 @@
-"""Where the files of a gateway lie. All below one directory that its nodes share and only its user may enter."""
+"""The paths of a gateway's files, all below one directory that its nodes share and only its user may enter."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from explsched import log
 from inference_gateway.errors import GatewayError
 
 SLOTS = (1, 2)
-"""Of two gateways for the same services, the first and the second."""
+"""The first and, where there are two gateways for the same services, the second one."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayPaths:
-    """The files of a gateway, all below `root`. Of two gateways for the same services each has some for its `slot`."""
+    """The files of a gateway, below `root`. Two gateways for the same services share them, except those of a `slot`."""
 
     root: Path
     slot: int = 1
 
     def of(self, slot: int) -> GatewayPaths:
-        """The same for the gateway in this slot, 1 or 2."""
+        """The paths of the gateway in this slot, 1 or 2."""
         return GatewayPaths(self.root, slot)
 
     @property
     def slots(self) -> tuple[GatewayPaths, ...]:
-        """Those of the first and of the second gateway."""
+        """The paths of the first and of the second gateway."""
         return tuple(self.of(slot) for slot in SLOTS)
 
     def _own(self, name: str) -> Path:
@@ -43,21 +43,21 @@ class GatewayPaths:
             directory.chmod(0o700)
 
     def make_for(self, name: str, job_id: int | None) -> Path:
-        """The directories, and that of the gateway `name` in this job (or in none) on this node's own disk.
+        """Make the shared directories and a private one for the gateway `name` on this node's disk; returns the latter.
 
-        Raises `OSError`, or `GatewayError` if somebody else has made the latter.
+        Raises `OSError`, or `GatewayError` if the private one belongs to another user.
         """
         self.make()
         return private(name if self.slot == 1 else f"{name}-second", job_id)
 
     @property
     def address(self) -> Path:
-        """The URL of the gateway, one line for each of two; changes when one moves to another node."""
+        """The URLs of the gateway or of both, one per line. A URL changes when its gateway moves to another node."""
         return self.root / "address"
 
     @property
     def gateway(self) -> Path:
-        """JSON: the job, host and process that serve at the address."""
+        """JSON: the job, host and process that serve at this gateway's address."""
         return self._own("gateway.json")
 
     @property
@@ -67,22 +67,22 @@ class GatewayPaths:
 
     @property
     def memory(self) -> Path:
-        """What the control plane remembers."""
+        """JSON: the state that the control plane keeps over restarts."""
         return self.root / "state.json"
 
     @property
     def plane(self) -> Path:
-        """JSON: what the gateway's HAProxy has, where there are two gateways; see `control.data_plane_sync`."""
+        """JSON: the actual state of this gateway's HAProxy, where there are two; see `control.data_plane_sync`."""
         return self._own("plane.json")
 
     @property
     def orders(self) -> Path:
-        """JSON: what the HAProxy of the gateway that does not lead is to have."""
+        """JSON: the wanted state of the HAProxy of the gateway that is not the leader."""
         return self.root / "orders.json"
 
     @property
     def status(self) -> Path:
-        """What the control plane shows, about once a second."""
+        """JSON: the control plane's report, written about once a second."""
         return self.root / "status.json"
 
     @property
@@ -97,12 +97,12 @@ class GatewayPaths:
 
     @property
     def usage(self) -> Path:
-        """JSON: tokens by day, key and service, as the replicas have reported them."""
+        """JSON: tokens by day, key and service, as reported by the replicas."""
         return self.root / "usage.json"
 
     @property
     def overrides(self) -> Path:
-        """What `gateway scale` has set, JSON."""
+        """JSON: what `gateway scale` has set."""
         return self.root / "overrides.json"
 
     @property
@@ -112,22 +112,22 @@ class GatewayPaths:
 
     @property
     def handover(self) -> Path:
-        """The job id of a gateway job whose data plane is ready to take over."""
+        """The id of a gateway job whose data plane is ready to take over."""
         return self._own("handover")
 
     @property
     def accepted(self) -> Path:
-        """Directory of the services file and the file of keys as they were last accepted."""
+        """Directory with the services file and the key file as last accepted."""
         return self.root / "accepted"
 
     @property
     def reload(self) -> Path:
-        """A request to take the services file again: any text that no request before it had."""
+        """A request to reload the services file: a unique text."""
         return self._own("reload")
 
     @property
     def reloaded(self) -> Path:
-        """JSON: the answer to the last such request."""
+        """JSON: the answer to the last reload request."""
         return self._own("reloaded.json")
 
     def replica(self, name: str) -> Path:
@@ -135,7 +135,7 @@ class GatewayPaths:
         return self.root / "replicas" / name
 
     def router_endpoints(self, service: str) -> Path:
-        """The serving replicas of a service, for llm-d's router."""
+        """YAML: the serving replicas of a service, for llm-d's router."""
         return self.root / "endpoints" / f"{service}.yaml"
 
     @property
@@ -145,21 +145,21 @@ class GatewayPaths:
 
     @property
     def batch_lock(self) -> Path:
-        """Held by the worker that works off the batches."""
+        """Held by the worker that processes the batches."""
         return self.root / "batches.lock"
 
     @property
     def batch_load(self) -> Path:
-        """JSON: what that worker has sent."""
+        """JSON: the requests that this worker has sent."""
         return self.root / "batch-load.json"
 
     @property
     def identity(self) -> Path:
-        """Directory of the authority that says which replicas are the gateway's; see `identity`."""
+        """Directory of the gateway's certificate authority; see `replicas.identity`."""
         return self.root / "identity"
 
     def prune(self, keep: frozenset[str], most: int) -> None:
-        """Remove the oldest directories of ended replicas until `most` are left; `keep` are those in use."""
+        """Remove the oldest directories of ended replicas until `most` are left; those named in `keep` are in use."""
         ended = [path for path in (self.root / "replicas").iterdir() if path.name not in keep]
         ended.sort(key=lambda path: path.stat().st_mtime)
         for path in ended[: max(0, len(ended) - most)]:
@@ -170,9 +170,9 @@ _LOG = logging.getLogger("explsched.gateway")
 
 
 def private(name: str, job_id: int | None) -> Path:
-    """Make it if it is not there; the same after a restart.
+    """Make a gateway's private directory on this node's disk; a restarted gateway gets the same one.
 
-    Raises `GatewayError` if somebody else has made it.
+    Raises `GatewayError` if it belongs to another user or others may enter it.
     """
     path = Path(tempfile.gettempdir()) / f"explsched-gateway-{os.getuid()}-{name}-{job_id or 'local'}"
     path.mkdir(mode=0o700, exist_ok=True)
@@ -183,7 +183,7 @@ def private(name: str, job_id: int | None) -> Path:
 
 
 def clean_up(path: Path, access_log: Path, kept_log: Path) -> None:
-    """Remove it; its access log is added to the one that is kept. Without a request there is none."""
+    """Remove a private directory after appending its access log, if there is one, to the log that is kept."""
     try:
         if access_log.exists():
             with access_log.open("rb") as source, kept_log.open("ab") as target:

@@ -1,4 +1,4 @@
-"""What the parts of the gateway tell each other: values only, no I/O."""
+"""The values that the parts of the gateway exchange. No I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Protocol
 class Observation:
     """One second of a service, as the autoscaler sees it.
 
-    `arrivals` counts the requests of this second that hit a replica or should have: those refused with 503 and those
-    that wait are in it; wrong keys (401), used-up quotas (429) and what a replica answered with 4xx are not. `ready`
+    `arrivals` counts the requests of this second that reached a replica or should have: it includes waiting requests
+    and those refused with 503, but not wrong keys (401), exhausted quotas (429) and 4xx answers of replicas. `ready`
     replicas serve, `starting` ones are pending in Slurm or loading, `leaving` ones drain and take nothing new; an
-    expiring replica is in none of them once its successor is asked for. `answered` counts the requests that replicas
-    have finished in this second. `loads` are those of the ready replicas whose servers' metrics are known.
+    expiring replica is in none of them once its successor has been requested. `answered` counts the requests finished
+    in this second. `loads` has an entry for each ready replica whose server's metrics are known.
     """
 
     now_s: float
@@ -31,10 +31,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """What the metrics of a replica's server say.
+    """The load of a replica, by the metrics of its server.
 
-    Requests that it runs, and those that wait inside it, although the data plane counts them as being served.
-    `kv_cache` is the share of its KV cache that is in use, 0 to 1; None where the server does not say.
+    `running` and `waiting` are the requests that the server runs and queues; for the data plane both are in flight.
+    `kv_cache` is the fraction of the KV cache in use, 0 to 1; None if the server does not report it.
     """
 
     running: int
@@ -52,10 +52,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one replica of a service does, as configured or as measured so far.
+    """The capacity of one replica of a service, as configured or as measured so far.
 
-    A replica serves `concurrency` requests at once and, when it always has that many, answers `requests_per_s`.
-    `start_s` is the time from submitting a replica until it serves: waiting in Slurm and loading the model.
+    A replica serves `concurrency` requests at once and answers `requests_per_s` while it always has that many.
+    `start_s` is the time from submission until it serves: waiting in Slurm's queue and loading the model.
     """
 
     requests_per_s: float
@@ -64,7 +64,7 @@ class Capacity:
 
 
 class ScaleRule(Protocol):
-    """A scaling rule with its memory of one service. Called once a second, with rising `now_s`."""
+    """A scaling rule with the history of one service. Called once a second, with increasing `now_s`."""
 
     name: str
 
@@ -73,13 +73,13 @@ class ScaleRule(Protocol):
         ...
 
     def calibrate(self, capacity: Capacity) -> None:
-        """Plan with another capacity from now on, because it was measured anew."""
+        """Use this newly measured capacity from now on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a replica listens. `name` is unique within its service: letters, digits and `-`."""
+    """The address of a replica. `name` is unique within its service: letters, digits and `-`."""
 
     name: str
     host: str
@@ -94,7 +94,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A replica as the data plane has it. `state` is `up`, `down`, `draining` or `maintenance`."""
+    """A replica as the data plane sees it. `state` is `up`, `down`, `draining` or `maintenance`."""
 
     service: str
     name: str
@@ -106,7 +106,7 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Counters of one service since the data plane started (`arrivals`, ...), and what is there now."""
+    """Traffic of one service: `arrivals` and `responses_*` since the data plane started, the others at present."""
 
     service: str
     arrivals: int
@@ -117,13 +117,16 @@ class Traffic:
 
     @property
     def load(self) -> int:
-        """The arrivals without those that were errors of clients, which cost a replica next to nothing."""
+        """The arrivals without client errors, which cost a replica next to nothing."""
         return max(0, self.arrivals - self.responses_4xx)
 
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """When a service without room may have more: clients read `retry_after_s`. After too many failed starts, never."""
+    """When a busy service may have another replica, sent to clients as Retry-After.
+
+    `given_up`: after too many failed starts no replica will start.
+    """
 
     retry_after_s: int
     given_up: bool = False
@@ -131,7 +134,7 @@ class StartForecast:
 
 @dataclass(frozen=True, slots=True)
 class BatchLoad:
-    """What the batch lane has sent to each service since its worker, `run`, began, and what it has in flight."""
+    """Requests of batches by service: sent since the worker `run` began, and in flight."""
 
     run: str
     sent: dict[str, int] = field(default_factory=dict)
@@ -139,22 +142,22 @@ class BatchLoad:
 
 
 class DataPlane(Protocol):
-    """What carries the requests. Errors are `GatewayError`; every call returns within its timeout."""
+    """Carries the requests. Methods raise `GatewayError` and return within their timeouts."""
 
     def add(self, service: str, endpoint: Endpoint) -> None:
-        """Give a replica requests from now on. Adding what is there already changes its address."""
+        """Send requests to a replica from now on. If it is known already, its address is changed."""
         ...
 
     def drain(self, service: str, name: str) -> None:
-        """No new requests; those in flight go on."""
+        """Send no new requests to a replica; those in flight continue."""
         ...
 
     def remove(self, service: str, name: str) -> bool:
-        """Forget a replica; False while requests are in flight."""
+        """Remove a replica; False while requests are in flight."""
         ...
 
     def servers(self) -> Sequence[ServerState]:
-        """All replicas it knows."""
+        """All known replicas."""
         ...
 
     def traffic(self) -> Sequence[Traffic]:
@@ -162,13 +165,13 @@ class DataPlane(Protocol):
         ...
 
     def hold_back(self, until_s: Mapping[str, int]) -> None:
-        """Refuse what these keys ask until the times given, since the epoch; all others are free."""
+        """Refuse requests of these keys until the given times (seconds since the epoch); all others are admitted."""
         ...
 
     def read_at(self, service: str, bytes_per_s: float) -> None:
-        """What one replica of a service reads, in bytes of requests' bodies, as has been measured."""
+        """Set the measured rate at which a replica of a service reads prompts, in bytes of request bodies."""
         ...
 
     def expect(self, service: str, starts: StartForecast) -> None:
-        """What clients are told when the service has no room for them."""
+        """Set what refused clients of a service are told."""
         ...

@@ -1,9 +1,9 @@
-"""A tiny model server on the CPU, with an OpenAI-like interface, adjustable delays and faults.
+"""A tiny model server on the CPU, with an OpenAI-like interface and configurable delays and faults.
 
-It serves `POST /v1/chat/completions` (also as server-sent events), `GET /v1/models`, `GET /health` and `GET /metrics`
-with vLLM's names. For trying things out, `GET /state` tells what it has seen and `PUT /behaviour` changes how it
-behaves. Tokens are words of a fixed text.
-Run it with `python -m inference_gateway.examples.model_server --port 8000`.
+It serves `POST /v1/chat/completions` (also as server-sent events), `POST /v1/embeddings`, `GET /v1/models`,
+`GET /health` and `GET /metrics` with vLLM's names. For tests, `GET /state` returns its counters and `PUT /behaviour`
+changes its behaviour. Tokens are words of a fixed text.
+Run it with `python -m inference_gateway.model_server --port 8000`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from aiohttp import web
 class Behaviour:
     """How the server answers. `fault` is empty or one of those below; `unhealthy` is the fault of /health alone.
 
-    status-N: that status. garbage: bytes that are no HTTP. hang: no answer. close: the connection ends without an
-    answer. close-midway: it ends within the answer.
+    status-N: answer with this status. garbage: bytes that are not HTTP. hang: no answer. close: the connection ends
+    without an answer. close-midway: it ends within the answer.
 
-    `request_ms` is added to the time between two tokens for each request there is: steps of a batch take longer the
-    more it holds.
+    `request_ms` is added to the time between two tokens for each running request: steps of larger batches take longer.
     """
 
     first_token_ms: float = 0.0
@@ -43,7 +42,7 @@ class Behaviour:
 
 
 async def fail(request: web.Request, fault: str) -> web.StreamResponse | None:
-    """Answer as `fault` wants it; None if it is empty."""
+    """Produce this fault; returns None if `fault` is empty."""
     if not fault:
         return None
     if fault.startswith("status-"):
@@ -62,12 +61,12 @@ async def fail(request: web.Request, fault: str) -> web.StreamResponse | None:
 
 
 def problem(status: int, message: str) -> web.Response:
-    """An error in OpenAI's form."""
+    """An error answer in OpenAI's form."""
     return web.json_response({"error": {"message": message, "code": status}}, status=status)
 
 
 KEY_VARIABLE = "EXPLSCHED_REPLICA_KEY"
-"""Environment variable with the key that requests must bear; none: every request is answered."""
+"""Environment variable with the API key that requests must have; if it is not set, every request is answered."""
 
 _UNLIMITED = 1 << 30
 _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "goes", "on", "to", "think")
@@ -75,9 +74,9 @@ _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog",
 
 @dataclass(slots=True)
 class Seen:
-    """Counts since the start. `in_flight` is there now; `abandoned` requests lost their client before the end.
+    """Counters since the start. `in_flight` is current; clients of `abandoned` requests disconnected before the end.
 
-    `prompt_tokens` are of the answers that say so, `completion_tokens` those that were written.
+    `prompt_tokens` counts answers with `usage`, `completion_tokens` counts all tokens written.
     """
 
     requests: int = 0
@@ -90,7 +89,7 @@ class Seen:
 
 
 class ModelServer:
-    """The application and its state. Of more than `most_running` requests the others wait; 0: none does."""
+    """The application and its state. At most `most_running` requests run, others wait; 0: no limit."""
 
     def __init__(
         self, name: str, models: tuple[str, ...], behaviour: Behaviour, key: str = "", most_running: int = 0
@@ -105,7 +104,7 @@ class ModelServer:
         self._running = 0
 
     def application(self) -> web.Application:
-        """The routes. Bodies up to 64 MiB are read."""
+        """The web application. Bodies may have up to 64 MiB."""
         application = web.Application(client_max_size=64 * 2**20)
         application.router.add_post("/v1/chat/completions", self._complete)
         application.router.add_post("/v1/embeddings", self._embed)
@@ -164,7 +163,7 @@ class ModelServer:
             self.seen.in_flight -= 1
 
     async def _embed(self, request: web.Request) -> web.Response:
-        """Vectors that another text has otherwise, of the digest of the text."""
+        """Embeddings made from a digest of each text, so that different texts have different vectors."""
         try:
             asked = await request.json()
             texts = [asked["input"]] if isinstance(asked["input"], str) else [str(text) for text in asked["input"]]
@@ -211,7 +210,7 @@ class ModelServer:
         await response.prepare(request)
         async for word in self._words(tokens):
             choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
-            # The time the token left, so that a client on the same machine can measure the way.
+            # The time at which the token was sent, so that a client on the same machine can measure the latency.
             chunk: dict[str, Any] = {"object": "chat.completion.chunk", "model": self.models[0], "choices": [choice]}
             chunk["sent_s"] = time.monotonic()
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
@@ -227,14 +226,14 @@ class ModelServer:
     async def _words(self, tokens: int) -> AsyncIterator[str]:
         due_s = asyncio.get_running_loop().time() + self.behaviour.first_token_ms / 1000
         for index in range(tokens):
-            # Against the clock, so that the rate holds however long writing takes.
+            # By absolute times, so that the rate does not depend on how long writing takes.
             await asyncio.sleep(due_s - asyncio.get_running_loop().time())
             yield _WORDS[index % len(_WORDS)] + " "
             due_s += (self.behaviour.token_ms + self.behaviour.request_ms * self._running) / 1000
 
 
 def _packed(vector: list[float]) -> str:
-    """As OpenAI's interface has it: base64 of 32-bit floats, little-endian."""
+    """A vector in OpenAI's base64 format: little-endian 32-bit floats."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
@@ -243,7 +242,7 @@ def _wants_usage(asked: dict[str, Any]) -> bool:
 
 
 def _usage(asked: dict[str, Any]) -> dict[str, int]:
-    """Tokens of a prompt are its words."""
+    """The token counts; each word of the prompt counts as a token."""
     prompt = len(json.dumps(asked.get("messages", "")).split())
     completion = int(asked.get("max_tokens", 16))
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -1,6 +1,6 @@
-"""The services file: what the gateway serves, how a replica is started, and how many there may be.
+"""The services file: the services, how their replicas are started, and how many there may be.
 
-YAML, typed and strict: an unknown key is an error that names the nearest known one; every fault is reported at once.
+YAML, typed and strict: an unknown key is an error that names the nearest known one; all faults are reported at once.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ class ReplicaSection(Section, frozen=True):
 
 
 _WRAPPER = 2
-"""How replicas and the gateway speak with each other: 2 is TLS, both ends with certificates."""
+"""Version of the protocol between replicas and the gateway: 2 is mutual TLS."""
 
-# Looked up once: it takes milliseconds.
+# Computed once: it takes milliseconds.
 _REPLICA_FIELDS = msgspec.structs.fields(ReplicaSection)
 
 
@@ -179,7 +179,7 @@ class HealthSection(Section, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """Names of gauges in a server's metrics; of several the first that is there counts, none: not known."""
+    """Names of gauges in a server's metrics. Of several the first one present is used; empty: not available."""
 
     running: tuple[str, ...]
     waiting: tuple[str, ...]
@@ -276,14 +276,14 @@ class ServiceSection(Section, frozen=True):
     scale: ScaleSection = ScaleSection()
 
     def capacity(self) -> Capacity:
-        """What one replica does, as configured."""
+        """The configured capacity of one replica."""
         return Capacity(self.requests_per_s, self.concurrency, self.scale.start_s)
 
     def generation(self) -> str:
-        """Changes with all that makes one replica unlike another: jobs of another generation get replaced.
+        """A digest of a replica's configuration; jobs of another generation are replaced.
 
-        Defaults do not count, so that a new version of explsched with one more key replaces nothing; one whose
-        wrapper speaks otherwise with the gateway does.
+        Only values that differ from the defaults count, so that a new version of explsched with one more key replaces
+        nothing, unless the protocol between replicas and the gateway has changed.
         """
         given = {field.name: getattr(self.replica, field.name) for field in _REPLICA_FIELDS}
         chosen = {field.name: given[field.name] for field in _REPLICA_FIELDS if given[field.name] != field.default}
@@ -299,7 +299,7 @@ class BatchesSection(Section, frozen=True):
 
 
 class GatewaySection(Section, frozen=True):
-    """All of a services file."""
+    """A whole services file."""
 
     services: dict[Name, ServiceSection]
     name: Annotated[Name, Meta(description="the gateway's name: in job names and tags")] = "gateway"
@@ -313,7 +313,7 @@ class GatewaySection(Section, frozen=True):
 
     @property
     def state_directory(self) -> Path:
-        """Where the gateway keeps its state."""
+        """The directory of the gateway's state."""
         return self.directory or Path.home() / ".explsched" / "gateway" / self.name
 
 
@@ -324,18 +324,21 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def load(path: Path) -> GatewaySection:
-    """Read and check a services file. Raises `ConfigError` listing every fault at once."""
+    """Read and check a services file. Raises `ConfigError` listing every fault."""
     return parse(strict_yaml.file_text(path), path)
 
 
 def read(path: Path, shown_as: Path) -> tuple[GatewaySection, str]:
-    """The services file at `path` and its text, as if it lay at `shown_as`. Raises `ConfigError`."""
+    """The services file at `path` and its text; messages name `shown_as`. Raises `ConfigError`."""
     text = strict_yaml.file_text(path)
     return parse(text, shown_as), text
 
 
 def parse(text: str, path: Path) -> GatewaySection:
-    """Check the text of a services file; `path` serves the messages, and relative paths start from its directory."""
+    """Check the text of a services file. Messages name `path`, and relative paths start from its directory.
+
+    Raises `ConfigError` listing every fault.
+    """
     faults: list[str] = []
     found = strict_yaml.read(GatewaySection, strict_yaml.mapping(text, path), faults)
     if found is not None:
@@ -360,7 +363,7 @@ def _resolved(section: GatewaySection, base: Path) -> GatewaySection:
 
 
 def _faults(section: GatewaySection) -> Iterator[str]:
-    """What no single key shows."""
+    """Faults that involve more than one key."""
     if not section.services:
         yield "services: is empty, at least one is needed"
     for name, service in section.services.items():

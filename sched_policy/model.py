@@ -1,7 +1,7 @@
 """Jobs and nodes as a policy sees them. Immutable; units are in the names.
 
-Times are seconds since the epoch (live) or since the start of a trace (simulation); policies only use
-differences. The cluster at one moment is a `snapshot.Snapshot`, the answer a `plan.Plan`.
+Times are in seconds since the epoch (live) or since the start of a trace (simulation); policies only use
+differences. The cluster at one moment is a `snapshot.Snapshot`; a policy answers with a `plan.Plan`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 NARROWED = " ["
-"""After a partition's name begins what its nodes must have, where not all of them suit a job: `main [a100 8 CPUs]`."""
+"""Separates a partition's name from what a job needs of its nodes, where not all of them suit: `main [a100 8 CPUs]`."""
 
 
 class JobState(StrEnum):
@@ -23,14 +23,14 @@ class JobState(StrEnum):
 
 
 class Direction(StrEnum):
-    """Whether a metric gets better by falling (loss) or by rising (accuracy)."""
+    """Whether a metric improves by falling (loss) or by rising (accuracy)."""
 
     MIN = "min"
     MAX = "max"
 
 
 class NodeGpus(Struct, frozen=True, gc=False):
-    """A number of GPUs on one node; `indices` says which, where jobs share GPUs (empty: held alone)."""
+    """A number of GPUs on one node. `indices` names them where jobs share GPUs; empty if the job has them to itself."""
 
     node: str
     gpus: int
@@ -45,11 +45,12 @@ class Switch(Struct, frozen=True, gc=False):
 
 
 class Node(Struct, frozen=True, gc=False):
-    """A node and the GPUs that jobs can be given there.
+    """A node and the GPUs that it offers.
 
-    `schedulable` is false for a node that is down, drained or reserved by somebody else: its running jobs
-    go on, new ones are not planned there. `gpu_memory_mib` is the memory of each of its GPUs, 0 if unknown. `switches`
-    are those above it, the leaf switch first, as many for each node that has any; empty where all are equally near.
+    `schedulable` is false for a node that is down, drained or reserved for others: its running jobs
+    continue, but no new ones are planned there. `gpu_memory_mib` is the memory of each GPU, 0 if unknown.
+    `switches` are those above it, the leaf switch first, as many for each node that has any; empty where all are
+    equally near.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Node(Struct, frozen=True, gc=False):
 
 
 class Absence(Struct, frozen=True, gc=False):
-    """A time in which nodes are somebody else's, as by a reservation. It takes them whole."""
+    """An interval in which whole nodes are not available to these jobs, for instance because they are reserved."""
 
     nodes: tuple[str, ...]
     start_s: float
@@ -69,11 +70,11 @@ class Absence(Struct, frozen=True, gc=False):
 
 
 class GpuRequest(Struct, frozen=True, gc=False, cache_hash=True):
-    """What a job asks for. All of it starts together (gang) or none of it.
+    """The GPUs that a job asks for. All of them are allocated together (gang scheduling), or none.
 
     With `per_node` set the job takes exactly that many GPUs on each of `nodes` nodes; without it, `total`
-    GPUs spread over any nodes, at least `nodes` of them. `gpu_memory_mib` is the memory it needs on each GPU.
-    `most_switches` is how many leaf switches its nodes may be below, where switches are known; 0 for any number.
+    GPUs on any nodes, at least `nodes` of them. `gpu_memory_mib` is the memory it needs on each GPU.
+    `most_switches` is the number of leaf switches that its nodes may be below, where switches are known; 0 for any.
     """
 
     total: int
@@ -89,9 +90,9 @@ class GpuRequest(Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class GpuPart(Struct, frozen=True, gc=False):
-    """What a job asks of each of its GPUs where it asks for no whole ones, as fractions of the GPU.
+    """The part of each GPU that a job asks for when it does not need whole GPUs; all fields are fractions of a GPU.
 
-    `request` is the share of time that is kept for it, `limit` the most it may use, `memory` its share of the memory.
+    `request` is its guaranteed share of time, `limit` the most it may use, `memory` its share of the memory.
     """
 
     request: float
@@ -100,11 +101,11 @@ class GpuPart(Struct, frozen=True, gc=False):
 
 
 class Elastic(Struct, frozen=True, gc=False):
-    """The sizes at which a job can run: `least` to `most` GPUs, in doublings of `least`, and `most` itself.
+    """The sizes at which a job can run: `least` GPUs, its doublings up to `most`, and `most` itself.
 
-    All its GPUs are on one node, or, with `per_node` set, on as many nodes as it takes with `per_node` GPUs on each.
-    Both bounds are multiples of it then. Doublings, because trainings divide a batch evenly, and every step between
-    sizes costs a restart.
+    All GPUs are on one node; with `per_node` set, on as many nodes as needed with `per_node` GPUs each, and both
+    bounds are multiples of `per_node`. Only doublings, because a training divides its batch evenly and each change
+    of size costs a restart.
     """
 
     least: int
@@ -125,7 +126,7 @@ class Elastic(Struct, frozen=True, gc=False):
 class ProgressPoint(Struct, frozen=True, gc=False):
     """One progress report.
 
-    `gpu_s` counts the GPU-seconds the job had held when it reported, all its runs together, so that curves of
+    `gpu_s` is the GPU-seconds that the job had used when it reported, over all its runs, so that the curves of
     requeued jobs have no gaps. `value` is in the metric's own unit.
     """
 
@@ -147,7 +148,7 @@ class StageProfile(Struct, frozen=True, order=True, gc=False):
 
     @property
     def busy_s(self) -> float:
-        """Stage times together."""
+        """The sum of the stage times."""
         return self.io_s + self.gpu_s + self.net_s
 
 
@@ -155,11 +156,11 @@ Parameter = float | str | bool
 
 
 class Exploration(Struct, frozen=True, gc=False):
-    """What a job told about itself (`sxbatch`, the job's comment, its command line, its reports).
+    """What a training says about itself (in `sxbatch`, its comment, its command line or its reports).
 
-    `checkpoint_signal` names the signal on which the job saves a checkpoint: only with it a job may be
-    preempted. `may_stop` is the job's consent to be cancelled when it has nothing left to learn. `params` are its
-    hyper-parameters by name, in the names' order; empty while none are known.
+    `checkpoint_signal` names the signal on which it saves a checkpoint; a job without one is never preempted.
+    `may_stop` allows early stopping once nothing more can be learnt from it. `params` are its
+    hyper-parameters, sorted by name; empty while none are known.
     """
 
     sweep: str | None = None
@@ -171,45 +172,45 @@ class Exploration(Struct, frozen=True, gc=False):
 
 
 class Job(Struct, frozen=True, gc=False):
-    """A job that waits or runs.
+    """A pending or running job.
 
     Attributes:
         job_id: Slurm's job id. For a pending job array this is the array's id, and `array_tasks` > 1.
         request: GPUs asked for; a running job holds `allocation`.
-        eligible: false while the job is held, waits for a dependency or for its begin time. The delay after a requeue
-            does not count where it is lifted.
+        eligible: false while the job is held or waits for a dependency or its begin time. Slurm's delay after a
+            requeue does not count where it is lifted.
         submit_s: time of submission.
         start_s: start of the current run, None while pending.
         first_report_s: first progress report of the current run, None before it. Until then the job is starting up
-            (loading, resuming), which earns nothing and should not be paid for twice.
-        queued_s: when it last joined the queue; None means at its submission.
+            (loading, resuming), which yields no progress and should not be paid for twice.
+        queued_s: when it last entered the queue; None means at its submission.
         time_limit_s: wall-clock limit of a run, None if unlimited.
-        expected_s: estimated run time in all, None without an estimate.
+        expected_s: estimated total run time, None without an estimate.
         earlier_s: run time of the runs before the current one.
-        total_steps: steps the job said it will run, None if unknown.
+        total_steps: number of steps that the job has announced, None if unknown.
         points: progress of the job's metric, oldest first.
         restarts: how often the job has been requeued.
         profile: what an iteration spends in each resource, None if unknown.
-        guaranteed: false for an opportunistic job, which takes what guaranteed ones leave (AntMan).
-        part: what it asks of a GPU that it shares, None if it asks for whole GPUs or for nothing in particular.
-        may_share: whether others may be put on its GPUs; false for a job that asked for whole GPUs.
-        yielding: the running job has been asked to make room; its GPUs will soon be free.
-        is_spared: the job is left alone whatever it consented to: it has been preempted as often as its budget allows,
-            or others would have to leave with it.
+        guaranteed: false for an opportunistic job, which uses what guaranteed jobs leave (AntMan).
+        part: the part of each GPU that it asks for, None if it asks for whole GPUs or does not say.
+        may_share: whether other jobs may be placed on its GPUs; false for a job that asked for whole GPUs.
+        yielding: the running job has been asked to leave; its GPUs will soon be free.
+        is_spared: the job is not preempted although it allows it: its preemption budget is spent, or other jobs would
+            have to leave with it.
         elastic: the sizes at which it can run, None if only at the one it asks for.
-        may_displace: whether running jobs may make room for it: it is known that it would start then.
-        user_silent_s: run time that its user has lately had in trainings of sweeps that ended without having reported
+        may_displace: whether running jobs may be preempted for it, because it is known that it would start then.
+        user_silent_s: recent run time of its user in trainings of sweeps that ended without having reported
             enough for a curve.
-        scope: whose job it is: policies judge and preempt among jobs of one scope only (`sched_policy.queue_order`).
+        scope: policies compare and preempt only jobs with the same scope (`sched_policy.queue_order`).
         peers: jobs of one scope with the same value may exchange their places in Slurm's order.
-        fair_share: how far the resource manager's fair share favours its owner, None where that is not known. Only
-            where it is, and much higher than another's, that other one's job may have to make room for this one.
-        lane: jobs of one lane differ in the resource manager's eyes by fair share, age and size only.
-        native_priority: the priority that the resource manager itself gives; it decides between scopes, and which
+        fair_share: the fair-share factor of its owner, None if unknown. A job of another owner may be preempted for
+            this one only if both factors are known and this one is much higher.
+        lane: for the resource manager, jobs of one lane differ only in fair share, age and size.
+        native_priority: the priority that the resource manager itself computes; it decides between scopes, and which
             places there are.
-        is_overdue: it has waited longer than any policy may let a job wait.
-        granted_step: the step of its last report when its sweep last let it run on; infinity where a decision follows
-            each report, or nobody took note.
+        is_overdue: it has waited longer than a policy may let a job wait.
+        granted_step: the step of its last report when its sweep last let it continue; infinity where each report is
+            followed by a decision, or where this was not recorded.
 
     """
 
@@ -252,40 +253,40 @@ class Job(Struct, frozen=True, gc=False):
 
     @property
     def queue(self) -> str:
-        """The partition itself, where `partition` stands for those of its nodes that suit the job."""
+        """The partition's name, without what `partition` may say of the nodes that suit the job."""
         return self.partition.partition(NARROWED)[0] if NARROWED in self.partition else self.partition
 
     @property
     def is_of_sweep(self) -> bool:
-        """Whether the job says that it belongs to a sweep: without reports that is nothing but a claim."""
+        """Whether the job says that it belongs to a sweep; without reports this is only a claim."""
         return self.exploration is not None and self.exploration.sweep is not None
 
     @property
     def productive_since_s(self) -> float:
-        """When the present run began to earn; in the infinite future while the job is still starting up."""
+        """When the current run began to make progress; infinity while the job is still starting up."""
         if self.first_report_s is not None:
             return self.first_report_s
         return float("inf") if self.points or self.start_s is None else self.start_s
 
     @property
     def holds_gpus(self) -> bool:
-        """Whether the job's GPUs are taken (it runs, or its processes are being ended)."""
+        """Whether the job's GPUs are in use: it runs, or its processes are being ended."""
         return self.state is not JobState.PENDING
 
     @property
     def planned_s(self) -> float:
-        """How long a run is booked for: the time limit, else what is expected of the job; infinity without both.
+        """How long a run is planned for: its time limit, else its expected run time; infinity without both.
 
-        At least a second: a job that should be over but is not must not be booked as if it took no room.
+        At least one second: a job that has outlived its estimate still occupies its GPUs.
         """
         if self.time_limit_s is not None:
             return self.time_limit_s
         return float("inf") if self.expected_s is None else max(1.0, self.expected_s - self.earlier_s)
 
     def end_s(self, now_s: float) -> float:
-        """The time by which the job's GPUs are booked; infinity where nothing tells.
+        """Until when the job's GPUs are reserved; infinity if unknown.
 
-        A job past its time, or one that is being cleaned up, is expected to leave at once.
+        A job past its planned end, or one that is completing, is expected to leave at once.
         """
         if self.state is JobState.COMPLETING:
             return now_s
@@ -294,23 +295,23 @@ class Job(Struct, frozen=True, gc=False):
         return max(now_s, self.start_s + self.planned_s)
 
     def run_s(self, now_s: float) -> float:
-        """Run time of the present run, 0 for a job that waits."""
+        """Run time of the current run, 0 for a pending job."""
         return 0.0 if self.start_s is None else max(0.0, now_s - self.start_s)
 
     def executed_s(self, now_s: float) -> float:
-        """Run time so far, all runs together."""
+        """Run time so far, over all runs."""
         return self.earlier_s + self.run_s(now_s)
 
     def waited_s(self, now_s: float) -> float:
-        """Time in the queue before the present run; until now for a job that waits."""
+        """Time in the queue before the current run; until now for a pending job."""
         since_s = self.submit_s if self.queued_s is None else self.queued_s
         return max(0.0, (now_s if self.start_s is None else self.start_s) - since_s)
 
     def left_s(self, now_s: float) -> float:
-        """Expected run time left; infinity when nothing tells.
+        """Expected remaining run time; infinity if unknown.
 
-        A job that reports its steps and their total is extrapolated from its own rate; any other is taken at its
-        estimate, or at the time limit of its present run.
+        Extrapolated from its own rate for a job that reports its steps and their total; otherwise from its
+        estimate, or from the time limit of its current run.
         """
         if self.total_steps and self.points and self.points[-1].step > 0:
             last = self.points[-1]
@@ -321,25 +322,25 @@ class Job(Struct, frozen=True, gc=False):
         return self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
 
     def known_left_s(self, now_s: float) -> float | None:
-        """Run time left at its present size; None where only its time limit is known, which tells nothing of that."""
+        """Remaining run time at its current size; None where only its time limit is known, which is no estimate."""
         is_known = self.expected_s is not None or bool(self.total_steps and self.points)
         return self.left_s(now_s) if is_known else None
 
     @property
     def consents(self) -> bool:
-        """Whether the job consented to be preempted: it saves a checkpoint on a signal."""
+        """Whether the job allows preemption: it saves a checkpoint on a signal."""
         return self.exploration is not None and self.exploration.checkpoint_signal is not None
 
     @property
     def can_leave(self) -> bool:
-        """Whether it runs, may be preempted, and has not been asked to make room yet."""
+        """Whether it runs, may be preempted, and has not been asked to leave yet."""
         return self.state is JobState.RUNNING and self.may_yield and not self.yielding
 
     def may_leave(self, now_s: float, quantum_s: float) -> bool:
-        """Whether it can leave, and has been left alone for `quantum_s` since `productive_since_s`."""
+        """Whether it can leave, and has run undisturbed for `quantum_s` since `productive_since_s`."""
         return self.can_leave and now_s >= self.productive_since_s + quantum_s
 
     @property
     def may_yield(self) -> bool:
-        """Whether the job may be preempted now: it consented, has budget left, and has not waited too long."""
+        """Whether the job may be preempted now: it allows it, has budget left, and is not overdue."""
         return self.consents and not self.is_spared and not self.is_overdue

@@ -1,4 +1,4 @@
-"""What a policy sees: the cluster at one moment."""
+"""The input of a policy: the cluster at one moment."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _Value = TypeVar("_Value")
 
 
 class Latest(Generic[_Value]):
-    """Remembers what was made of the objects it was asked about last. For objects that never change, by identity."""
+    """A cache of one entry, keyed by the identity of immutable objects."""
 
     def __init__(self) -> None:
         self._kept: tuple[tuple[object, ...], _Value] | None = None
 
     def recall(self, of: tuple[object, ...], make: Callable[[], _Value]) -> _Value:
-        """What `make` returned for just these objects, called again if they are others than last time."""
+        """The value that `make` returned for these objects; it is called again when the objects are not the same."""
         kept = self._kept
         if kept is None or len(kept[0]) != len(of) or not all(map(is_, kept[0], of)):
             kept = self._kept = of, make()
@@ -37,19 +37,19 @@ class Latest(Generic[_Value]):
 
 
 class Columns(Struct, frozen=True, eq=False):
-    """The jobs of a snapshot, one entry each, in the snapshot's order. All arrays have shape (J,).
+    """The numbers of a snapshot's jobs, in the snapshot's order. All arrays have shape (J,).
 
     Attributes:
         job_id: Slurm's job ids.
         submit_s: times of submission.
         gpus: GPUs asked for.
-        holds: whether the job holds GPUs (it runs, or is being cleaned up).
-        waits: whether the job waits and may start.
-        executed_s: run time so far, all runs together.
-        run_s: run time of the present run, 0 for a job that waits.
-        waited_s: time in the queue before the present run; until now for a job that waits.
-        left_s: expected run time left, infinity where nothing tells.
-        end_s: time by which the GPUs of a job that holds some are booked, infinity where nothing tells.
+        holds: whether the job holds GPUs (it runs or is completing).
+        waits: whether the job is pending and eligible.
+        executed_s: run time so far, over all runs.
+        run_s: run time of the current run, 0 for a pending job.
+        waited_s: time in the queue before the current run; until now for a pending job.
+        left_s: expected remaining run time, infinity if unknown.
+        end_s: until when the GPUs of a job that holds some are reserved, infinity if unknown.
 
     """
 
@@ -66,7 +66,7 @@ class Columns(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, jobs: Sequence[Job], now_s: float) -> Columns:
-        """The columns of these jobs at a moment."""
+        """The columns of these jobs at the time `now_s`."""
         return cls(
             job_id=np.array([job.job_id for job in jobs], dtype=np.int64),
             submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
@@ -82,14 +82,14 @@ class Columns(Struct, frozen=True, eq=False):
 
 
 class Standing(Struct, frozen=True, eq=False):
-    """Among whom the jobs of a snapshot stand in the queue, and where. All arrays have shape (J,).
+    """The scope, peers and priority of each job of a snapshot. All arrays have shape (J,).
 
     Attributes:
         scopes: the number of each job's scope.
-        peers: the number of those of its scope with whom it may exchange places.
-        native_priority: what the resource manager itself gives it.
-        is_overdue: whether it has waited too long.
-        is_plain: whether there is one scope with one kind of peers, both without a name, and nobody is overdue.
+        peers: the number of each job's set of peers, with which it may exchange places.
+        native_priority: the priority that the resource manager itself computes.
+        is_overdue: whether the job has waited too long.
+        is_plain: whether all jobs have the same, unnamed scope and peers, and none is overdue.
 
     """
 
@@ -101,7 +101,7 @@ class Standing(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Standing:
-        """That of these jobs."""
+        """The standing of these jobs."""
         whose = [(job.scope, job.peers) for job in jobs]
         kinds = {kind: number for number, kind in enumerate(dict.fromkeys(whose))}
         scopes = {scope: number for number, scope in enumerate(dict.fromkeys(scope for scope, _ in kinds))}
@@ -116,14 +116,14 @@ class Standing(Struct, frozen=True, eq=False):
         )
 
     def of_rows(self, rows: Ints) -> Standing:
-        """That of the jobs at these positions."""
+        """The standing of the jobs at these positions."""
         return Standing(
             self.scopes[rows], self.peers[rows], self.native_priority[rows], self.is_overdue[rows], self.is_plain
         )
 
 
 class Nodes(tuple[Node, ...]):
-    """The nodes of a cluster with their numbers as arrays, shape (N,). Made once, used by many snapshots."""
+    """The nodes of a cluster, with their numbers as arrays of shape (N,). Built once, shared by many snapshots."""
 
     def __init__(self, _nodes: Iterable[Node]) -> None:
         self.gpus: Ints = np.array([node.gpus for node in self], dtype=np.int64)
@@ -133,7 +133,7 @@ class Nodes(tuple[Node, ...]):
         self._partitions: dict[str, Bools] = {}
 
     def usable(self, partition: str = "") -> Bools:
-        """Nodes on which jobs of a partition, or of one of a list, may be planned; of any partition for ""."""
+        """Mask of the nodes on which jobs of a partition, or of a comma-separated list, may be planned; "" is any."""
         if partition not in self._partitions:
             named = frozenset(partition.split(","))
             member = [not partition or not node.partitions or bool(named & node.partitions) for node in self]
@@ -142,7 +142,7 @@ class Nodes(tuple[Node, ...]):
 
     @cached_property
     def capacity(self) -> int:
-        """GPUs of all nodes on which jobs may be planned."""
+        """Number of GPUs on all schedulable nodes."""
         return int(self.gpus[self.schedulable].sum())
 
     @cached_property
@@ -156,7 +156,7 @@ class Nodes(tuple[Node, ...]):
 
 
 class EndedRun(Struct, frozen=True, gc=False):
-    """How long a job ran that has ended, all runs together, as the resource manager saw it."""
+    """The run time of a job that has ended, over all its runs, as the resource manager recorded it."""
 
     job_id: int
     submit_s: float
@@ -166,18 +166,18 @@ class EndedRun(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a policy may know. Made by `Snapshot.of`; a simulator that keeps columns up to date makes it directly.
+    """Everything a policy may know. Built by `Snapshot.of`, or directly by a simulator that keeps the columns itself.
 
     Attributes:
-        now_s: the moment, in the clock of all other times.
+        now_s: the current time, on the clock of all other times.
         nodes: the cluster's nodes.
-        jobs: jobs that wait or hold GPUs, in order of (submit time, job id): this is how policies break ties.
+        jobs: jobs that are pending or hold GPUs, ordered by (submit time, job id), which is how policies break ties.
         columns: the numbers of `jobs`, in the same order.
-        ended: jobs of sweeps that have others in `jobs`, and have ended themselves: what they reported tells what the
-            others can be expected to. Empty where nobody keeps them.
-        absences: when nodes are not there for these jobs.
-        ended_runs: jobs of any kind that have ended and tell how long others will run (`order.still_telling`).
-        known_standing: `standing`, where somebody has made it already.
+        ended: ended jobs of sweeps that still have jobs in `jobs`: their curves help to predict those of the others.
+            Empty where they are not recorded.
+        absences: when nodes are not available to these jobs.
+        ended_runs: ended jobs of any kind, from which the run times of others are estimated (`order.still_telling`).
+        known_standing: `standing`, if it has been computed already.
 
     """
 
@@ -207,19 +207,19 @@ class Snapshot:
         return cls(now_s, table, in_order, columns, tuple(ended), tuple(absences), tuple(ended_runs))
 
     def only(self, rows: Ints) -> Snapshot:
-        """The same moment with the jobs at these positions (rising) alone, and nothing known of others."""
+        """The snapshot restricted to the jobs at these positions (ascending), without any ended jobs."""
         numbers = {name: getattr(self.columns, name)[rows] for name in self.columns.__struct_fields__}
         jobs = tuple(map(self.jobs.__getitem__, rows.tolist()))
         return Snapshot(self.now_s, self.nodes, jobs, Columns(**numbers), known_standing=self.standing.of_rows(rows))
 
     @cached_property
     def pending(self) -> tuple[Job, ...]:
-        """Jobs that wait and may start."""
+        """Jobs that are pending and eligible."""
         return tuple(self.jobs[row] for row in self.columns.waits.nonzero()[0])
 
     @cached_property
     def standing(self) -> Standing:
-        """Among whom each job stands in the queue, and where."""
+        """The scope, peers and priority of each job."""
         return self.known_standing or Standing.of(self.jobs)
 
     @property
@@ -229,12 +229,12 @@ class Snapshot:
 
     @cached_property
     def rows_by_scope(self) -> tuple[Ints, ...]:
-        """The positions of the jobs of each scope, rising."""
+        """The positions of the jobs of each scope, ascending."""
         by_scope = np.argsort(self.scopes, kind="stable")
         return tuple(np.split(by_scope, np.flatnonzero(np.diff(self.scopes[by_scope])) + 1)) if self.jobs else ()
 
     def next_s(self, times_s: Iterable[float]) -> float:
-        """The first of some times that is still to come, infinity where none is."""
+        """The earliest of these times that is in the future, infinity if none is."""
         return min((time_s for time_s in times_s if time_s > self.now_s), default=float("inf"))
 
     @cached_property

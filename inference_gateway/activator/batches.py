@@ -1,6 +1,6 @@
-"""OpenAI's `/v1/files` and `/v1/batches`: what clients put in and read. `batches.worker` does the work.
+"""OpenAI's `/v1/files` and `/v1/batches`: uploads, downloads and status. `batches.worker` processes the batches.
 
-All state is in files that the gateways share, so any of them answers.
+All state is in files that the gateways share, so any of them can answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Asked(msgspec.Struct):
 
 
 async def answer(request: web.Request, settings: BatchSettings, owner: str) -> web.StreamResponse:
-    """The answer to a request about files or batches of a key."""
+    """The answer to a request about the files or batches of the key `owner`."""
     owned = Owned.of(settings, owner)
     kind, name, what = ([*request.path.split("/")[2:], "", ""])[:3]
     try:
@@ -96,7 +96,7 @@ async def _begin(request: web.Request, owned: Owned) -> web.Response:
 
 
 async def _upload(request: web.Request, owned: Owned) -> web.Response:
-    """Take a form with `purpose` and `file`, in whatever order."""
+    """Receive a form with `purpose` and `file`, in any order."""
     if request.content_type != "multipart/form-data":
         return problem(400, "a form (multipart/form-data) with `file` and `purpose` is needed")
     draft = await asyncio.to_thread(owned.draft)
@@ -125,7 +125,7 @@ async def _upload(request: web.Request, owned: Owned) -> web.Response:
 
 
 async def _receive(part: aiohttp.BodyPartReader, draft: Path, limit_bytes: int) -> bool:
-    """Fill the draft; False if there is more than it may have."""
+    """Write the uploaded file to `draft`; False if it is larger than `limit_bytes`."""
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     received = 0
     with os.fdopen(handle, "wb") as file:
@@ -144,7 +144,7 @@ def _sync(file: BinaryIO) -> None:
 
 
 def _page(request: web.Request, found: Sequence[FileRecord] | Sequence[Batch]) -> web.Response:
-    """OpenAI's list: `limit` entries after the one that is named."""
+    """One page of a list in OpenAI's form: at most `limit` entries, following the entry `after`."""
     limit = request.query.get("limit", str(_LIST_LIMIT))
     most = min(int(limit), 10_000) if limit.isdecimal() else _LIST_LIMIT
     after = request.query.get("after", "")

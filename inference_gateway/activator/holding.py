@@ -1,4 +1,4 @@
-"""Requests of one service that wait for a replica: first come, first served, bounded in number and time."""
+"""Requests of one service that wait for a replica: first in, first out, bounded in number and time."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ AVOID_S = 1.0
 
 
 class FullError(Exception):
-    """As many requests wait as may."""
+    """The queue is full."""
 
 
 class GivenUpError(Exception):
-    """No replica will start until a person acts."""
+    """No replica will start until an operator intervenes."""
 
 
 class Waiting:
-    """The waiting line of a service and the replicas it leads to.
+    """The queue of a service that has no ready replica, or too few.
 
-    `look` gives the replicas that take requests now; `announce` tells the control plane how many wait. A replica gets
-    no more requests than its concurrency from here. One that refused a connection is left out for a second.
+    `ready` returns the replicas that take requests now; `announce` tells the control plane how many requests wait.
+    From here a replica gets at most `concurrency` requests at a time. One that refused a connection is skipped for a
+    second.
     """
 
     def __init__(
-        self, service: HeldService, look: Callable[[], Sequence[Endpoint]], announce: Callable[[int], None]
+        self, service: HeldService, ready: Callable[[], Sequence[Endpoint]], announce: Callable[[int], None]
     ) -> None:
         self.service = service
         self.relaying: Counter[str] = Counter()
         self.cold_starts = 0
-        self._look = look
+        self._ready = ready
         self._announce = announce
         self._line: deque[asyncio.Future[Endpoint]] = deque()
         self._avoided: dict[str, float] = {}
@@ -44,7 +45,7 @@ class Waiting:
         self.starts = StartForecast(service.retry_after_s)
 
     def expect(self, starts: StartForecast) -> None:
-        """Take what the control plane expects; those who wait for what will not come leave now."""
+        """Take the control plane's forecast; if no replica will start, all waiting requests fail now."""
         self.starts = starts
         if self._hopeless:
             for place in self._line:
@@ -52,15 +53,15 @@ class Waiting:
                     place.set_exception(GivenUpError())
 
     def state(self) -> ActivatorState:
-        """What it holds now."""
+        """The numbers of waiting and of relayed requests."""
         return ActivatorState(self.waiting, dict(self.relaying))
 
     async def acquire(self, deadline_s: float) -> Endpoint:
-        """A replica to relay to; `release` it afterwards. `deadline_s` is a time of the running loop.
+        """Wait for a replica to relay to; `release` it afterwards. `deadline_s` is on the event loop's clock.
 
         Raises:
             GivenUpError: no replica will start.
-            FullError: as many wait as may.
+            FullError: the queue is full.
             TimeoutError: the deadline has passed.
 
         """
@@ -83,29 +84,29 @@ class Waiting:
                 return await place
         except (TimeoutError, asyncio.CancelledError):
             if place.done() and not place.cancelled():
-                self.release(place.result())  # it came in the very moment of giving up
+                self.release(place.result())  # it was assigned just as this request gave up
             place.cancel()
             raise
         finally:
             self.waiting -= 1
 
     def release(self, endpoint: Endpoint) -> None:
-        """The request at this replica has ended."""
+        """Note that a request at this replica has ended."""
         self.relaying[endpoint.name] -= 1
         if not self.relaying[endpoint.name]:
             del self.relaying[endpoint.name]
         self.hand_out()
 
     def avoid(self, endpoint: Endpoint) -> None:
-        """Leave out a replica that refused the connection, for a while."""
+        """Skip a replica that refused a connection, for `AVOID_S`."""
         self._avoided[endpoint.name] = asyncio.get_running_loop().time() + AVOID_S
 
     @property
     def _hopeless(self) -> bool:
-        return self.starts.given_up and not self._look()
+        return self.starts.given_up and not self._ready()
 
     async def _assign_all(self) -> None:
-        """Look for replicas while anybody waits."""
+        """Poll for free replicas while any request waits."""
         loop = asyncio.get_running_loop()
         self.cold_starts += 1
         announced_s = float("-inf")
@@ -120,7 +121,7 @@ class Waiting:
             self._watch = None
 
     def hand_out(self) -> None:
-        """Give the replicas that have room to those who wait, first come, first served."""
+        """Assign free replicas to waiting requests in order of arrival."""
         while self._line:
             if self._line[0].done():
                 self._line.popleft()
@@ -131,14 +132,14 @@ class Waiting:
             self._line.popleft().set_result(self._take(ready))
 
     def _choose(self) -> Endpoint | None:
-        """The replica with the fewest requests from here that has room."""
+        """The replica with free capacity that has the fewest requests from here; None if there is none."""
         now_s = asyncio.get_running_loop().time()
-        open_to_us = [
+        free = [
             endpoint
-            for endpoint in self._look()
+            for endpoint in self._ready()
             if self.relaying[endpoint.name] < endpoint.concurrency and self._avoided.get(endpoint.name, 0.0) <= now_s
         ]
-        return min(open_to_us, key=lambda endpoint: self.relaying[endpoint.name], default=None)
+        return min(free, key=lambda endpoint: self.relaying[endpoint.name], default=None)
 
     def _take(self, endpoint: Endpoint) -> Endpoint:
         self.relaying[endpoint.name] += 1

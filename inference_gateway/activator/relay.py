@@ -1,8 +1,8 @@
-"""One request passed on, and its answer back as it comes; and requests whose `model` HAProxy did not find.
+"""Relays a request and streams its answer back; and routes requests in which HAProxy did not find the `model`.
 
-HAProxy searches the part of a body that fits its buffer, and gives up on JSON nested 20 levels deep. The activator
-reads the whole body then, and asks HAProxy again, by service, at a Unix socket: so queues, limits, retries and the
-access log are the same as for all others.
+HAProxy searches only the part of a body that fits its buffer, and gives up on JSON nested 20 levels deep. The activator
+then reads the whole body and sends the request to HAProxy again, with its service, over a Unix socket: so queues,
+limits, retries and the access log are the same as for all other requests.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from yarl import URL
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """The answer that tells a client what is wrong."""
+    """An error answer in OpenAI's form."""
     body = {"error": {"message": message, "type": "gateway_error", "code": status}}
     return web.json_response(body, status=status, headers=headers)
 
 
 _CONNECT_S = 3.0
-# RFC 9110, section 7.6.1, and what is between HAProxy and the activator alone.
+# Hop-by-hop headers (RFC 9110, section 7.6.1), and Expect, which the server in between has answered.
 _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect")
 )
 
 
 class UnreachableError(Exception):
-    """The other end did not take the connection: it has seen nothing of the request."""
+    """The other end did not accept the connection, so it has seen nothing of the request."""
 
 
 class BrokenError(Exception):
-    """The other end took the request and gave no whole answer head."""
+    """The other end accepted the request but sent no complete answer head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """Where a request goes and what is sent: `origin` is SCHEME://HOST:PORT, `headers` replace those of the request.
+    """The destination of a relayed request: `origin` is SCHEME://HOST:PORT, `headers` replace those of the request.
 
-    With HTTPS the other end has to prove to be `name`, as the client's context says.
+    With HTTPS the other end must present a certificate for `name`.
     """
 
     origin: str
@@ -58,11 +58,11 @@ class Onward:
 
 
 def client(socket: Path | None = None, context: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
-    """A client for `relay`, by TCP or to a Unix socket. It must be made within a running loop and closed.
+    """A client for `relay`, over TCP or a Unix socket. It must be made within a running event loop and closed.
 
-    `context` is what it asks of a server over HTTPS.
+    `context` is the TLS context for HTTPS.
     """
-    # A kept connection may close as a POST is sent.
+    # Connections are not reused: the server may close an idle one just as a POST is sent.
     connector = (
         aiohttp.UnixConnector(str(socket), limit=0, force_close=True)
         if socket
@@ -76,14 +76,14 @@ def client(socket: Path | None = None, context: ssl.SSLContext | None = None) ->
 
 
 async def relay(session: aiohttp.ClientSession, request: web.Request, onward: Onward) -> web.StreamResponse:
-    """Send the request on and its answer to the client.
+    """Relay the request and stream the answer to the client.
 
-    Cancelling it (the client has gone) ends the other request. An answer that breaks off in the middle is broken off
-    for the client too.
+    Cancelling it (the client has disconnected) aborts the relayed request. If the answer is cut off in the middle, the
+    client's connection is aborted as well.
 
     Raises:
         UnreachableError: nothing was sent.
-        BrokenError: the other end broke off, or was silent for longer than it may before its first byte.
+        BrokenError: the other end disconnected before its answer's head was complete, or exceeded the timeout.
 
     """
     url = URL(f"{onward.origin}{request.raw_path}", encoded=True)
@@ -115,7 +115,7 @@ async def _answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
         async for part in answer.content.iter_any():
             await response.write(part)
     except (aiohttp.ClientError, TimeoutError):
-        # The status is sent: ending the connection is the only way left to say that this is not all.
+        # The status has been sent: aborting the connection is the only way left to signal the error.
         if request.transport is not None:
             request.transport.abort()
         return response
@@ -133,11 +133,11 @@ _PART_BYTES = 256 * 1024
 
 
 class TooLargeError(Exception):
-    """The body has more bytes than it may."""
+    """The body exceeds its limit."""
 
 
 class NoRoomError(Exception):
-    """All bodies together would hold more than they may."""
+    """All bodies together would exceed their budget."""
 
 
 class _Named(msgspec.Struct):
@@ -146,7 +146,7 @@ class _Named(msgspec.Struct):
 
 @dataclass(slots=True)
 class Bodies:
-    """The bodies that are here now; together they hold `held_bytes`, never more than `budget_bytes`."""
+    """The bodies in memory; together they hold `held_bytes`, at most `budget_bytes`."""
 
     budget_bytes: int
     held_bytes: int = 0
@@ -169,12 +169,12 @@ class Body:
     content: bytearray = field(default_factory=bytearray)
 
     async def receive(self, source: StreamReader, limit_bytes: int) -> None:
-        """Take all there is.
+        """Read the whole body.
 
         Raises:
             TooLargeError: it is longer than `limit_bytes`.
-            NoRoomError: there are too many others.
-            TimeoutError: nothing came for a minute.
+            NoRoomError: the budget of all bodies is used up.
+            TimeoutError: nothing arrived for a minute.
 
         """
         while True:
@@ -190,26 +190,26 @@ class Body:
             self.content += part
 
     def model(self) -> str | None:
-        """The text `model` of a JSON object; None if this is none or has none."""
+        """The string `model` of the JSON object; None if the body is not such an object."""
         try:
             return msgspec.json.decode(self.content, type=_Named).model
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """All of it, once; it is forgotten when the last part has been taken."""
+        """The body in parts, once; its memory is released after the last part."""
         for start in range(0, len(self.content), _PART_BYTES):
             yield bytes(self.content[start : start + _PART_BYTES])
         self.forget()
 
     def forget(self) -> None:
-        """Give its memory back."""
+        """Release its memory."""
         self.bodies.held_bytes -= len(self.content)
         self.content = bytearray()
 
 
 LIMIT = "x-gateway-body-limit"
-"""Marks these requests: the most bytes that a body may have. HAProxy sets it."""
+"""Header set by HAProxy on these requests: the largest allowed size of the body in bytes."""
 SERVICE = "x-gateway-service"
 
 _BUDGET_BYTES = 512 << 20
@@ -219,14 +219,14 @@ _LOG = logging.getLogger("explsched.gateway.activator")
 
 @dataclass(slots=True)
 class BodyRouter:
-    """`service_of` gives the service of a model, None if there is none; `haproxy` is a client to HAProxy's socket."""
+    """Routes requests by their body. `service_of` maps a model to its service or None; `haproxy` is a client to it."""
 
     haproxy: aiohttp.ClientSession
     service_of: Callable[[str], str | None]
     bodies: Bodies = field(default_factory=lambda: Bodies(_BUDGET_BYTES))
 
     async def ask(self, request: web.Request) -> web.StreamResponse:
-        """The answer of the service's replica, or what is wrong with the body."""
+        """The answer of the service's replica, or an error answer if the body is not usable."""
         limit_bytes = int(request.headers[LIMIT])
         with self.bodies.body() as body:
             try:

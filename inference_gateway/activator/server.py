@@ -1,10 +1,10 @@
-"""The activator: held requests, and what the gateway answers itself, over HTTP.
+"""The activator: holds requests of services without a ready replica, and answers requests to the gateway itself.
 
-`python -m inference_gateway.activator.server DIRECTORY` is its process; it also checks HAProxy's servers once a second.
+Its process is `python -m inference_gateway.activator.server DIRECTORY`; it also runs the health loop.
 
-HAProxy marks the requests of a service, and those whose service it does not know yet, with headers it takes away from
-clients; what comes without them is for the gateway itself. `/state` is reachable on the Unix socket alone, because
-HAProxy forwards no such path without a mark.
+HAProxy adds headers, which it removes from clients' requests, to requests for a service and to those whose service it
+does not know yet; requests without them are for the gateway itself. `/state` can be reached only on the Unix socket,
+because HAProxy forwards no such path without these headers.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from inference_gateway.model import StartForecast
 
 _LOG = logging.getLogger("explsched.gateway.activator")
 _ONLY, _KEY = "x-gateway-only", "x-gateway-key"
-"""HAProxy's marks on a request for the list of models: the service it is about, and who asks."""
+"""Headers set by HAProxy on a request for the list of models: its service and its key."""
 _BATCHES = "x-gateway-batches"
-"""And on one about files or batches."""
+"""Header set by HAProxy on a request about files or batches."""
 _MODELS = "/v1/models"
 
 
 class Activator:
-    """All waiting lines. `metrics` gives the text of /metrics; it is called in a thread of its own."""
+    """The queues of all services. `metrics` returns the text of /metrics; it is called in a thread."""
 
     def __init__(self, files: Files, metrics: Callable[[Mapping[str, Waiting]], str]) -> None:
         self.lines: dict[str, Waiting] = {}
@@ -67,14 +67,14 @@ class Activator:
         self._again: BodyRouter | None = None
 
     def application(self) -> web.Application:
-        """The web application, with clients to the replicas and to HAProxy for as long as it runs."""
+        """The web application, with clients to the replicas and to HAProxy."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._serve)
         application.cleanup_ctx.append(self._with_client)
         return application
 
     def update(self, known: Mapping[str, HeldService]) -> None:
-        """Take new services and bounds; the line of a service that is gone ends with its last request."""
+        """Take new services and limits; the queue of a removed service is dropped after its last request."""
         for name, service in known.items():
             line = self.lines.get(name)
             if line is None:
@@ -113,7 +113,7 @@ class Activator:
             yield
 
     def _replicas_context(self) -> ssl.SSLContext | None:
-        """How replicas prove who they are; None where the data plane asks for no proof."""
+        """The TLS context for replicas; None where the data plane uses plain HTTP."""
         files = self._files
         return client_context(files.authority, files.gateway_certificate) if files.authority.exists() else None
 
@@ -139,7 +139,7 @@ class Activator:
         return problem(404, "no such path")
 
     def _models(self, service: str, key: str) -> list[dict[str, object]]:
-        """OpenAI's list of models, without asking a replica: of one service or all, as far as the key may use them."""
+        """OpenAI's list of models, of one service or all, as far as the key may use them. No replica is asked."""
         allowed = self._allowed(key)
         return [
             {
@@ -155,7 +155,7 @@ class Activator:
         ]
 
     def _allowed(self, key: str) -> frozenset[str] | None:
-        """The services that a key may use; None for all. From HAProxy's own maps, so that both decide alike."""
+        """The services that a key may use, None for all; from HAProxy's own maps, so that both decide alike."""
         if not any(line.startswith(f"{key} ") for line in _map_lines(self._files.restricted)):
             return None
         granted = (line.removesuffix(" 1\n").partition("/") for line in _map_lines(self._files.grants))
@@ -191,18 +191,18 @@ class Activator:
                 line.release(endpoint)
 
     def line(self, name: str) -> Waiting | None:
-        """The line of a service. One that was added just now is in the file already."""
+        """The queue of a service, None if unknown. The file is read again for one that was added just now."""
         if name not in self.lines:
-            self._look_again()
+            self._reread_services()
         return self.lines.get(name)
 
     def service(self, model: str) -> str | None:
-        """The service of a model, also of one that was added just now."""
+        """The service of a model, None if unknown. The file is read again for one that was added just now."""
         if model not in self._service_of:
-            self._look_again()
+            self._reread_services()
         return self._service_of.get(model)
 
-    def _look_again(self) -> None:
+    def _reread_services(self) -> None:
         try:
             self.read_services()
         except ActivatorError:
@@ -210,7 +210,7 @@ class Activator:
 
 
 def _listed(models: list[dict[str, object]], name: str) -> web.Response:
-    """The list, or the model of this name."""
+    """The list of models, or the entry of this name."""
     if not name:
         return web.json_response({"object": "list", "data": models})
     found = next((model for model in models if model["id"] == name), None)
@@ -222,7 +222,7 @@ def _path(kind: type, text: object) -> object:
 
 
 def _map_lines(path: Path) -> list[str]:
-    """The lines of one of HAProxy's maps; none where it has no such file."""
+    """The lines of one of HAProxy's maps; empty if the file does not exist."""
     return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
 
 
@@ -274,7 +274,7 @@ async def _serve(files: Files) -> None:
 
 
 async def _check_health(files: Files, activator: Activator) -> None:
-    """Check HAProxy once a second, for ever: an error ends one round, not the activator."""
+    """Run the health loop once a second, for ever. An error ends one round, not the activator."""
     health_loop = HealthLoop(files)
     resumed = False
     trouble = ""

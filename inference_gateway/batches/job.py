@@ -1,7 +1,7 @@
-"""One batch: its checked input, what of it is answered, and its results as files.
+"""One batch: its validated input, its progress, and its results as files.
 
-An answer is a line of the results once it was written as a whole; who begins anew reads the results and asks for what
-is missing. So each request has one line, and may have been sent more often.
+Each answer is appended to the results as one line. After a restart the results are read, and only requests without a
+complete line are sent again. So each request has one line, but may have been sent more than once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _InputLine(msgspec.Struct):
 
 
 class _Sent(msgspec.Struct):
-    """What of such a line goes to a replica, as it is written."""
+    """The part of such a line that is sent to a replica, byte for byte."""
 
     body: msgspec.Raw
 
@@ -71,7 +71,7 @@ class _Answered(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """A checked input: the service that all its requests are for, and where each lies in the file."""
+    """A validated input: the service of all its requests, and the (offset, length) of each in the file, in bytes."""
 
     service: str
     custom_ids: tuple[str, ...]
@@ -79,7 +79,7 @@ class Requests:
 
 
 def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, most: int) -> Requests | Faults:
-    """Check an input. Raises `OSError`."""
+    """Validate an input file. Raises `OSError`."""
     service_of = {
         model: name for name, one in now.section.services.items() for model in (name, *one.models, *one.also_serves)
     }
@@ -137,10 +137,10 @@ def _service_faults(
 
 
 class Results:
-    """One file of results that only grows: whole lines, also after a full disk and after SIGKILL."""
+    """An append-only file of results that contains only whole lines, also after a full disk or SIGKILL."""
 
     def __init__(self, path: Path) -> None:
-        """Cut off what was not written to its end. Raises `OSError`."""
+        """Open the file and remove an incomplete last line. Raises `OSError`."""
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.custom_ids: set[str] = set()
         self._size = 0
@@ -153,7 +153,7 @@ class Results:
         os.ftruncate(self._handle, self._size)
 
     def add(self, result: _Result) -> None:
-        """Write a line; none of it is there if that fails. Raises `OSError`."""
+        """Append a line, or nothing if that fails. Raises `OSError`."""
         text = msgspec.json.encode(result) + b"\n"
         try:
             if os.pwrite(self._handle, text, self._size) < len(text):
@@ -165,14 +165,14 @@ class Results:
         self.custom_ids.add(result.custom_id)
 
     def close(self) -> None:
-        """Wait until all is on disk. Raises `OSError`."""
+        """Flush to disk and close. Raises `OSError`."""
         os.fsync(self._handle)
         os.close(self._handle)
 
 
 @dataclass(slots=True)
 class BatchJob:
-    """A batch that is being worked off."""
+    """A batch that is being processed. No request is sent before `resume_s` (seconds since the epoch)."""
 
     owned: Owned
     batch: Batch
@@ -185,11 +185,10 @@ class BatchJob:
     in_flight: int = 0
     saved_s: float = 0.0
     resume_s: float = 0.0
-    """While requests find no room, or their key has no tokens left, none is sent."""
 
     @classmethod
     def of(cls, owned: Owned, batch: Batch, requests: Requests) -> BatchJob:
-        """Begin or go on: what has a line of results is done. Raises `OSError`."""
+        """Begin or resume a batch: requests with a line of results are done. Raises `OSError`."""
         output, errors = Results(owned.path(batch.id, "output")), Results(owned.path(batch.id, "errors"))
         done = output.custom_ids | errors.custom_ids
         pending = deque(index for index, name in enumerate(requests.custom_ids) if name not in done)
@@ -200,7 +199,7 @@ class BatchJob:
         return cls(owned, begun, requests, output, errors, source, pending)
 
     def body(self, index: int) -> bytes:
-        """A request as its line has it. Raises `OSError`."""
+        """The body of a request, as in the input. Raises `OSError`."""
         offset, length = self.requests.places[index]
         return bytes(msgspec.json.decode(os.pread(self.source, length, offset), type=_Sent).body)
 
@@ -211,16 +210,16 @@ class BatchJob:
         results.add(_Result(_request_name(), self.requests.custom_ids[index], response))
 
     def give_up(self, index: int, why: str) -> None:
-        """Nobody has answered a request. Raises `OSError`."""
+        """Write that a request got no answer. Raises `OSError`."""
         self.errors.add(_failed(self.requests.custom_ids[index], "no_answer", why))
 
     def counts(self) -> Counts:
-        """How far it is."""
+        """The progress of the batch."""
         ended = len(self.output.custom_ids), len(self.errors.custom_ids)
         return Counts(len(self.requests.custom_ids), *ended)
 
     def save(self, now_s: float) -> None:
-        """Let clients see how far it is, now and then. Raises `OSError`."""
+        """Publish the progress, at most once every `_SAVE_S`. Raises `OSError`."""
         counts = self.counts()
         if counts != self.batch.request_counts and now_s >= self.saved_s + _SAVE_S:
             self.saved_s = now_s
@@ -228,7 +227,7 @@ class BatchJob:
             self.owned.update(self.batch)
 
     def end(self, status: str) -> None:
-        """Close the results; `finish` makes them files. Raises `OSError`."""
+        """Close the results and `finish` the batch with this status. Raises `OSError`."""
         if status == "expired":
             done = self.output.custom_ids | self.errors.custom_ids
             for custom_id in self.requests.custom_ids:
@@ -241,7 +240,7 @@ class BatchJob:
 
 
 def finish(owned: Owned, batch: Batch) -> None:
-    """Make the results files, and tell that the batch has ended. May be called again. Raises `OSError`."""
+    """Publish the results as files and mark the batch as ended. May be repeated after a crash. Raises `OSError`."""
     now_s = int(time.time())
     batch = msgspec.structs.replace(batch, status="finalizing", finalizing_at=batch.finalizing_at or now_s)
     owned.update(batch)
@@ -260,7 +259,7 @@ def _request_name() -> str:
 
 
 def _json(body: bytes) -> msgspec.Raw:
-    """An answer as JSON: one that is none becomes a text."""
+    """An answer as JSON; one that is not JSON becomes a string."""
     try:
         msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):

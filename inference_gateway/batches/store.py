@@ -1,12 +1,12 @@
 """The files and batches of each key, as files below the gateway's directory.
 
-    OWNER/ID.json, OWNER/ID.data      a file: what clients see of it, and its bytes; it is there once the first is
-    OWNER/BATCH.json                  a batch; after it was made its worker alone changes it
-    OWNER/BATCH.cancel                somebody asks for its end
-    OWNER/BATCH.output, .errors       what the worker has written so far, a line a request
+    OWNER/ID.json, OWNER/ID.data      a file: its record and its bytes; it exists once the record does
+    OWNER/BATCH.json                  a batch; once created, only the worker changes it
+    OWNER/BATCH.cancel                a request to cancel it
+    OWNER/BATCH.output, .errors       what the worker has written so far, one line per request
 
-An owner is the name of a key, and sees what is in its directory alone. Names of files and batches are made here and
-rise with time; a text that is no such name is nobody's.
+An owner is the name of a key and has access to its own directory only. The names of files and batches are generated
+here and increase with time; any other text is refused as unknown.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from inference_gateway.dataplane.settings import BatchSettings
 from inference_gateway.errors import GatewayError
 
 _NAME = re.compile(r"(?:file-[0-9a-f]{28}(?:-output|-errors)?|batch_[0-9a-f]{28})")
-_NOBODY = "_"
+_WITHOUT_KEY = "_"
 """The directory of clients without a key; no key has such a name."""
 
 TERMINAL = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """What a client sees of a file; the names are those of OpenAI's interface, `created_at` is since the epoch."""
+    """A file as clients see it, in OpenAI's terms; `created_at` is in seconds since the epoch."""
 
     id: str
     bytes: int
@@ -55,14 +55,14 @@ class LineFault(msgspec.Struct, frozen=True):
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """Why a batch was not begun."""
+    """Why a batch was refused."""
 
     data: tuple[LineFault, ...]
     object: str = "list"
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """The requests of a batch by their end."""
+    """The numbers of a batch's requests, by outcome."""
 
     total: int = 0
     completed: int = 0
@@ -70,7 +70,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A batch as clients see it, but for `ends_as`: the status it will have once its results are files."""
+    """A batch as clients see it, except for `ends_as`: its status once its results have been published as files."""
 
     id: str
     endpoint: str
@@ -100,7 +100,7 @@ class Batch(msgspec.Struct, frozen=True):
         return max(self.completed_at or 0, self.failed_at or 0, self.expired_at or 0, self.cancelled_at or 0)
 
     def shown(self) -> dict[str, Any]:
-        """For clients."""
+        """The batch as JSON for clients."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         del found["ends_as"]
         return found
@@ -114,43 +114,43 @@ class NotFoundError(GatewayError):
 
 
 class NotNowError(GatewayError):
-    """It cannot be done with what is there: a limit is reached, or a file is in use."""
+    """The request cannot be granted now: a limit is reached, a file is in use, or a value is not accepted."""
 
 
 def _new_name(kind: str) -> str:
-    """Rises with time, and nobody guesses it."""
+    """A new name, which increases with time and cannot be guessed."""
     return f"{kind}{time.time_ns():016x}{secrets.token_hex(6)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """The files and batches of one key. All methods raise `OSError` where the disk does."""
+    """The files and batches of one key. All methods raise `OSError` if reading or writing fails."""
 
     directory: Path
     settings: BatchSettings
 
     @classmethod
     def of(cls, settings: BatchSettings, owner: str) -> Owned:
-        """Those of a key; an empty name for clients without one."""
-        return cls(settings.directory / (owner or _NOBODY), settings)
+        """The files and batches of a key; an empty name stands for clients without a key."""
+        return cls(settings.directory / (owner or _WITHOUT_KEY), settings)
 
     @property
     def owner(self) -> str:
         """The key's name."""
-        return "" if self.directory.name == _NOBODY else self.directory.name
+        return "" if self.directory.name == _WITHOUT_KEY else self.directory.name
 
     def path(self, name: str, kind: str) -> Path:
-        """Where a part of a file or batch lies. Raises `NotFoundError` for what is no name of ours."""
+        """The path of a part of a file or batch. Raises `NotFoundError` for a name that was not generated here."""
         if not _NAME.fullmatch(name):
             raise NotFoundError(f"no such file or batch: {name[:80]!r}")
         return self.directory / f"{name}.{kind}"
 
     def file(self, name: str) -> FileRecord:
-        """What is known of a file. Raises `NotFoundError`."""
+        """The record of a file. Raises `NotFoundError`."""
         return self._read(name, FileRecord)
 
     def batch(self, name: str) -> Batch:
-        """What is known of a batch: one that somebody cancels is `cancelling`. Raises `NotFoundError`."""
+        """A batch; its status is `cancelling` once a cancellation was requested. Raises `NotFoundError`."""
         found = self._read(name, Batch)
         cancel = self.path(name, "cancel")
         if found.status in TERMINAL or found.cancelling_at or not cancel.exists():
@@ -158,15 +158,15 @@ class Owned:
         return msgspec.structs.replace(found, status="cancelling", cancelling_at=int(cancel.stat().st_mtime))
 
     def files(self) -> list[FileRecord]:
-        """All files, the newest first."""
+        """All files, newest first."""
         return list(self._known(self._names("file-"), self.file))
 
     def batches(self) -> list[Batch]:
-        """All batches, the newest first."""
+        """All batches, newest first."""
         return list(self._known(self._names("batch_"), self.batch))
 
     def unfinished(self, ended: set[str]) -> list[Batch]:
-        """The batches that are to be worked on, the oldest first; those in `ended` are not read, others join them."""
+        """The unfinished batches, oldest first. Those in `ended` are skipped; newly ended ones are added to it."""
         there = self._names("batch_")
         ended.intersection_update(there)
         names = [name for name in reversed(there) if name not in ended]
@@ -175,7 +175,7 @@ class Owned:
         return [batch for batch in found if batch.status not in TERMINAL]
 
     def draft(self) -> Path:
-        """A file to fill, for `add`. Raises `NotNowError` if the key has as many files as it may."""
+        """The path of a new file, to fill and `add`. Raises `NotNowError` if the key's limit of files is reached."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         most = self.settings.files_per_key
         drafts = sum(1 for _ in self.directory.glob("*.draft"))
@@ -184,14 +184,17 @@ class Owned:
         return self.directory / f"{_new_name('')}.draft"
 
     def add(self, draft: Path, filename: str, purpose: str) -> FileRecord:
-        """Make a filled draft a file."""
+        """Turn a filled draft into a file."""
         record = FileRecord(_new_name("file-"), draft.stat().st_size, int(time.time()), filename, purpose)
         draft.rename(self.path(record.id, "data"))
         self._write(record)
         return record
 
     def keep_result(self, batch: Batch, kind: str) -> str | None:
-        """Make what the worker has written, `output` or `errors`, a file; its name. May be called again."""
+        """Turn the worker's results (`kind`: `output` or `errors`) into a file; returns its name, None if it is empty.
+
+        May be repeated after a crash.
+        """
         written = self.path(batch.id, kind)
         name = f"{batch.id.replace('batch_', 'file-')}-{kind}"
         data = self.path(name, "data")
@@ -205,7 +208,7 @@ class Owned:
         return name
 
     def delete(self, name: str) -> None:
-        """Remove a file. Raises `NotFoundError`, `NotNowError` if a batch is at work on it."""
+        """Remove a file. Raises `NotFoundError`, `NotNowError` if an unfinished batch uses it."""
         self.file(name)
         if any(batch.input_file_id == name for batch in self.unfinished(set())):
             raise NotNowError(f"{name} is the input of a batch that has not ended")
@@ -213,9 +216,9 @@ class Owned:
         self.path(name, "data").unlink()
 
     def make_batch(self, input_file_id: str, endpoint: str, window: str, metadata: Mapping[str, str] | None) -> Batch:
-        """Begin a batch. Raises `NotFoundError`, `NotNowError` if its results would be files too many.
+        """Create a batch. Raises `NotFoundError`, `NotNowError` if its results would exceed the key's limit of files.
 
-        Of those that have ended as many stay known as the key may have files: clients cannot delete any.
+        Clients cannot delete batches, so of the ended ones only as many are kept as the key may have files.
         """
         self.file(input_file_id)
         length_s = window_s(window)
@@ -234,7 +237,7 @@ class Owned:
         return batch
 
     def cancel(self, name: str) -> Batch:
-        """Ask for the end of a batch. Raises `NotFoundError`, `NotNowError` if it has ended."""
+        """Request the cancellation of a batch. Raises `NotFoundError`, `NotNowError` if it has ended."""
         found = self.batch(name)
         if found.status in TERMINAL or found.status == "finalizing":
             raise NotNowError(f"{name} is {found.status}")
@@ -242,18 +245,18 @@ class Owned:
         return self.batch(name)
 
     def update(self, batch: Batch) -> None:
-        """What the worker has to tell."""
+        """Save a batch; for the worker."""
         self._write(batch)
 
     def _names(self, kind: str) -> list[str]:
-        """The names of a kind, the newest first."""
+        """The names of a kind, newest first."""
         with suppress(FileNotFoundError):
             return sorted((path.stem for path in self.directory.glob(f"{kind}*.json")), reverse=True)
         return []
 
     @staticmethod
     def _known(names: Sequence[str], read: Callable[[str], _Record]) -> Iterator[_Record]:
-        """Those that are still there."""
+        """The records of those that still exist."""
         for name in names:
             with suppress(NotFoundError):
                 yield read(name)
@@ -270,7 +273,7 @@ class Owned:
 
 
 def owners(settings: BatchSettings) -> Iterator[Owned]:
-    """All that have files. Raises `OSError`."""
+    """All owners that have files. Raises `OSError`."""
     if settings.directory.is_dir():
         for path in sorted(settings.directory.iterdir()):
             yield Owned(path, settings)
@@ -281,7 +284,7 @@ _LONGEST_S = 30 * 86_400
 
 
 def window_s(window: str) -> int:
-    """The seconds of a completion window such as `24h` or `7d`. Raises `NotNowError` for what is none."""
+    """A completion window such as `24h` or `7d` in seconds. Raises `NotNowError` for any other text."""
     found = _WINDOW.fullmatch(window)
     length_s = int(found[1]) * (3600 if found[2] == "h" else 86_400) if found else 0
     if not 0 < length_s <= _LONGEST_S:

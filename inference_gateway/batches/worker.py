@@ -1,8 +1,8 @@
-"""Works off the batches: `python -m inference_gateway.batches.worker`, kept running by the gateway's supervisor.
+"""Processes the batches: `python -m inference_gateway.batches.worker`, kept running by the gateway's supervisor.
 
-Of several gateways one works, the one that has the lock. Requests go through its HAProxy, as those of the batch's key
-and of class `batch`, and only as many at a time as leave the service's other requests their room. What was in flight
-when a worker ended is asked again by the next one.
+Where there are two gateways, only the worker that holds the lock is active. It sends requests through its HAProxy,
+with the batch's key and priority `batch`, and only as many at a time as leave enough capacity for the service's other
+requests. Requests in flight when a worker ends are sent again by the next one.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ from inference_gateway.model import BatchLoad
 from inference_gateway.services import ServiceSection
 
 _LOG = logging.getLogger("explsched.gateway")
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _RETRY_S = 2.0
 _LONGEST_WAIT_S = 30.0
-"""For a key that has used up its tokens."""
+"""Longest wait for a key that has used up its tokens."""
 
 _LOCK_S = 0.5
 _RESERVE = 0.15
-"""This share of a service's places stays free for its other requests, as in `queueing`."""
+"""This fraction of a service's places stays free for its other requests, as in `queueing`."""
 
 _ATTEMPTS = 10
-"""A request that so many replicas broke off at, or were silent about, is answered with the last error."""
+"""After this many attempts that failed at a replica, or timed out, the last error is the answer."""
 
-_NOBODY_HAD_IT = frozenset({429, 503})
-_AGAIN = _NOBODY_HAD_IT | {502, 504}
+_NOT_STARTED = frozenset({429, 503})
+"""Statuses with which no replica has received the request."""
+_RETRIED = _NOT_STARTED | {502, 504}
 _DRAFT_S = 3600.0
 
 
 def room(service: ServiceSection, seen: ServiceReport | None, own: int) -> int:
-    """How many requests of batches a service may have now. `own` is how many of those in flight are ours.
+    """How many requests of batches a service may have in flight now. `own` of those in flight are the worker's.
 
-    All of what its serving replicas take, without the reserve and without what others have. Where a batch may start
-    replicas, one waits for the first.
+    The places of its serving replicas, less the reserve and the other requests. Where batches may start replicas, one
+    request is sent to a service without any.
     """
     if seen is None or service.batches == "none":
         return 0
@@ -69,7 +70,7 @@ def room(service: ServiceSection, seen: ServiceReport | None, own: int) -> int:
 
 
 class Worker:
-    """All batches of a gateway. `again` is a client to the socket where HAProxy takes requests of known keys."""
+    """All batches of a gateway. `again` is a client to the socket on which HAProxy takes requests of known keys."""
 
     def __init__(self, now: Accepted, settings: BatchSettings, again: aiohttp.ClientSession) -> None:
         self._now = now
@@ -82,28 +83,28 @@ class Worker:
         self._in_flight: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self._run = secrets.token_hex(8)
-        self._told = BatchLoad("")
+        self._published = BatchLoad("")
         self._seen: Mapping[str, ServiceReport] = {}
         self._turn = 0
 
-    def look(self) -> None:
-        """Begin what is new, end what is over, send what there is room for. Raises `OSError`."""
+    def run_once(self) -> None:
+        """Begin new batches, finish completed ones, and send the requests that there is room for. Raises `OSError`."""
         shown = state.read(self._now.paths.status, Report)
         self._seen = {service.name: service for service in shown.services} if shown else {}
         for owned in owners(self._settings):
             for batch in owned.unfinished(self._ended.setdefault(owned.owner, set())):
                 try:
-                    self._tend(owned, batch)
-                except (OSError, msgspec.MsgspecError) as error:  # the others go on
+                    self._advance(owned, batch)
+                except (OSError, msgspec.MsgspecError) as error:  # the others continue
                     log.event(_LOG, logging.ERROR, "batch waits", batch=batch.id, why=str(error))
         self.send()
         load = BatchLoad(self._run, dict(self._sent), dict(self._in_flight))
-        if load != self._told and state.show(self._now.paths.batch_load, load):
-            self._told = load
+        if load != self._published and state.show(self._now.paths.batch_load, load):
+            self._published = load
 
-    def _tend(self, owned: Owned, batch: Batch) -> None:
+    def _advance(self, owned: Owned, batch: Batch) -> None:
         job = self._jobs.get(batch.id)
-        if batch.ends_as:  # it was about to end when its worker did
+        if batch.ends_as:  # its worker died while finishing it
             finish(owned, batch)
             return
         if job is None:
@@ -123,7 +124,7 @@ class Worker:
         log.event(_LOG, logging.INFO, "batch ended", batch=batch.id, key=owned.owner, status=ending)
 
     def _begin(self, owned: Owned, batch: Batch) -> BatchJob | None:
-        """Check its input and begin or go on; None if it has failed."""
+        """Validate its input and begin or resume it; None if it has failed."""
         key = self._keys.get(owned.owner)
         try:
             data = owned.path(batch.input_file_id, "data")
@@ -140,7 +141,7 @@ class Worker:
         return job
 
     def _ending(self, job: BatchJob, now_s: float) -> str:
-        """The status that it ends with, once nothing of it is in flight; empty while it goes on."""
+        """The status with which it is to end once none of its requests is in flight; empty while it continues."""
         if not job.pending and sum((job.counts().completed, job.counts().failed)) == job.counts().total:
             return "completed"
         if job.batch.cancelling_at is not None or not self._admitted(job.owned.owner, now_s):
@@ -157,8 +158,8 @@ class Worker:
     def send(self) -> None:
         """Send one request of each batch in turn, while there is room."""
         now_s = time.time()
-        going_on = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
-        open_jobs = [job for job in going_on if not self._ending(job, now_s)]
+        sendable = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
+        open_jobs = [job for job in sendable if not self._ending(job, now_s)]
         left = {name: self._room(name) for name in {job.requests.service for job in open_jobs}}
         while open_jobs := [job for job in open_jobs if job.pending and left[job.requests.service] > 0]:
             self._turn += 1
@@ -173,7 +174,7 @@ class Worker:
         return room(self._now.section.services[name], self._seen.get(name), own) - own
 
     async def _ask(self, job: BatchJob, index: int) -> None:
-        """One request; its answer is written, or it is asked again later."""
+        """Send one request; its answer is written, or it is sent again later."""
         service = job.requests.service
         job.in_flight += 1
         self._in_flight[service] += 1
@@ -193,19 +194,19 @@ class Worker:
             job.resume_s = max(job.resume_s, time.time() + _RETRY_S)
 
     async def _write(self, job: BatchJob, index: int) -> bool:
-        """Ask, and write what came; False if it is to be asked again. Raises `OSError` of the disk."""
+        """Send a request and write its answer; False if it is to be sent again. Raises `OSError` if writing fails."""
         try:
             status, wait_s, body = await self._post(job, job.body(index))
         except aiohttp.ClientConnectorError:
-            return False  # HAProxy is being started: nobody has it
+            return False  # HAProxy is being started: the request was not sent
         except (aiohttp.ClientError, TimeoutError) as error:
             job.attempts[index] += 1
             if job.attempts[index] < _ATTEMPTS:
                 return False
             job.give_up(index, str(error) or type(error).__name__)
             return True
-        if status in _AGAIN:
-            job.attempts[index] += status not in _NOBODY_HAD_IT
+        if status in _RETRIED:
+            job.attempts[index] += status not in _NOT_STARTED
             job.resume_s = time.time() + (wait_s if status == HTTPStatus.TOO_MANY_REQUESTS else 0.0)
             if job.attempts[index] < _ATTEMPTS:
                 return False
@@ -213,7 +214,7 @@ class Worker:
         return True
 
     async def _post(self, job: BatchJob, body: bytes) -> tuple[int, float, bytes]:
-        """Status, the seconds that the gateway wants to be left alone, and the answer."""
+        """The status, the seconds of Retry-After, and the body of the answer."""
         headers = {
             "content-type": "application/json",
             "x-gateway-service": job.requests.service,
@@ -228,7 +229,7 @@ class Worker:
 
 
 async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
-    """Work until told to stop, or until the supervisor is gone: what is in flight then is asked again by the next."""
+    """Run until stopped, or until the supervisor is gone; requests then in flight are sent again by the next worker."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -244,11 +245,11 @@ async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
                     _remove_drafts(settings)
                 while ours and not stop.is_set() and os.getppid() == parent:
                     try:
-                        worker.look()
+                        worker.run_once()
                     except OSError as error:
                         why = error.strerror or str(error)
                         log.event(_LOG, logging.ERROR, "batches wait", file=str(error.filename), why=why)
-                    await _sleep(stop, _LOOK_S)
+                    await _sleep(stop, _POLL_S)
             await _sleep(stop, _LOCK_S)
 
 
@@ -260,7 +261,7 @@ async def _sleep(stop: asyncio.Event, time_s: float) -> None:
 
 
 def _remove_drafts(settings: BatchSettings) -> None:
-    """Uploads whose gateway was killed."""
+    """Remove uploads whose gateway was killed."""
     for owned in owners(settings):
         for path in owned.directory.glob("*.draft"):
             if path.stat().st_mtime < time.time() - _DRAFT_S:
@@ -272,7 +273,7 @@ def _remove_drafts(settings: BatchSettings) -> None:
 @click.option("--accepted", "kept", required=True, type=click.Path(path_type=Path))
 @click.option("--run-directory", required=True, type=click.Path(path_type=Path))
 def main(services_path: Path, kept: Path, run_directory: Path) -> None:
-    """Work off the batches of a gateway."""
+    """Process the batches of a gateway."""
     log.set_up("info", None)
     try:
         now = accepted.kept(kept, services_path) or accepted.read(services_path)

@@ -1,4 +1,4 @@
-"""The group `sexplsched gateway`, and what its commands share. The commands are registered as entry points."""
+"""The command group `sexplsched gateway` and what its commands share. The commands are registered as entry points."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ services_option = click.option(
 
 
 def opened(services_path: Path) -> tuple[GatewaySection, GatewayPaths]:
-    """The services file and the gateway's files. Raises `ConfigError`."""
+    """The services file, read, and the paths of the gateway's files. Raises `ConfigError`."""
     section = services.load(services_path)
     return section, GatewayPaths(section.state_directory)
 
 
 def known_service(section: GatewaySection, name: str) -> None:
-    """Raise `UnknownNameError` unless the file has this service."""
+    """Raise `UnknownNameError` unless the services file defines this service."""
     if name not in section.services:
         raise UnknownNameError("service", name, section.services)

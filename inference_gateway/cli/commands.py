@@ -1,4 +1,4 @@
-"""The commands of `sexplsched gateway` about a whole gateway: start it, end it, change it, and see what it does."""
+"""The commands of `sexplsched gateway` for a whole gateway: start, stop, change and inspect it."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ def down(services_path: Path, how: str | None) -> None:
         while time.monotonic() < deadline_s and _is_there(paths) and _replicas(client, section.name):
             time.sleep(_POLL_S)
         while time.monotonic() < deadline_s and _is_there(paths):
-            time.sleep(_POLL_S)  # the supervisor ends by itself when its control plane has nothing left
+            time.sleep(_POLL_S)  # the supervisor ends by itself when all replicas are gone
     left = _replicas(client, section.name)
     jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, section.name))])
     click.echo(f"gateway {section.name}: down" + (f", {len(left)} replicas cancelled undrained" if left else ""))
 
 
 def _is_there(paths: GatewayPaths) -> bool:
-    """Whether a supervisor has the address; one that has ended, as by Ctrl-C in the foreground, drains nothing."""
+    """Whether a supervisor runs; one that has ended, for instance by Ctrl-C in the foreground, drains nothing."""
     return any(own.gateway.exists() for own in paths.slots)
 
 
@@ -198,7 +198,7 @@ _REPLICA = (
     Column("REASON"),
 )
 _LOAD = tuple(Column(title, ">") for title in ("RUNNING", "WAITING", "KV"))
-"""By the metrics of the replicas' servers, where any are read."""
+"""Columns from the metrics of the replicas' servers, shown if any are read."""
 
 
 @click.command(epilog=examples("sexplsched gateway status -s services.yaml"))
@@ -255,7 +255,7 @@ def _load(load: ReplicaLoad | None) -> tuple[object, ...]:
 
 
 def _print_keys(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  as click calls it
-    """Before the services file is asked for: who writes the first one has none."""
+    """Print the keys of a services file; eager, so that it does not require one."""
     if wanted:
         rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in keys())
         click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))

@@ -1,4 +1,4 @@
-"""`sexplsched gateway key`, `usage`: API keys, and what they have used."""
+"""`sexplsched gateway key` and `usage`: API keys and their usage."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def key(
     save: Path | None,
     action: str | None,
 ) -> None:
-    """Create an API key for OWNER and print it, and on standard error its line for the key file.
+    """Create an API key for OWNER. Prints the key, and on standard error its line for the key file.
 
-    The gateway keeps only a hash: the key cannot be shown again. With --services the line goes into the file of keys
+    The gateway stores only a hash, so the key cannot be shown again. With --services the line is added to the key file
     instead; `gateway reload` puts it in force.
     """
     path = None if services_path is None else _keys_file(services_path)
@@ -95,13 +95,13 @@ def key(
 
 
 def _login() -> str:
-    r"""The user's login as a name of a key: `CORP\alice` of a directory service is CORP.alice."""
+    r"""The user's login as a key name: `CORP\alice` of a directory service becomes CORP.alice."""
     return re.sub(r"[^A-Za-z0-9_-]+", ".", pwd.getpwuid(os.getuid()).pw_name).strip("._-")
 
 
 @contextmanager
 def _saved(path: Path | None, secret: str) -> Iterator[None]:
-    """Write a key to a new file that only its user may read; it goes again if what follows fails."""
+    """Write a key to a new file with mode 0600; the file is removed again if the block fails."""
     if path is None:
         yield
         return
@@ -136,7 +136,7 @@ def _keys_file(services_path: Path) -> Path:
 def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None) -> None:
     """Show requests and tokens by key, service, user, account or day.
 
-    Tokens are estimated where the answer has no counts: a stream without `usage`, or a client that left early.
+    Tokens are estimated where an answer has no counts: a stream without `usage`, or a client that disconnected early.
     """
     section, paths = opened(services_path)
     known = {} if section.listen.keys is None else accepted.key_sections(section.listen.keys)
@@ -161,9 +161,9 @@ def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None)
 def summed(
     entries: Iterable[DayUsage], by: tuple[str, ...], keys: Mapping[str, KeySection]
 ) -> dict[tuple[str, ...], Tokens]:
-    """The tokens of each group, as `by` names its parts; a key has the user and the account of its line in `keys`.
+    """Tokens by group, whose parts are named by `by`. `keys` has the user and the account of each key.
 
-    Without a line the user is the key's name and the account `-`.
+    A key that is not there has its own name as user, and the account `-`.
     """
     found: dict[tuple[str, ...], Tokens] = {}
     for entry in entries:

@@ -1,12 +1,12 @@
-"""Brings the data plane in line: reads its servers and counters, and changes what is not as it should be.
+"""Brings the data plane in line: reads its servers and counters, and changes what differs from the wanted state.
 
-Compared anew every second: whatever was missed, refused or lost by a restart of HAProxy is made good in the next. Every
-call waits for the data plane's answer, with the data plane's own time-out.
+The comparison is repeated every second, so a change that was missed, refused or lost by a restart of HAProxy is made in
+the next one. Every call waits for the data plane's answer, with the data plane's own timeout.
 
-Two gateways may serve the same services, each with its HAProxy. One control plane leads, the one that has the lock: it
-alone talks to Slurm, and decides. The other one follows: it brings its HAProxy in line with what the leader orders.
-Each tells what its HAProxy has, so that the leader scales for the load of both, and a replica ends only when neither
-has requests there. When the leader dies the kernel drops its lock, and the follower leads.
+Two gateways may serve the same services, each with its own HAProxy. The control plane that holds the lock is the
+leader: it alone decides and talks to Slurm. The other is the follower: it brings its HAProxy in line with the leader's
+orders. Each publishes the state of its HAProxy, so that the leader scales for the load of both, and a replica ends only
+when neither has requests there. When the leader dies the kernel releases its lock, and the follower becomes leader.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import BatchLoad, DataPlane, Endpoint, ServerState, StartForecast, Traffic
 
 _MUCH = 0.1
-_TOLD_AGAIN_S = 10.0
+_REPEAT_S = 10.0
 
 
 class DataPlaneSync:
-    """The servers of the services in `concurrency`, which says how many requests a replica of each may have."""
+    """Manages the servers of the services in `concurrency`, the number of requests that a replica of each may have."""
 
     def __init__(self, data_plane: DataPlane, concurrency: Mapping[str, int], events: EventLog) -> None:
         self._plane = data_plane
@@ -43,24 +43,24 @@ class DataPlaneSync:
         self._reading: dict[str, tuple[float, float]] = {}
 
     def servers(self) -> Sequence[ServerState]:
-        """All that it has. Raises `GatewayError`."""
+        """All servers of the data plane. Raises `GatewayError`."""
         return self._plane.servers()
 
     def read(self) -> tuple[Sequence[ServerState] | None, Mapping[str, Traffic]]:
-        """Its servers and counters; None and nothing while it does not answer."""
+        """Its servers and the traffic by service; None and empty while it does not answer."""
         try:
             found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
         except GatewayError as error:
             self._outage.note(str(error))
             self._held_back = {}
-            self._forecasts.clear()  # a new HAProxy begins with what is configured
+            self._forecasts.clear()  # a new HAProxy starts with the configured values
             self._reading.clear()
             return None, {}
         self._outage.note("")
         return found
 
     def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
-        """Change what is not as it should be. `have` is what was read last."""
+        """Make the changes that are needed. `have` are the servers as last read."""
         for change in changes(replicas, have, self._concurrency, self._given):
             try:
                 self._make(change)
@@ -70,12 +70,12 @@ class DataPlaneSync:
                 self._events.note("data plane refused", change.service, change=str(change), reason=str(error))
 
     def limit(self, concurrency: Mapping[str, int]) -> None:
-        """Of two gateways: how many requests of a replica of each service go through this one."""
+        """With two gateways: set how many requests per replica of each service may go through this one."""
         self._concurrency = concurrency
         self._given = {} if self._given is None else self._given
 
     def update_forecasts(self, forecasts: Mapping[str, StartForecast]) -> None:
-        """Let refused clients know how long a replica takes to start, by what has been measured."""
+        """Pass on changed forecasts, which refused clients see."""
         for name, starts in forecasts.items():
             if self._forecasts.get(name) != starts:
                 try:
@@ -85,7 +85,7 @@ class DataPlaneSync:
                 self._forecasts[name] = starts
 
     def hold_back(self, until_s: Mapping[str, int]) -> None:
-        """Let keys that have used up their tokens wait."""
+        """Refuse keys that have used up their tokens until the given times (seconds since the epoch)."""
         if until_s != self._held_back:
             try:
                 self._plane.hold_back(until_s)
@@ -95,13 +95,13 @@ class DataPlaneSync:
             self._held_back = dict(until_s)
 
     def read_at(self, bytes_per_s: Mapping[str, float], now_s: float) -> None:
-        """Place long prompts by what replicas are measured to read.
+        """Pass on the measured reading rates, by which long prompts are placed.
 
-        Told where it has changed by a tenth, and now and then: an HAProxy that was reloaded does not know it any more.
+        Sent when a rate has changed by more than a tenth, and every 10 s, because a reloaded HAProxy has forgotten it.
         """
         for name, rate in bytes_per_s.items():
-            told, at_s = self._reading.get(name, (0.0, 0.0))
-            if abs(rate - told) > _MUCH * told or now_s - at_s >= _TOLD_AGAIN_S:
+            sent, at_s = self._reading.get(name, (0.0, 0.0))
+            if abs(rate - sent) > _MUCH * sent or now_s - at_s >= _REPEAT_S:
                 try:
                     self._plane.read_at(name, rate)
                 except GatewayError as error:
@@ -114,14 +114,14 @@ class DataPlaneSync:
         elif isinstance(change, Drain):
             self._plane.drain(change.service, change.name)
         else:
-            self._plane.remove(change.service, change.name)  # False: in the next tick again
+            self._plane.remove(change.service, change.name)  # if it returns False, the next tick tries again
 
 
 class WithoutBatches:
-    """Takes what the batch lane has sent out of the traffic of services that are not to be scaled for it.
+    """Subtracts the requests of batches from the traffic of services that are not to be scaled for them.
 
-    What HAProxy counts and what the worker tells are read at different moments. So what was sent is a debt that
-    arrivals pay off, and arrivals only rise: one that falls would be taken for a restart.
+    HAProxy's counters and the worker's report are read at different times. So requests sent are kept as a debt that
+    later arrivals pay off; the resulting arrivals never decrease, because a decrease would be taken for a restart.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class WithoutBatches:
         self._others: dict[str, int] = {}
 
     def of(self, traffic: Mapping[str, Traffic], load: BatchLoad, idle: Container[str]) -> Mapping[str, Traffic]:
-        """The same without the load of batches on the services `idle`."""
+        """The traffic without the requests of batches, for the services in `idle`."""
         before = self._last.sent if self._last.run == load.run else {}
         self._last = load
         return {
@@ -148,9 +148,9 @@ class WithoutBatches:
         came = 0 if last is None else one.load - last if one.load >= last else one.load
         debt = self._debts.get(name, 0) + sent
         paid = min(debt, came)
-        self._debts[name] = min(debt - paid, in_flight)  # what never got to HAProxy is not owed
+        self._debts[name] = min(debt - paid, in_flight)  # requests that never reached HAProxy are no debt
         self._others[name] = self._others.get(name, 0) + came - paid
-        # Those that wait in HAProxy are the batch's own last.
+        # Of the requests queued in HAProxy those of batches come last.
         left = max(0, in_flight - one.in_flight)
         return replace(
             one,
@@ -163,7 +163,7 @@ class WithoutBatches:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Give a replica requests, or its new address."""
+    """Send requests to a replica, or change its address."""
 
     service: str
     endpoint: Endpoint
@@ -171,7 +171,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Give a replica no new requests."""
+    """Send a replica no new requests."""
 
     service: str
     name: str
@@ -179,7 +179,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Forget a replica; not possible while requests are in flight."""
+    """Remove a replica; not possible while requests are in flight."""
 
     service: str
     name: str
@@ -194,9 +194,9 @@ def changes(
     concurrency: Mapping[str, int],
     given: Mapping[tuple[str, str], int] | None = None,
 ) -> tuple[PlaneChange, ...]:
-    """Calls that bring the data plane in line. `concurrency` is by service; other services are left alone.
+    """The changes that bring the data plane in line. `concurrency` is by service; other services are left alone.
 
-    `given` is what each replica was added with; None where that never changes.
+    `given` is the concurrency with which each replica was added; None if it never changes.
     """
     wanted = {(replica.service, replica.name): replica for replica in replicas if replica.service in concurrency}
     known = {(server.service, server.name): server for server in have}
@@ -231,14 +231,14 @@ def _gone(server: ServerState) -> list[PlaneChange]:
 
 
 _STALE_S = 5.0
-"""A gateway that has told nothing for so long has no requests: its supervisor starts its parts again sooner."""
+"""A gateway without a report for this long has no requests: its supervisor restarts its parts sooner than that."""
 
 _ACTIVE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneReport:
-    """What one HAProxy has at `time_s`, since the orders of `orders_s` are in force (both since the epoch)."""
+    """The state of one HAProxy at `time_s`, with the orders of `orders_s` in force (both since the epoch)."""
 
     run_directory: str
     time_s: float
@@ -249,7 +249,7 @@ class PlaneReport:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What every HAProxy is to have."""
+    """The wanted state of every HAProxy, written by the leader."""
 
     time_s: float
     replicas: tuple[Replica, ...]
@@ -259,34 +259,34 @@ class Orders:
 
 
 class OtherPlane:
-    """What the other gateway's HAProxy has, as far as it tells. `paths` are those of this gateway."""
+    """The published state of the other gateway's HAProxy. `paths` are those of this gateway."""
 
     def __init__(self, paths: GatewayPaths) -> None:
         self._paths = paths.of(3 - paths.slot)
         self._active_s: dict[str, float] = {}
         self._loads: dict[tuple[int, str], int] = {}
         self._sums: dict[str, int] = {}
-        self._told: PlaneReport | None = None
+        self._report: PlaneReport | None = None
 
     def read(self, now_s: float) -> None:
-        """Look at what it has told last."""
-        told = state.read(self._paths.plane, PlaneReport)
-        self._told = told if told is not None and now_s - told.time_s < _STALE_S else None
-        for one in self._told.traffic if self._told else ():
+        """Read its latest report."""
+        found = state.read(self._paths.plane, PlaneReport)
+        self._report = found if found is not None and now_s - found.time_s < _STALE_S else None
+        for one in self._report.traffic if self._report else ():
             if one.in_flight + one.queued:
                 self._active_s[one.service] = now_s
 
     def share(self, concurrency: Mapping[str, int], now_s: float) -> dict[str, int]:
-        """How many requests of a replica this gateway may have: all, or half of them while the other one is asked, too.
+        """How many requests per replica this gateway may have: all, or half of them while the other one is in use too.
 
-        Where one gateway is asked alone, as behind an address that moves, nothing is kept for the other.
+        Where only one gateway is in use, as behind a floating address, nothing is reserved for the other.
         """
-        busy = {name for name, at_s in self._active_s.items() if self._told and now_s - at_s < _ACTIVE_S}
+        busy = {name for name, at_s in self._active_s.items() if self._report and now_s - at_s < _ACTIVE_S}
         return {name: math.ceil(count / 2) if name in busy else count for name, count in concurrency.items()}
 
     def with_traffic(self, own: Mapping[str, Traffic]) -> dict[str, Traffic]:
-        """The traffic of both. Each counts for itself, and begins anew with a new HAProxy; the sums only rise."""
-        other = {one.service: one for one in (self._told.traffic if self._told else ())}
+        """The traffic of both gateways. A new HAProxy counts from zero; the sums of arrivals never decrease."""
+        other = {one.service: one for one in (self._report.traffic if self._report else ())}
         return {name: self._sum(name, one, other.get(name)) for name, one in own.items()}
 
     def _sum(self, name: str, own: Traffic, other: Traffic | None) -> Traffic:
@@ -309,27 +309,28 @@ class OtherPlane:
         return traffic.load - last if traffic.load >= last else traffic.load
 
     def with_servers(self, own: Sequence[ServerState], replicas: Iterable[Replica]) -> list[ServerState]:
-        """The servers with the requests of both.
+        """The servers with the requests of both gateways.
 
-        One that drains counts as busy until the other gateway has heard of that.
+        A draining replica counts as busy until the other gateway has received that order.
         """
-        if self._told is None:
+        if self._report is None:
             return list(own)
-        more = {(server.service, server.name): server for server in self._told.servers}
-        told_s = self._told.orders_s
-        unheard = {(one.service, one.name) for one in replicas if one.phase is Phase.DRAINING and one.since_s >= told_s}
+        more = {(server.service, server.name): server for server in self._report.servers}
+        orders_s = self._report.orders_s
+        draining = (one for one in replicas if one.phase is Phase.DRAINING)
+        not_received = {(one.service, one.name) for one in draining if one.since_s >= orders_s}
         found = []
         for server in own:
             key = (server.service, server.name)
             other = more.pop(key, None)
-            in_flight = server.in_flight + (other.in_flight if other else 0) + (key in unheard)
+            in_flight = server.in_flight + (other.in_flight if other else 0) + (key in not_received)
             found.append(replace(server, in_flight=in_flight))
         return found + [server for server in more.values() if server.in_flight]
 
 
 @dataclass(slots=True)
 class Follower:
-    """The control plane of the gateway that does not lead."""
+    """The control plane of the gateway that is not the leader."""
 
     plane: DataPlaneSync
     paths: GatewayPaths
@@ -340,7 +341,7 @@ class Follower:
 
     @classmethod
     def of(cls, now: Accepted, run_directory: Path) -> Follower:
-        """Of the gateway that has this directory."""
+        """The follower of the gateway whose data plane is in this directory."""
         concurrency = {name: service.concurrency for name, service in now.section.services.items()}
         data_plane = HaproxyDataPlane(now.settings(run_directory))
         plane = DataPlaneSync(data_plane, concurrency, EventLog(now.paths.events))
@@ -350,7 +351,7 @@ class Follower:
         self.other = OtherPlane(self.paths)
 
     def tick(self, now_s: float) -> None:
-        """Do as ordered, and tell what there is."""
+        """Carry out the leader's orders and publish the state of this data plane."""
         orders = state.read(self.paths.orders, Orders)
         servers, traffic = self.plane.read()
         if servers is None:
@@ -363,5 +364,5 @@ class Follower:
             self.plane.hold_back(orders.held_back)
             self.plane.read_at(orders.reading, now_s)
             self._orders_s = orders.time_s
-        told = PlaneReport(self.run_directory, now_s, self._orders_s, tuple(servers), tuple(traffic.values()))
-        state.show(self.paths.plane, told)
+        report = PlaneReport(self.run_directory, now_s, self._orders_s, tuple(servers), tuple(traffic.values()))
+        state.show(self.paths.plane, report)

@@ -1,10 +1,10 @@
-"""The reconcile loop: once a second look at everything, decide, and bring Slurm and the data plane in line.
+"""The reconcile loop: once a second, observe everything, decide, and bring Slurm and the data plane in line.
 
-A tick never waits for Slurm or for a replica; only the data plane's socket is asked directly, with its own time-out.
-What a tick wants is written to the state file before it is done, so that whoever takes over does not do it again.
+A tick never waits for Slurm or for a replica; only the data plane's socket is used synchronously, with its own timeout.
+The intentions of a tick are saved before they are carried out, so that a successor does not repeat them.
 
 `python -m inference_gateway.control.loop` is the control plane's process, kept running by the supervisor. It waits for
-the gateway's lock, finds the replicas that are there, and then ticks until SIGTERM, or until its supervisor is gone.
+the gateway's lock, adopts the existing replicas, and then ticks until SIGTERM, or until its supervisor is gone.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 
 KEPT_DIRECTORIES = 100
-"""Directories of ended replicas that are kept, with what they printed."""
+"""Number of directories of ended replicas that are kept, with their logs."""
 
 
 class ControlPlane:
     """All services of one gateway.
 
-    `run_directory` is the data plane's, `gateway_host` where replicas reach the gateway's node. `slurm` is an executor
-    with one thread, `probes` one with several. `adopt` has to succeed before the first `tick`.
+    `run_directory` is the data plane's, `gateway_host` the host by which replicas reach the gateway. `slurm` is an
+    executor with one thread, `probes` one with several. `adopt` has to succeed before the first `tick`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ControlPlane:
         self._idle = frozenset(name for name, service in section.services.items() if service.batches == "idle")
 
     def adopt(self, now_s: float) -> None:
-        """Find the replicas that are there. Raises `SlurmError` or `GatewayError`; to be tried again then."""
+        """Adopt the existing replicas. Raises `SlurmError` or `GatewayError`; the caller then tries again."""
         listing = self._slurm.list_jobs(now_s)
         servers = self._plane.servers()
         memory = state.read(self._paths.memory, Memory) or Memory()
@@ -118,15 +118,15 @@ class ControlPlane:
         self._events.note("control plane started", replicas=len(found), adopted=sorted(self._registry.names()))
 
     def tick(self, now_s: float) -> Report:
-        """One second's work; returns what `gateway status` shows."""
+        """One pass of the loop; returns the report for `gateway status`."""
         closing = self._paths.closing.exists()
         self._read_overrides()
         self._take_submissions(now_s)
         servers, own_traffic = self._plane.read()
         traffic = own_traffic
         known = self._registry.names()
-        strangers = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
-        self._registry.join(adopted(strangers, (), servers or (), now_s))
+        unknown = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
+        self._registry.join(adopted(unknown, (), servers or (), now_s))
         in_all = servers
         if self._other is not None and servers is not None:
             self._other.read(now_s)
@@ -141,8 +141,8 @@ class ControlPlane:
         self._metrics.update(self._registry.all(), now_s)
         new = self._decide(traffic, in_all or (), now_s, closing=closing)
         self._remember()
-        told = {name: service.forecast() for name, service in self._services.items()}
-        forecasts = {name: starts for name, starts in told.items() if starts is not None}
+        known_forecasts = {name: service.forecast() for name, service in self._services.items()}
+        forecasts = {name: starts for name, starts in known_forecasts.items() if starts is not None}
         if servers is not None:
             self._plane.bring_in_line(self._registry.all(), servers)
             self._plane.update_forecasts(forecasts)
@@ -151,8 +151,8 @@ class ControlPlane:
         if new:
             self._prune()
         self._slurm.cancel(self._registry.ended_at(now_s))
-        for words in self._slurm.refusals():
-            self._events.note("cancellation refused", reason=words)
+        for message in self._slurm.refusals():
+            self._events.note("cancellation refused", reason=message)
         self._observer.ask(self._registry.all())
         self._usage.update(self._registry.all(), now_s)
         held_back = self._usage.held_back(now_s)
@@ -171,7 +171,7 @@ class ControlPlane:
         return shown
 
     def _show_endpoints(self) -> None:
-        """Tell other routers the serving replicas of each service, where they have changed."""
+        """Write the serving replicas of each service for other routers, where they have changed."""
         for name, replicas in self._registry.by_service().items():
             text = router_endpoints(replicas)
             if self._endpoints.get(name) != text and state.write_text(self._paths.router_endpoints(name), text):
@@ -183,7 +183,7 @@ class ControlPlane:
                 self._registry.submitted(ended.key, ended.result)
             elif not isinstance(ended.error, SlurmUnreachableError):
                 self._registry.refused(ended.key, str(ended.error), now_s)
-            # Without an answer nobody knows: the jobs will tell.
+            # Without an answer the outcome is unknown; the next listing of jobs shows it.
         self._slurm_outage.note(str(self._slurm.fault or ""))
 
     def _decide(
@@ -205,7 +205,7 @@ class ControlPlane:
                 if before is None or before.replicas != wanted:
                     self._events.note("wanted", name, replicas=wanted, present=found.present, reason=why)
             else:
-                continue  # nobody knows what it needs
+                continue  # its need is unknown
             moves = service.moves(found, wanted, in_flight, now_s)
             new += self._registry.move(service, found, moves, why, now_s)
         return new
@@ -239,7 +239,7 @@ class ControlPlane:
             self._remembered = memory
 
     def _read_overrides(self) -> None:
-        """Take what `gateway scale` has set since the last look."""
+        """Apply what `gateway scale` has set since the last tick."""
         found = state.read(self._paths.overrides, dict[str, Override]) or {}
         for name, override in found.items():
             if name in self._services and override != self._overrides.get(name):
@@ -256,7 +256,7 @@ _PROBES = 16
 
 
 class _Process:
-    """The life of the process: signals in, ticks out."""
+    """The process: handles signals and runs the ticks."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -267,11 +267,11 @@ class _Process:
 
     @property
     def stopping(self) -> bool:
-        """Whether to end: told so, or without the supervisor that would end us."""
+        """Whether to end: a signal has arrived, or the supervisor is gone."""
         return self._stop.is_set() or os.getppid() != self._parent
 
     def run(self, control: ControlPlane) -> None:
-        """Adopt, then tick until told to stop."""
+        """Adopt the replicas, then tick until stopped."""
         while not self.stopping:
             try:
                 control.adopt(time.time())
@@ -287,13 +287,13 @@ class _Process:
                     self._publish(shown)
                     cold = frozenset(service.name for service in shown.services if not service.replicas)
                 except Exception:
-                    # A defect of ours must not leave the replicas alone: the next second may be free of what caused it.
+                    # A defect must not end the loop: the next tick may be free of its cause.
                     _LOG.exception("tick failed, will try again")
                     cold = frozenset()
                 self._rest(calls, began_s + TICK_S, cold)
 
     def _rest(self, calls: WakeListener, due_s: float, cold: frozenset[str]) -> None:
-        """Wait for the next second, or for a first request of a service that has no replica."""
+        """Wait for the next tick, or for the first request of a service that has no replica."""
         while not self.stopping and (left_s := due_s - time.monotonic()) > 0:
             try:
                 if cold & calls.receive(left_s).keys():
@@ -302,7 +302,7 @@ class _Process:
                 log.event(_LOG, logging.ERROR, "not understood", why=str(error))
 
     def _publish(self, shown: Report) -> None:
-        """Leave our metrics where the gateway's /metrics takes them from."""
+        """Write the metrics to the file that the gateway's /metrics appends."""
         path = self._files.control_metrics
         try:
             replace_file(path, exposition(ControlPlaneCollector(shown)))
@@ -310,7 +310,7 @@ class _Process:
             log.event(_LOG, logging.ERROR, "metrics not written", file=str(path), why=error.strerror or "")
 
     def follow(self, follower: Follower) -> None:
-        """Do for half a second what the gateway that leads has ordered."""
+        """Run one tick of a follower, then pause."""
         try:
             follower.tick(time.time())
         except Exception:
@@ -318,7 +318,7 @@ class _Process:
         self.pause()
 
     def pause(self) -> None:
-        """Wait a little, or until told to stop."""
+        """Wait for `_RETRY_S`, or until stopped."""
         self._stop.wait(_RETRY_S)
 
 

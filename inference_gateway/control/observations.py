@@ -1,7 +1,7 @@
-"""What is known of each replica now, from Slurm, its job, HTTP and the data plane.
+"""Observes each replica, through Slurm, its job, HTTP and the data plane.
 
-What may take long runs in an executor, and its outcome is found in a later tick: a hanging slurmctld or replica never
-stops the loop. A starting replica is ready when it answers over HTTP, and not before.
+Calls that may take long run in an executor, and their outcome is collected in a later tick: a hanging slurmctld or
+replica never stops the loop. A starting replica is ready once it answers over HTTP, and not before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import QueuedJob, SlurmJob
 
 _MUCH_SOONER_S = 60.0
-"""For less a replica does not get another QOS than its service prefers."""
+"""A replica uses another QOS than the preferred one only if it starts this much sooner."""
 _Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -42,7 +42,7 @@ _Arguments = ParamSpec("_Arguments")
 
 @dataclass(frozen=True, slots=True)
 class TaskResult(Generic[_Key, _Result]):
-    """The end of a task: its result, or what it raised."""
+    """The outcome of a task: its result, or the exception that it raised."""
 
     key: _Key
     result: _Result | None
@@ -50,7 +50,7 @@ class TaskResult(Generic[_Key, _Result]):
 
 
 class BackgroundTasks(Generic[_Key, _Result]):
-    """BackgroundTasks by key; at most one of a key at a time."""
+    """Tasks in an executor, by key; at most one per key at a time."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -59,14 +59,14 @@ class BackgroundTasks(Generic[_Key, _Result]):
     def start(
         self, key: _Key, work: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> bool:
-        """Begin an task; False if one of this key is still under way."""
+        """Begin a task; False if one with this key is still running."""
         if key in self._under_way:
             return False
         self._under_way[key] = self._executor.submit(work, *args, **kwargs)
         return True
 
     def outcomes(self) -> list[TaskResult[_Key, _Result]]:
-        """Those that have ended since the last call."""
+        """The tasks that have ended since the last call."""
         ended = [(key, future) for key, future in self._under_way.items() if future.done()]
         found: list[TaskResult[_Key, _Result]] = []
         for key, future in ended:
@@ -77,19 +77,19 @@ class BackgroundTasks(Generic[_Key, _Result]):
 
 
 _OVER = ("already completing or completed", "Invalid job id")
-"""scancel's words for a job that has ended by itself in the meantime."""
+"""scancel's messages for a job that has ended by itself in the meantime."""
 
 SOONEST_S = 1.0
-"""No two listings within this time, whatever the hurry: each is a request to slurmctld."""
+"""Least time between two listings, even after `hurry`: each is a request to slurmctld."""
 _QUEUE_PAUSES = 50.0
-"""All jobs of a large site take long to list: we wait so many times as long until we do it again."""
+"""Listing all jobs of a large site takes long: the next listing waits this many times as long as the last one took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The jobs of the gateway's replicas, by job name, as Slurm had them when the listing began (since the epoch).
 
-    `queue` is everybody's, None where nobody had to ask.
+    `queue` has the jobs of all users, None if it was not needed.
     """
 
     began_s: float = 0.0
@@ -98,12 +98,12 @@ class Listing:
 
 
 class SlurmSync:
-    """Commands to Slurm one after the other in the executor, which has one thread.
+    """Runs commands to Slurm one after another, in an executor with one thread.
 
     Attributes:
-        listing: the newest one.
-        line: whose turn it is in Slurm's queue.
-        fault: why the last listing failed; None if it did not.
+        listing: the newest listing of jobs.
+        line: predicts starts from Slurm's queue.
+        fault: why the last listing failed; None if it succeeded.
 
     """
 
@@ -122,14 +122,14 @@ class SlurmSync:
         self.fault: BaseException | None = None
 
     def list_jobs(self, began_s: float) -> Listing:
-        """One listing, waiting for it. `began_s` is now. Raises `SlurmError`."""
+        """List the jobs synchronously. `began_s` is the current time. Raises `SlurmError`."""
         jobs = self._client.tagged_jobs(self._prefix)
-        # Job ids rise: of two jobs of one name the later one counts.
+        # Job ids increase: of two jobs with one name the later one counts.
         by_name = {job.name: job for job in sorted(jobs, key=lambda job: job.job_id)}
         return Listing(began_s, by_name, self._list_queue(began_s, by_name.values()))
 
     def _list_queue(self, now_s: float, jobs: Iterable[SlurmJob]) -> tuple[QueuedJob, ...] | None:
-        """Everybody's jobs, if ours wait, and seldom enough for a large site's controller."""
+        """The jobs of all users, if ours wait, and rarely enough for the controller of a large site."""
         if now_s < self._queue_due_s or not any(job.state == "PENDING" for job in jobs):
             return None
         began_s = time.monotonic()
@@ -138,7 +138,7 @@ class SlurmSync:
         return found
 
     def advance(self, now_s: float) -> list[TaskResult[str, int]]:
-        """Take what has come in, list again if it is time; returns the submissions that have ended, by replica name."""
+        """Collect finished commands and list again if it is time; returns the finished submissions, by replica name."""
         for listing in self._listings.outcomes():
             self.fault = listing.error
             if listing.result is not None:
@@ -151,7 +151,7 @@ class SlurmSync:
         return self._submissions.outcomes()
 
     def hurry(self) -> None:
-        """Something is about to change: list the jobs again soon."""
+        """List the jobs again soon, because something is about to change."""
         self._due_s = min(self._due_s, self._last_s + SOONEST_S)
 
     def submit(self, name: str, script: str, choices: Sequence[Sequence[str]]) -> None:
@@ -166,17 +166,17 @@ class SlurmSync:
             self.hurry()
 
     def refusals(self) -> list[str]:
-        """What Slurm said about cancellations it refused, since the last call."""
-        said: list[str] = []
+        """Slurm's messages about refused cancellations since the last call."""
+        found: list[str] = []
         for outcome in self._cancellations.outcomes():
-            said += [str(outcome.error)] if outcome.error else [failure.message for failure in outcome.result or ()]
-        return [words for words in said if not any(over in words for over in _OVER)]
+            found += [str(outcome.error)] if outcome.error else [failure.message for failure in outcome.result or ()]
+        return [message for message in found if not any(over in message for over in _OVER)]
 
 
 def submit_soonest(client: SlurmClient, script: str, choices: Sequence[Sequence[str]]) -> int:
-    """Submit a job with the first of these options that start it soonest, or up to a minute later. Raises `SlurmError`.
+    """Submit a job with the first of these sets of options that starts it within a minute of the soonest.
 
-    Options for which Slurm tells no start are chosen only where it tells none at all.
+    A set for which Slurm predicts no start is chosen only if it predicts none for any. Raises `SlurmError`.
     """
     if len(choices) == 1:
         return client.submit(script, choices[0])
@@ -196,7 +196,7 @@ def _start_s(client: SlurmClient, script: str, options: Sequence[str]) -> float:
 
 
 class ReplicaObserver:
-    """The observations of all replicas. `services` say where to ask one whether it is ready."""
+    """Makes the observations of all replicas. `services` have the health paths."""
 
     def __init__(
         self, services: Mapping[str, ServiceSection], paths: GatewayPaths, slurm_sync: SlurmSync, readiness: Readiness
@@ -209,7 +209,7 @@ class ReplicaObserver:
     def gather(
         self, replicas: Iterable[Replica], servers: Sequence[ServerState] | None
     ) -> Iterator[tuple[Replica, ReplicaObservation]]:
-        """Each replica with what is known of it. `servers` is None while the data plane does not answer."""
+        """Each replica with its observation. `servers` is None while the data plane does not answer."""
         by_name = {server.name: server for server in servers or ()}
         answered = self._readiness.answered()
         listing = self._slurm.listing
@@ -230,7 +230,7 @@ class ReplicaObserver:
             )
 
     def ask(self, replicas: Iterable[Replica]) -> None:
-        """Ask those that start whether they are ready; the answers are there at a later `gather`."""
+        """Probe the starting replicas; a later `gather` has the results."""
         for replica in replicas:
             service = self._services.get(replica.service)
             if service and replica.phase is Phase.STARTING and replica.port:
@@ -238,13 +238,13 @@ class ReplicaObserver:
                 self._readiness.ask(Question(replica.name, replica.restarts, *where))
 
     def _registration(self, replica: Replica) -> Registration | None:
-        """What its job has told, as long as that is awaited."""
+        """The registration by its job, while its address is unknown."""
         if replica.port or replica.phase not in (Phase.PENDING, Phase.STARTING):
             return None
-        told = reports.registered(self._paths.replica(replica.name))
-        if told and replica.phase is Phase.PENDING and told.restarts == replica.restarts:
-            self._slurm.hurry()  # it runs before we have seen that
-        return told
+        found = reports.registered(self._paths.replica(replica.name))
+        if found and replica.phase is Phase.PENDING and found.restarts == replica.restarts:
+            self._slurm.hurry()  # it runs already, which the last listing did not show
+        return found
 
 
 TIMEOUT_S = 2.0
@@ -252,7 +252,7 @@ TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """GET `path` of a replica. `restarts` tells the runs of a requeued job apart."""
+    """A GET of `path` at a replica. `restarts` tells the runs of a requeued job apart."""
 
     name: str
     restarts: int
@@ -262,9 +262,9 @@ class Question:
 
 
 class Readiness:
-    """Asks replicas in the executor's threads; at most one question to a replica at a time.
+    """Probes replicas in the executor's threads; at most one probe per replica at a time.
 
-    `context` is how the gateway connects: who cannot prove to be the replica is not asked.
+    `context` is the TLS context: a server without the replica's certificate gets no request.
     """
 
     def __init__(self, executor: Executor, context: ssl.SSLContext) -> None:
@@ -272,16 +272,16 @@ class Readiness:
         self._context = context
 
     def ask(self, question: Question) -> None:
-        """Ask, unless the answer to the same question is still awaited."""
+        """Send the probe, unless the same one is still running."""
         self._questions.start(question, ready, question, self._context)
 
     def answered(self) -> frozenset[tuple[str, int]]:
-        """Replicas (name, restarts) that have answered 200 since the last call."""
+        """The replicas (name, restarts) that have answered 200 since the last call."""
         return frozenset((found.key.name, found.key.restarts) for found in self._questions.outcomes() if found.result)
 
 
 def ready(question: Question, context: ssl.SSLContext) -> bool:
-    """Whether the replica of that name, and nobody else, answers 200 within the timeout."""
+    """Whether the replica, authenticated by its name, answers 200 within the timeout."""
     try:
         with _answer(question, context) as answer:
             return answer.status == http.client.OK
@@ -291,7 +291,7 @@ def ready(question: Question, context: ssl.SSLContext) -> bool:
 
 @contextmanager
 def _answer(question: Question, context: ssl.SSLContext) -> Iterator[http.client.HTTPResponse]:
-    """The answer of the replica of that name, and of nobody else. Raises `OSError`, `HTTPException`."""
+    """The answer of the replica, authenticated by its name. Raises `OSError`, `HTTPException`."""
     connection = http.client.HTTPConnection(question.host, question.port, timeout=TIMEOUT_S)
     try:
         connection.connect()
@@ -303,23 +303,24 @@ def _answer(question: Question, context: ssl.SSLContext) -> Iterator[http.client
 
 
 METRICS_S = 2.0
-"""Time between two readings of a replica's metrics, and after one that failed:"""
+"""Time between two readings of a replica's metrics."""
 METRICS_RETRY_S = 30.0
+"""Time after a failed reading."""
 FORGOTTEN_S = 10.0
-"""A reading is of use for so long."""
+"""A reading is used for this long."""
 LARGEST_METRICS = 8 << 20
 _PART = 1 << 16
 
 
 class ReplicaMetrics:
-    """What the metrics of the serving replicas say, where a service has them read.
+    """Reads the metrics of the serving replicas of services that are configured so.
 
-    Asked in the executor's threads and through the relay, as for readiness: no other host or user sees them. A replica
-    whose metrics cannot be read is scaled by what the data plane counts; the event log and `status` say why.
+    They are read in the executor's threads and through the relay, as for readiness, so no other host or user sees them.
+    If a replica's metrics cannot be read, only the data plane's counters are used; the event log and `status` say why.
 
     Attributes:
-        loads: what is known now, by replica.
-        faults: why nothing is, by replica.
+        loads: the known loads, by replica.
+        faults: why the metrics cannot be read, by replica.
 
     """
 
@@ -336,7 +337,7 @@ class ReplicaMetrics:
         self.faults: dict[str, str] = {}
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> None:
-        """Take what has come in, and ask those whose turn it is."""
+        """Collect finished readings, and begin those that are due."""
         serving = {
             replica.name: replica
             for replica in replicas
@@ -373,7 +374,7 @@ class ReplicaMetrics:
 
 
 def load_of(question: Question, context: ssl.SSLContext, names: MetricNames) -> ReplicaLoad:
-    """What a replica says in its metrics. Raises `MetricsError`."""
+    """Read the load of a replica from its metrics. Raises `MetricsError`."""
     deadline_s = time.monotonic() + TIMEOUT_S
     text = b""
     try:
@@ -391,14 +392,13 @@ def load_of(question: Question, context: ssl.SSLContext, names: MetricNames) -> 
 
 
 def parsed(text: str, names: MetricNames) -> ReplicaLoad:
-    """The load in Prometheus text. Raises `MetricsError` where a gauge of requests is missing or no number.
+    """The load in Prometheus text. Raises `MetricsError` if a gauge of requests is missing or invalid.
 
-    Requests are summed over the engines and models of a server. Its engines have caches of one size, so their mean is
-    the share in use. What is no share is not known: a server that does not say how full its cache is may still say how
-    many wait.
+    Requests are summed over the engines and models of a server. Its engines have caches of equal size, so the mean of
+    their usage is the fraction in use. An invalid or missing usage counts as unknown and is no error.
     """
     wanted = names.running + names.waiting + names.kv_cache
-    # Hundreds of other lines, buckets above all, would take long to parse for every replica.
+    # Parsing hundreds of other lines, mostly histogram buckets, would take too long for every replica.
     lines = [line for line in text.splitlines() if line.startswith(wanted)]
     found: dict[str, list[float]] = {}
     try:

@@ -1,9 +1,9 @@
-"""One replica from submission to its end: a state machine without I/O.
+"""The life cycle of a replica, from submission to its end: a state machine without I/O.
 
     SUBMITTING -> PENDING -> STARTING -> SERVING -> DRAINING -> ENDING -> gone
                                   (any phase) -> ENDING, or gone when its job is over
 
-What a step concludes comes from Slurm (the job), the job itself (its registration), HTTP (readiness) and HAProxy.
+Its inputs come from Slurm (the job), the job itself (its registration), HTTP (readiness) and HAProxy.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from slurm_plugin.client.records import SlurmJob
 
 
 class Phase(StrEnum):
-    """Where a replica stands."""
+    """The phase of a replica's life cycle."""
 
     SUBMITTING = "submitting"
-    """sbatch is under way, or its answer was lost."""
+    """sbatch is running, or its answer was lost."""
     PENDING = "pending"
     STARTING = "starting"
-    """Its job runs and does not serve yet."""
+    """Its job runs but does not serve yet."""
     SERVING = "serving"
     DRAINING = "draining"
-    """Takes nothing new, finishes what it has."""
+    """Takes no new requests and finishes those it has."""
     ENDING = "ending"
-    """Cancelled; Slurm still has the job."""
+    """Its job has been cancelled; Slurm still lists it."""
 
 
 COMING = frozenset({Phase.SUBMITTING, Phase.PENDING, Phase.STARTING})
@@ -38,8 +38,9 @@ LIVE = COMING | {Phase.SERVING}
 class Replica:
     """A replica as the control plane knows it. Times are seconds since the epoch; `since_s` is when `phase` began.
 
-    `asked_s` is the submission, `ends_s` the time limit's end (None while unknown or without one). `burst` replicas lie
-    above the service's minimum. `reason` says why it leaves. `sick_s` is since when the data plane finds it down.
+    `asked_s` is the time of submission; `ends_s` is when its time limit ends it (None if unknown or unlimited). `burst`
+    replicas are those above the service's minimum. `reason` says why it leaves. `sick_s` is since when the data plane
+    has seen it down.
     """
 
     service: str
@@ -67,25 +68,25 @@ _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPE
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
 ACTIVE = _WAITING | _RUNNING
-"""States of jobs that are there, or will be."""
+"""States of jobs that run or will run."""
 
 LOST_AFTER_S = 60.0
-"""A submission whose answer was lost and of which Slurm knows nothing after this time has failed."""
+"""A submission whose answer was lost has failed if Slurm does not list its job after this time."""
 
 AGAIN_S = 60.0
-"""A job that is still there this long after it was cancelled is cancelled again."""
+"""A job that Slurm still lists this long after it was cancelled is cancelled again."""
 
 YOUNG_S = 60.0
-"""A replica that dies within this time of serving counts as a failed start: it may do so for ever."""
+"""A replica that dies within this time of serving counts as a failed start, because its successors may do the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaObservation:
-    """What is known of one replica at one moment.
+    """What has been observed of one replica.
 
-    `job` is None when Slurm does not list it; that means something only if `listed_s`, the time at which the listing
-    began, lies after the job was known. `answered`: its health path answered 200. `server_up` and `in_flight` are the
-    data plane's, None while it does not have the replica; `plane_answers` is False while nobody knows.
+    `job` is None if Slurm does not list it, which is meaningful only if the listing began (`listed_s`) after the job
+    was known. `answered`: its health path answered 200. `server_up` and `in_flight` come from the data plane, None
+    while it does not have the replica; `plane_answers` is False while the data plane does not answer.
     """
 
     job: SlurmJob | None
@@ -100,7 +101,7 @@ class ReplicaObservation:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a replica may take."""
+    """How long a replica may take to start, to drain, and stay down, in seconds."""
 
     start_limit_s: float
     drain_deadline_s: float
@@ -109,10 +110,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of a replica: its next state (None: gone), and what to write in the event log.
+    """The next state of a replica (None: gone), and what to write to the event log.
 
-    A replica that has just entered `ENDING` has its job cancelled. `failed` says that a start went wrong,
-    `served_after_s` that it has just begun to serve, so long after it was asked for.
+    The job of a replica that has just entered `ENDING` is to be cancelled. `failed`: a start has failed.
+    `served_after_s`: it has just begun to serve, this long after its submission.
     """
 
     replica: Replica | None
@@ -169,7 +170,7 @@ def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: 
         replica = replace(replica, ends_s=job.start_s + job.time_limit_s)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         return Step(replace(replica, restarts=job.restarts).to(Phase.STARTING, now_s), "started")
-    if replica.restarts != job.restarts:  # requeued and running again before anybody looked
+    if replica.restarts != job.restarts:  # requeued and running again since the last observation
         return Step(replace(replica, restarts=job.restarts, host="", port=0).to(Phase.STARTING, now_s), "requeued")
     if replica.phase is Phase.STARTING:
         return _starting(replica, job, seen, limits, now_s)
@@ -181,9 +182,9 @@ def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: 
 
 
 def _starting(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
-    told = seen.registration
-    if told and (told.job_id, told.restarts) == (job.job_id, job.restarts):
-        replica = replace(replica, host=told.host, port=told.port)
+    registered = seen.registration
+    if registered and (registered.job_id, registered.restarts) == (job.job_id, job.restarts):
+        replica = replace(replica, host=registered.host, port=registered.port)
     if replica.port and seen.answered:
         return Step(replica.to(Phase.SERVING, now_s), "serving", served_after_s=now_s - replica.asked_s)
     if now_s - replica.since_s > limits.start_limit_s:

@@ -1,6 +1,6 @@
-"""All replicas of a gateway, and every change of one with a line in the event log.
+"""All replicas of a gateway. Every change of a replica is written to the event log.
 
-At a start the replicas are those that Slurm has; the state file only adds what Slurm cannot know.
+At start the replicas are those that Slurm has; the state file only adds what Slurm cannot know.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from inference_gateway.replicas.submission import new_name, parse_tag
 from slurm_plugin.client.records import SlurmJob
 
 _FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=1.0, down_limit_s=1.0)
-"""For replicas of a service that the configuration no longer has."""
+"""Limits for replicas of a service that has been removed from the configuration."""
 
 
 class ReplicaRegistry:
-    """The replicas by name. What happens to one is told to its service, too: failed starts, start times."""
+    """The replicas by name. Failed starts and start times are passed on to the replica's service."""
 
     def __init__(self, services: Mapping[str, ServiceControl], replicas: Sequence[Replica], events: EventLog) -> None:
         self._services = services
@@ -37,15 +37,15 @@ class ReplicaRegistry:
         self._events = events
 
     def all(self) -> tuple[Replica, ...]:
-        """Every replica."""
+        """All replicas."""
         return tuple(self._replicas.values())
 
     def names(self) -> frozenset[str]:
-        """Their names."""
+        """The names of all replicas."""
         return frozenset(self._replicas)
 
     def by_service(self) -> dict[str, list[Replica]]:
-        """The replicas of each service that the configuration has."""
+        """The replicas of each configured service."""
         found: dict[str, list[Replica]] = {name: [] for name in self._services}
         for replica in self._replicas.values():
             if replica.service in found:
@@ -53,24 +53,24 @@ class ReplicaRegistry:
         return found
 
     def ended_at(self, now_s: float) -> list[int]:
-        """Jobs of the replicas that have begun to end at this moment: to be cancelled."""
+        """The jobs to cancel: those of the replicas that entered `ENDING` at `now_s`."""
         ending = (replica for replica in self._replicas.values() if replica.phase is Phase.ENDING)
         return [replica.job_id for replica in ending if replica.since_s == now_s and replica.job_id is not None]
 
     def join(self, replicas: Sequence[Replica]) -> None:
-        """Take in replicas that Slurm has and nobody here knew: an answer came so late that they counted as lost."""
+        """Add replicas that Slurm has but that were taken for lost, because Slurm's answer came too late."""
         for replica in replicas:
             self._replicas[replica.name] = replica
             self._events.note("adopted", replica.service, replica=replica.name, job=replica.job_id)
 
     def submitted(self, name: str, job_id: int | None) -> None:
-        """Slurm has taken the job."""
+        """Record that Slurm has accepted the job."""
         if name in self._replicas:
             self._replicas[name] = replace(self._replicas[name], job_id=job_id)
             self._events.note("submitted", self._replicas[name].service, replica=name, job=job_id)
 
     def refused(self, name: str, why: str, now_s: float) -> None:
-        """There is no job: Slurm has refused it, or it could not be prepared."""
+        """Remove a replica whose job Slurm refused, or whose files could not be prepared."""
         replica = self._replicas.pop(name, None)
         if replica is None:
             return
@@ -79,7 +79,7 @@ class ReplicaRegistry:
         self._events.note("submission refused", replica.service, replica=name, reason=why)
 
     def step(self, replica: Replica, seen: ReplicaObservation, now_s: float) -> None:
-        """Take in what is known of a replica at this moment."""
+        """Advance a replica by what has just been observed of it."""
         service = self._services.get(replica.service)
         if service is None and replica.phase in LIVE:
             replica = self._end(replica, "its service was removed", now_s)
@@ -105,7 +105,7 @@ class ReplicaRegistry:
     def move(
         self, service: ServiceControl, found: ClassifiedReplicas, moves: Moves, why: str, now_s: float
     ) -> list[Replica]:
-        """Carry out what the service needs, as far as it is a matter of record; returns the replicas to submit."""
+        """Record the moves of a service; returns the new replicas, which are to be submitted."""
         baseline = sum(not replica.burst for replica in (*found.serving, *found.coming))
         new: list[Replica] = []
         for number in range(baseline, baseline + moves.start):
@@ -118,8 +118,8 @@ class ReplicaRegistry:
             self._end(replica, f"{reason}: {why}", now_s)
         for replica, reason in moves.drain:
             self._replicas[replica.name] = replica.to(Phase.DRAINING, now_s, reason)
-            words = f"{reason}: {why}"
-            self._events.note("draining", service.name, replica=replica.name, job=replica.job_id, reason=words)
+            reasons = f"{reason}: {why}"
+            self._events.note("draining", service.name, replica=replica.name, job=replica.job_id, reason=reasons)
         return new
 
     def _end(self, replica: Replica, reason: str, now_s: float) -> Replica:
@@ -139,11 +139,11 @@ class ReplicaRegistry:
 def adopted(
     jobs: Mapping[str, SlurmJob], remembered: Sequence[Replica], servers: Sequence[ServerState], now_s: float
 ) -> tuple[Replica, ...]:
-    """The replicas behind the jobs that carry the gateway's tag.
+    """The replicas of the jobs that carry the gateway's tag.
 
-    A job that nobody remembers is taken as it is; one that the data plane sends requests to serves. What is remembered
-    without a job is gone, but for a submission so fresh that Slurm may not have it yet: it stays, so that it is not
-    made a second time.
+    A job that is not `remembered` is adopted in the state that Slurm shows; it is serving if the data plane sends it
+    requests. A remembered replica without a job is gone, unless it was submitted so recently that Slurm may not list it
+    yet: it is kept so that it is not submitted twice.
     """
     known = {replica.name: replica for replica in remembered}
     serving = {server.name: server for server in servers if server.state in ("up", "down")}

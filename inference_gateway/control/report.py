@@ -1,4 +1,4 @@
-"""What the control plane shows once a second: the report of `gateway status`, and what Prometheus reads."""
+"""The control plane's report, made once a second: for `gateway status` and for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """One replica. `server` is its state in the data plane, empty while it is not there.
+    """One replica. `server` is its state in the data plane, empty while the data plane does not have it.
 
-    `load` is what its server's metrics say, None while nobody knows; `metrics_fault` why they cannot be read.
+    `load` comes from its server's metrics, None if unknown; `metrics_fault` says why they cannot be read.
     """
 
     name: str
@@ -46,8 +46,8 @@ class ReplicaReport:
 class ServiceReport:
     """One service.
 
-    `arrivals` is of the last second; `wanted` is None before the first decision. `next_in_s` is when the next replica
-    will serve, from Slurm's estimate or from measured times; None if none is on its way.
+    `arrivals` is that of the last second; `wanted` is None before the first decision. `next_in_s` is the time until the
+    next replica serves, by Slurm's estimate or by measured times; None if none is starting.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ServiceReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole gateway at `time_s` (seconds since the epoch). `run_directory` tells which control plane reports."""
+    """The whole gateway at `time_s` (seconds since the epoch). `run_directory` identifies the reporting gateway."""
 
     gateway: str
     run_directory: str
@@ -90,7 +90,7 @@ def report(
     *,
     closing: bool,
 ) -> Report:
-    """Put together what is known; `loads` and `faults` come from the replicas' metrics, by their names."""
+    """Assemble the report; `loads` and `faults` come from the replicas' metrics, by replica name."""
     by_name = {server.name: server for server in servers}
     of: dict[str, list[ReplicaReport]] = {name: [] for name in services}
     for replica in replicas:
@@ -144,9 +144,9 @@ def _replica(replica: Replica, server: ServerState | None) -> ReplicaReport:
 
 
 def router_endpoints(replicas: Sequence[Replica]) -> str:
-    """The serving replicas of a service in the form of llm-d's router (its plugin `file-discovery`), as YAML.
+    """The serving replicas of a service as YAML, for the `file-discovery` plugin of llm-d's router.
 
-    It knows IPv4 addresses alone. Replicas take requests from who has the gateway's certificate.
+    The router supports only IPv4 addresses. It needs the gateway's certificate, or replicas refuse its requests.
     """
     found = [
         {
@@ -162,13 +162,13 @@ def router_endpoints(replicas: Sequence[Replica]) -> str:
 
 
 class ControlPlaneCollector(Collector):
-    """One report of the control plane."""
+    """Prometheus metrics of one report of the control plane."""
 
     def __init__(self, shown: Report) -> None:
         self._shown = shown
 
     def collect(self) -> Iterator[Metric]:
-        """The families, each with samples by service, and by phase or replica where that says more."""
+        """The metric families, by service and, where useful, by phase or replica."""
         jobs = GaugeMetricFamily("inference_gateway_replica_jobs", "Replicas by state", labels=["service", "phase"])
         wanted = GaugeMetricFamily(
             "inference_gateway_replicas_wanted", "Replicas that the scaling rule asks for", labels=["service"]

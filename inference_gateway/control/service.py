@@ -1,4 +1,4 @@
-"""One service in the control plane: what is seen of it, what its rule wants, and what that means for its replicas."""
+"""One service in the control plane: its observations, its rule's decision, and the moves that follow from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm_plugin.client.records import SlurmJob
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedReplicas:
-    """The replicas of a service by what they are good for."""
+    """The replicas of a service by their use: `expiring` ones need a successor, `leaving` ones drain or end."""
 
     serving: tuple[Replica, ...]
     coming: tuple[Replica, ...]
@@ -30,13 +30,13 @@ class ClassifiedReplicas:
 
     @property
     def present(self) -> int:
-        """Those that count: serving and coming."""
+        """The number of replicas that count: serving and coming."""
         return len(self.serving) + len(self.coming)
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What to do now. `start` is a number; the others are replicas with the reason."""
+    """What to do now. `start` is a number; the others are replicas with reasons."""
 
     start: int = 0
     cancel: tuple[tuple[Replica, str], ...] = ()
@@ -46,7 +46,7 @@ class Moves:
 def classify(
     replicas: Sequence[Replica], generation: str, start_s: float, drain_s: float, now_s: float
 ) -> ClassifiedReplicas:
-    """Sort the replicas. `start_s` is how long a successor may take, `drain_s` how long the last requests may."""
+    """Classify the replicas. A successor may need `start_s` to start, the last requests `drain_s` to finish."""
     live = [replica for replica in replicas if replica.phase in LIVE]
     expiring = {
         replica.name
@@ -70,7 +70,7 @@ def _ends_soon(replica: Replica, notice_s: float, now_s: float) -> bool:
 
 
 def moves(found: ClassifiedReplicas, wanted: int, startable: int, in_flight: Mapping[str, int]) -> Moves:
-    """What brings a service to `wanted` replicas. At most `startable` are started; `in_flight` is by replica name."""
+    """The moves that bring a service to `wanted` replicas. At most `startable` are started; `in_flight` is by name."""
     cancel, drain = _retire(found, wanted, in_flight)
     missing = wanted - found.present
     if missing > 0:
@@ -82,7 +82,7 @@ def moves(found: ClassifiedReplicas, wanted: int, startable: int, in_flight: Map
 def _retire(
     found: ClassifiedReplicas, wanted: int, in_flight: Mapping[str, int]
 ) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
-    """Expiring replicas that are not needed any more: those that do not serve, and as many as successors serve."""
+    """Expiring replicas that are no longer needed: those that do not serve yet, and those with a serving successor."""
     idle = tuple((replica, "of an earlier configuration") for replica in found.expiring if replica.phase in COMING)
     serving = [replica for replica in found.expiring if replica.phase is Phase.SERVING]
     spare = max(0, len(found.serving) + len(serving) - wanted)
@@ -93,8 +93,8 @@ def _retire(
 def _fewer(
     found: ClassifiedReplicas, count: int, in_flight: Mapping[str, int]
 ) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
-    """The least useful ones: not started first, then the burst ones, least loaded, nearest to their end."""
-    # Submissions under way have no job yet that could be cancelled; they are looked at again when they have.
+    """The `count` least useful replicas: first those not started, then burst, least loaded and soonest ending ones."""
+    # Replicas being submitted have no job yet that could be cancelled; they are considered again when they have.
     order = {Phase.PENDING: 0, Phase.STARTING: 1}
     coming = [replica for replica in found.coming if replica.phase in order]
     coming.sort(key=lambda replica: (order[replica.phase], not replica.burst, -replica.asked_s, replica.name))
@@ -113,16 +113,16 @@ def _ends(replica: Replica) -> float:
 
 
 class TrafficCounter:
-    """Remembers the last counters of a service."""
+    """Turns the counters of a service into counts per call."""
 
     def __init__(self) -> None:
         self._last: Traffic | None = None
 
     def since_last(self, traffic: Traffic) -> tuple[int, int]:
-        """Requests that have come since the last call, and those that replicas have answered; none at the first.
+        """Requests that have arrived and that replicas have answered since the last call; (0, 0) at the first call.
 
-        Errors of clients are neither, and what was refused (5xx) was not answered. A counter that has fallen was reset
-        by a restart of the data plane: what it shows has arrived since.
+        Client errors count as neither, and refused requests (5xx) not as answered. A counter that has decreased was
+        reset by a restart of the data plane: all that it shows has arrived since.
         """
         last, self._last = self._last, traffic
         if last is None:
@@ -141,13 +141,13 @@ KEPT_ESTIMATES = 400
 
 
 class ServiceControl:
-    """The memory of one service: its rule, its failed starts, how long starts took.
+    """The state of one service: its rule, its failed starts, its start times.
 
     Attributes:
-        attempts: failed starts in a row.
+        attempts: consecutive failed starts.
         decision: the latest decision, None before the first.
-        observation: what it was made from.
-        next_in_s: when the next replica will serve; None if none is on its way.
+        observation: the observation from which it was made.
+        next_in_s: seconds until the next replica serves; None if none is starting.
 
     """
 
@@ -178,18 +178,18 @@ class ServiceControl:
 
     @property
     def limits(self) -> Limits:
-        """How long a replica may take."""
+        """The time limits of its replicas."""
         section = self.section
         return Limits(section.replica.start_limit_s, section.drain_deadline_s, section.health.down_limit_s)
 
     @property
     def minimum(self) -> int:
-        """Replicas at least, as configured or set by command."""
+        """The least number of replicas, as configured or set by command."""
         return self._minimum
 
     @property
     def given_up(self) -> bool:
-        """Whether so many starts failed that no more are made until a person acts."""
+        """Whether so many starts have failed that no more are made until an operator intervenes."""
         return self.attempts.given_up(self.section.scale.attempts)
 
     @property
@@ -199,16 +199,16 @@ class ServiceControl:
 
     @property
     def start_s(self) -> float:
-        """The median of the latest start times; the configured one while there are none. Those going on count."""
+        """The median of the latest start times, including starts in progress; the configured one before the first."""
         return self._start_quantile_s(0.5)
 
     @property
     def slow_start_s(self) -> float:
-        """Their 90th percentile: how early a successor has to be asked for."""
+        """The 90th percentile of the start times: how early a successor has to be submitted."""
         return self._start_quantile_s(0.9)
 
     def forecast(self) -> StartForecast | None:
-        """What clients are told that find no room; None while there is nothing to add to the configuration."""
+        """The forecast for refused clients; None while nothing is known beyond the configuration."""
         if not (self._starts_s or self._estimated or self.given_up or self._forecast):
             return None
         expected_s = self.start_s if self.next_in_s is None else _coarse(self.next_in_s)
@@ -216,7 +216,7 @@ class ServiceControl:
         return self._forecast
 
     def expect(self, coming: Sequence[Replica], jobs: Mapping[str, SlurmJob], line: WaitingLine, now_s: float) -> None:
-        """Work out when the replicas on their way will serve; `jobs` are Slurm's, by replica."""
+        """Estimate when the `coming` replicas will serve; `jobs` are their Slurm jobs, by replica name."""
         starts = [_start(replica, jobs.get(replica.name), line, now_s) for replica in coming]
         self._estimated = any(start.expected_in_s is not None or start.turn_in_s is not None for start in starts)
         self._compare_estimates(coming, starts, now_s)
@@ -228,11 +228,11 @@ class ServiceControl:
             self._rule.calibrate(self._capacity())
 
     def memory(self) -> ServiceMemory:
-        """What is to be remembered."""
+        """The state to save."""
         return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s, self._foretold)
 
     def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[ReplicaStart], now_s: float) -> None:
-        """Remember what Slurm says of each job's wait, and what came of it."""
+        """Record Slurm's estimates of each job's wait and, once it has started, its actual wait."""
         self._estimates.keep({replica.name for replica in coming})
         for replica, start in zip(coming, starts, strict=True):
             if start.running:
@@ -242,36 +242,36 @@ class ServiceControl:
                 self._estimates.note(replica.name, now_s, start, self._foretold)
 
     def started(self, after_s: float) -> None:
-        """The job of a replica has started, so long after it was asked for."""
+        """Record that a replica's job has started, `after_s` after its submission."""
         self._waits_s = (*self._waits_s, after_s)[-KEPT_STARTS:]
 
     def served(self, after_s: float, load_s: float) -> None:
-        """A replica has begun to serve, so long after it was asked for, and after its job started."""
+        """Record that a replica serves, `after_s` after its submission and `load_s` after the start of its job."""
         self._starts_s = (*self._starts_s, after_s)[-KEPT_STARTS:]
         self._loads_s = (*self._loads_s, load_s)[-KEPT_STARTS:]
         self.attempts = self.attempts.succeeded()
         self._rule.calibrate(self._capacity())
 
     def set_minimum(self, minimum: int) -> None:
-        """Take the minimum that a person has set, within the configured maximum."""
+        """Set the minimum, by command, up to the configured maximum."""
         scale = self.section.scale
         self._minimum = min(minimum, scale.max)
         self._rule.bounds = Bounds(self._minimum, scale.max, scale.max_pending)
 
     def try_again(self) -> None:
-        """Forget failed starts: a person has acted."""
+        """Forget failed starts, because an operator has intervened."""
         self.attempts = Attempts()
 
     def classify(self, replicas: Sequence[Replica], now_s: float) -> ClassifiedReplicas:
-        """The service's replicas, sorted."""
+        """The service's replicas, classified."""
         return fleet.classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
 
     def decide(
         self, found: ClassifiedReplicas, traffic: Traffic, now_s: float, loads: Mapping[str, ReplicaLoad] = _NO_LOADS
     ) -> Decision:
-        """What the rule wants now; no fewer than there are for a while after a restart, for history is lost.
+        """The rule's decision. For `hold_s` after a restart it does not scale in, because the history was lost.
 
-        `loads` are what is known of replicas from their metrics, by name.
+        `loads` are the known loads of replicas, by name, from their metrics.
         """
         arrivals, answered = self._traffic.since_last(traffic)
         self.observation = Observation(
@@ -293,7 +293,7 @@ class ServiceControl:
         return decision
 
     def moves(self, found: ClassifiedReplicas, wanted: int, in_flight: Mapping[str, int], now_s: float) -> Moves:
-        """What to do to reach the wanted number."""
+        """The moves that reach the wanted number."""
         startable = self.attempts.startable(wanted, len(found.coming), self.section.scale.attempts, now_s)
         return fleet.moves(found, wanted, startable, in_flight)
 
@@ -315,6 +315,6 @@ def _start(replica: Replica, job: SlurmJob | None, line: WaitingLine, now_s: flo
 
 
 def _coarse(time_s: float) -> float:
-    """Not less, in steps of a tenth to a half: what clients are told is not to change every second."""
+    """Rounded up, in steps of 5 to 50 %, so that the value that clients see does not change every second."""
     step = max(1.0, 10.0 ** math.floor(math.log10(max(time_s, 1.0))) / 2)
     return math.ceil(time_s / step) * step

@@ -1,8 +1,8 @@
-"""How long a replica takes to start, from starts that have ended and those that still go on.
+"""Estimates how long a replica takes to start, from completed starts and from those still in progress.
 
-A replica that waits in Slurm's queue has not told yet how long it waits, but that it is more than until now: its age is
-a censored observation. Leaving it out would make a full cluster look as quick as it was yesterday (Kaplan and Meier,
-Nonparametric estimation from incomplete observations, 1958).
+A replica that waits in Slurm's queue is a censored observation: it will wait at least as long as it has so far. Leaving
+it out would make a full cluster look as fast as it was yesterday (Kaplan and Meier, Nonparametric estimation from
+incomplete observations, 1958).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from slurm_plugin.client.records import QueuedJob
 
 
 def quantile(ended_s: Sequence[float], going_on_s: Sequence[float], share: float) -> float:
-    """The time within which `share` of all have ended; the longest seen if so many have not. There must be one."""
+    """The time within which `share` of all have ended; if so many have not, the longest seen. Needs at least one."""
     return _reached(ended_s, going_on_s, 1.0 - share) or max((*ended_s, *going_on_s))
 
 
 def median_left_s(ended_s: Sequence[float], going_on_s: Sequence[float], age_s: float) -> float:
-    """How long one of this age will still take: the median of those that took longer.
+    """The median remaining time of a start of this age, from those that took longer.
 
-    Without any it may take as long again: nothing else is known of what has lasted longer than all before it.
+    If none took longer, its age again: nothing else is known of a start that has lasted longer than all before it.
     """
     longer = [found for found in ended_s if found > age_s]
     end_s = _reached(longer, [found for found in going_on_s if found > age_s], 0.5)
@@ -35,7 +35,7 @@ def median_left_s(ended_s: Sequence[float], going_on_s: Sequence[float], age_s: 
 
 
 def _reached(ended_s: Sequence[float], going_on_s: Sequence[float], left: float) -> float | None:
-    """When no more than this share is left (Kaplan-Meier); None if that was not seen."""
+    """When the Kaplan-Meier survival falls to this share; None if it does not."""
     survival = 1.0
     for time_s in sorted(set(ended_s)):
         at_risk = sum(found >= time_s for found in (*ended_s, *going_on_s))
@@ -46,19 +46,18 @@ def _reached(ended_s: Sequence[float], going_on_s: Sequence[float], left: float)
 
 
 _LEAST_S = 5.0
-"""Shorter times are not told apart: jobs are listed every few seconds."""
+"""Shorter times count as this: jobs are listed only every few seconds."""
 _KEPT_OF_A_WAIT = 8
 _MOST_NOTED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStart:
-    """A replica on its way, now. `age_s` is since its job runs, else since it was asked for.
+    """A starting replica. `age_s` is the time since its job started or, if it has not, since its submission.
 
-    `expected_in_s` is Slurm's own estimate for a job that waits, None while it has none: the backfill scheduler has not
-    looked at the job yet. It is optimistic where jobs of higher priority may still come, and pessimistic where jobs end
-    before their time limits. `turn_in_s` is when the others before it will have started, if jobs take such parts of
-    their time limits as of late.
+    `expected_in_s` is Slurm's own estimate for a pending job, None until the backfill scheduler has planned it. It is
+    optimistic where jobs of higher priority may still arrive, and pessimistic where jobs end before their time limits.
+    `turn_in_s` is our estimate, from a replay of the queue (`WaitingLine`).
     """
 
     running: bool
@@ -69,9 +68,9 @@ class ReplicaStart:
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """What was once said to be left of a job's wait, and what was, in seconds.
+    """Estimates of a job's remaining wait at one time, and the actual one (`came_s`), in seconds.
 
-    `said_s` is Slurm's estimate, `corrected_s` what was made of it then, `turn_s` what its turn said.
+    `said_s` is Slurm's estimate, `corrected_s` its correction at that time, `turn_s` the estimate by `WaitingLine`.
     """
 
     said_s: float
@@ -81,13 +80,13 @@ class Foretold:
 
 
 class EstimateLog:
-    """What Slurm says of each job that waits, by name, until it is known how long the job waited."""
+    """Slurm's estimates for each pending job, by name, until it is known how long the job waited."""
 
     def __init__(self) -> None:
         self._said: dict[str, list[tuple[float, float, float, float | None]]] = {}
 
     def note(self, name: str, now_s: float, start: ReplicaStart, foretold: Sequence[Foretold] = ()) -> None:
-        """What is said now of a job that waits, if Slurm says anything; `foretold` is what is known by now."""
+        """Record the current estimates for a pending job, if Slurm has one; `foretold` serves for the correction."""
         said_s = start.expected_in_s
         if said_s is None:
             return
@@ -97,7 +96,7 @@ class EstimateLog:
             del noted[1::2]
 
     def started(self, name: str, began_s: float) -> tuple[Foretold, ...]:
-        """The job has started: a few estimates from all of its wait, with what came of them."""
+        """Close the record of a job that has started: a few estimates, spread over its wait, with the actual waits."""
         noted = [one for one in self._said.pop(name, ()) if one[0] < began_s]
         few = min(_KEPT_OF_A_WAIT, len(noted))
         chosen = (noted[place * len(noted) // few] for place in range(few))
@@ -109,12 +108,12 @@ class EstimateLog:
 
 
 def corrected_s(said_s: float, foretold: Sequence[Foretold]) -> float:
-    """How long a job will wait of which Slurm says `said_s`, by what came of earlier estimates.
+    """Slurm's estimate `said_s` of a wait, corrected by its earlier errors.
 
-    Slurm reckons with time limits and without those who come later, so it is wrong by much the same factor each time,
-    but not by the same at the end of a wait as at its beginning. So the logarithm of what came is taken as linear in
-    that of what was said, by ridge regression towards "as Slurm says" with the weight of one estimate (Hoerl and
-    Kennard, Technometrics 12(1), 1970).
+    Slurm assumes that jobs use their whole time limits and that no further jobs arrive, so it errs by much the same
+    factor each time, though by another at the end of a wait than at its beginning. So the logarithm of the actual wait
+    is modelled as linear in that of the estimate, by ridge regression towards the identity with the weight of one
+    estimate (Hoerl and Kennard, Technometrics 12(1), 1970).
     """
     if not foretold:
         return said_s
@@ -125,19 +124,20 @@ def corrected_s(said_s: float, foretold: Sequence[Foretold]) -> float:
     slope = sum((at - middle) * (factor - level) for at, factor in zip(said, factors, strict=True))
     slope /= sum((at - middle) ** 2 for at in said) + 1
     now = math.log(max(_LEAST_S, said_s))
-    # Who is said to wait longer does not wait shorter, nor much longer than in proportion.
+    # Keep the correction monotonic: a longer estimate never gives a shorter wait, nor one far out of proportion.
     return math.exp(now + level + min(1.0, max(-1.0, slope)) * (now - middle))
 
 
 def _error(pairs: Sequence[tuple[float, float]]) -> float:
-    """The mean factor between what was said and what came, as a logarithm."""
+    """The mean absolute logarithm of the ratio between estimated and actual waits."""
     return fmean(abs(math.log(max(_LEAST_S, said_s) / max(_LEAST_S, came_s))) for said_s, came_s in pairs)
 
 
 def slurm_knows_better(foretold: Sequence[Foretold]) -> bool:
-    """Whether Slurm's estimates, as they were corrected then, have come truer than turns; those are believed at first.
+    """Whether Slurm's corrected estimates have been better than those by turn, which are used at first.
 
-    Both are judged by what they said before it came (Dawid, Journal of the Royal Statistical Society A 147(2), 1984).
+    Both are judged by their past forecasts (prequential; Dawid, Journal of the Royal Statistical Society A 147(2),
+    1984).
     """
     turns = [(one.turn_s, one.came_s) for one in foretold if one.turn_s is not None]
     if not turns:
@@ -146,21 +146,21 @@ def slurm_knows_better(foretold: Sequence[Foretold]) -> bool:
 
 
 _LATEST = 100
-"""Jobs that have ended, from which the distribution of run times is known to a tenth."""
+"""Number of ended jobs kept; enough to know the distribution of run times to about a tenth."""
 _RECENT_S = 60.0
-"""Within this time all nodes of a full partition have been seen in use."""
+"""The largest number of nodes in use within this time is taken for the size of a full partition."""
 _DRAWS = 31
 _STEPS = 30_000
-"""Jobs that are replayed at most, over all draws: some 50 ms."""
+"""Largest number of jobs replayed, over all draws: about 50 ms."""
 
 
 class WaitingLine:
-    """Slurm's queue: whose turn is when.
+    """Predicts when jobs in Slurm's queue will start.
 
-    What runs and waits is replayed in order of priority, with run times drawn from those of jobs that have ended, as
-    parts of their time limits; a job's turn is the median of its starts (Smith, Taylor and Foster, Using run-time
-    predictions to estimate queue wait times and improve scheduler performance, JSSPP 1999, with a distribution instead
-    of a mean). A node is taken for a job's alone, and nobody goes before his turn.
+    Running and pending jobs are replayed in order of priority, with run times drawn from those of ended jobs, as
+    fractions of their time limits; the prediction is the median start over the draws (Smith, Taylor and Foster, Using
+    run-time predictions to estimate queue wait times and improve scheduler performance, JSSPP 1999, with a distribution
+    instead of a mean). The replay gives whole nodes to jobs and does not backfill.
     """
 
     def __init__(self) -> None:
@@ -171,12 +171,12 @@ class WaitingLine:
         self._at_s = 0.0
 
     def take(self, at_s: float, jobs: Sequence[QueuedJob], ours: Collection[int]) -> None:
-        """Take a listing that began at this time. Places are worked out for `ours`, by job id."""
+        """Take a listing of the queue that began at `at_s`; starts are predicted for the job ids in `ours`."""
         listed = {job.job_id for job in jobs}
         for job in self._running.values():
             if job.job_id not in listed and job.start_s is not None and job.limit_s:
-                ran_s = at_s - job.start_s  # until its place was seen to be free
-                if ran_s >= at_s - self._at_s:  # else it may have been free for long
+                ran_s = at_s - job.start_s  # until it was seen to have ended
+                if ran_s >= at_s - self._at_s:  # else it may have ended long before this listing
                     self._parts.append(min(1.0, ran_s / job.limit_s))
         self._running = {job.job_id: job for job in jobs if job.start_s is not None}
         self._at_s, self._turns_s = at_s, {}
@@ -188,13 +188,13 @@ class WaitingLine:
             self._turns_s |= self._replayed(partitions, line[: last + 1], mine)
 
     def turn_s(self, job_id: int, now_s: float) -> float | None:
-        """In how many seconds it is the job's turn; None if that is not known."""
+        """In how many seconds the job is predicted to start; None if unknown."""
         turn_s = self._turns_s.get(job_id)
-        # If it should have come already, it may come at any moment.
+        # A job that should have started already may start at any moment.
         return None if turn_s is None else max(_LEAST_S, turn_s - (now_s - self._at_s))
 
     def _replayed(self, partitions: frozenset[str], line: Sequence[QueuedJob], mine: list[int]) -> dict[int, float]:
-        """When it is the turn of `mine`, in seconds; nothing where no job has a time limit."""
+        """The predicted starts of `mine`, in seconds from the listing; empty if no running job has a time limit."""
         running = [job for job in self._running.values() if job.limit_s and not partitions.isdisjoint(job.partitions)]
         limits_s = sorted(job.limit_s for job in (*running, *line) if job.limit_s)
         if not running:
@@ -222,15 +222,16 @@ class WaitingLine:
         return {job_id: median(found) for job_id, found in starts_s.items()}
 
     def _left_s(self, job: QueuedJob, parts: Sequence[float], draw: random.Random) -> float:
-        """How long a job that runs goes on."""
+        """The remaining run time of a running job, drawn at random."""
         limit_s, ran_s = job.limit_s or 0.0, self._at_s - (job.start_s or 0.0)
         return max(0.0, _part(ran_s / limit_s, parts, draw) * limit_s - ran_s)
 
 
 def _part(over: float, parts: Sequence[float], draw: random.Random) -> float:
-    """What part of its time limit a job takes that has taken `over` of it: as one that took more, or any part.
+    """Draw the fraction of its time limit that a job uses, given that it has already used `over` of it.
 
-    The latter has the weight of one job, so that there is an answer before any has ended.
+    Drawn from the ended jobs that used more, or else uniformly, with the weight of one job, so that there is an answer
+    before any job has ended.
     """
     first = bisect_right(parts, over)
     chosen = draw.randrange(first, len(parts) + 1)
@@ -239,9 +240,9 @@ def _part(over: float, parts: Sequence[float], draw: random.Random) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StartTimes:
-    """The latest times of one service: in Slurm's queue, and from the start of the job until it serves.
+    """The latest times of one service: in Slurm's queue, and from the start of the job until it serves, in seconds.
 
-    `foretold` is what came of Slurm's estimates for its jobs.
+    `foretold` compares Slurm's estimates for its jobs with what happened.
     """
 
     waits_s: Sequence[float]
@@ -249,7 +250,7 @@ class StartTimes:
     foretold: Sequence[Foretold] = ()
 
     def next_in_s(self, starts: Iterable[ReplicaStart], configured_s: float) -> float | None:
-        """When the first of these will serve; None if there is none. `configured_s` stands for what is not measured."""
+        """In how many seconds the first of these will serve; None if there is none. `configured_s` is the prior."""
         known = tuple(starts)
         return min((self._left_s(start, known, configured_s) for start in known), default=None)
 

@@ -1,9 +1,9 @@
-"""What the control plane remembers over a restart, what it tells others, and its event log.
+"""The state that the control plane keeps over a restart, the state that it publishes, and its event log.
 
-What is remembered and told are JSON files, written in one step. Slurm is asked first about what exists; the state file
-adds what Slurm does not know: which replicas were draining, how long starts took, how many failed. The event log has
-one JSON object a line, each with its reason. A full disk must not stop the gateway: lines that cannot be written are
-counted, and the count is written later.
+State files are JSON and are replaced atomically. At start Slurm is asked which replicas exist; the state file adds what
+Slurm does not know: which replicas were draining, how long starts took, how many failed. The event log has one JSON
+object per line, each with its reason. A full disk must not stop the gateway: lines that cannot be written are counted,
+and the count is written later.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ LONGEST_WAIT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The failed starts and refused submissions of a service in a row, and when the last one was (since the epoch)."""
+    """Consecutive failed starts and refused submissions of a service, and the time of the last (since the epoch)."""
 
     failures: int = 0
     last_s: float = 0.0
     refusals: int = 0
 
     def failed(self, asked_s: float, now_s: float) -> Attempts:
-        """After the failure of a replica that was asked for at `asked_s`."""
+        """The state after a replica submitted at `asked_s` has failed; failures of one attempt count once."""
         if self.failures and asked_s <= self.last_s:
             return self
         return replace(self, failures=self.failures + 1, last_s=now_s)
 
     def refused(self, asked_s: float, now_s: float) -> Attempts:
-        """After Slurm has refused the submission of a replica that was asked for at `asked_s`."""
+        """The state after Slurm has refused a replica requested at `asked_s`; refusals of one attempt count once."""
         if self.refusals and asked_s <= self.last_s:
             return self
         return replace(self, refusals=self.refusals + 1, last_s=now_s)
 
     def succeeded(self) -> Attempts:
-        """After a replica has begun to serve."""
+        """The state after a replica has begun to serve."""
         return Attempts()
 
     @property
     def wait_s(self) -> float:
-        """Time from the last failure to the next start."""
+        """Seconds from the last failure to the next start (exponential backoff)."""
         count = self.failures + self.refusals
         return min(FIRST_WAIT_S * 2.0 ** min(count - 1, 30), LONGEST_WAIT_S) if count else 0.0
 
     def given_up(self, most: int) -> bool:
-        """Whether there were `most` failures in a row: a person has to look."""
+        """Whether there were `most` consecutive failures, so that an operator has to intervene."""
         return self.failures >= most
 
     def startable(self, wanted: int, coming: int, most: int, now_s: float) -> int:
-        """How many of `wanted` replicas may be started now, while `coming` are on their way."""
+        """How many of `wanted` replicas may be started now, while `coming` others are starting."""
         if not self.failures and not self.refusals:
             return wanted
         if self.given_up(most) or now_s < self.last_s + self.wait_s:
@@ -80,10 +80,10 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class ServiceMemory:
-    """What is known of a service.
+    """The history of a service.
 
-    `starts_s` are its latest start times, submission to serving; `waits_s` are their parts in Slurm's queue, `loads_s`
-    those from the start of the job on. `foretold` is what came of Slurm's estimates for its jobs.
+    `starts_s` are its latest start times, from submission to serving; `waits_s` are their parts in Slurm's queue,
+    `loads_s` those after the start of the job. `foretold` compares Slurm's estimates for its jobs with what happened.
     """
 
     attempts: Attempts = field(default_factory=Attempts)
@@ -95,7 +95,7 @@ class ServiceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """All that is remembered."""
+    """The control plane's saved state."""
 
     replicas: tuple[Replica, ...] = ()
     services: dict[str, ServiceMemory] = field(default_factory=dict)
@@ -103,24 +103,24 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What a person has set by command for a service: at least so many replicas. `at_s` is when."""
+    """A service's minimum number of replicas as set by `gateway scale`, and when (seconds since the epoch)."""
 
     minimum: int
     at_s: float
 
 
 def save(path: Path, value: object) -> bool:
-    """Write a value as JSON: a reader finds the old file or the new one, also after a power cut. False: not written."""
+    """Write a value as JSON, atomically and durably (also against a power failure). False if it was not written."""
     return _written(replace_file_durably, path, msgspec.json.encode(value))
 
 
 def show(path: Path, value: object) -> bool:
-    """Write what is out of date in a second: as `save`, but without waiting for the disk."""
+    """As `save`, but without waiting for the disk: for a value that is replaced every second."""
     return _written(replace_file, path, msgspec.json.encode(value))
 
 
 def write_text(path: Path, text: str) -> bool:
-    """As `show`, of what is no JSON."""
+    """As `show`, for plain text."""
     return _written(replace_file, path, text.encode())
 
 
@@ -134,7 +134,7 @@ def _written(write: Callable[[Path, bytes], None], path: Path, content: bytes) -
 
 
 def read(path: Path, kind: type[_Value]) -> _Value | None:
-    """The value of a file; None, with a line in the log, if there is none that can be understood."""
+    """The value in a file; None if it does not exist or, with a line in the log, if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -146,9 +146,9 @@ def read(path: Path, kind: type[_Value]) -> _Value | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Try to hold the lock for the block; False if somebody else has it. The kernel drops it when we die.
+    """Try to hold the lock for the block; yields False if another process has it. The kernel releases it when we die.
 
-    On NFS Linux turns flock into a lock at the server, so it holds between nodes.
+    On NFS Linux implements flock as a lock on the server, so it works between nodes.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -164,7 +164,7 @@ def locked(path: Path) -> Iterator[bool]:
 
 @dataclass(frozen=True, slots=True)
 class GatewayRecord:
-    """Who serves at the address. Times are seconds since the epoch."""
+    """The process that serves at a gateway's address. Times are seconds since the epoch."""
 
     url: str
     host: str
@@ -177,12 +177,12 @@ class GatewayRecord:
 
 
 def announce(paths: GatewayPaths, record: GatewayRecord) -> bool:
-    """Publish the address, beside that of a second gateway. False: not written."""
+    """Publish the address, next to that of a second gateway. False if it was not written."""
     return save(paths.gateway, record) and _write_addresses(paths)
 
 
 def _write_addresses(paths: GatewayPaths) -> bool:
-    """Each gateway has written its own record before, so of two that write at a time the later one knows both."""
+    """Write the address file. Each gateway has written its record before, so the later of two writers knows both."""
     records = [found for found in map(holder, paths.slots) if found is not None]
     if records:
         return _written(replace_file, paths.address, "".join(f"{record.url}\n" for record in records).encode())
@@ -191,12 +191,12 @@ def _write_addresses(paths: GatewayPaths) -> bool:
 
 
 def holder(paths: GatewayPaths) -> GatewayRecord | None:
-    """Who has the address; None if nobody has."""
+    """The record of the process that has the address; None if there is none."""
     return read(paths.gateway, GatewayRecord)
 
 
 def withdraw(paths: GatewayPaths, pid: int, since_s: float) -> None:
-    """Take the address back if it is still that process's."""
+    """Remove the address if it still belongs to that process."""
     record = holder(paths)
     if record is not None and (record.pid, record.since_s) == (pid, since_s):
         paths.gateway.unlink(missing_ok=True)
@@ -204,7 +204,7 @@ def withdraw(paths: GatewayPaths, pid: int, since_s: float) -> None:
 
 
 def forget_requests(paths: GatewayPaths) -> None:
-    """Remove what commands have left for an earlier gateway of the name."""
+    """Remove requests that commands left for an earlier gateway of this name."""
     for left in (paths.closing, paths.overrides, paths.orders, *(own.reload for own in paths.slots)):
         left.unlink(missing_ok=True)
 
@@ -214,7 +214,7 @@ _LARGEST_BYTES = 16 * 1024 * 1024
 
 
 class EventLog:
-    """Appends events to a file; a large one is kept once, as `FILE.1`."""
+    """Appends events to a file, which is rotated once, to `FILE.1`, when it is large."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -246,7 +246,7 @@ class EventLog:
 
 
 class Outage:
-    """Writes down that somebody does not answer, or answers again: once, not every second."""
+    """Logs the beginning and the end of an outage, each once instead of every second."""
 
     def __init__(self, who: str, events: EventLog) -> None:
         self._who = who
@@ -254,7 +254,7 @@ class Outage:
         self._fault = ""
 
     def note(self, fault: str) -> None:
-        """How the last call ended; empty if it was answered."""
+        """Record how the last call failed; empty if it was answered."""
         if fault != self._fault:
             self._fault = fault
             self._events.note(

@@ -1,7 +1,7 @@
-"""What replicas report: tokens by day, key and service, added up and kept over restarts; and what they read.
+"""Sums up the replicas' reports: tokens by day, key and service, kept over restarts; and prompt reading rates.
 
-A replica's report only grows. What was counted of it is kept in the same file as the sums, so that neither a restart of
-the control plane nor a replica that is read twice counts anything twice.
+The counters in a replica's report only grow. How much of them has been counted is saved in the same file as the sums,
+so that nothing is counted twice, neither after a restart of the control plane nor when a report is read again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEPT_DAYS = 400
 
 @dataclass(frozen=True, slots=True)
 class DayUsage:
-    """What a key has used of a service on a day (`2027-01-31`, where the gateway runs)."""
+    """The usage of a service by a key on one day (`2027-01-31`, in the gateway's time zone)."""
 
     day: str
     key: str
@@ -38,19 +38,19 @@ class DayUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageState:
-    """All that is known; `counted` is by replica: its service, and the part of its report that the sums contain."""
+    """The sums. `counted` has for each replica its service and the part of its report that the sums contain."""
 
     days: tuple[DayUsage, ...] = ()
     counted: dict[str, tuple[str, UsageReport]] = field(default_factory=dict)
 
 
 def read(paths: GatewayPaths) -> UsageState:
-    """What is known so far."""
+    """The saved sums."""
     return state.read(paths.usage, UsageState) or UsageState()
 
 
 class UsageSums:
-    """Adds up what the replicas report, every few seconds."""
+    """Adds up the replicas' reports every few seconds."""
 
     def __init__(self, paths: GatewayPaths, keys: Iterable[ApiKey] = ()) -> None:
         self._paths = paths
@@ -60,7 +60,7 @@ class UsageSums:
         self._latest: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> None:
-        """Read the reports if it is time. Of a replica that is gone the last one is read, and then forgotten."""
+        """Read the reports if it is time. The last report of a replica that has ended is read once more."""
         if now_s < self._due_s:
             return
         self._due_s = now_s + _READ_S
@@ -68,20 +68,20 @@ class UsageSums:
         gone = {name: service for name, (service, _) in self._known.counted.items() if name not in here}
         known = _with(self._known, self._reported({**here, **gone}), now_s)
         self._note(known, now_s)
-        # What cannot be written is not to be counted again: on a full disk keys would seem to spend it every time.
+        # Kept even if it cannot be saved: else, on a full disk, the same tokens would be counted every time.
         self._known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})
         if self._known != self._saved and state.save(self._paths.usage, self._known):
             self._saved = self._known
 
     def _reported(self, services: Mapping[str, str]) -> dict[str, tuple[str, UsageReport]]:
-        """By replica its service, as given, and its report, if it has left one."""
-        told = ((name, service, reports.usage_of(self._paths.replica(name))) for name, service in services.items())
-        return {name: (service, report) for name, service, report in told if report is not None}
+        """The service and the report of each replica that has written one."""
+        found = ((name, service, reports.usage_of(self._paths.replica(name))) for name, service in services.items())
+        return {name: (service, report) for name, service, report in found if report is not None}
 
     def held_back(self, now_s: float) -> dict[str, int]:
-        """The keys that have used up their tokens, and when each may come again (since the epoch).
+        """The keys that have used up their tokens, and until when they are refused (seconds since the epoch).
 
-        What is asked before the report of a replica is read goes through: some ten seconds' worth.
+        Requests sent before a replica's report is read are still admitted: about ten seconds' worth.
         """
         found: dict[str, int] = {}
         today = _by_key(self._known, _day(now_s))
@@ -97,7 +97,7 @@ class UsageSums:
         return found
 
     def _note(self, known: UsageState, now_s: float) -> None:
-        """Keep what has come in since the last look, for a minute."""
+        """Keep, for a minute, the tokens that were added since the last update."""
         if self._keys:
             before, after = _by_key(self._known), _by_key(known)
             self._latest.append((now_s, {key: total - before.get(key, 0) for key, total in after.items()}))
@@ -106,9 +106,9 @@ class UsageSums:
 
 
 class ReadingRates:
-    """What a replica of each service reads in a second, in bytes of bodies, by the last reports of those there are.
+    """The prompt bytes that a replica of each service reads per second, by the last reports of its replicas.
 
-    A rate that was known stays until another one is: no replicas, as at night, teach nothing.
+    A rate is kept until a new one is known, for instance while a service has no replicas at night.
     """
 
     def __init__(self, paths: GatewayPaths) -> None:
@@ -117,7 +117,7 @@ class ReadingRates:
         self._rates: dict[str, float] = {}
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> Mapping[str, float]:
-        """Read the reports if it is time; services of which too little is known are left out."""
+        """Read the reports if it is time; services with too few measurements are left out."""
         if now_s >= self._due_s:
             self._due_s = now_s + _READ_S
             found: dict[str, list[Stretch]] = {}
@@ -129,7 +129,7 @@ class ReadingRates:
 
 
 def _by_key(known: UsageState, day: str | None = None) -> dict[str, int]:
-    """The tokens of each key, of all days or of one."""
+    """The tokens of each key, on all days or on one."""
     found: dict[str, int] = {}
     for entry in known.days:
         if day in (None, entry.day):
@@ -138,7 +138,7 @@ def _by_key(known: UsageState, day: str | None = None) -> dict[str, int]:
 
 
 def _free_s(spent: Sequence[tuple[float, int]], limit: int, now_s: float) -> float:
-    """When less than `limit` of what was spent, with its time and oldest first, is left in the minute before."""
+    """The earliest time at which less than `limit` of what was spent (oldest first) is within the last minute."""
     left = sum(tokens for _, tokens in spent)
     for at_s, tokens in spent:
         if left < limit:
@@ -154,9 +154,9 @@ def _midnight_after(now_s: float) -> float:
 
 
 def _with(known: UsageState, reported: Mapping[str, tuple[str, UsageReport]], now_s: float) -> UsageState:
-    """With what is new in the reports."""
-    before = {name: known.counted.get(name, ("", UsageReport(told.run, {})))[1] for name, (_, told) in reported.items()}
-    news = {name: (service, told) for name, (service, told) in reported.items() if told != before[name]}
+    """The sums with what is new in the reports."""
+    before = {name: known.counted.get(name, ("", UsageReport(one.run, {})))[1] for name, (_, one) in reported.items()}
+    news = {name: (service, one) for name, (service, one) in reported.items() if one != before[name]}
     if not news:
         return known
     days = {(found.day, found.key, found.service): found.tokens for found in known.days}

@@ -1,4 +1,4 @@
-"""The settings as HAProxy reads them: one configuration file and its maps, as text. No I/O."""
+"""Renders the settings as HAProxy's configuration file and maps. No I/O."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from inference_gateway.model import Endpoint
 from inference_gateway.queueing import LEAST_READING_S, LOOK_S
 
 ACTIVATOR = "activator"
-"""The server of every service's backend that is no replica."""
+"""The server in every service's backend that is not a replica."""
 BACKEND_PREFIX = "service_"
 
 MODEL_AT_END = (
     r"^(?s:.*)[{,]\s*\x22model\x22\s*:\s*\x22([^\x22\x5c]{1,200})\x22"
     r"(?:\s*,\s*\x22\w{1,64}\x22\s*:\s*(?:\x22[^\x22\x5c]{0,64}\x22|[-+.\w]{1,64})){0,12}\s*}\s*$"
 )
-"""A JSON object that ends with a text `model` and a few members of plain text, numbers, true, false or null (PCRE).
+"""PCRE for a JSON object that ends with a string `model` and at most a few members with scalar values.
 
-The last brace of a JSON object closes it, so members right before it are its own. A quote within a text is written
-with a backslash, and the expression has room for none: in JSON it matches nothing but members.
+The last brace of a JSON object closes it, so the members just before it are its own. A quote within a JSON string
+follows a backslash, which the expression does not allow, so it matches only members.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Bodies of `least` to `most` bytes are searched for `model` without their first `skipped` bytes."""
+    """Bodies of `least` to `most` bytes are searched for `model` from the byte `skipped` on."""
 
     skipped: int
     least: int
@@ -42,18 +42,18 @@ class Tail:
 
 
 _TAIL_BYTES = 320
-"""At least so much of the end of a body is searched; what does not fit is found by the JSON parser."""
+"""At least this much of the end of a body is searched; otherwise the activator's JSON parser finds the model."""
 _MAXREWRITE_BYTES = 4096
 _HEADERS_BYTES = 8192
 
 
 def model_tails(buffer_bytes: int) -> list[Tail]:
-    """What to search of a body, by its length: all of a short one, and of others the end.
+    """The part of a body to search, by its length: all of a short body, and the end of a longer one.
 
-    That is of `length` bytes between 320 and 320 + 12 * sqrt(length).
-    HAProxy's `bytes` takes constants only, so there is an entry for each length's range. Passing one over costs as much
-    as searching 75 bytes does, so that ranges which grow with the root of the length cost least. A body that may
-    have been cut has no end to search: beside it a buffer has headers and the 4 KiB that HAProxy keeps free.
+    The end is between 320 and 320 + 12 * sqrt(length) bytes. HAProxy's `bytes` takes only constants, so there is one
+    entry per range of lengths. Skipping an entry costs as much as searching 75 bytes, so ranges that grow with the
+    square root of the length are cheapest. A body that may have been truncated is not searched: the buffer also holds
+    the headers and the 4 KiB that HAProxy keeps free.
     """
     longest = buffer_bytes - _MAXREWRITE_BYTES - _HEADERS_BYTES
     bounds = [0, 3 * _TAIL_BYTES]
@@ -76,11 +76,11 @@ _TEMPLATE = jinja2.Environment(
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """How requests that begin alike find the same replica.
+    """How requests with the same prefix are sent to the same replica (consistent hashing with bounded loads).
 
-    A replica takes up to `factor_percent` of the mean of all. The beginning is the longest of `steps_bytes` that a body
-    has, so that the next turn of a conversation, which is longer, mostly has the same one; bodies shorter than all are
-    spread. With weight 1 a replica has 16 places on the ring, which are then far from even.
+    A replica takes at most `factor_percent` of the mean load. The prefix is the longest of `steps_bytes` that fits the
+    body, so that the next, longer turn of a conversation mostly has the same one; shorter bodies are spread evenly.
+    With weight 1 a replica has 16 points on the ring, which are spread too unevenly.
     """
 
     factor_percent: int = 200
@@ -92,12 +92,12 @@ AFFINITY = Affinity()
 
 
 def ms_per_byte(bytes_per_s: float) -> float:
-    """How long a replica that reads so much takes for a byte of a body; 0 while nobody knows."""
+    """Milliseconds that a replica takes to read a byte of a body; 0 if the rate is unknown (0)."""
     return 1000 / bytes_per_s if bytes_per_s else 0.0
 
 
 def long_from(bytes_per_s: float) -> int:
-    """From how many bytes on a body is long, where it is known what a replica reads."""
+    """The size in bytes from which a body is long, for a known reading rate."""
     return round(LEAST_READING_S * bytes_per_s)
 
 
@@ -109,9 +109,9 @@ _TEMPLATE.globals |= {"look_s": LOOK_S, "ms_per_byte": ms_per_byte, "affinity": 
 def server_arguments(
     settings: GatewaySettings, service: ServiceSettings, endpoint: Endpoint, version: tuple[int, int]
 ) -> str:
-    """What follows a replica's name in `add server`, which knows no defaults, in that version of HAProxy.
+    """The arguments after a replica's name in `add server`, which ignores `default-server`, for this HAProxy version.
 
-    HAProxy 3.4 else tells the replica what host a client has asked for (SNI), and connects to no server of this kind.
+    HAProxy 3.4 would otherwise send the client's host as SNI and then fail to connect to such a server.
     """
     unnamed = " no-sni-auto no-check-sni-auto" if version >= (3, 4) else ""
     proof = f" check-ssl{_proof(settings)}{unnamed}" if settings.trust else ""
@@ -119,7 +119,7 @@ def server_arguments(
 
 
 def trust(settings: GatewaySettings) -> dict[Path, str]:
-    """The certificates of the settings, by where they lie."""
+    """The certificates of the settings, by file."""
     files = Files(settings.directory)
     if settings.trust is None:
         return {}
@@ -132,9 +132,10 @@ def render(
     connections: int,
     certificate_version: str = "",
 ) -> str:
-    """HAProxy's configuration, with the replicas of each service that take requests now, for so many clients.
+    """HAProxy's configuration for `connections` clients, with the replicas that take requests now (`endpoints`).
 
-    `certificate_version` changes with the certificate's file: another configuration, which is another reason to reload.
+    `certificate_version` changes with the certificate's file, so that a new certificate changes the text and causes a
+    reload.
     """
     files = Files(settings.directory)
     services = (
@@ -159,7 +160,7 @@ def render(
         narrowed=bool(_narrow(settings)),
         maxrewrite_bytes=_MAXREWRITE_BYTES,
         model_tails=model_tails(settings.body_buffer_kib * 1024),
-        # HAProxy takes a backslash and a dollar away where a text stands in double quotes.
+        # In a double-quoted string HAProxy interprets backslashes and dollar signs.
         model_at_end=MODEL_AT_END.replace("\\", "\\\\").replace("$", "\\$"),
     )
 
@@ -169,14 +170,14 @@ def _all_paths(settings: GatewaySettings) -> frozenset[str]:
 
 
 def _narrow(settings: GatewaySettings) -> list[ServiceSettings]:
-    """The services that have not all the paths that any has."""
+    """The services that lack a path which another service has."""
     everywhere = _all_paths(settings)
     return [service for service in settings.services if frozenset(service.paths) != everywhere]
 
 
 @lru_cache(maxsize=10_000)
 def _service(service: ServiceSettings, files: Files, authentication: str, proof: str) -> str:
-    """A service's part without its replicas. Remembered: of a thousand services few change at a time."""
+    """A service's part without its replicas. Cached, because few of a thousand services change at a time."""
     return _TEMPLATE.get_template("service.cfg.j2").render(
         service=service, files=files, authentication=authentication, watch=_watch(service) + proof, proof=proof
     )
@@ -190,10 +191,10 @@ def _replicas(settings: GatewaySettings, service: ServiceSettings, endpoints: Se
 
 
 def _ring_id(service: ServiceSettings, endpoint: Endpoint) -> str:
-    """What a replica's places on the ring are made from, where there is one: the same after a reload.
+    """The server id from which a replica's points on the hash ring are made; it is the same after a reload.
 
-    HAProxy 2.6 gives a server that is added at run time a number only after it has made the places, so that without
-    this all such servers have the same ones, and of three the second gets nothing.
+    HAProxy 2.6 numbers a server that is added at run time only after it has made the points: without an explicit id all
+    such servers have the same points, and of three the second gets no requests.
     """
     return f" id {zlib.crc32(endpoint.name.encode()) >> 1 or 1}" if service.affinity == "prefix" else ""
 
@@ -204,7 +205,7 @@ def _address(settings: GatewaySettings, endpoint: Endpoint) -> str:
 
 
 def _proof(settings: GatewaySettings) -> str:
-    """What HAProxy asks of replicas, and shows to them, before it sends anything."""
+    """The TLS options of a replica: the authority that must have signed its certificate, and the gateway's own."""
     files = Files(settings.directory)
     if settings.trust is None:
         return ""
@@ -217,13 +218,13 @@ def _watch(service: ServiceSettings) -> str:
     return (
         f"check inter {round(health.interval_s * 1000)}ms fall {health.fall} rise {health.rise} "
         f"observe layer7 error-limit {health.error_limit} on-error mark-down "
-        # Without its words a dynamic server of HAProxy 2.6 keeps no idle connections: three times the CPU per request.
+        # Without these a dynamic server of HAProxy 2.6 keeps no idle connections: three times the CPU per request.
         f"pool-max-conn -1 pool-purge-delay 5s{weight}"
     )
 
 
 def maps(settings: GatewaySettings) -> dict[Path, str]:
-    """The map files of the settings, by where they lie."""
+    """The contents of the map files, by file."""
     files = Files(settings.directory)
     restricted = [key for key in settings.keys if key.services]
     narrow = _narrow(settings)
@@ -233,7 +234,7 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
             (key.name, str(key.requests_per_minute)) for key in settings.keys if key.requests_per_minute is not None
         ),
         files.expiries: _lines((key.name, str(key.expires_s)) for key in settings.keys if key.expires_s is not None),
-        # The control plane tells at run time who has used up what.
+        # Filled at run time by the control plane.
         files.spent: "",
         files.weights: _lines((key.name, str(key.weight)) for key in settings.keys if key.weight > 1),
         files.batch: _lines((key.name, "1") for key in settings.keys if key.priority == "batch"),
@@ -245,7 +246,7 @@ def maps(settings: GatewaySettings) -> dict[Path, str]:
             (service.name + prefix, "1") for service in narrow for prefix in prefixes(service.paths)
         ),
         files.models: _lines((model, service.name) for service in settings.services for model in service.served_models),
-        # What is measured is told at run time, too.
+        # Measured rates are added at run time.
         files.long_from: _lines(
             (service.name, str(long_from(service.body_bytes_per_s)))
             for service in settings.services

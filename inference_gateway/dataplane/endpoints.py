@@ -1,7 +1,7 @@
-"""What HAProxy's parts tell each other: files with services and replicas, the activator's process and its sockets.
+"""The interfaces between the parts of the data plane: files with services and replicas, the activator and its sockets.
 
-The files outlive HAProxy, whose dynamic servers do not, and tell the activator where a request may go. A file is
-replaced in one step: a reader finds the old list or the new one, and reads it again when it has changed.
+Unlike HAProxy's dynamic servers, the files survive a restart of HAProxy, and they tell the activator where a request
+may go. Files are replaced atomically: a reader finds the old list or the new one, and reads it again when it changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from inference_gateway.model import Endpoint, StartForecast
 
 
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A replica in a file. `leaving` ones take nothing new."""
+    """A replica in an endpoint file. `leaving` ones take no new requests."""
 
     name: str
     host: str
@@ -40,22 +40,22 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> Listed:
-        """A replica that takes requests."""
+        """The entry of a replica that takes requests."""
         return cls(endpoint.name, endpoint.host, endpoint.port, endpoint.concurrency)
 
     def endpoint(self) -> Endpoint:
-        """The replica as it is added."""
+        """The replica's address, as for `DataPlane.add`."""
         return Endpoint(self.name, self.host, self.port, self.concurrency)
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointFiles:
-    """The files of one directory."""
+    """The endpoint files in one directory."""
 
     directory: Path
 
     def read(self, service: str) -> tuple[Listed, ...]:
-        """The replicas of a service; none if it has no file. Raises `DataPlaneError` if the file is not one of ours."""
+        """The replicas of a service; empty if it has no file. Raises `DataPlaneError` if the file is invalid."""
         path = self.path(service)
         try:
             return msgspec.json.decode(path.read_bytes(), type=tuple[Listed, ...])
@@ -69,7 +69,7 @@ class EndpointFiles:
         return tuple(listed.endpoint() for listed in self.read(service) if not listed.leaving)
 
     def write(self, service: str, replicas: Sequence[Listed]) -> None:
-        """Replace the list of a service. Raises `DataPlaneError` (disk full): the old list is then in force."""
+        """Replace the list of a service. Raises `DataPlaneError` (disk full); the old list then remains."""
         path = self.path(service)
         try:
             replace_file(path, msgspec.json.encode(replicas))
@@ -77,11 +77,11 @@ class EndpointFiles:
             raise DataPlaneError(f"{path}: cannot be written: {error.strerror}") from error
 
     def put(self, service: str, replica: Listed) -> None:
-        """Add a replica, or replace the one of its name."""
+        """Add a replica, or replace the one with its name."""
         self.write(service, (*(known for known in self.read(service) if known.name != replica.name), replica))
 
     def remove(self, service: str, name: str) -> None:
-        """Take a replica off the list, if it is there."""
+        """Remove a replica from the list, if it is there."""
         known = self.read(service)
         left = tuple(replica for replica in known if replica.name != name)
         if left != known:
@@ -94,7 +94,7 @@ class EndpointFiles:
 
 @dataclass(slots=True)
 class ReadyReplicas:
-    """The ready replicas of one service."""
+    """The ready replicas of one service, cached until its file changes."""
 
     book: EndpointFiles
     service: str
@@ -102,14 +102,14 @@ class ReadyReplicas:
     _ready: tuple[Endpoint, ...] = field(default=())
 
     def ready(self) -> tuple[Endpoint, ...]:
-        """The replicas that take requests. Raises `DataPlaneError` if the file cannot be understood."""
+        """The replicas that take requests. Raises `DataPlaneError` if the file is invalid."""
         path: Path = self.book.path(self.service)
         try:
             found = path.stat()
         except FileNotFoundError:
             self._seen, self._ready = None, ()
             return ()
-        # Every change is a new file.
+        # Every change creates a new file.
         version = (found.st_ino, found.st_mtime_ns)
         if version != self._seen:
             self._ready = self.book.ready(self.service)
@@ -118,7 +118,7 @@ class ReadyReplicas:
 
 
 class HeldService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A service with its bounds; see `ServiceSettings`."""
+    """A service and its limits, as the activator needs them; see `ServiceSettings`."""
 
     name: str
     models: tuple[str, ...]
@@ -132,7 +132,7 @@ class HeldService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def services_text(services: Iterable[ServiceSettings]) -> str:
-    """The file's text."""
+    """The text of the services file for the activator."""
     held = [
         HeldService(
             name=service.name,
@@ -151,7 +151,7 @@ def services_text(services: Iterable[ServiceSettings]) -> str:
 
 
 def read_starts(path: Path) -> dict[str, StartForecast]:
-    """What the control plane expects, by service; nothing before it has told. Raises `ActivatorError`."""
+    """The control plane's forecasts by service; empty before the first. Raises `ActivatorError`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, StartForecast])
     except FileNotFoundError:
@@ -179,7 +179,7 @@ class ActivatorProcess:
     files: Files
 
     def pid(self) -> int | None:
-        """Its process id if it runs and listens."""
+        """Its process id; None unless it runs and listens."""
         found = self._found()
         return found.pid if found else None
 
@@ -201,7 +201,7 @@ class ActivatorProcess:
         raise ActivatorError(f"the activator does not listen {_START_S:g} s after its start")
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Let its requests end for `grace_s`, then end it. Nothing happens if it does not run."""
+        """Give its requests `grace_s` to finish, then end it. Does nothing if it does not run."""
         found = self._found()
         if found is not None:
             process.stop([found], ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)))
@@ -220,17 +220,17 @@ _TIMEOUT_S = 5.0
 
 
 class ActivatorState(msgspec.Struct, frozen=True):
-    """Requests of one service in the activator: `waiting`, and those it relays, by replica."""
+    """The requests of one service in the activator: those `waiting`, and those being relayed to each replica."""
 
     waiting: int
     relaying: dict[str, int]
 
 
 def read_state(path: Path) -> dict[str, ActivatorState]:
-    """By service. Empty if no activator runs: its requests have ended with it.
+    """The activator's state by service; empty if none runs, because its requests have ended with it.
 
     Raises:
-        NotRunningError: it does not answer in time, or not in its own words.
+        NotRunningError: it does not answer in time, or its answer is invalid.
 
     """
     link = _UnixConnection(path)
@@ -262,14 +262,14 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Wake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`waiting` requests of a service have no replica to go to."""
+    """Message to the control plane: `waiting` requests of a service have no replica."""
 
     service: str
     waiting: int
 
 
 def send(path: Path, wake: Wake) -> bool:
-    """Tell the control plane, without waiting for it. False if nobody listens or its queue is full."""
+    """Send the message without waiting. False if the control plane does not listen or its queue is full."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
         link.settimeout(0)
         try:
@@ -281,13 +281,13 @@ def send(path: Path, wake: Wake) -> bool:
 
 @dataclass(slots=True)
 class WakeListener:
-    """The control plane's end: `with WakeListener(path) as listener: ... listener.receive(timeout_s=1)`."""
+    """The control plane's end of the socket: `with WakeListener(path) as listener: listener.receive(timeout_s=1)`."""
 
     path: Path
     _link: socket.socket | None = None
 
     def __enter__(self) -> Self:
-        """Take the socket's place; one left behind by a control plane that was killed is replaced."""
+        """Bind the socket, replacing one left behind by a killed control plane. Raises `ActivatorError`."""
         link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self.path.unlink(missing_ok=True)
@@ -300,17 +300,17 @@ class WakeListener:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close the socket and take it away."""
+        """Close and remove the socket."""
         if self._link is not None:
             self._link.close()
             self.path.unlink(missing_ok=True)
 
     def fileno(self) -> int:
-        """For selectors."""
+        """The socket's file descriptor, for selectors."""
         return self._bound().fileno()
 
     def receive(self, timeout_s: float) -> dict[str, Wake]:
-        """The newest message of each service, by name; empty if none came within `timeout_s`."""
+        """The newest message of each service, by name; empty if none arrived within `timeout_s`."""
         link = self._bound()
         newest: dict[str, Wake] = {}
         link.settimeout(timeout_s)

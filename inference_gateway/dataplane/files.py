@@ -1,4 +1,4 @@
-"""The data plane's files: where they lie, and how they are written."""
+"""The data plane's files: their paths, and how they are written."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from inference_gateway.errors import StartError
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where the data plane's files lie in its directory."""
+    """The paths of the data plane's files, in its directory."""
 
     directory: Path
 
     @property
     def configuration(self) -> Path:
-        """What HAProxy reads when it starts and when it is reloaded."""
+        """HAProxy's configuration, read at start and at reload."""
         return self.directory / "haproxy.cfg"
 
     @property
     def authority(self) -> Path:
-        """The certificate that a replica's has to be signed with."""
+        """The certificate of the authority that signs the replicas' certificates."""
         return self.directory / "authority.pem"
 
     @property
     def gateway_certificate(self) -> Path:
-        """What replicas are shown: certificate and key, mode 600."""
+        """The gateway's client certificate and key, mode 0600."""
         return self.directory / "gateway.pem"
 
     @property
@@ -37,57 +37,57 @@ class Files:
 
     @property
     def turns(self) -> Path:
-        """The order of waiting requests, in Lua."""
+        """The Lua script that orders waiting requests."""
         return self.directory / "turns.lua"
 
     @property
     def prompts(self) -> Path:
-        """Where long prompts go, in Lua."""
+        """The Lua script that places long prompts."""
         return self.directory / "prompts.lua"
 
     @property
     def stats_socket(self) -> Path:
-        """The runtime API of the HAProxy that takes new requests."""
+        """The runtime API of the HAProxy worker that takes new requests."""
         return self.directory / "stats.sock"
 
     @property
     def master_socket(self) -> Path:
-        """The runtime API of the master process, which knows the HAProxys that finish their last requests."""
+        """The runtime API of the master process, which also knows old workers that finish their last requests."""
         return self.directory / "master.sock"
 
     @property
     def activator_socket(self) -> Path:
-        """Where the activator takes requests."""
+        """The socket on which the activator takes requests."""
         return self.directory / "activator.sock"
 
     @property
     def again_socket(self) -> Path:
-        """Where HAProxy takes requests back whose `model` the activator has found."""
+        """The socket on which HAProxy takes back requests whose `model` the activator has found."""
         return self.directory / "again.sock"
 
     @property
     def control_socket(self) -> Path:
-        """Where the control plane hears of cold starts; see `activator.wake`."""
+        """The socket on which the control plane learns of cold starts; see `endpoints.Wake`."""
         return self.directory / "control.sock"
 
     @property
     def services(self) -> Path:
-        """What the activator knows of the services."""
+        """JSON: the services, for the activator."""
         return self.directory / "services.json"
 
     @property
     def batches(self) -> Path:
-        """What the activator knows of the batch lane: see `settings.BatchSettings`."""
+        """JSON: the settings of batches, for the activator; see `settings.BatchSettings`."""
         return self.directory / "batches.json"
 
     @property
     def starts(self) -> Path:
-        """What the control plane expects of starting replicas, by service: see `endpoints.StartForecast`."""
+        """JSON: the control plane's forecast of starts by service; see `model.StartForecast`."""
         return self.directory / "starts.json"
 
     @property
     def control_metrics(self) -> Path:
-        """Prometheus text that the control plane may leave here; /metrics appends it."""
+        """Prometheus text from the control plane, which /metrics appends."""
         return self.directory / "control.prom"
 
     @property
@@ -97,7 +97,7 @@ class Files:
 
     @property
     def activator_log(self) -> Path:
-        """What the activator says."""
+        """The activator's log."""
         return self.directory / "activator.log"
 
     @property
@@ -107,102 +107,102 @@ class Files:
 
     @property
     def access_pipe(self) -> Path:
-        """Where HAProxy writes a line a request; the activator moves them to the access log."""
+        """The pipe to which HAProxy writes one line per request; the activator copies them to the access log."""
         return self.directory / "access.pipe"
 
     @property
     def access_log(self) -> Path:
-        """One JSON object a request; it may be moved away at any time."""
+        """The access log, one JSON object per request; it may be moved away at any time."""
         return self.directory / "access.log"
 
     @property
     def messages(self) -> Path:
-        """What HAProxy says about itself."""
+        """HAProxy's own log."""
         return self.directory / "haproxy.log"
 
     @property
     def endpoints(self) -> Path:
-        """One file a service with its replicas."""
+        """Directory with one file per service that lists its replicas."""
         return self.directory / "endpoints"
 
     @property
     def keys(self) -> Path:
-        """Digest of a key -> its name."""
+        """Map: digest of a key -> its name."""
         return self.directory / "keys.map"
 
     @property
     def limits(self) -> Path:
-        """Name of a key -> requests per minute."""
+        """Map: key name -> requests per minute."""
         return self.directory / "limits.map"
 
     @property
     def expiries(self) -> Path:
-        """Name of a key -> when it expires, seconds since the epoch."""
+        """Map: key name -> when it expires, seconds since the epoch."""
         return self.directory / "expiries.map"
 
     @property
     def spent(self) -> Path:
-        """Name of a key that has used up its tokens -> when it may come again, seconds since the epoch."""
+        """Map: name of a key that has used up its tokens -> until when it is refused, seconds since the epoch."""
         return self.directory / "spent.map"
 
     @property
     def weights(self) -> Path:
-        """Name of a key -> how many of its waiting requests go before those of others; 1 where there is none."""
+        """Map: key name -> its weight in fair queueing; keys that are not listed have 1."""
         return self.directory / "weights.map"
 
     @property
     def batch(self) -> Path:
-        """Names of the keys whose requests wait for all others."""
+        """Map with the names of the keys whose requests wait for all others."""
         return self.directory / "batch.map"
 
     @property
     def restricted(self) -> Path:
-        """Names of the keys that may not use every service -> one that they may use."""
+        """Map: name of a key that may not use every service -> one that it may use."""
         return self.directory / "restricted.map"
 
     @property
     def grants(self) -> Path:
-        """KEY/SERVICE for what a restricted key may use."""
+        """Map with KEY/SERVICE for each service that a restricted key may use."""
         return self.directory / "grants.map"
 
     @property
     def models(self) -> Path:
-        """Model or service name -> service."""
+        """Map: model or service name -> service."""
         return self.directory / "models.map"
 
     @property
     def narrow(self) -> Path:
-        """Names of the services that have not all the paths that any has."""
+        """Map with the names of the services that lack a path which another service has."""
         return self.directory / "narrow.map"
 
     @property
     def paths(self) -> Path:
-        """SERVICE/PATH for each path of such a service."""
+        """Map with SERVICE/PATH for each path of such a service."""
         return self.directory / "paths.map"
 
     @property
     def prefixes(self) -> Path:
-        """SERVICE/PATH/ for each path of such a service below which all is open."""
+        """Map with SERVICE/PATH/ for each path of such a service whose subpaths are all open."""
         return self.directory / "prefixes.map"
 
     @property
     def long_from(self) -> Path:
-        """Service -> from how many bytes on a body is long; only where it is known what replicas read."""
+        """Map: service -> the size in bytes from which a body is long, where the replicas' reading rate is known."""
         return self.directory / "long_from.map"
 
     @property
     def read_until(self) -> Path:
-        """Service -> when its replicas will have read all they have, in ms since the epoch."""
+        """Map: service -> when its replicas will have read all their prompts, in ms since the epoch."""
         return self.directory / "read_until.map"
 
     @property
     def retry_after(self) -> Path:
-        """Service -> seconds for Retry-After."""
+        """Map: service -> seconds for Retry-After."""
         return self.directory / "retry_after.map"
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file that only this user may read. Raises `StartError`."""
+    """Replace a file, with mode 0600. Raises `StartError`."""
     try:
         replace_file(path, text, mode=0o600)
     except OSError as error:
@@ -210,7 +210,7 @@ def write(path: Path, text: str) -> None:
 
 
 def version(path: Path | None) -> str:
-    """Another text for another content of a file; empty for none, and for one that is not there."""
+    """A text that changes when the file changes; empty for None and for a missing file."""
     if path is None or not path.exists():
         return ""
     found = path.stat()

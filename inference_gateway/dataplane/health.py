@@ -1,9 +1,10 @@
-"""The health loop: what HAProxy cannot do by itself, once a second.
+"""The health loop: once a second, what HAProxy cannot do by itself.
 
-HAProxy takes a replica out by its checks and by failed requests, each replica for itself. Taken together that can empty
-a service: a busy model server that answers its health check late is better than none. As in Envoy (outlier detection,
-panic threshold) a share of the replicas stays in whatever their health. Requests that are stuck in a backend without
-replicas are freed. The loop runs in the activator's process, so that it goes on without the control plane.
+HAProxy ejects each replica on its own, by failed checks and failed requests. Together these can empty a service,
+although a busy model server that answers its health check late is better than none. As in Envoy (outlier detection,
+panic threshold), a fraction of the replicas stays in whatever their health. Requests that are stuck in a backend
+without replicas are moved to the activator. The loop runs in the activator's process, so it does not need the control
+plane.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi, ServerRow
 from inference_gateway.errors import RefusedError
 
-# Codes of a check that found nobody to talk to, or (L6RSP) somebody who could not prove to be the replica: not worth a
-# try.
-_NOBODY = ("L4CON", "L4TOUT", "L6RSP", "SOCKERR")
+# Codes of a check that could not connect, or (L6RSP) whose TLS handshake failed: such a replica is not put back.
+_UNREACHABLE = ("L4CON", "L4TOUT", "L6RSP", "SOCKERR")
 _BY_REQUESTS = "HANA"
 _LONGEST = 10
+"""An ejection lasts at most this many times the first one."""
 
 
 def put_back(replicas: Sequence[ServerRow], share: float) -> list[str]:
-    """The names of the replicas that are out by their health and should be in again.
+    """The names of the unhealthy replicas to put back, so that at least max(1, ceil(share x replicas)) are in.
 
-    At least ceil(share x replicas) and one stay in, as far as they accept connections; those whose last check passed
-    come first. Draining replicas and those in maintenance do not count.
+    Only replicas that accept connections are put back, those whose last check passed first. Replicas that drain or are
+    in maintenance do not count.
     """
     counted = [row for row in replicas if row.status.startswith(("UP", "DOWN", "no check"))]
     out = [row for row in counted if row.status.startswith("DOWN") and _accepts(row)]
@@ -41,17 +42,17 @@ def put_back(replicas: Sequence[ServerRow], share: float) -> list[str]:
 
 
 def failed_requests(row: ServerRow) -> bool:
-    """Whether the replica is out because it answered requests badly (not because it was not there)."""
+    """Whether the replica is out because requests to it failed although it accepts connections."""
     return row.status.startswith("DOWN") and row.check == _BY_REQUESTS and _accepts(row)
 
 
 def _accepts(row: ServerRow) -> bool:
-    return not (row.check in _NOBODY or (row.check == _BY_REQUESTS and " L4 " in f" {row.remark} "))
+    return not (row.check in _UNREACHABLE or (row.check == _BY_REQUESTS and " L4 " in f" {row.remark} "))
 
 
 @dataclass(frozen=True, slots=True)
-class _Stay:
-    """A replica's last time out: until when, how many times longer than the first, and whether it is still out."""
+class _Ejection:
+    """A replica's last ejection: its end, its length (also in multiples of the first), and whether it still lasts."""
 
     until_s: float
     times: int
@@ -61,57 +62,55 @@ class _Stay:
 
 @dataclass(slots=True)
 class Ejections:
-    """How long replicas stay out that answer checks well and requests badly: the n-th time n times as long.
+    """How long replicas are ejected that pass their checks but fail requests: the n-th ejection is n times as long.
 
-    Ten times at most; a replica that did well for ten times its last stay starts anew.
+    At most ten times; a replica without failures for ten times its last ejection starts again from one.
     """
 
-    _stays: dict[tuple[str, str], _Stay] = field(default_factory=dict)
+    _last: dict[tuple[str, str], _Ejection] = field(default_factory=dict)
 
     def eject(self, service: str, name: str, ejection_s: float, now_s: float) -> bool:
-        """Note an ejection; False if the replica is noted as out already."""
-        last = self._stays.get((service, name))
+        """Record an ejection; False if the replica is ejected already."""
+        last = self._last.get((service, name))
         if last is not None and last.out:
             return False
         times = min(_LONGEST, last.times + 1 if last is not None else 1)
-        self._stays[service, name] = _Stay(now_s + times * ejection_s, times, times * ejection_s, out=True)
+        self._last[service, name] = _Ejection(now_s + times * ejection_s, times, times * ejection_s, out=True)
         return True
 
     def release(self, service: str, name: str) -> None:
-        """The replica is in again before its time."""
-        last = self._stays.get((service, name))
+        """Record that the replica is in again."""
+        last = self._last.get((service, name))
         if last is not None:
-            self._stays[service, name] = replace(last, out=False)
+            self._last[service, name] = replace(last, out=False)
 
     def due(self, now_s: float) -> list[tuple[str, str]]:
-        """Those whose time is up: (service, replica), each told once an ejection."""
-        due = [key for key, stay in self._stays.items() if stay.out and stay.until_s <= now_s]
+        """The (service, replica) pairs whose ejection has ended; each is returned once per ejection."""
+        due = [key for key, one in self._last.items() if one.out and one.until_s <= now_s]
         for key in due:
             self.release(*key)
-        self._stays = {
-            key: stay
-            for key, stay in self._stays.items()
-            if stay.out or now_s <= stay.until_s + _LONGEST * stay.length_s
+        self._last = {
+            key: one for key, one in self._last.items() if one.out or now_s <= one.until_s + _LONGEST * one.length_s
         }
         return due
 
 
 @dataclass(slots=True)
 class HealthLoop:
-    """Checks one HAProxy. Calls raise `DataPlaneError`."""
+    """The health loop of one HAProxy. Methods raise `DataPlaneError`."""
 
     files: Files
     _ejections: Ejections = field(default_factory=Ejections)
     _replicas: dict[str, ReadyReplicas] = field(default_factory=dict)
 
     def resume(self) -> None:
-        """Let every replica be checked again: who paused the checks of some may have ended."""
+        """Enable all health checks: a process that disabled some may have died."""
         api = RuntimeApi(self.files.stats_socket)
         rows = runtime.server_states(api.ask("show servers state"))
         api.order([f"enable health {_full(row.service, row.name)}" for row in rows if not row.watched])
 
     def run_round(self, services: Mapping[str, HeldService], now_s: float) -> list[str]:
-        """One round; what was done, for the log. `now_s` is any steady clock."""
+        """Run one round and return what was done, for the log. `now_s` is on a monotonic clock."""
         api = RuntimeApi(self.files.stats_socket)
         done: list[str] = []
         commands: list[str] = []
@@ -126,21 +125,20 @@ class HealthLoop:
                 sick = runtime.server_rows(api.ask(f"show stat {BACKEND_PREFIX}{row.service} 4 -1"))
                 commands += self.treat(held, sick, now_s, done)
             if row.queued and not row.usable:
-                # HAProxy leaves what waits in a backend there when its last replica goes; a backup that comes up takes
-                # it.
+                # Requests queued in a backend stay there when its last replica goes, until a backup server comes up.
                 activator = _full(row.service, ACTIVATOR)
                 commands += [f"set server {activator} state maint", f"set server {activator} state ready"]
                 done.append(f"moved to the activator service={row.service} requests={row.queued}")
         try:
             api.order(commands)
         except RefusedError as error:
-            done.append(str(error))  # a replica may have been removed since; the next round sees what is there
+            done.append(str(error))  # a replica may have been removed meanwhile; the next round sees the new state
         return done
 
     def treat(
         self, service: HeldService, sick: Iterable[runtime.ServerRow], now_s: float, done: list[str]
     ) -> list[str]:
-        """Orders to HAProxy for the sick replicas of a service; what is done is added to `done`."""
+        """Commands to HAProxy for the unhealthy replicas of a service; what they do is appended to `done`."""
         rows = list(sick)
         commands: list[str] = []
         back = put_back(rows, service.floor_share)
@@ -153,7 +151,7 @@ class HealthLoop:
             bad = row.name not in back and failed_requests(row)
             if bad and self._ejections.eject(service.name, row.name, service.ejection_s, now_s):
                 full = _full(service.name, row.name)
-                # "Down" again: a check that has passed since HAProxy was asked has brought it back, to stay unchecked.
+                # Down again: a check that passed meanwhile has brought it back, and it would stay up unchecked.
                 commands += [f"disable health {full}", f"set server {full} health down"]
                 done.append(f"ejected service={service.name} replica={row.name} ({row.remark})")
         return commands

@@ -1,4 +1,4 @@
-"""HAProxy as `model.DataPlane`."""
+"""Implements `model.DataPlane` with HAProxy."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ TURNS = Path(__file__).with_name("turns.lua")
 PROMPTS = Path(__file__).with_name("prompts.lua")
 PAGE = Path(__file__).with_name("chat.html")
 _ADDRESS_SET = ("no need to change", "nothing changed", "IP changed", "port changed")
-"""How HAProxy says that a server has the address that was asked for; the second one is that of 3.0 and later."""
+"""HAProxy's answers when a server has the requested address; the second is that of version 3.0 and later."""
 _REPLICAS = re.compile(r"^    (?:server|maxconn) .*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """HAProxy and the activator of one directory, found by it."""
+    """The HAProxy and the activator that run in one directory."""
 
     files: Files
 
     @property
     def haproxy(self) -> HaproxyProcess:
-        """HAProxy's."""
+        """HAProxy's process."""
         return HaproxyProcess(self.files)
 
     @property
     def activator(self) -> ActivatorProcess:
-        """The activator's."""
+        """The activator's process."""
         return ActivatorProcess(self.files)
 
     def alive(self) -> bool:
@@ -64,7 +64,7 @@ class Processes:
         return self.haproxy.pid() is not None and self.activator.pid() is not None
 
     def stop(self, grace_s: float) -> None:
-        """Take no new requests, give those in flight `grace_s`, end both."""
+        """Take no new requests, give those in flight `grace_s` to finish, and end both processes."""
         self.haproxy.stop(grace_s)
         self.activator.stop()
 
@@ -72,9 +72,8 @@ class Processes:
 class HaproxyDataPlane:
     """The HAProxy of one directory, started or found running.
 
-    It goes on when the process that uses this class ends; the next one finds it by its directory. Replicas are
-    written to the endpoint files too, so that a reload and a new HAProxy start with them. Not for use by several
-    threads at once.
+    HAProxy continues when the process that uses this class ends; the next one finds it by its directory. Replicas are
+    also written to the endpoint files, so that a reloaded or new HAProxy starts with them. Not thread-safe.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -94,9 +93,9 @@ class HaproxyDataPlane:
         return self._processes.alive()
 
     def start(self, predecessor: Files | None = None) -> None:
-        """Start HAProxy and the activator, or take over those that run here; reload if their settings were others.
+        """Start HAProxy and the activator, or take over those that run here, with a reload if the settings differ.
 
-        `predecessor`: the files of a data plane on this host that has the address now; both serve until it is stopped.
+        `predecessor`: the files of the data plane on this host that has the address; both serve until it is stopped.
 
         Raises:
             StartError: the port is taken, the configuration is refused, HAProxy is not installed, the disk is full.
@@ -115,7 +114,7 @@ class HaproxyDataPlane:
             changed = self._changed(new)
             for path, text in new.items():
                 write(path, text)
-            if changed:  # else an HAProxy that was killed is started again, with what it had: that takes half as long
+            if changed:  # unchanged if a killed HAProxy is restarted, which takes half the time without this check
                 self._process.check()
         if self._helper.pid() is None:
             self._helper.start()
@@ -123,13 +122,13 @@ class HaproxyDataPlane:
             try:
                 self._process.start(predecessor)
             except StartError:
-                self._helper.stop(grace_s=0.0)  # alone it serves nobody
+                self._helper.stop(grace_s=0.0)  # useless without HAProxy
                 raise
 
     def apply(self, settings: GatewaySettings) -> None:
-        """Change services, keys or limits by a reload; no request is lost. Nothing happens if nothing has changed.
+        """Change services, keys or limits by a reload, without losing requests. Does nothing if nothing has changed.
 
-        Address and directory cannot be changed. If HAProxy refuses the new configuration the old one stays in force.
+        Address and directory cannot be changed. If HAProxy refuses the new configuration the old one remains in force.
 
         Raises:
             SettingsError: address or directory differ.
@@ -144,7 +143,7 @@ class HaproxyDataPlane:
         new = self._texts(settings)
         if self._changed(new):
             old = _texts_of(new)
-            self.traffic()  # the last look at the worker's counters before it is replaced
+            self.traffic()  # read the worker's counters once more before it is replaced
             for path, text in new.items():
                 write(path, text)
             try:
@@ -156,15 +155,15 @@ class HaproxyDataPlane:
         self.settings = settings
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Take no new requests, give those in flight `grace_s`, end HAProxy and the activator."""
+        """Take no new requests, give those in flight `grace_s` to finish, and end HAProxy and the activator."""
         self._processes.stop(grace_s)
 
     def add(self, service: str, endpoint: Endpoint) -> None:
-        """Give a replica requests from now on. Adding what is there already changes its address.
+        """Send requests to a replica from now on. If it is known already, its address is changed.
 
         Raises:
             SettingsError: the service is unknown.
-            NotRunningError, RefusedError: HAProxy cannot be reached, or refuses.
+            NotRunningError, RefusedError: HAProxy cannot be reached, or refuses the command.
 
         """
         known = self.settings.service(service)
@@ -182,7 +181,7 @@ class HaproxyDataPlane:
         self._endpoints.put(service, Listed.of(endpoint))
 
     def drain(self, service: str, name: str) -> None:
-        """No new requests; those in flight go on. Nothing happens if it is not there. Raises as `add`."""
+        """Send no new requests; those in flight continue. Does nothing if the replica is unknown. Raises as `add`."""
         leaving = [replica for replica in self._endpoints.read(service) if replica.name == name]
         for replica in leaving:
             self._endpoints.put(service, _leaving(replica))
@@ -191,9 +190,9 @@ class HaproxyDataPlane:
             self._api.order([f"set server {full} state drain", *self._reading_order("del", service, full)])
 
     def remove(self, service: str, name: str) -> bool:
-        """Forget a replica; False while requests are in flight. It takes nothing new from the first call on.
+        """Remove a replica; False while requests are in flight. From the first call on it gets no new ones.
 
-        HAProxy keeps it for a second or two longer, until its idle connections are closed: ask again.
+        HAProxy keeps the server for another second or two, until its idle connections are closed: call again.
         """
         self.drain(service, name)
         if self._reading.in_flight(read_state(self.files.activator_socket), service)[service, name] > 0:
@@ -210,20 +209,23 @@ class HaproxyDataPlane:
         return True
 
     def _reading_order(self, change: str, service: str, full: str) -> list[str]:
-        """What the Lua that chooses replicas has to be told, if it does."""
+        """The command that updates the Lua script which places long prompts, if the service uses it."""
         return [f"reading {change} {full}"] if self.settings.service(service).spreads_prompts else []
 
     def servers(self) -> Sequence[ServerState]:
-        """All replicas HAProxy knows, and those that only requests from before a reload still use."""
+        """All replicas that HAProxy has, and removed ones that requests from before a reload still use."""
         return self._reading.servers(read_state(self.files.activator_socket))
 
     def traffic(self) -> Sequence[Traffic]:
-        """One entry a service; the counters go on over reloads and restarts. Costs one `show stat` of the backends."""
+        """One entry per service; counters continue over reloads and restarts. Costs one `show stat` of the backends."""
         names = [service.name for service in self.settings.services]
         return self._reading.traffic(names, read_state(self.files.activator_socket))
 
     def expect(self, service: str, starts: StartForecast) -> None:
-        """What refused clients of a service are told to wait, or that no replica will start. Holds until `apply`."""
+        """Set what refused clients of a service are told: how long to wait, or that no replica will start.
+
+        In force until `apply`.
+        """
         self.settings.service(service)
         self._starts = {**self._starts, service: starts}
         try:
@@ -233,20 +235,20 @@ class HaproxyDataPlane:
         self._api.order([f"set map {self.files.retry_after} {service} {max(1, starts.retry_after_s)}"])
 
     def hold_back(self, until_s: Mapping[str, int]) -> None:
-        """Refuse what these keys ask until the times given, since the epoch; all others may ask. Until `apply`."""
+        """Refuse requests of these keys until the given times (seconds since the epoch). In force until `apply`."""
         path = self.files.spent
         self._api.order([f"clear map {path}", *(f"add map {path} {key} {at_s}" for key, at_s in until_s.items())])
 
     def read_at(self, service: str, bytes_per_s: float) -> None:
-        """What a replica of a service reads, of which that is measured. Until `apply`."""
+        """Set the measured reading rate of a service's replicas, unless it is configured. In force until `apply`."""
         known = self.settings.service(service)
         if known.measures_reading:
-            told = f"{ms_per_byte(bytes_per_s):g} {service} {long_from(bytes_per_s)}"
-            self._api.order([f"reading rate {BACKEND_PREFIX}{service} {told} {self.files.long_from}"])
+            rate = f"{ms_per_byte(bytes_per_s):g} {service} {long_from(bytes_per_s)}"
+            self._api.order([f"reading rate {BACKEND_PREFIX}{service} {rate} {self.files.long_from}"])
 
     @staticmethod
     def _changed(new: Mapping[Path, str]) -> bool:
-        """Whether these texts differ from those that are there in more than replicas."""
+        """Whether these texts differ from the files in more than their replicas."""
         old = _texts_of(new)
         return any(_without_replicas(text) != _without_replicas(old[path]) for path, text in new.items())
 
@@ -266,12 +268,12 @@ class HaproxyDataPlane:
         }
 
     def _ready(self, service: str) -> tuple[Endpoint, ...]:
-        """The replicas that take requests; of a thousand files those are read that have changed."""
+        """The replicas that take requests. Of a thousand endpoint files only those that have changed are read."""
         return self._ready_replicas.setdefault(service, ReadyReplicas(self._endpoints, service)).ready()
 
 
 def _texts_of(paths: Iterable[Path]) -> dict[Path, str]:
-    """What is in these files now; nothing in those that are not there."""
+    """The present contents of these files; empty for missing ones."""
     return {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in paths}
 
 
@@ -280,5 +282,5 @@ def _leaving(replica: Listed) -> Listed:
 
 
 def _without_replicas(text: str) -> str:
-    """A configuration without what comes and goes at run time."""
+    """A configuration without the lines that change at run time."""
     return _REPLICAS.sub("", text)

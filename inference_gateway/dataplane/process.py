@@ -1,7 +1,7 @@
-"""HAProxy's process: start, recognise, reload, stop; and the pipe of its access log. It outlives whoever starts it.
+"""HAProxy's process: start, find, reload and stop it; and its access log. It outlives the process that starts it.
 
-It runs as a master with one worker. A reload starts a new worker that takes over the listening sockets; the old one
-finishes its requests. No request is lost.
+HAProxy runs as a master with one worker. A reload starts a new worker that takes over the listening sockets; the old
+one finishes its requests. No request is lost.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from inference_gateway.errors import NotRunningError, StartError
 _START_S = 20.0
 _PROGRAM = "haproxy"
 
-# glibc gives large blocks back to the system at once and asks for them again: two system calls and the page faults for
-# every buffer of HAProxy.
+# By default glibc returns large blocks to the system at once: two system calls and page faults for every buffer.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
-# Buffers of many requests lie far apart: in huge pages their addresses are looked up less often. A site's own setting
-# comes first, and a glibc that does not know it (before 2.35) ignores it.
+# Huge pages save TLB misses, because the buffers of many requests are far apart. A site's own setting takes precedence;
+# a glibc before 2.35 ignores this one.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
@@ -45,12 +44,12 @@ class HaproxyProcess:
     files: Files
 
     def pid(self) -> int | None:
-        """The master's process id if it runs. A recycled id is recognised by the command line."""
+        """The master's process id, None if it does not run. A recycled id is detected by the command line."""
         found = self._found()
         return found.pid if found else None
 
     def check(self) -> None:
-        """Let HAProxy read the configuration. Raises `StartError` with what it says."""
+        """Let HAProxy check the configuration. Raises `StartError` with its messages."""
         try:
             done = subprocess.run(
                 [_PROGRAM, "-c", "-f", str(self.files.configuration)],
@@ -69,15 +68,15 @@ class HaproxyProcess:
     def start(self, predecessor: Files | None = None) -> None:
         """Start HAProxy and wait until it answers. Raises `StartError`.
 
-        With a `predecessor` that runs on this host the listening socket is shared with it, so that there is no moment
-        without one; it goes on listening until it is stopped.
+        With a `predecessor` on this host the listening socket is inherited from it, so that connections are accepted
+        without interruption; the predecessor continues to listen until it is stopped.
         """
         inherited = ["-x", str(predecessor.stats_socket)] if predecessor else []
         log_size = self.files.messages.stat().st_size if self.files.messages.exists() else 0
         argv = [
-            # Buffers of `body_buffer_kib` overflow a thread's cache of free memory: without a shared one behind it
-            # every allocation goes to the C library (a tenth of the CPU per request). Tags at the ends of memory
-            # blocks, which Debian's build checks, cost another tenth.
+            # `global`: buffers of `body_buffer_kib` overflow a thread's memory pool, and without a shared pool every
+            # allocation goes to the C library (10 % of the CPU per request). `no-tag`: the tags at the ends of memory
+            # blocks that Debian's build checks cost another 10 %.
             *(_PROGRAM, "-dMglobal,no-tag", "-W", "-f", str(self.files.configuration), "-p", str(self.files.pid)),
             *("-S", f"{self.files.master_socket},mode,600,level,admin"),
             *inherited,
@@ -97,7 +96,7 @@ class HaproxyProcess:
         try:
             self._await_worker(lambda _: True, ended)
         except StartError:
-            self.stop(grace_s=0.0)  # one that comes too late would take requests nobody looks after
+            self.stop(grace_s=0.0)  # if it came up later it would take requests that nothing supervises
             raise
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -110,7 +109,7 @@ class HaproxyProcess:
     def reload(self) -> None:
         """Let a new worker read the configuration and take over. Raises `StartError`, `NotRunningError`.
 
-        If it cannot start the old one goes on.
+        If the new worker does not start, the old one continues.
         """
         before = self.workers()
         log_size = self.files.messages.stat().st_size
@@ -118,11 +117,11 @@ class HaproxyProcess:
         self._await_worker(lambda now: now.current != before.current, lambda: self._failed_since(before, log_size))
 
     def workers(self) -> runtime.Workers:
-        """The workers there are. Raises `NotRunningError`."""
+        """The current and old workers. Raises `NotRunningError`."""
         return runtime.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Let it finish its requests for `grace_s`, then end it. Nothing happens if it does not run."""
+        """Give its requests `grace_s` to finish, then end it. Does nothing if it does not run."""
         found = self._found()
         if found is not None:
             process.stop([found], [(signal.SIGUSR1, grace_s), *process.TERM_THEN_KILL])
@@ -134,7 +133,7 @@ class HaproxyProcess:
         try:
             now = self.workers()
         except NotRunningError:
-            return ""  # the master is starting itself anew
+            return ""  # the master is re-executing itself
         failed = now.failed_reloads > before.failed_reloads
         return (self._alerts_since(log_size) or "the new worker failed") if failed else ""
 
@@ -163,14 +162,14 @@ class HaproxyProcess:
 
 
 def environment() -> dict[str, str]:
-    """The environment of the data plane's processes: ours, and how the C library is to keep memory."""
+    """The environment of the data plane's processes: ours, with settings for glibc's allocator."""
     return {**_HUGE_PAGES, **os.environ, **_KEEP_MEMORY}
 
 
 def affordable_connections(wanted: int, replicas: int) -> int:
-    """Client connections that the limit on open files allows.
+    """The number of client connections, at most `wanted`, that the limit on open files allows.
 
-    Two files each and half a one for long bodies, two a replica for checks and idling.
+    A connection needs two files, and half a one more for long bodies; a replica two, for checks and idle connections.
     """
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files == resource.RLIM_INFINITY:
@@ -179,38 +178,38 @@ def affordable_connections(wanted: int, replicas: int) -> int:
 
 
 def _alerts(text: str) -> str:
-    """What went wrong, without the lines that only say so again."""
+    """HAProxy's alerts, without those that only summarise the others."""
     lines = [line.partition(" : ")[2] or line for line in text.splitlines() if "[ALERT]" in line]
-    told = [line for line in lines if "Fatal errors" not in line and "Error(s) found" not in line]
-    return "; ".join((told or lines or text.splitlines())[:5])
+    causes = [line for line in lines if "Fatal errors" not in line and "Error(s) found" not in line]
+    return "; ".join((causes or lines or text.splitlines())[:5])
 
 
 SIZE = 1 << 20
-"""Bytes it should hold: the most that Linux allows without privileges."""
+"""Wanted capacity of the pipe in bytes: the most that Linux allows without privileges by default."""
 
 
 def opened_pipe(path: Path) -> int:
-    """An open file descriptor; the pipe is made if it is not there. Reading never waits. Raises `OSError`."""
-    with suppress(FileExistsError):  # left by an HAProxy that has ended, or in use
+    """Open the pipe, creating it if necessary; returns a non-blocking file descriptor. Raises `OSError`."""
+    with suppress(FileExistsError):  # left by an earlier HAProxy, or in use
         os.mkfifo(path, 0o600)
     handle = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    with suppress(PermissionError):  # this user has large pipes enough: a usual one holds 200 lines
+    with suppress(PermissionError):  # the user's limit for large pipes is reached: the default holds 200 lines
         fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, SIZE)
     return handle
 
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _REST_S = 0.05
 _LOG = logging.getLogger("explsched.gateway.activator")
 
 
 @dataclass(slots=True)
 class AccessLogWriter:
-    """Writes HAProxy's access log from its open pipe to its file, many lines at a time.
+    """Copies HAProxy's access log from its pipe to its file, many lines at a time.
 
-    HAProxy 2.6 writes a backslash as it came, in a path and nowhere else; JSON wants two. A disk that is full costs
-    lines, which are counted in `lost_lines`, and nothing else. If nobody reads the pipe it fills, and HAProxy drops
-    further lines (`DroppedLogs` in its `show info`).
+    HAProxy 2.6 does not escape backslashes, which occur only in paths, for JSON. If the disk is full, lines are lost
+    and counted in `lost_lines`; nothing else happens. If nothing reads the pipe it fills up, and HAProxy drops further
+    lines (`DroppedLogs` in its `show info`).
     """
 
     source: int
@@ -220,20 +219,20 @@ class AccessLogWriter:
     _torn: bool = False
 
     def run(self) -> None:
-        """Carry lines until `end`, and then what is in the pipe still."""
+        """Copy lines until `end` is called, then what is left in the pipe."""
         while not self._ending.is_set():
-            select.select([self.source], [], [], _LOOK_S)
-            if self._carry() < SIZE // 4:
+            select.select([self.source], [], [], _POLL_S)
+            if self._copy() < SIZE // 4:
                 self._ending.wait(_REST_S)  # let lines gather: one write for all of them
-        while self._carry():
+        while self._copy():
             pass
 
     def end(self) -> None:
         """Let `run` return."""
         self._ending.set()
 
-    def _carry(self) -> int:
-        """Carry what is there; the number of bytes."""
+    def _copy(self) -> int:
+        """Copy what is in the pipe; returns the number of bytes."""
         try:
             lines = os.read(self.source, SIZE)
         except BlockingIOError:
@@ -247,7 +246,7 @@ class AccessLogWriter:
         return len(lines)
 
     def _write(self, lines: bytes) -> None:
-        # Opened anew each time, so that a file that was moved away or removed is followed by another.
+        # Opened each time, so that a new file is created after the old one was moved away or removed.
         handle = os.open(self.target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             left = memoryview(b"\n" + lines if self._torn else lines)

@@ -1,4 +1,4 @@
-"""HAProxy's runtime API: text commands over a Unix socket, one connection a batch, bounded in time."""
+"""HAProxy's runtime API: text commands over a Unix socket, one connection per batch, with a timeout."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 from inference_gateway.dataplane.configuration import ACTIVATOR, BACKEND_PREFIX
 from inference_gateway.errors import DataPlaneError, NotRunningError, RefusedError
 
-# HAProxy reads a line of commands into one buffer, of which the smallest we configure has 16 KiB.
+# HAProxy reads a line of commands into one buffer; the smallest that we configure has 16 KiB.
 _MOST_BYTES = 12_000
-# An empty line says that all is well. Some commands have words before it, `del server` has words alone.
+# An empty line means success. Some commands print a message before it, `del server` only a message.
 _SUCCESS = {"add server": "New server registered.\n", "del server": "Server deleted."}
-_SUCCESS_LINES = frozenset(words.strip() for words in _SUCCESS.values())
+_SUCCESS_LINES = frozenset(message.strip() for message in _SUCCESS.values())
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeApi:
-    """A runtime socket. A call takes no longer than `timeout_s`."""
+    """A runtime socket. A call takes at most `timeout_s`."""
 
     path: Path
     timeout_s: float = 5.0
@@ -58,19 +58,19 @@ class RuntimeApi:
         for batch in _batches(commands):
             answer = self.ask(";".join(batch))
             if not _all_done(batch, answer):
-                words = [line for line in _words(answer) if line not in _SUCCESS_LINES]
-                faults.append(f"{'; '.join(words) or 'no answer'} (to {'; '.join(batch)})")
+                messages = [line for line in _lines(answer) if line not in _SUCCESS_LINES]
+                faults.append(f"{'; '.join(messages) or 'no answer'} (to {'; '.join(batch)})")
         if faults:
             raise RefusedError("HAProxy refused: " + "; ".join(faults))
 
 
 def _all_done(commands: Sequence[str], answer: str) -> bool:
-    """Whether HAProxy prints for each command that it is done. Newer ones end some answers with an empty line more."""
+    """Whether HAProxy reports success for each command. Newer versions end some answers with another empty line."""
     expected = "".join(_SUCCESS.get(" ".join(command.split()[:2]), "") + "\n" for command in commands)
-    return _words(answer) == _words(expected) and answer.count("\n") >= expected.count("\n")
+    return _lines(answer) == _lines(expected) and answer.count("\n") >= expected.count("\n")
 
 
-def _words(text: str) -> list[str]:
+def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
@@ -94,9 +94,9 @@ _CHECKED = 0x04
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """A service in `show stat`: counters since this HAProxy started, and what is there now.
+    """A service in `show stat`: counters since this HAProxy worker started, and its current requests.
 
-    `present` are the requests it has now, `queued` of them wait for a replica; `usable` replicas take requests.
+    It has `present` requests, of which `queued` wait for a replica; `usable` replicas take requests.
     """
 
     service: str
@@ -110,7 +110,7 @@ class BackendRow:
 
 @dataclass(frozen=True, slots=True)
 class ServerRow:
-    """A replica in `show stat`. `check` is the code of its last check, `remark` what that check said."""
+    """A replica in `show stat`. `check` is the code of its last health check, `remark` its message."""
 
     service: str
     name: str
@@ -121,7 +121,7 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """A replica in `show servers state`; `state` as in `model.ServerState`. `watched`: its checks are not paused."""
+    """A replica in `show servers state`; `state` as in `model.ServerState`. `watched`: its checks are enabled."""
 
     service: str
     name: str
@@ -133,7 +133,7 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The HAProxys of one master: `current` takes new requests, `leaving` finish theirs after a reload."""
+    """The workers of one master: `current` takes new requests, `leaving` ones finish theirs after a reload."""
 
     current: int
     leaving: tuple[int, ...]
@@ -158,7 +158,7 @@ def backends(text: str) -> list[BackendRow]:
 
 
 def held(text: str) -> dict[str, int]:
-    """Service -> requests held until it is their turn, from the answer to `show held`."""
+    """The number of requests held back for each service, from the answer to `show held` (`turns.lua`)."""
     pairs = (fields for fields in _fields(text, skipped=0) if fields[0].startswith(BACKEND_PREFIX))
     return {backend.removeprefix(BACKEND_PREFIX): int(count) for backend, count in pairs}
 
@@ -192,7 +192,7 @@ def server_states(text: str) -> list[StateRow]:
 
 
 def in_flight(text: str) -> dict[tuple[str, str], int]:
-    """(service, replica) -> connections in use, from the answer to `show servers conn`."""
+    """The connections in use by (service, replica), from the answer to `show servers conn`."""
     found: dict[tuple[str, str], int] = {}
     for fields in _fields(text, skipped=1):
         backend, _, name = fields[0].rpartition("/")
@@ -202,7 +202,7 @@ def in_flight(text: str) -> dict[tuple[str, str], int]:
 
 
 def dropped_logs(text: str) -> int:
-    """How many log lines found no room, from the answer to `show info`. Raises `DataPlaneError` if it does not say."""
+    """The number of dropped log lines, from the answer to `show info`. Raises `DataPlaneError` if it is missing."""
     found = re.search(r"^DroppedLogs: (\d+)$", text, re.MULTILINE)
     if found is None:
         raise DataPlaneError("HAProxy does not report how many log lines it has dropped")
@@ -210,7 +210,7 @@ def dropped_logs(text: str) -> int:
 
 
 def haproxy_version(text: str) -> tuple[int, int]:
-    """Major and minor version, from the answer to `show info`. Raises `DataPlaneError` if it does not say."""
+    """Major and minor version, from the answer to `show info`. Raises `DataPlaneError` if it is missing."""
     found = re.search(r"^Version: (\d+)\.(\d+)", text, re.MULTILINE)
     if found is None:
         raise DataPlaneError("HAProxy does not tell its version")
@@ -232,8 +232,8 @@ def workers(text: str) -> Workers:
             reloads, failed = int(fields[2]), int(fields[4].rstrip("]"))
     if not found:
         raise DataPlaneError(f"HAProxy's master has no worker: {text.strip()!r}")
-    # After a reload that failed HAProxy 3.2 counts the worker that goes on among the old ones. It is the one that has
-    # seen the fewest reloads.
+    # After a failed reload HAProxy 3.2 lists the worker that continues among the old ones. It is the one that has seen
+    # the fewest reloads.
     current, *leaving = (pid for _, _, pid in sorted(found))
     return Workers(current, tuple(leaving), reloads, failed)
 

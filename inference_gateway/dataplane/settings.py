@@ -1,7 +1,7 @@
-"""What the data plane is told: values only, checked when they are made.
+"""The settings of the data plane: values, validated at construction.
 
-Every text ends up in HAProxy's configuration or in a file it reads, so it is held to an alphabet here; whoever builds
-these values need not know HAProxy.
+Every string ends up in HAProxy's configuration or in a file that it reads, so its characters are checked here; code
+that builds these values need not know HAProxy's syntax.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inference_gateway.errors import SettingsError
 from inference_gateway.queueing import BYTES_PER_TOKEN, Turns
 
 BELOW = "/*"
-"""At the end of an entry: everything below, as far as it is written plainly."""
+"""At the end of a path: all paths below it that have no escapes or dot segments."""
 
 USUAL_PATHS = (
     "/v1/chat/completions",
@@ -38,16 +38,16 @@ USUAL_PATHS = (
     "/detokenize",
     "/health",
 )
-"""What clients of OpenAI's interface ask for, and what tells them whether a replica is well. The gateway itself answers
-`GET /v1/models`. Everything else is refused unless a service names it: model servers have more than inference behind
-their port, vLLM alone sleeps, loads adapters and forgets its cache by POST."""
+"""The paths that clients of OpenAI's interface use, and the health path. The gateway itself answers `GET /v1/models`.
+Other paths are refused unless a service names them, because model servers offer more than inference on their port: with
+vLLM a POST can put the server to sleep, load adapters or clear the cache."""
 
 ACCEPTED = "absolute paths of letters, digits, `_`, `-`, `.`, `~`, `:` and `@`, with /* at the end for all below"
 _ENTRY = re.compile(r"(/[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]{0,99}){0,12}(/\*)?")
 
 
 def path_faults(paths: Iterable[str]) -> Iterator[str]:
-    """What is wrong with each entry that cannot be accepted, and with a list without any."""
+    """A message for each path that is not accepted, and for an empty list."""
     known = tuple(paths)
     if not known:
         yield "is empty, at least one path is needed"
@@ -57,25 +57,25 @@ def path_faults(paths: Iterable[str]) -> Iterator[str]:
 
 
 def exact(paths: Iterable[str]) -> list[str]:
-    """The entries that stand for themselves."""
+    """The entries that name a single path."""
     return sorted({path for path in paths if not path.endswith(BELOW)})
 
 
 def prefixes(paths: Iterable[str]) -> list[str]:
-    """What the paths below the other entries begin with: `/v1/files/` for `/v1/files/*`."""
+    """The prefixes of the other entries: `/v1/files/` for `/v1/files/*`."""
     return sorted({path.removesuffix("*") for path in paths if path.endswith(BELOW)})
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The gateway's certificate with its key, and that of the authority which replicas have theirs from. PEM."""
+    """The gateway's certificate with its key, and the certificate of the authority that signs the replicas'. PEM."""
 
     authority: str
     certificate: str = field(repr=False)
 
 
 def client_context(authority: Path, certificate: Path) -> ssl.SSLContext:
-    """How the gateway connects to a replica; the replica's name is to be given as the server's. Raises `OSError`."""
+    """The TLS context for connections to replicas; use the replica's name as the server name. Raises `OSError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(authority)
@@ -93,25 +93,25 @@ CERTIFICATE = re.compile(r"/[A-Za-z0-9_./~+-]{0,4000}")
 
 
 def matches(what: str, found: str, pattern: re.Pattern[str], accepted: str, shown: str = "") -> None:
-    """The whole text is of the alphabet. `shown` stands for it in the message where it is secret."""
+    """Check the whole text against a pattern. `shown` replaces a secret text in the message. Raises `SettingsError`."""
     if not pattern.fullmatch(found):
         raise SettingsError(f"{what}: found {shown or repr(found)}, accepted: {accepted}")
 
 
 def within(what: str, found: float, least: float, most: float) -> None:
-    """A finite number from `least` to `most`."""
+    """Check that a number is finite and within the limits. Raises `SettingsError`."""
     if not (math.isfinite(found) and least <= found <= most):
         raise SettingsError(f"{what}: found {found}, accepted: {least:g} to {most:g}")
 
 
 def one_of(what: str, found: str, accepted: tuple[str, ...]) -> None:
-    """One of the words that are accepted."""
+    """Check that a value is one of those accepted. Raises `SettingsError`."""
     if found not in accepted:
         raise SettingsError(f"{what}: found {found!r}, accepted: {', '.join(accepted)}")
 
 
 def unique(what: str, found: list[str]) -> None:
-    """No name is there twice."""
+    """Check that no name occurs twice. Raises `SettingsError`."""
     seen = set[str]()
     for name in found:
         if name in seen:
@@ -123,23 +123,23 @@ Priority = Literal["interactive", "batch"]
 PRIORITIES = ("interactive", "batch")
 
 Route = Literal["none", "prefix"]
-"""`prefix`: requests of a session (`x-session-id`), or whose bodies begin alike, go to the same replica while it has
-not twice as many as the mean. `none`: to the replica with the fewest."""
+"""`prefix`: requests of a session (`x-session-id`), or with a common prefix of the body, go to the same replica unless
+it has more than twice the mean load. `none`: to the replica with the fewest requests."""
 
 Repeat = Literal["never-sent", "unanswered"]
-"""Which POST requests may be sent to a second replica: those no replica has received, or also those that a replica
-received and did not answer (it died, closed or said 502 or 503 before the first byte of its answer)."""
+"""Which POST requests may be retried on another replica: those that no replica has received, or also those that a
+replica received but did not answer (it died, closed the connection, or answered 502 or 503)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """How a replica is watched.
+    """The health checks of a replica.
 
-    Actively: `GET path` every `interval_s`, answered 200 within `timeout_s`; `fall` failures in a row take it out,
-    `rise` passes bring it back. Passively: `error_limit` failed requests in a row (no connection, no or a broken
-    answer, status 5xx) take it out at once, for `ejection_s` the first time and n times as long the n-th time, if a
-    round of tending sees it, which is once a second: let interval_s x rise be longer. `floor_share` of the replicas
-    that accept connections stay in, and never fewer than one, however sick they look.
+    Active: `GET path` every `interval_s`, answered 200 within `timeout_s`; `fall` consecutive failures take it out,
+    `rise` passes bring it back. Passive: `error_limit` consecutive failed requests (no connection, no or an incomplete
+    answer, status 5xx) take it out at once. The health loop, which runs once a second, then ejects it for
+    `ejection_s`, and n times as long the n-th time; interval_s x rise should be longer than its period. At least
+    `floor_share` of the replicas that accept connections, and at least one, stay in whatever their health.
     """
 
     path: str = "/health"
@@ -164,7 +164,7 @@ class HealthSettings:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A share of the requests of a service for another one, while that has a replica."""
+    """Sends a fraction of a service's requests to another service while that has a replica."""
 
     service: str
     share: float
@@ -175,28 +175,29 @@ class Canary:
 
     @property
     def of_ten_thousand(self) -> int:
-        """The share as HAProxy compares it."""
+        """The share in units of 1/10,000, in which HAProxy compares it."""
         return round(self.share * 10_000)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """One service: what it is called, and how long its requests wait.
+    """One service: its names, and the limits of its requests.
 
     Clients reach it by the path prefix `/services/NAME`, by the header `x-service: NAME`, or by one of `models` as
     `model` in a JSON body (its name is always one of them). While every replica is at its concurrency, up to
     `queue_limit` requests wait for at most `queue_deadline_s`; while there is no replica, up to `cold_start_limit`
     wait in the activator for at most `cold_start_deadline_s`. Beyond that clients get 503 with `Retry-After:
-    retry_after_s`. Who waits longer than `queue_target_s` lets those pass who are in time; 0: first in, first out. The
-    order needs to know what a replica takes, `requests_per_s` and `concurrency` (see `queueing`). Requests go where the
-    least is left to read, by `prompt_tokens_per_s` (None: by what is measured; 0: not), unless `affinity` says where.
+    retry_after_s`. Requests that have waited longer than `queue_target_s` let those in time pass; 0: first in, first
+    out. The order uses a replica's capacity, `requests_per_s` and `concurrency` (see `queueing`). Requests go to the
+    replica with the least left to read, at the rate `prompt_tokens_per_s` (None: measured; 0: off), unless `affinity`
+    decides.
 
     A replica has `response_timeout_s` for the first byte and between two bytes. `repeat_posts` says which POST
-    requests may be sent again (GET and other idempotent ones may while no byte of an answer has arrived); a client
+    requests may be retried (GET and other idempotent ones may while no byte of an answer has arrived); a client
     overrides it for one request with an `Idempotency-Key` header.
 
-    `paths` are those that clients reach (see `paths`); others get 404. Those of `models` that are `adapters` (LoRA) are
-    listed as children of the first model.
+    `paths` are open to clients; others get 404. Those of `models` that are `adapters` (LoRA) are listed as children of
+    the first model.
     """
 
     name: str
@@ -239,33 +240,33 @@ class ServiceSettings:
 
     @property
     def turns(self) -> Turns:
-        """The order of its waiting requests, where there is a target."""
+        """The order of its waiting requests, if it has a target."""
         return Turns(self.queue_target_s, self.queue_deadline_s, self.requests_per_s, self.concurrency)
 
     @property
     def spreads_prompts(self) -> bool:
-        """Whether long prompts go where the least is left to read."""
+        """Whether requests go to the replica with the least left to read."""
         return self.prompt_tokens_per_s != 0 and self.affinity == "none"
 
     @property
     def measures_reading(self) -> bool:
-        """Whether what a replica reads in a second is told at run time."""
+        """Whether the reading rate of its replicas is measured at run time."""
         return self.prompt_tokens_per_s is None and self.affinity == "none"
 
     @property
     def body_bytes_per_s(self) -> float:
-        """What a replica reads, in bytes of requests' bodies; 0 where that is measured."""
+        """The configured reading rate of a replica in bytes of request bodies per second; 0 if it is measured."""
         return BYTES_PER_TOKEN * (self.prompt_tokens_per_s or 0.0)
 
     @property
     def served_models(self) -> tuple[str, ...]:
-        """The values of `model` that lead here: the service's name and `models`, each once."""
+        """The values of `model` that are routed to this service: its name and `models`, each once."""
         return tuple(dict.fromkeys((self.name, *self.models)))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """The batch lane: where its files lie, on storage that all gateways share, and how much each key may keep there."""
+    """Batches: the directory of their files, on storage that all gateways share, and the limits of each key."""
 
     directory: Path
     file_bytes: int
@@ -275,15 +276,15 @@ class BatchSettings:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A client's key, known by its SHA-256 alone (64 capital hex digits; `digest_of`).
+    """A client's key, of which only the SHA-256 is known (64 capital hex digits; `digest_of`).
 
-    Keys are long random texts, so a plain hash is enough: there is no dictionary to try. `services` names what it may
-    use; empty: everything. `requests_per_minute` counts admitted requests over the last minute; None: no limit. From
-    `expires_s` (since the epoch) on it is as good as unknown; None: never. `tokens_per_minute` and `tokens_per_day` are
-    counted by the control plane (`DataPlane.hold_back`).
+    Keys are long and random, so a plain hash is enough: a dictionary attack is not possible. `services` are those that
+    it may use; empty: all. `requests_per_minute` limits admitted requests over the last minute; None: no limit. From
+    `expires_s` (since the epoch) on it is refused; None: never. `tokens_per_minute` and `tokens_per_day` are counted by
+    the control plane (`DataPlane.hold_back`).
 
-    Where requests wait, those of `interactive` keys go first, and of these the first `weight` of each key; a `batch`
-    key's go where no interactive one waits.
+    Of waiting requests those of `interactive` keys go first, and of these the first `weight` of each key; those of
+    `batch` keys go when no interactive one waits.
     """
 
     name: str
@@ -316,7 +317,7 @@ class ApiKey:
 
 
 def digest_of(key: str) -> str:
-    """SHA-256 of a key as the data plane writes it: 64 capital hex digits."""
+    """SHA-256 of a key in the data plane's form: 64 capital hex digits."""
     return hashlib.sha256(key.encode()).hexdigest().upper()
 
 
@@ -325,21 +326,20 @@ _SOURCE_CONNECTIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """All the data plane needs to start.
+    """All settings of the data plane.
 
     `directory` holds its configuration, sockets and logs, and should be on a local disk. `authentication` is `keys`
-    (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. A `model`
-    within the first `body_buffer_kib` of a body is found at once, another one by the activator; a buffer of that size
-    is in use for every request that is being received, so `connection_limit` bounds the memory. One
-    source, an IPv4 address or the first half of an IPv6 address, has at most `source_connections` of them (None: 1,000,
-    and never more than half of all) and opens at most `source_connections_per_s`, as a mean of 10 s; further ones are
-    closed as they come. `certificate` is a PEM
-    file with chain and private key: HTTPS instead of HTTP.
+    (401 without a known one) or `none`. A request body of more than `body_limit_mib` is refused with 413. HAProxy finds
+    a `model` within the first `body_buffer_kib` of a body, the activator any other; each request that is being received
+    uses a buffer of that size, so `connection_limit` bounds the memory. One source, an IPv4 address or the first half
+    of an IPv6 address, has at most `source_connections` (None: 1,000, and at most half of all) and opens at most
+    `source_connections_per_s`, as a mean over 10 s; further ones are closed at once. `certificate` is a PEM file with
+    chain and private key; with it the gateway speaks HTTPS.
 
-    `trust` is how replicas are told from strangers who listen at their address: nothing is sent before the other end
-    has proved to be the replica of that name. None is for tests and measurements: plain HTTP to whoever listens.
+    `trust` authenticates replicas: nothing is sent before the other end has shown the certificate of the replica of
+    that name. None is for tests and measurements: plain HTTP to any server that listens.
 
-    `batches` opens `/v1/files` and `/v1/batches`, `page` the chat page at `/chat`, which itself needs no key.
+    `batches` enables `/v1/files` and `/v1/batches`, `page` the chat page at `/chat`, which itself needs no key.
     """
 
     directory: Path
@@ -387,7 +387,7 @@ class GatewaySettings:
         unique("model", [model for service in self.services for model in service.served_models])
 
     def of_one_source(self, connections: int) -> int:
-        """How many of so many connections one source may have."""
+        """How many of `connections` one source may have."""
         if self.source_connections is not None:
             return self.source_connections
         return max(1, min(_SOURCE_CONNECTIONS, connections // 2))

@@ -1,4 +1,4 @@
-"""What HAProxy knows at this moment, read without changing anything; and counters that only ever rise."""
+"""HAProxy's current state and statistics, read only, and counters over them that never decrease."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class _ProxyCounters:
 
 @dataclass(slots=True)
 class TrafficCounters:
-    """Adds up the statistics of all workers there ever were, by process id.
+    """Sums the statistics of all workers, present and past, by process id.
 
-    A worker starts to count at zero. The last counts of one that has ended stay in the sums.
+    A new worker counts from zero; the last counts of one that has ended remain in the sums.
     """
 
     _ended: dict[str, _ProxyCounters] = field(default_factory=dict)
     _last: dict[int, tuple[BackendRow, ...]] = field(default_factory=dict)
 
     def update(self, alive: Mapping[int, Sequence[BackendRow]]) -> None:
-        """Take the statistics of every worker there is now."""
+        """Take the statistics of all present workers."""
         for pid in self._last.keys() - alive.keys():
             for row in self._last.pop(pid):
                 self._ended[row.service] = _plus(self._ended.get(row.service, _ProxyCounters()), row)
         self._last.update({pid: tuple(rows) for pid, rows in alive.items()})
 
     def traffic(self, services: Iterable[str], holding: Mapping[str, int]) -> list[Traffic]:
-        """One entry a service. `holding` says how many requests wait in the activator: HAProxy takes them as served."""
+        """One entry per service. `holding` is the requests waiting in the activator, which HAProxy counts as served."""
         counters = dict(self._ended)
         present = dict.fromkeys(counters, 0)
         queued = dict.fromkeys(counters, 0)
@@ -70,13 +70,13 @@ def _plus(count: _ProxyCounters, row: BackendRow) -> _ProxyCounters:
 
 @dataclass(slots=True)
 class HaproxyStatistics:
-    """Counters and states of all workers of one HAProxy. `held`: what the activator has. Raises `DataPlaneError`."""
+    """Counters and states of all workers of one HAProxy. `held` is the activator's state. Raises `DataPlaneError`."""
 
     files: Files
     _counters: TrafficCounters = field(default_factory=TrafficCounters)
 
     def traffic(self, services: Iterable[str], held: Mapping[str, ActivatorState]) -> list[Traffic]:
-        """One entry a service, at the cost of one `show stat` of the backends. Who is held for a turn is queued."""
+        """One entry per service, for one `show stat` of the backends. Requests held by Lua count as queued."""
         waiting = {pid: runtime.held(text) for pid, text in self._ask_all("show held").items()}
         found = {
             pid: [replace(row, queued=row.queued + waiting.get(pid, {}).get(row.service, 0)) for row in rows]
@@ -91,7 +91,7 @@ class HaproxyStatistics:
         return runtime.server_states(RuntimeApi(self.files.stats_socket).ask(f"show servers state{_of(service)}"))
 
     def in_flight(self, held: Mapping[str, ActivatorState], service: str | None = None) -> Counter[tuple[str, str]]:
-        """(service, replica) -> its requests, in every worker and in the activator."""
+        """The requests at each (service, replica), from all workers and from the activator."""
         found: Counter[tuple[str, str]] = Counter()
         for text in self._ask_all(f"show servers conn{_of(service)}").values():
             found.update(runtime.in_flight(text))
@@ -100,7 +100,7 @@ class HaproxyStatistics:
         return found
 
     def servers(self, held: Mapping[str, ActivatorState]) -> list[ServerState]:
-        """All replicas, and those that only requests from before a reload still use."""
+        """All replicas, and removed ones that requests from before a reload still use."""
         using = self.in_flight(held)
         rows = self.states()
         found = [
@@ -117,15 +117,15 @@ class HaproxyStatistics:
         return found
 
     def dropped_logs(self) -> int:
-        """Lines of the access log that the HAProxy that takes new requests could not pass on."""
+        """Lines of the access log that the current HAProxy worker had to drop."""
         return runtime.dropped_logs(RuntimeApi(self.files.stats_socket).ask("show info"))
 
     def workers(self) -> runtime.Workers:
-        """The processes there are."""
+        """The worker processes."""
         return runtime.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
 
     def _ask_all(self, command: str) -> dict[int, str]:
-        """Every worker's answer by process id; one that has just ended gives none."""
+        """Every worker's answer by process id, without workers that have just ended."""
         workers = self.workers()
         found = {workers.current: RuntimeApi(self.files.stats_socket).ask(command)}
         for pid in workers.leaving:
@@ -143,10 +143,10 @@ _STATES = ("up", "down", "draining", "maintenance")
 
 
 class DataPlaneCollector(Collector):
-    """One moment of the data plane.
+    """Prometheus metrics of the data plane, at one moment.
 
-    `cold_starts` counts how often a service's first request had to wait, `lost` the lines that the access log lacks, by
-    where they were lost.
+    `cold_starts` counts how often a service's first request had to wait; `lost` counts lines missing from the access
+    log, by where they were lost.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class DataPlaneCollector(Collector):
         self._lost = tuple(lost)
 
     def collect(self) -> Iterator[Metric]:
-        """The families, most with one sample a service."""
+        """The metric families, most with one sample per service."""
         requests = CounterMetricFamily(
             "inference_gateway_requests", "Requests that hit a replica or should have", labels=["service"]
         )

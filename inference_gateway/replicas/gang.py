@@ -1,14 +1,14 @@
-"""The nodes of a replica: the model on each one's own disk, and the server's workers where there are several nodes.
+"""The nodes of a replica: the model, copied to each node's local disk, and the workers of a multi-node server.
 
-A model is copied once for all replicas of a node. The copy is made beside its place and renamed, so what is there is
-whole; a lock lets a second replica wait for the first. A source that has changed since, by names, sizes and times of
-its files, is copied anew: who has the old files open keeps them.
+A model is copied once for all replicas of a node. It is copied under a temporary name and then renamed, so a copy is
+always complete; a lock makes a second replica wait for the first. If the source has changed since (names, sizes or
+modification times of its files) it is copied again; processes that have the old files open keep them.
 
-Slurm starts and ends the nodes of a job together. The first runs the server that the gateway knows, and its wrapper
-starts the workers on the others by `srun`; when one of them ends, the whole job ends, and the gateway starts another.
-All are told the same place to meet, in placeholders of their commands and in the variables that torchrun and its likes
-read. `python -m inference_gateway.replicas.gang` is what runs on the other nodes. Standard library only: this runs in
-jobs.
+Slurm starts and ends the nodes of a job together. The first node runs the server that the gateway talks to, and its
+wrapper starts the workers on the other nodes with `srun`; when one of them ends, the whole job ends and the gateway
+starts another. All get the same rendezvous address, in placeholders of their commands and in the variables that
+torchrun and similar launchers read. The other nodes run `python -m inference_gateway.replicas.gang`. Standard library
+only: this runs in jobs.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class StagingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A file or directory `source`, and the directory of the node's disk where it is to be."""
+    """A file or directory `source`, and the directory `target` on the node's disk into which it is copied."""
 
     source: Path
     target: Path
 
     @property
-    def place(self) -> Path:
-        """Where the copy is."""
+    def copy(self) -> Path:
+        """The path of the copy."""
         return self.target / self.source.name
 
     def bring(self) -> Path:
-        """Copy it, unless it is there already; returns its place. Raises `StagingError`."""
+        """Copy the source unless an up-to-date copy exists; returns the copy's path. Raises `StagingError`."""
         try:
             self.target.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self.target.stat()
@@ -52,36 +52,36 @@ class Stage:
                 self._bring()
         except OSError as error:
             raise StagingError(f"{error.filename or self.target}: {error.strerror or error}") from error
-        return self.place
+        return self.copy
 
     def _bring(self) -> None:
-        told, size = _signature(self.source)
-        mark = self._beside("staged")
-        if mark.exists() and mark.read_text(encoding="ascii") == told and self.place.exists():
+        signature, size = _signature(self.source)
+        staged = self._beside("staged")
+        if staged.exists() and staged.read_text(encoding="ascii") == signature and self.copy.exists():
             return
         free = shutil.disk_usage(self.target).free
         if size > free:
             raise StagingError(f"{self.target}: {size >> 20} MiB are needed for {self.source}, {free >> 20} are free")
-        mark.unlink(missing_ok=True)
+        staged.unlink(missing_ok=True)
         new, old = self._beside("new"), self._beside("old")
-        for left in (new, old):  # of one that was killed
+        for left in (new, old):  # by a copy that was killed
             _remove(left)
         if self.source.is_dir():
             shutil.copytree(self.source, new)
         else:
             shutil.copy2(self.source, new)
-        if self.place.exists():
-            self.place.rename(old)
-        new.rename(self.place)
+        if self.copy.exists():
+            self.copy.rename(old)
+        new.rename(self.copy)
         _remove(old)
-        mark.write_text(told, encoding="ascii")
+        staged.write_text(signature, encoding="ascii")
 
     def _beside(self, what: str) -> Path:
         return self.target / f".{self.source.name}.{what}"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Wait until nobody else on this node copies it."""
+        """Hold this node's lock on the copy."""
         handle = os.open(self._beside("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -91,7 +91,7 @@ class Stage:
 
 
 def _signature(source: Path) -> tuple[str, int]:
-    """A text that changes with the source, and its bytes."""
+    """A digest of the names, sizes and modification times of the source's files, and their total size in bytes."""
     files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
     digest, size = hashlib.sha256(), 0
     for path in files:
@@ -110,19 +110,19 @@ def _remove(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """So many nodes that meet at a port of the first one's address."""
+    """The nodes of a replica; they rendezvous at a port of the first one, the `leader`."""
 
     nodes: int
     leader: str
     port: int
 
     def placeholders(self, rank: int) -> dict[str, str]:
-        """What is replaced in the command on the node of this rank, from 0."""
-        words = {"nodes": self.nodes, "rank": rank, "leader": self.leader, "leader_port": self.port}
-        return {f"{{{name}}}": str(value) for name, value in words.items()}
+        """The placeholders of the command on the node of this rank (from 0), with their values."""
+        values = {"nodes": self.nodes, "rank": rank, "leader": self.leader, "leader_port": self.port}
+        return {f"{{{name}}}": str(value) for name, value in values.items()}
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The variables of the node of this rank."""
+        """The environment variables of the node of this rank."""
         own = {"NODES": self.nodes, "RANK": rank, "LEADER": self.leader, "LEADER_PORT": self.port}
         common = {"NNODES": self.nodes, "NODE_RANK": rank, "MASTER_ADDR": self.leader, "MASTER_PORT": self.port}
         found = {f"EXPLSCHED_{name}": value for name, value in own.items()}
@@ -144,7 +144,7 @@ class Gang:
 
 
 def filled(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """The words with placeholders replaced; any other braces stay."""
+    """The words with placeholders replaced; other braces are left alone."""
     done = list(words)
     for placeholder, value in values.items():
         done = [word.replace(placeholder, value) for word in done]
@@ -152,12 +152,12 @@ def filled(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Become the worker of this node."""
+    """Copy the model to this node if asked to, then become its worker."""
     parser = argparse.ArgumentParser(prog="gang", description=__doc__, allow_abbrev=False)
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--leader", required=True)
     parser.add_argument("--leader-port", type=int, required=True)
-    parser.add_argument("--value", action="append", default=[], help="a placeholder and what it stands for")
+    parser.add_argument("--value", action="append", default=[], help="a placeholder and its value, PLACEHOLDER=VALUE")
     parser.add_argument("--stage", nargs=2, type=Path, metavar=("SOURCE", "TARGET"))
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)

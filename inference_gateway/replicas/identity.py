@@ -1,11 +1,11 @@
-"""Who is who between the gateway and its replicas: certificates of an authority that the gateway has of its own.
+"""Mutual authentication of the gateway and its replicas, with certificates of the gateway's own authority.
 
-A port of a node can be taken by any of its users, at the latest when a replica has died. So the address of a replica
-proves nothing: the gateway speaks TLS with it and sends nothing before the other end has shown the certificate of just
-this replica. The replica takes requests from nobody but the gateway, by the same means.
+Any user of a node can bind a port there, at the latest when the replica that had it has died. So a replica's address
+proves nothing: the gateway connects with TLS and sends nothing until the other end has shown the certificate of that
+very replica. In the same way the replica accepts requests from the gateway alone.
 
-X.509 as in RFC 5280: certificates of replicas are good for servers alone and that of the gateway for clients alone, so
-that none passes for the other.
+X.509 as in RFC 5280: replicas' certificates are valid for servers only and the gateway's for clients only, so neither
+can stand in for the other.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _GATEWAY = "gateway.pem"
 _LIFE = datetime.timedelta(days=20 * 365)
 _REPLICA_LIFE = datetime.timedelta(days=2 * 365)
 _CLOCKS = datetime.timedelta(days=1)
-"""By so much clocks of nodes may differ."""
+"""Tolerated difference between the clocks of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The authority of one gateway, from the files of its directory."""
+    """The certificate authority of one gateway."""
 
     trust: Trust
     _certificate: x509.Certificate
@@ -46,9 +46,9 @@ class Authority:
 
     @classmethod
     def of(cls, directory: Path) -> Authority:
-        """The authority whose files lie there; made at first, in files that only this user may read.
+        """The authority in this directory; created at first use, in files that only this user may read.
 
-        Raises `GatewayError` if they cannot be written or belong to another authority.
+        Raises `GatewayError` if its files cannot be read or written, or are not those of an authority.
         """
         try:
             if not directory.exists():
@@ -66,12 +66,12 @@ class Authority:
         return cls(Trust(texts[_AUTHORITY], texts[_GATEWAY]), certificate, key)
 
     def replica(self, name: str) -> str:
-        """A new certificate with its key for the replica of that name, as PEM."""
+        """A new certificate and key for the replica of that name, as PEM."""
         return _issued(name, ExtendedKeyUsageOID.SERVER_AUTH, self._certificate.subject, self._key, _REPLICA_LIFE)
 
 
 def gateway_context(directory: Path) -> ssl.SSLContext:
-    """How the gateway connects to a replica, from the authority's directory. Raises `OSError`."""
+    """The TLS context with which the gateway connects to replicas. Raises `OSError`."""
     return client_context(directory / _AUTHORITY, directory / _GATEWAY)
 
 
@@ -104,7 +104,7 @@ def _make(directory: Path) -> None:
 
 
 def _rename(new: Path, directory: Path) -> None:
-    """Give a directory its name. Raises `FileExistsError` if another has it: Linux calls a full one `not empty`."""
+    """Rename a directory. Raises `FileExistsError` if the name is in use, which Linux reports as `not empty`."""
     try:
         new.rename(directory)
     except OSError as error:

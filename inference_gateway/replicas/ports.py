@@ -1,10 +1,10 @@
-"""Two TCP ports for a replica, without a race: one that the gateway reaches, and one for the server behind it.
+"""Two TCP ports for a replica, allocated without a race: one for the gateway, one for the server behind the relay.
 
-The first is owned: its socket listens at once and shares with nobody, so nobody else gets it while the job runs. The
-other is reserved for a server that is not ours, by a bound socket that does not listen. Linux lets a server share it
-that binds with SO_REUSEADDR or SO_REUSEPORT, as servers do, but also a stranger who does (see `listeners`); another
-`reserve` binds with neither and is refused. No outgoing connection takes either: the range lies below the kernel's own
-(32768 on). Only the standard library: this runs in jobs.
+The first is owned: its socket listens at once and without sharing, so no other process gets the port while the job
+runs. The second is reserved for the model server, by a bound socket that does not listen. Linux lets a server that
+binds with SO_REUSEADDR or SO_REUSEPORT share it, as most servers do; unfortunately also that of another user (see
+`taken`). Another `reserve` sets neither before it binds and is refused. Outgoing connections take neither port: the
+range is below the kernel's ephemeral ports (from 32768). Standard library only: this runs in jobs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _ATTEMPTS = 200
 
 
 def reserve() -> socket.socket:
-    """A socket bound to a free port; the port is reserved until it is closed. Raises `OSError` if none is found."""
-    holder = _bound(socket.AF_INET)  # all addresses: whichever one the server chooses is free
+    """A socket bound to a free port, which stays reserved until it is closed. Raises `OSError` if none is found."""
+    holder = _bound(socket.AF_INET)  # on all addresses: the server may bind any of them
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return holder
 
 
 def owned(host: str) -> socket.socket:
-    """A socket that listens on all addresses of the kind of `host`, on a port of its own. Raises `OSError`."""
+    """A socket that listens on all addresses of the family of `host`, on a free port. Raises `OSError`."""
     listener = _bound(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.listen()
     return listener
@@ -51,10 +51,10 @@ def _bound(family: socket.AddressFamily) -> socket.socket:
 
 
 def address_towards(peer: str) -> str:
-    """The IP address of this host on the way to `peer`. Raises `OSError` if there is no way."""
+    """The IP address of this host on the route to `peer`. Raises `OSError` if there is no route."""
     family, kind, protocol, _name, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)  # of a datagram socket: nothing is sent
+        probe.connect(address)  # a datagram socket: nothing is sent
         return str(probe.getsockname()[0])
 
 
@@ -64,27 +64,27 @@ _LISTEN = "0A"
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening socket: its user, and its inode, which no other socket has while this one is there."""
+    """A listening socket: its owner, and its inode, which is unique while the socket exists."""
 
     uid: int
     inode: int
 
     @property
     def ours(self) -> bool:
-        """Whether it is of our own user. Root sees all that we do anyway, so what listens for root is no stranger."""
+        """Whether it belongs to our user or to root, who can see everything we do anyway."""
         return self.uid in (os.getuid(), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Who gets the connections to a port of the loopback `address`; several can share one if they are of one user."""
+    """The sockets that receive connections to a port of the loopback `address`; several of one user may share it."""
 
     address: str
     listeners: frozenset[Listener]
 
 
 def taken(port: int) -> Taken:
-    """Who has a port of this node now. Raises `OSError` if the tables cannot be read."""
+    """Which sockets listen on a port of this node now. Raises `OSError` if the kernel's tables cannot be read."""
     lines = _IPV4.read_text(encoding="ascii").splitlines()
     if _IPV6.exists():
         lines += _IPV6.read_text(encoding="ascii").splitlines()
@@ -92,11 +92,11 @@ def taken(port: int) -> Taken:
 
 
 def found_in(lines: Iterable[str], port: int) -> Taken:
-    """The same from the lines of the tables.
+    """The same, from the lines of /proc/net/tcp and tcp6.
 
-    Linux gives a connection to the socket that is bound to the very address before one that is bound to all, and lets
-    nobody else bind the one while the other listens. But an IPv6 socket on all addresses may or may not take IPv4: it
-    counts for ::1 alone, and only where nobody takes IPv4.
+    Linux prefers the socket bound to the exact address to one bound to all addresses, and lets no other user bind the
+    one while the other listens. An IPv6 socket on all addresses may or may not accept IPv4: it counts only for ::1, and
+    only where no socket listens on IPv4.
     """
     ending = f":{port:04X}"
     by_address: dict[str, set[Listener]] = {}
@@ -115,7 +115,7 @@ def found_in(lines: Iterable[str], port: int) -> Taken:
 
 
 def _words(*words: int) -> str:
-    """An address as the tables show it: words of 32 bits in the machine's order."""
+    """An address as these tables print it: 32-bit words in the machine's byte order."""
     return "".join(f"{int.from_bytes(word.to_bytes(4, 'big'), sys.byteorder):08X}" for word in words)
 
 

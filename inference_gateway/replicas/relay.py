@@ -1,11 +1,11 @@
-"""The listener of a replica: takes requests from the gateway alone, and passes them to the server behind it.
+"""The relay of a replica: takes requests from the gateway only, and forwards them to the model server.
 
-The relay owns the replica's port, which it shares with nobody for as long as the job runs. The server listens on a port
-of the loopback address that any user of the node might take, before the server has it or when it has lost it. So a
-connection is used only once it is certain that it ends at a socket of our own user.
+The relay owns the replica's port, which it shares with no other process while the job runs. The server listens on a
+loopback port that any user of the node might bind before the server does, or after it has ended. So a connection is
+used only once it is certain that it ends at a socket of our own user.
 
-Each request on a connection is passed on with the key of the server: HTTP/1.1 as HAProxy writes it (RFC 9112), heads
-changed, bodies copied. HAProxy has refused what is ambiguous. Standard library only: this runs in jobs.
+Requests are forwarded with the server's key: HTTP/1.1 as HAProxy writes it (RFC 9112), heads changed, bodies copied.
+Ambiguous requests have been refused by HAProxy. Standard library only: this runs in jobs.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ PART = 1 << 16
 _REPLACED = frozenset({b"authorization", b"http2-settings"})
 _SERVICE_AND_KEY = b"x-gateway-service"
 _OF_THE_GATEWAY = b"x-gateway-"
-"""Headers between the gateway's own parts; a client's are no server's business either."""
+"""Prefix of headers between the gateway's own parts, which the server does not get."""
 
 
 class MalformedError(Exception):
-    """These bytes are no request."""
+    """These bytes are not a valid request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first part of a request: its bytes with the key, and what follows it.
+    """The head of a request, with the server's key, and how its body is framed.
 
-    `client` names the client's key; None for what is no client's, such as a check.
+    `client` is the name of the client's key; None for requests of the gateway itself, such as health checks.
     """
 
     text: bytes
@@ -52,9 +52,9 @@ class Head:
 
 
 def head_with_key(received: bytes, key: str) -> Head:
-    """The head as the server gets it: with its key instead of any other, and upgraded to nothing but a WebSocket.
+    """The head as the server gets it: with the server's key, and without any upgrade except to a WebSocket.
 
-    After an upgrade the paths that a client asks for would be seen by nobody. Raises `MalformedError`.
+    After another upgrade (HTTP/2) the gateway could not check the paths of requests. Raises `MalformedError`.
     """
     start, *lines = received.removesuffix(b"\r\n\r\n").split(b"\r\n")
     fields = [(line.partition(b":")[0].strip().lower(), line.partition(b":")[2].strip(), line) for line in lines]
@@ -80,14 +80,14 @@ async def pass_on(
     begin: Callable[[str | None], None],
     sent: Callable[[BodyReader], None],
 ) -> None:
-    """Pass on all requests until the gateway closes the connection.
+    """Forward all requests until the gateway closes the connection.
 
-    `reach` gives the server's connection for each request; `next_status` is asked before one is passed on, for the
-    status of its answer; `begin` is told whose it is, `sent` when all of it has been passed on.
+    `reach` returns the server's connection for each request. `begin` is called with the client's key before a request
+    is forwarded, `next_status` before one that upgrades, for the status of its answer, and `sent` after its last byte.
 
     Raises:
-        MalformedError: what came is no request.
-        ConnectionError: an end has gone.
+        MalformedError: the bytes are not a valid request.
+        ConnectionError: one end has disconnected.
 
     """
     while True:
@@ -108,11 +108,11 @@ async def pass_on(
             if head.chunked:
                 server.write(head.text)
                 await _copy_chunks(requests, server, body)
-            elif head.expects:  # its body comes when the server has asked for it
+            elif head.expects:  # the body follows once the server has asked for it (100 Continue)
                 server.write(head.text)
                 await _copy(requests, server, head.length, body)
             else:
-                # In one packet where it fits: a server that answers a head at once would not wait for the body.
+                # Head and body in one packet where they fit: some servers answer a head without waiting for the body.
                 first = await requests.read(min(head.length, PART)) if head.length else b""
                 body.read(first)
                 server.write(head.text + first)
@@ -127,7 +127,7 @@ async def pass_on(
 
 
 async def copy_all(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Copy bytes as they come, until the source ends. Raises `ConnectionError`."""
+    """Copy bytes as they arrive, until the source ends. Raises `ConnectionError`."""
     while part := await source.read(PART):
         sink.write(part)
         await sink.drain()
@@ -165,17 +165,17 @@ _SHUTDOWN_S = 2.0
 _BACKLOG = 1024
 _PAUSE_S = 0.1
 _REST_S = 2.0
-"""A server that goes on for longer after the gateway has gone loses its connection."""
+"""How long a server may continue to write after the gateway has disconnected."""
 FRESH_S = 1.0
-"""Servers close what is idle, gunicorn after 2 s, uvicorn after 5: after this time a request gets a new connection."""
+"""Servers close idle connections, gunicorn after 2 s, uvicorn after 5 s: after this time a request gets a new one."""
 
 
 class StrangerError(Exception):
-    """Somebody else has the server's port."""
+    """Another user has the server's port."""
 
 
 def server_context(identity: Path, authority: Path) -> ssl.SSLContext:
-    """How a replica answers: with its own certificate, and only to the gateway. Raises `OSError`."""
+    """The TLS context of a replica: its own certificate, and the gateway's required. Raises `OSError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity)
@@ -185,44 +185,44 @@ def server_context(identity: Path, authority: Path) -> ssl.SSLContext:
 
 
 class Relay:
-    """The connections between the gateway and the server on a port. `look` tells who has the port now.
+    """The connections between the gateway and the server on `port`. `find` returns the sockets that listen there now.
 
-    A request that comes `fresh_s` after the last answer of its connection gets a new one to the server.
+    A request that arrives `fresh_s` after the last answer on its connection gets a new connection to the server.
     """
 
-    def __init__(self, port: int, key: str, look: Callable[[int], Taken], fresh_s: float = FRESH_S) -> None:
+    def __init__(self, port: int, key: str, find: Callable[[int], Taken], fresh_s: float = FRESH_S) -> None:
         self.usage = UsageCounter()
         self.reading = ReadingTimer()
         self._port = port
         self._key = key
         self._fresh_s = fresh_s
-        self._listings = _PortChecks(lambda: look(port))
+        self._checks = _PortChecks(lambda: find(port))
         self._known: Taken | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self, listener: socket.socket, context: ssl.SSLContext) -> None:
-        """Take connections from now on."""
+        """Accept connections from now on."""
         listener.setblocking(False)  # noqa: FBT003  as asyncio wants it
         listener.listen(_BACKLOG)
         self._accepting = asyncio.create_task(self._accept(listener, context))
 
     async def end(self, within_s: float) -> None:
-        """Take no more connections, and give those that are open this long to end."""
+        """Accept no more connections, and wait at most `within_s` for the open ones to end."""
         if self._accepting is not None:
             self._accepting.cancel()
         if self._serving:
             await asyncio.wait(self._serving, timeout=within_s)
 
     async def check(self) -> Taken:
-        """Who has the server's port: the server, or nobody yet.
+        """The sockets that listen on the server's port, which are the server's; none before it listens.
 
         Raises:
-            StrangerError: somebody else has it.
-            OSError: nobody can say.
+            StrangerError: another user listens there.
+            OSError: the kernel's tables cannot be read.
 
         """
-        found = await self._listings.next()
+        found = await self._checks.next()
         strangers = sorted({listener.uid for listener in found.listeners if not listener.ours})
         if strangers:
             users = ", ".join(map(str, strangers))
@@ -234,7 +234,7 @@ class Relay:
         while True:
             try:
                 link, _ = await loop.sock_accept(listener)
-            except OSError:  # no more files: some connection will end
+            except OSError:  # the limit on open files is reached: wait until a connection ends
                 await asyncio.sleep(_PAUSE_S)
                 continue
             task = loop.create_task(self._serve(link, context))
@@ -242,10 +242,10 @@ class Relay:
             task.add_done_callback(self._serving.discard)
 
     async def _serve(self, link: socket.socket, context: ssl.SSLContext) -> None:
-        """One connection.
+        """Serve one connection.
 
-        Without a server behind it it ends before the handshake: the gateway has sent nothing then, knows that, and
-        asks another replica.
+        Without a server behind it the connection is closed before the TLS handshake: then the gateway knows that it has
+        sent nothing, and uses another replica.
         """
         try:
             from_server, to_server = await self._connect()
@@ -276,7 +276,7 @@ class Relay:
         broken = any(isinstance(end, (OSError, MalformedError, StrangerError)) for end in ends)
         for stream in (server.writer, writer):
             if broken:
-                stream.transport.abort()  # so that the other side does not take this for the end of an answer
+                stream.transport.abort()  # so that the other end does not take it for a complete answer
             else:
                 stream.close()
         with suppress(OSError):
@@ -285,12 +285,13 @@ class Relay:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection that ends at our own server.
 
-        Who listened before it was made and listens after it has listened all the while, and while they listen nobody
-        else gets their port. So the connection is theirs, however fast a stranger comes and goes.
+        A socket that listened before the connection was made and still listens afterwards has listened all the time,
+        and meanwhile no other user could bind its port. So the connection is its own, however quickly another process
+        comes and goes.
 
         Raises:
-            StrangerError: somebody else has the port.
-            OSError: nobody has it, or whoever had it went.
+            StrangerError: another user has the port.
+            OSError: no process listens there, or the one that did has stopped.
 
         """
         before = self._known or await self.check()
@@ -310,7 +311,7 @@ class Relay:
 
 
 async def _handshake(link: socket.socket, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The connection once both ends have proved who they are. Raises `OSError`."""
+    """The connection's streams after mutual TLS authentication. Raises `OSError`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=LONGEST_HEAD)
     protocol = asyncio.StreamReaderProtocol(reader)
@@ -324,10 +325,10 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _ServerLink:
-    """The server's end of a connection from the gateway: another one when the server has closed it between requests.
+    """The connection to the server behind one from the gateway, replaced if the server closes it between requests.
 
-    Servers close what is idle. HAProxy, which may send just then, does not see that, and shakes hands once for many
-    requests, of many clients.
+    Servers close idle connections. HAProxy would not see that, might send a request just then, and makes one TLS
+    handshake for many requests of many clients.
     """
 
     def __init__(
@@ -340,14 +341,14 @@ class _ServerLink:
         self._renewing = asyncio.Lock()
 
     async def reach(self) -> asyncio.StreamWriter:
-        """Where the next request goes. Raises as `Relay._connect`."""
+        """The connection for the next request. Raises as `Relay._connect`."""
         if self.reader.at_eof() or self._answers.idle_for(self._fresh_s):
             await self._renew(self.reader)
         async with self._renewing:
             return self.writer
 
     async def copy(self) -> None:
-        """Copy answers until the server closes within one or right after it, or is gone. Raises as `Relay._connect`."""
+        """Copy answers until the server closes during an answer or right after it. Raises as `Relay._connect`."""
         while True:
             reader = self.reader
             await self._answers.copy(reader)
@@ -356,7 +357,7 @@ class _ServerLink:
             await self._renew(reader)
 
     async def _renew(self, old: asyncio.StreamReader) -> None:
-        """Replace this connection, unless that has been done, or a request has begun on it."""
+        """Replace this connection, unless it has been replaced already or a request has begun on it."""
         async with self._renewing:
             if self.reader is old and self._answers.idle_for(0):
                 before = self.writer
@@ -366,10 +367,10 @@ class _ServerLink:
 
 
 class _Answers:
-    """What the server sends, copied to the gateway as it comes.
+    """Copies what the server sends to the gateway, as it arrives.
 
     Attributes:
-        idle_since_s: when the last request had been answered, or the connection was made, on the monotonic clock.
+        idle_since_s: when the last request was answered or the connection was made, on the monotonic clock.
 
     """
 
@@ -384,11 +385,11 @@ class _Answers:
         self._answer = AnswerReader()
 
     def idle_for(self, seconds: float) -> bool:
-        """Whether all requests were sent and answered as a whole, for so long; unknown, so False, after a check."""
+        """Whether all requests have been sent and answered completely for this long; False (unknown) after a check."""
         return self._sent and self._answered and time.monotonic() - self.idle_since_s >= seconds
 
     def begin(self, client: str | None) -> None:
-        """The answer so far is whole, or will never be; the next one is for this client, or for none."""
+        """Begin a new answer, for this client or none; the last one is complete or never will be."""
         self._end()
         self._client, self._sent, self._answered = client, False, False
 
@@ -399,7 +400,7 @@ class _Answers:
         self._reading.end(self)
 
     def sent(self, body: BodyReader) -> None:
-        """The server has all of the request now, and reads it. Where nothing streams its first token is not seen."""
+        """Record that the server has the whole request. Its first token is visible only if it asks for a stream."""
         self._sent, self.idle_since_s = True, time.monotonic()
         if self._client is None or not body.size:
             return  # answered already, or nothing to read
@@ -409,22 +410,22 @@ class _Answers:
             self._reading.begin_unseen(self)
 
     async def count_rest(self, source: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
-        """The gateway has gone: let the server know, and count what it had written by then."""
+        """After the gateway has disconnected: tell the server, and count what it had written by then."""
         if self._client is None:
             return
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_REST_S):
-                server.write_eof()  # a server takes that for the client's end, as it does a closed connection
+                server.write_eof()  # servers take this for a disconnected client, as they do a closed connection
                 while part := await source.read(PART):
                     self._answer.read(part)
 
     def next_status(self) -> asyncio.Future[int]:
-        """The status of the next answer: HAProxy sends a request only when the one before is answered."""
+        """The status of the next answer; HAProxy sends a request only after the answer to the one before."""
         self._status = asyncio.get_running_loop().create_future()
         return self._status
 
     async def copy(self, source: asyncio.StreamReader) -> None:
-        """Copy all there is. Raises `OSError`."""
+        """Copy until the source ends. Raises `OSError`."""
         while part := await source.read(PART):
             if self._status is not None:
                 digits = part[9:12]  # of `HTTP/1.1 101 Switching Protocols`
@@ -435,22 +436,22 @@ class _Answers:
                 if self._answer.events:
                     self._reading.first(self, time.monotonic())
                 if self._answer.ended:
-                    self._end()  # the connection may be idle from now on for as long as the gateway keeps it
+                    self._end()  # the connection may now be idle for as long as the gateway keeps it
                     self._answered, self.idle_since_s = True, time.monotonic()
             self._gateway.write(part)
             await self._gateway.drain()
 
 
 class _PortChecks:
-    """Looks at the system's tables, which take milliseconds on a busy node: one at a time, in a thread."""
+    """Reads the kernel's socket tables, which takes milliseconds on a busy node: once at a time, in a thread."""
 
-    def __init__(self, look: Callable[[], Taken]) -> None:
-        self._look = look
+    def __init__(self, find: Callable[[], Taken]) -> None:
+        self._find = find
         self._running: asyncio.Task[Taken] | None = None
         self._waiting: asyncio.Task[Taken] | None = None
 
     async def next(self) -> Taken:
-        """A look that begins after this call. All who ask while one is under way share the one after it."""
+        """The result of a read that begins after this call. Calls during a running read share the next one."""
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_task(self._after(self._running))
         return await asyncio.shield(self._waiting)
@@ -459,4 +460,4 @@ class _PortChecks:
         if running is not None:
             await asyncio.wait({running})
         self._running, self._waiting = self._waiting, None
-        return await asyncio.to_thread(self._look)
+        return await asyncio.to_thread(self._find)

@@ -1,13 +1,13 @@
-"""What a replica's job tells the gateway, as files in the replica's directory.
+"""The reports of a replica's job to the gateway, as files in the replica's directory.
 
-    endpoint   where it will listen: JSON, written by the job when it has a port
-    leaving    it was told to end: present from then on
-    usage      the tokens it has worked for, by the key that asked: JSON, from the `usage` of its server's answers
-    reading    the last prompts that it has read, in bytes of bodies, and how long that took: JSON
+    endpoint   JSON: the address at which it will listen, written once the job has a port
+    leaving    present once the replica has been told to end
+    usage      JSON: tokens by API key, from the `usage` of its server's answers
+    reading    JSON: the last prompts that it has read, in bytes of bodies, and the time taken
 
-Files, because the directory is on storage that gateway and nodes share anyway, and a file is still there when the
-gateway is restarted. An endpoint says nothing about readiness; only an answer over HTTP does. Standard library only:
-this runs in jobs.
+Files, because the directory is on storage that gateway and nodes share anyway, and because files survive a restart of
+the gateway. An endpoint does not mean readiness; only an answer over HTTP does. Standard library only: this runs in
+jobs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inference_gateway.queueing import Stretch
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where the replica of a job listens. `restarts` tells the runs of a requeued job apart."""
+    """The address at which a job's replica listens. `restarts` tells the runs of a requeued job apart."""
 
     host: str
     port: int
@@ -35,13 +35,13 @@ class Registration:
 
 
 def register(directory: Path, registration: Registration) -> None:
-    """Tell where the replica will listen; a reader finds the whole file or none."""
+    """Report where the replica will listen; a reader finds the whole file or none."""
     replace_file(directory / "endpoint", json.dumps(asdict(registration)))
     (directory / "leaving").unlink(missing_ok=True)
 
 
 def registered(directory: Path) -> Registration | None:
-    """What the job told; None if nothing yet, or nothing that can be understood."""
+    """The job's registration; None if there is none yet or it is invalid."""
     try:
         return Registration(**json.loads((directory / "endpoint").read_text(encoding="ascii")))
     except FileNotFoundError:
@@ -51,26 +51,26 @@ def registered(directory: Path) -> Registration | None:
 
 
 def leave(directory: Path) -> None:
-    """Tell that the replica is about to end."""
+    """Report that the replica is about to end."""
     (directory / "leaving").touch()
 
 
 def leaving(directory: Path) -> bool:
-    """Whether the replica is about to end. Asked of every replica every second, so without the cost of a `Path`."""
+    """Whether the replica is about to end. Called for every replica every second, so without the cost of a `Path`."""
     return os.path.exists(f"{directory}/leaving")  # noqa: PTH110
 
 
 _FILE = "usage"
 _EVENT = b"data: {"
 _TAIL_BYTES = 8192
-"""`usage` stands within so much of the end."""
+"""`usage` is within this many bytes of the end."""
 
-# A quote within a text has a backslash before it in JSON, so what a model writes is never taken for a member.
+# In JSON a quote within a string follows a backslash, so text written by a model never looks like a member.
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
 _HEAD_BYTES = 1 << 17
-"""Longer heads tell nothing, and the end of such an answer shows with the next one."""
+"""Longer heads are not parsed; the end of such an answer is noticed with the next one."""
 _LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding[ \t]*:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
@@ -78,7 +78,7 @@ _CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Requests and their tokens. Of `estimated` ones the events were counted, because there was no `usage`."""
+    """Requests and their tokens. For `estimated` requests events were counted, because there was no `usage`."""
 
     requests: int = 0
     prompt: int = 0
@@ -104,11 +104,11 @@ class Tokens:
 
 @dataclass(slots=True)
 class AnswerReader:
-    """Reads the bytes of one answer as they pass: its head, and its body in whatever framing.
+    """Parses the bytes of one answer as they pass: its head, and its body in any framing.
 
-    OpenAI's interface ends an answer with `"usage": {"prompt_tokens": ..., "completion_tokens": ...}`; a stream does so
-    where the client asks for it (`stream_options`). Where an answer has none, because it is a stream without it or the
-    client has left, its events count as a token each, and the request counts as estimated.
+    In OpenAI's interface an answer ends with `"usage": {"prompt_tokens": ..., "completion_tokens": ...}`, a stream only
+    if the client asks for it (`stream_options`). Without it, or if the client disconnects, each event counts as a token
+    and the request as estimated.
     """
 
     events: int = 0
@@ -125,7 +125,7 @@ class AnswerReader:
         self._tail = (self._tail + part)[-_TAIL_BYTES:]
 
     def _measure(self, part: bytes) -> None:
-        """Learn from the head how long the body is, and how much of it is left."""
+        """Read the length of the body from the head, and track how much of it is left."""
         if self._head is None:
             self._left = None if self._left is None else self._left - len(part)
             return
@@ -140,16 +140,16 @@ class AnswerReader:
 
     @property
     def ended(self) -> bool:
-        """Whether the answer is known to be whole: it has its length, or its last chunk.
+        """Whether the answer is known to be complete: it has its full length, or its last chunk.
 
-        A chunk's own text can hardly look like the last one: JSON has no line breaks of two bytes.
+        The text of a chunk is unlikely to look like the last chunk: JSON contains no raw CR LF.
         """
         if self._left is not None:
             return self._left <= 0
         return self._chunked and self._tail.endswith(b"\r\n0\r\n\r\n")
 
     def tokens(self) -> Tokens:
-        """What the answer has cost as far as it has come."""
+        """The tokens of the answer so far."""
         text = _CHUNK.sub(b"", self._tail)
         found = list(_USAGE.finditer(text))
         if not found:
@@ -161,7 +161,7 @@ class AnswerReader:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """All that one run of a replica has worked, by key. `run` tells the runs of a requeued job apart."""
+    """The tokens of one run of a replica, by API key. `run` tells the runs of a requeued job apart."""
 
     run: str
     by_key: dict[str, Tokens]
@@ -169,25 +169,25 @@ class UsageReport:
 
 @dataclass(slots=True)
 class UsageCounter:
-    """The sums of this run, and their file."""
+    """The sums of this run, written to a file."""
 
     by_key: dict[str, Tokens] = field(default_factory=dict)
     run: str = field(default_factory=lambda: f"{time.time():.3f}")
     _written: dict[str, Tokens] = field(default_factory=dict)
 
     def add(self, key: str, tokens: Tokens) -> None:
-        """Count an answer."""
+        """Add the tokens of an answer."""
         self.by_key[key] = self.by_key.get(key, Tokens()) + tokens
 
     def write(self, directory: Path) -> None:
-        """Leave the sums in the replica's directory, if there is anything new. Raises `OSError`."""
+        """Write the sums to the replica's directory if they have changed. Raises `OSError`."""
         if self.by_key != self._written:
             replace_file(directory / _FILE, json.dumps(asdict(UsageReport(self.run, self.by_key))))
             self._written = dict(self.by_key)
 
 
 def usage_of(directory: Path) -> UsageReport | None:
-    """What a replica has left; None if nothing, or nothing that can be understood."""
+    """A replica's usage report; None if there is none or it is invalid."""
     try:
         found = json.loads((directory / _FILE).read_text(encoding="utf-8"))
         return UsageReport(found["run"], {key: Tokens(**tokens) for key, tokens in found["by_key"].items()})
@@ -203,7 +203,7 @@ _SEAM_BYTES = 24
 
 @dataclass(slots=True)
 class BodyReader:
-    """Reads the bytes of a request's body as they pass: how many there are, and whether a stream is asked for."""
+    """Parses the bytes of a request's body as they pass: its size, and whether it asks for a stream."""
 
     size: int = 0
     streams: bool = False
@@ -215,7 +215,7 @@ class BodyReader:
         if self.streams:
             return
         text = self._seam + part
-        # A quote with a backslash before it is in somebody's text.
+        # A quote that follows a backslash is part of a string.
         self.streams = any(text[found.start() - 1 : found.start()] != b"\\" for found in _STREAMS.finditer(text))
         self._seam = text[-_SEAM_BYTES:]
 
@@ -224,17 +224,17 @@ _READING = "reading"
 
 
 def report_reading(directory: Path, stretches: Sequence[Stretch]) -> None:
-    """Leave what the replica has read in its directory. Raises `OSError`."""
+    """Write the replica's reading stretches to its directory. Raises `OSError`."""
     replace_file(directory / _READING, json.dumps([[one.amount, round(one.seconds, 6)] for one in stretches]))
 
 
 def reading_of(directory: Path) -> tuple[Stretch, ...]:
-    """What a replica has read; nothing if it has told nothing, or nothing that can be understood."""
+    """The reading stretches that a replica has reported; empty if there are none or they are invalid."""
     try:
         found = json.loads((directory / _READING).read_text(encoding="ascii"))
-        told = tuple(Stretch(float(amount), float(seconds)) for amount, seconds in found)
+        reported = tuple(Stretch(float(amount), float(seconds)) for amount, seconds in found)
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, TypeError):
         return ()
-    return tuple(one for one in told if one.amount > 0 and one.seconds > 0)
+    return tuple(one for one in reported if one.amount > 0 and one.seconds > 0)

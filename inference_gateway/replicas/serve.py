@@ -1,8 +1,8 @@
-"""Runs a replica's server inside its job: finds its ports, tells the gateway, and ends the server gently.
+"""Runs a replica's server inside its job: finds its ports, registers with the gateway, and ends the server gracefully.
 
-The gateway reaches the server through a relay alone (see `relay`). On SIGUSR1 (the time limit is near) or SIGTERM the
-gateway is told first; when it sends nothing new SIGTERM is passed on: servers finish their requests on that signal and
-exit. Standard library only: this runs in jobs.
+The gateway reaches the server only through a relay (see `relay`). On SIGUSR1 (the time limit is near) or SIGTERM the
+gateway is told first; once it sends nothing new, SIGTERM is passed on to the server, which finishes its requests and
+exits. Standard library only: this runs in jobs.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from inference_gateway.replicas.reports import Registration, UsageCounter, repor
 
 AUTHORITY = "authority.pem"
 IDENTITY = "identity.pem"
-"""Files in the replica's directory: whom it trusts, and its own certificate with key."""
+"""Files in the replica's directory: the authority that it trusts, and its own certificate with key."""
 KEY = "key"
-"""The key that the server asks for, in the same directory. The wrapper makes another one at each start."""
+"""File with the key that the server requires, in the same directory. The wrapper makes a new one at each start."""
 
-_LOOK_S = 2.0
+_PORT_CHECK_S = 2.0
 _USAGE_S = 2.0
 _LAST_ANSWERS_S = 10.0
-"""What the server has written before it ended is on its way this long at most."""
+"""How long the relay may take to pass on what the server wrote before it ended."""
 _GIVEN_UP = 1
 _PR_SET_PDEATHSIG = 1
 _TERM_S = 10.0
@@ -45,9 +45,9 @@ _TERM_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What is run: the words of its command, with placeholders, and the variable for its key.
+    """What to run: a command with placeholders, and the name of the environment variable for its key.
 
-    On `nodes` nodes, with `worker` on all but the first. `stage` is copied to each node first.
+    It runs on the first of `nodes` nodes, `worker` on all others. `stage` is copied to each node first.
     """
 
     command: tuple[str, ...]
@@ -68,11 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(server: Server, directory: Path, gateway: str, grace_s: float) -> int:
-    told = asyncio.Event()
+    signalled = asyncio.Event()
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # the relay has two for each request
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # the relay opens two for each request
     host = address_towards(gateway)
     key = secrets.token_urlsafe(32)
     with reserve() as holder, reserve() as meeting, owned(host) as listener:
@@ -80,8 +80,7 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
         gang = Gang(server.nodes, host, int(meeting.getsockname()[1]))
         relay = Relay(port, key, taken)
         relay.start(listener, server_context(directory / IDENTITY, directory / AUTHORITY))
-        place = Registration(host, listener.getsockname()[1], *_job())
-        reports.register(directory, place)
+        reports.register(directory, Registration(host, listener.getsockname()[1], *_job()))
         try:
             if server.stage is not None:
                 await asyncio.to_thread(server.stage.bring)
@@ -93,7 +92,7 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
         except OSError as error:
             sys.stderr.write(f"replica: {server.command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
-        ending = asyncio.create_task(_end_gently(told, process, directory, grace_s))
+        ending = asyncio.create_task(_end_gracefully(signalled, process, directory, grace_s))
         watching = asyncio.create_task(_until_port_taken(relay))
         counting = asyncio.create_task(_report_work(relay, directory))
         waiting = asyncio.create_task(process.wait())
@@ -113,36 +112,36 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
 
 
 def _job() -> tuple[int, int]:
-    """The job's id and how often it was requeued."""
+    """The job's id and its number of restarts."""
     return int(os.environ.get("SLURM_JOB_ID", "0")), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def _values(server: Server, directory: Path, port: int) -> dict[str, str]:
-    """What placeholders stand for on all nodes."""
+    """The placeholders that have the same value on all nodes."""
     return {
         "{port}": str(port),
         "{host}": "127.0.0.1",
         "{key_file}": str(directory / KEY),
         "{replica}": directory.name,
-        **({"{model}": str(server.stage.place)} if server.stage else {}),
+        **({"{model}": str(server.stage.copy)} if server.stage else {}),
     }
 
 
 async def _started(server: Server, directory: Path, port: int, key: str, gang: Gang) -> Process:
-    """The server's process. Raises `OSError`."""
+    """Start the server. Raises `OSError`."""
     handle = os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(key + "\n")
     placeholders = {**_values(server, directory, port), **gang.placeholders(rank=0)}
     environment = {**os.environ, server.key_variable: key, **(gang.environment(rank=0) if gang.nodes > 1 else {})}
-    # A session of its own: Slurm signals the wrapper's processes, and the gateway is to be told before the server is.
+    # A session of its own, so that Slurm's signal reaches only the wrapper, which tells the gateway first.
     return await asyncio.create_subprocess_exec(
         *filled(server.command, placeholders), env=environment, start_new_session=True, preexec_fn=_end_with_parent
     )
 
 
 async def _workers(server: Server, directory: Path, port: int, key: str, gang: Gang) -> Process | None:
-    """What runs the workers on the other nodes; None without any. Raises `OSError`."""
+    """Start the `srun` of the workers on the other nodes; None if there are none. Raises `OSError`."""
     if gang.nodes == 1:
         return None
     command = gang.workers(server.worker, _values(server, directory, port), server.stage)
@@ -153,7 +152,7 @@ async def _workers(server: Server, directory: Path, port: int, key: str, gang: G
 
 
 async def _until_a_node_ends(workers: Process | None) -> str:
-    """Wait for the end of the workers, which is the end of the replica; for ever where there are none."""
+    """Wait until the workers end, which ends the replica; for ever if there are none."""
     if workers is None:
         await asyncio.Event().wait()
     else:
@@ -162,37 +161,37 @@ async def _until_a_node_ends(workers: Process | None) -> str:
 
 
 def _end_with_parent() -> None:
-    """Let Linux end this process when the wrapper has been killed: nobody would find it, and it keeps its GPUs."""
+    """Have Linux kill this process when the wrapper dies: it would keep its GPUs, and nothing else would end it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-async def _end_gently(told: asyncio.Event, process: Process, directory: Path, grace_s: float) -> None:
-    await told.wait()
+async def _end_gracefully(signalled: asyncio.Event, process: Process, directory: Path, grace_s: float) -> None:
+    await signalled.wait()
     _leave(directory)
     await asyncio.sleep(grace_s)
     process.terminate()
 
 
 async def _until_port_taken(relay: Relay) -> str:
-    """Look again and again, before the server listens and while it does; what is wrong once its port is not its own."""
+    """Check again and again that the port is the server's own; returns the reason once it is not."""
     while True:
         try:
             await relay.check()
         except (StrangerError, OSError) as error:
             return f"{error}; nothing was sent there"
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_PORT_CHECK_S)
 
 
 async def _report_work(relay: Relay, directory: Path) -> None:
-    told: list[Stretch] = []
+    reported: list[Stretch] = []
     while True:
         await asyncio.sleep(_USAGE_S)
         _write_usage(relay.usage, directory)
         known = list(relay.reading.stretches)
-        if known != told:
+        if known != reported:
             try:
                 report_reading(directory, known)
-                told = known
+                reported = known
             except OSError as error:
                 sys.stderr.write(f"replica: what it reads is not reported: {error.strerror}\n")
 
@@ -200,12 +199,12 @@ async def _report_work(relay: Relay, directory: Path) -> None:
 def _write_usage(usage: UsageCounter, directory: Path) -> None:
     try:
         usage.write(directory)
-    except OSError as error:  # the disk is full: the sums only grow, so the next report has this one, too
+    except OSError as error:  # e.g. the disk is full: the sums only grow, so the next report includes this one
         sys.stderr.write(f"replica: tokens not reported: {error.strerror}\n")
 
 
 async def _give_up(process: Process, directory: Path, why: str) -> None:
-    """End a server that is of no use any more: the gateway will start another replica."""
+    """End a server that cannot be used any more; the gateway will start another replica."""
     sys.stderr.write(f"replica: {why}; this replica ends\n")
     _leave(directory)
     process.terminate()
@@ -218,7 +217,7 @@ async def _give_up(process: Process, directory: Path, why: str) -> None:
 def _leave(directory: Path) -> None:
     try:
         reports.leave(directory)
-    except OSError as error:  # the disk is full: the gateway will see the server go, and retries what it refuses
+    except OSError as error:  # e.g. the disk is full: the gateway will see the server end, and retries failed requests
         sys.stderr.write(f"replica: cannot register with the gateway: {error.strerror}\n")
 
 

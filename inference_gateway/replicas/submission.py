@@ -1,4 +1,4 @@
-"""The job of one replica: sbatch's options and the script."""
+"""The Slurm job of one replica: its sbatch options and its script."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from inference_gateway.services import KernelSection, ReplicaSection, ServiceSec
 from sbatch_templates import shell_environment
 
 NOTICE_S = 120
-"""A replica is signalled this long before its time limit."""
+"""Seconds before its time limit at which a replica is signalled."""
 
 GRACE_S = 3.0
-"""A replica that was told to end goes on serving for this long, until the gateway sends it nothing new."""
+"""Seconds for which a replica continues to serve after its end signal, until the gateway sends it nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The first word of the comment of a replica's job, `igw:GATEWAY:SERVICE:GENERATION`: known after a restart."""
+    """First word of the comment of a replica's job, `igw:GATEWAY:SERVICE:GENERATION`, by which it is found again."""
 
     gateway: str
     service: str
@@ -39,12 +39,12 @@ class Tag:
 
 
 def prefix(gateway: str) -> str:
-    """What the comments of all replica jobs of a gateway begin with."""
+    """The prefix of the comments of all replica jobs of a gateway."""
     return f"igw:{gateway}:"
 
 
 def parse_tag(comment: str) -> Tag | None:
-    """The tag in a job's comment; None for a job that is no replica."""
+    """The tag in a job's comment; None if the job is not a replica."""
     mark, *fields = comment.partition(" ")[0].split(":")
     return Tag(*fields) if mark == "igw" and len(fields) == 3 else None
 
@@ -56,16 +56,16 @@ def new_name(service: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Qos:
-    """The QOS of a replica (empty: the user's own), and whether Slurm may requeue it."""
+    """The QOS of a replica (empty: the user's default), and whether Slurm may requeue it."""
 
     name: str
     requeue: bool
 
 
 def qos(replica: ReplicaSection, *, burst: bool) -> tuple[Qos, ...]:
-    """The QOS that a replica may have, the preferred one first. One above the minimum has a burst QOS if there is one.
+    """The QOS that a replica may use, the preferred one first. Replicas above the minimum use the burst QOS if set.
 
-    There a preempted one waits in the queue for another chance; any other that ends is replaced by a new job.
+    A preempted burst replica is requeued and waits; any other replica that ends is replaced by a new job.
     """
     is_burst = burst and bool(replica.burst_qos)
     names = (replica.burst_qos if is_burst else replica.qos).split(",")
@@ -73,7 +73,7 @@ def qos(replica: ReplicaSection, *, burst: bool) -> tuple[Qos, ...]:
 
 
 def options(service: ServiceSection, tag: Tag, name: str, paths: GatewayPaths, qos: Qos) -> tuple[str, ...]:
-    """Options for sbatch."""
+    """The sbatch options of a replica's job."""
     replica = service.replica
     given = {
         "job-name": name,
@@ -98,13 +98,13 @@ def options(service: ServiceSection, tag: Tag, name: str, paths: GatewayPaths, q
 
 
 def _sharing(kernel: KernelSection) -> str:
-    """What a scheduler that places by requests and limits wants to know, as every job says it; empty for nothing."""
-    said = {"share": kernel.share, "request": kernel.request, "limit": kernel.limit}
-    return job_word({name: str(value) for name, value in said.items() if value is not None})
+    """The replica's share of a GPU as a job comment, for schedulers that place jobs by it; empty if it has none."""
+    given = {"share": kernel.share, "request": kernel.request, "limit": kernel.limit}
+    return job_word({name: str(value) for name, value in given.items() if value is not None})
 
 
 def script(service: ServiceSection, name: str, paths: GatewayPaths, gateway_host: str) -> str:
-    """The batch script. `gateway_host` tells the replica on which network the gateway is."""
+    """The batch script. From `gateway_host` the replica learns on which network the gateway is."""
     replica = service.replica
     rendered = _template().render(
         python=sys.executable,
@@ -125,20 +125,20 @@ def script(service: ServiceSection, name: str, paths: GatewayPaths, gateway_host
 
 @cache
 def _template() -> jinja2.Template:
-    """Compiled once: for a thousand services that takes seconds."""
+    """The compiled template; compiling it once for each of a thousand services would take seconds."""
     text = (resources.files("sbatch_templates") / "replica.sh.j2").read_text(encoding="utf-8")
     return shell_environment().from_string(text)
 
 
 def kernel_share(kernel: KernelSection) -> list[str]:
-    """The words before a replica's command that give it its share of a GPU's kernels."""
+    """The `sxrun` prefix that runs a command with the replica's share of a GPU; empty if it has none."""
     given = {"share": kernel.share, "request": kernel.request, "limit": kernel.limit}
     options = [f"--{key}={value}" for key, value in given.items() if value is not None]
     return [str(Path(sys.executable).with_name("sxrun")), *options, "--"] if options else []
 
 
 def prepare(name: str, paths: GatewayPaths, text: str, authority: Authority) -> None:
-    """Make the replica's directory: its identity, and the script for whoever looks. Raises `OSError`."""
+    """Make the replica's directory with its identity and, for reference, its script. Raises `OSError`."""
     directory = paths.replica(name)
     directory.mkdir(mode=0o700)
     (directory / "script.sh").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the last seconds and minutes of a signal say: means, and level, trend and burstiness of arrivals."""
+"""Statistics of the last seconds and minutes: means, and the level, trend and dispersion of arrivals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 WINDOWS_S = (20, 60, 180)
-"""From quick to steady."""
+"""From fast to smooth."""
 
 _DOUBT = 4.0
 _TREND_BLOCK_S = 30
@@ -23,7 +23,7 @@ _KEPT_S = max(max(WINDOWS_S), _TREND_BLOCK_S * _TREND_BLOCKS, 600)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A mean rate, and how long ago the middle of its window was."""
+    """A mean rate, and the age of the middle of its window."""
 
     requests_per_s: float
     age_s: float
@@ -36,32 +36,32 @@ class Arrivals:
         self._total = [0]  # running sums; [-1 - n] is n seconds ago
 
     def add(self, count: int) -> None:
-        """Take the count of one more second."""
+        """Add the count of the next second."""
         self._total.append(self._total[-1] + count)
         if len(self._total) > 2 * _KEPT_S:
             del self._total[: -_KEPT_S - 1]
 
     @property
     def seconds(self) -> int:
-        """Seconds known, at most about 20 minutes."""
+        """Number of seconds recorded, at most about 20 minutes' worth."""
         return len(self._total) - 1
 
     def count(self, seconds: int, ago_s: int = 0) -> int:
-        """Arrivals of this many seconds that ended `ago_s` ago; of fewer where fewer are known."""
+        """Arrivals in the window of `seconds` that ended `ago_s` ago; shorter if less is recorded."""
         end = max(0, self.seconds - ago_s)
         return self._total[end] - self._total[max(0, end - seconds)]
 
     def rate(self, seconds: int) -> float:
-        """Mean arrivals per second over the last seconds; 0 while none is known."""
+        """Mean arrivals per second over the last `seconds`; 0 while nothing is recorded."""
         return self.count(seconds) / max(1, min(seconds, self.seconds))
 
     def level(self, dispersion: float) -> Level:
-        """The rate of late: the mean over the longest window that the shorter ones do not contradict.
+        """The current rate: the mean over the longest window that the shorter ones do not contradict.
 
-        Means over long windows are steady but late. Each window has an interval of 4 standard deviations around its
-        mean, sqrt(dispersion * mean / length); windows are lengthened as long as all intervals have a point in common
+        Long windows are smooth but slow. Each window has a confidence interval of 4 standard deviations,
+        sqrt(dispersion * mean / length), around its mean; longer windows are tried while all intervals intersect
         (intersection of confidence intervals; Goldenshluger and Nemirovski, Math. Methods of Statistics 6(2), 1997).
-        Seconds before the first one known count as empty, so that a fresh rule does not act on three of them.
+        Seconds before the first recorded one count as empty, so that a new rule does not act on three of them.
         """
         low, high = -math.inf, math.inf
         best = Level(0.0, 0.0)
@@ -76,10 +76,10 @@ class Arrivals:
         return best
 
     def rise(self) -> float:
-        """How fast the rate rises, requests/s per second; 0 unless that is fairly sure.
+        """How fast the rate rises, in requests/s per second; 0 unless a rise is fairly certain.
 
-        Slopes between all pairs of 30-second means of the last 8 minutes are taken (Theil and Sen: a few bursts do not
-        bend it), and of them not the median but the value that 70 % exceed, so that noise is not taken for a trend.
+        Taken from the slopes between all pairs of 30-second means of the last 8 minutes (Theil-Sen estimator, robust
+        against bursts): not their median but the value that 70 % exceed, so that noise is not mistaken for a trend.
         """
         blocks = min(_TREND_BLOCKS, self.seconds // _TREND_BLOCK_S)
         if blocks < _LEAST_BLOCKS:
@@ -92,29 +92,29 @@ class Arrivals:
         return max(0.0, slopes[int(_SURE * len(slopes))])
 
     def dispersion(self, block_s: int) -> float:
-        """Variance over mean of the arrivals in blocks of this length: 1 for a Poisson process, more for batches.
+        """Ratio of variance to mean of the arrivals in blocks of this length: 1 for a Poisson process, more for bursts.
 
-        The variance is half the mean square difference of neighbouring blocks (von Neumann, Annals of Mathematical
-        Statistics 12(4), 1941), which a trend does not inflate. Between 1 and 20.
+        The variance is half the mean squared difference of neighbouring blocks (von Neumann, Annals of Mathematical
+        Statistics 12(4), 1941), which a trend does not inflate. The result is between 1 and 20.
         """
         blocks = min(_DISPERSION_BLOCKS, self.seconds // block_s)
         if blocks < _LEAST_BLOCKS:
             return 1.0
         counts = [self.count(block_s, ago * block_s) for ago in range(blocks)]
         squares = sum((a - b) ** 2 for a, b in pairwise(counts)) / 2
-        # As if a few requests of a Poisson process had been seen before: a resting service has none of its own.
+        # As if a few requests of a Poisson process had been seen before: an idle service has no data of its own.
         ratio = (squares + _PRIOR_REQUESTS) / (sum(counts[1:]) + _PRIOR_REQUESTS)
         return min(_MOST_DISPERSION, max(1.0, ratio))
 
 
 class RecentMean:
-    """The mean of the last `seconds` values; of fewer while there are fewer. All sums are of the values kept."""
+    """The mean of the last `seconds` values, or of as many as there are. Summed each time, so it does not drift."""
 
     def __init__(self, seconds: int) -> None:
         self._values: deque[float] = deque(maxlen=seconds)
 
     def add(self, value: float) -> None:
-        """Take the value of one more second."""
+        """Add the value of the next second."""
         self._values.append(value)
 
     @property
@@ -124,7 +124,7 @@ class RecentMean:
 
     @property
     def full(self) -> bool:
-        """Whether the window is filled."""
+        """Whether the window is full."""
         return len(self._values) == self._values.maxlen
 
 
@@ -135,6 +135,6 @@ class RecentMost:
         self._values: deque[int] = deque(maxlen=max(1, seconds))
 
     def add(self, value: int) -> int:
-        """Take the value of one more second, and return the largest."""
+        """Add the value of the next second and return the largest in the window."""
         self._values.append(value)
         return max(self._values)

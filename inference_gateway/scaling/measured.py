@@ -1,27 +1,27 @@
-"""What a replica can do, measured while it serves: the configured requests per second are only where it begins.
+"""The capacity of a replica, measured while it serves; the configured requests per second are only the initial value.
 
-The time a request takes follows from what is counted anyway (Little's law): requests in flight, summed over the seconds
-of a window, over the requests answered in it. It notices at once that answers have become longer, before the first long
-one has ended, because fewer end.
+The service time of a request follows from existing counters by Little's law: the requests in flight, summed over the
+seconds of a window, divided by the requests answered in it. Longer answers show at once, before the first of them has
+ended, because fewer requests end.
 
-A server with continuous batching is quicker with fewer requests, so a time measured at half load is not that of a full
-replica. A step takes a + b n ms with n requests, and so does a request:
+A server with continuous batching is faster with fewer requests, so a time measured at half load is not that of a full
+replica. A step with n requests takes a + b n ms, and so a request takes:
 
     S(u) = S(1) x (1 - SHARED + SHARED x u)        u: requests in flight as a share of all places
 
-`SHARED` is between 0 (places that do not disturb each other) and 1 (everything is shared). It is not measured: where
-the load is steady it cannot be told from longer answers. A wrong value corrects itself: who then runs too few replicas
-measures nearer to u = 1, where it does not matter.
+`SHARED` is between 0 (requests do not slow each other down) and 1 (they share everything). It is not measured: under
+steady load it cannot be told from longer answers. A wrong value corrects itself: a service with too few replicas
+measures closer to u = 1, where `SHARED` does not matter.
 
-Where the metrics of the replicas' servers are known, two more things are. Requests that wait inside a replica are not
-being served: they count as queued. And a replica takes no more requests than fit its KV cache:
+The metrics of the replicas' servers, where they are known, tell two more things. Requests that wait inside a replica
+are not being served and count as queued. And a replica takes no more requests than fit into its KV cache:
 
-    places = limit x running / usage        sums over the replicas, means of a minute; at most `concurrency`
+    places = limit x running / usage        sums over the replicas, means over a minute; at most `concurrency`
 
-so that a service with as many requests as places has caches filled to the limit: the ratio by which Kubernetes'
-HorizontalPodAutoscaler scales. It holds for caches that are not full yet, too, and so does not jump when one is. A
-replica in which requests wait is full, whatever its cache: its usage is at least the limit. One that does not say how
-full its cache is, and in which none wait, has room for `concurrency`.
+so that with one request per place the caches are filled to the limit, which is the ratio by which Kubernetes'
+HorizontalPodAutoscaler scales. The formula also holds for caches that are not full, so the result does not jump when
+one fills up. A replica with waiting requests counts as full: its usage is taken to be at least the limit. One whose
+server does not report its cache, and in which no request waits, has `concurrency` places.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from inference_gateway.scaling.arrivals import RecentMean
 
 SHARED = 0.5
 _WINDOWS_S = (30, 120, 600)
-"""From quick to steady."""
+"""From fast to smooth."""
 _DOUBT = 3.0
 _LEAST_ANSWERS = 10
 _PRIOR_ANSWERS = 20
-"""Weight of what was configured."""
+"""Weight of the configured value, in answers."""
 _REFRESH_S = 5
 _CACHE_S = 60
 KV_CACHE_LIMIT = 0.9
 
 
 def with_waiting_inside(seen: Observation) -> Observation:
-    """The same second, with the requests that wait inside replicas among the queued ones.
+    """The observation with the requests that wait inside replicas counted as queued.
 
-    No more than are in flight: what servers say of themselves may be some seconds old.
+    At most as many as are in flight: the servers' metrics may be a few seconds old.
     """
     waiting = min(seen.in_flight, sum(load.waiting for load in seen.loads))
     return replace(seen, in_flight=seen.in_flight - waiting, queued=seen.queued + waiting)
 
 
 class ReplicaPlaces:
-    """How many requests a replica takes, by its metrics. `limit` is the share of its KV cache to fill, above 0 to 1."""
+    """How many requests a replica takes, by its metrics. `limit` is the fraction of its KV cache to fill, in (0, 1]."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -64,7 +64,7 @@ class ReplicaPlaces:
         self._usage = RecentMean(_CACHE_S)
 
     def add(self, loads: Sequence[ReplicaLoad], concurrency: int) -> None:
-        """Take one more second: what is known of the replicas, which may have `concurrency` requests each."""
+        """Add the next second: the known loads of the replicas, which take at most `concurrency` requests each."""
         self._running.add(sum(load.running for load in loads))
         self._usage.add(sum(self._usage_of(load, concurrency) for load in loads))
 
@@ -73,7 +73,7 @@ class ReplicaPlaces:
         return max(usage, self._limit) if load.waiting else usage
 
     def of(self, concurrency: int) -> int:
-        """The number, at most `concurrency`, which it is while nothing is known."""
+        """The number of places, at most `concurrency`; `concurrency` itself while nothing is known."""
         running, usage = self._running.value, self._usage.value
         if not running or not usage:
             return concurrency
@@ -82,14 +82,14 @@ class ReplicaPlaces:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Since the start: seconds of requests in flight, as if replicas were full, and answers."""
+    """Totals since the start: request-seconds in flight, scaled to full replicas, and answers."""
 
     work_s: float = 0.0
     answered: int = 0
 
 
 class ServiceTimes:
-    """The time a request takes in a full replica, and how many it takes. `prior` is what was configured."""
+    """Measured service time in a full replica, and its number of places. `prior` is the configured capacity."""
 
     def __init__(self, prior: Capacity, kv_cache_limit: float = KV_CACHE_LIMIT) -> None:
         self.prior = prior
@@ -97,7 +97,7 @@ class ServiceTimes:
         self._sums = deque([_Sum()], maxlen=_WINDOWS_S[-1] + 1)
 
     def add(self, seen: Observation) -> None:
-        """Take one more second."""
+        """Add the next second."""
         last = self._sums[-1]
         self._places.add(seen.loads, self.prior.concurrency)
         places = (seen.ready + seen.leaving) * self.concurrency
@@ -106,19 +106,19 @@ class ServiceTimes:
         self._sums.append(_Sum(last.work_s + work_s, last.answered + seen.answered))
 
     def capacity(self) -> Capacity:
-        """What a replica does, by what is known now."""
+        """The capacity of a replica as measured so far."""
         places = self.concurrency
         return replace(self.prior, concurrency=places, requests_per_s=places / self._seconds())
 
     @property
     def concurrency(self) -> int:
-        """Requests that a replica serves at once."""
+        """The number of requests that a replica serves at once."""
         return self._places.of(self.prior.concurrency)
 
     def _seconds(self) -> float:
-        """The mean over the longest window that no shorter one contradicts by three standard deviations.
+        """Mean service time over the longest window that no shorter one contradicts by three standard deviations.
 
-        Service times are taken to vary as much as their mean (exponential).
+        The standard deviation of a service time is taken to equal its mean (exponential distribution).
         """
         prior_s = self.prior.concurrency / self.prior.requests_per_s
         long = self._window(_WINDOWS_S[-1])
@@ -137,7 +137,7 @@ class ServiceTimes:
 
 
 class MeasuredRule:
-    """A rule that plans with measured service times, and what replicas say of themselves: itself a rule."""
+    """A rule that runs another rule with measured service times and the replicas' own metrics."""
 
     def __init__(self, rule: ScaleRule, prior: Capacity, kv_cache_limit: float = KV_CACHE_LIMIT) -> None:
         self.rule = rule
@@ -146,7 +146,7 @@ class MeasuredRule:
         self._seconds = 0
 
     def decide(self, seen: Observation) -> Decision:
-        """What the rule wants with what is known of its replicas by now."""
+        """The inner rule's decision, with the capacity measured so far."""
         inside = with_waiting_inside(seen)
         waiting = inside.queued - seen.queued
         self.times.add(inside)
@@ -154,12 +154,12 @@ class MeasuredRule:
         if self._seconds % _REFRESH_S == 0:
             self.rule.calibrate(self.times.capacity())
         decision = self.rule.decide(inside)
-        told = f"; {waiting} of the queued wait inside replicas" if waiting else ""
+        added = f"; {waiting} of the queued wait inside replicas" if waiting else ""
         if (places := self.times.concurrency) < self.times.prior.concurrency:
-            told += f"; replicas take {places} requests each by their metrics"
-        return replace(decision, reason=decision.reason + told) if told else decision
+            added += f"; replicas take {places} requests each by their metrics"
+        return replace(decision, reason=decision.reason + added) if added else decision
 
     def calibrate(self, capacity: Capacity) -> None:
-        """Take another start time, or other configured values."""
+        """Take a new start time or new configured values."""
         self.times.prior = capacity
         self.rule.calibrate(self.times.capacity())

@@ -1,4 +1,4 @@
-"""The rules of published systems, to compare with and to choose: Dilu, Knative, Ray Serve and ServerlessLLM."""
+"""The scaling rules of published systems: Dilu, Knative, Ray Serve and ServerlessLLM."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from inference_gateway.scaling.rules import Factor, Options, RuleKind, Seconds, 
 
 
 class DiluOptions(Options, frozen=True):
-    """What may be set. Raises `ValueError` for thresholds that the window cannot reach.
+    """The options of the rule. Raises `ValueError` for thresholds that the window cannot reach.
 
     Attributes:
-        utilization: share of the replica's requests/s that counts as T.
-        window: n, counts kept.
+        utilization: fraction of a replica's requests/s that is used as T.
+        window: n, the number of counts kept.
         out_of_window: k for scaling out.
         in_of_window: k for scaling in.
 
@@ -43,10 +43,10 @@ class Dilu:
         after any action H is emptied
 
     So with a full window it scales out when the median exceeds capacity, and in when the upper quartile fits into one
-    replica less. The earliest action is after 20 s (out) or 30 s (in), and it takes one replica at a time. The
-    constants are those of the published code. Two things differ, where it has no behaviour to copy: a service with 0
-    replicas (it never has) gets its first one on the first arrival, and what the bounds hold back is no action, so H
-    stays.
+    replica less. The earliest action is after 20 s (out) or 30 s (in), and it adds or removes one replica at a time.
+    The constants are those of the published code. Two cases are ours because the code does not have them: a service
+    with 0 replicas gets its first one on the first arrival, and a decision that the bounds prevent is no action, so H
+    is kept.
 
     """
 
@@ -56,20 +56,20 @@ class Dilu:
         self._options = options
         self._capacity = capacity
         self._counts: deque[int] = deque(maxlen=options.window)
-        self._asked: int | None = None
+        self._requested: int | None = None
 
     def calibrate(self, capacity: Capacity) -> None:
-        """Take another T from now on."""
+        """Use the T of this capacity from now on."""
         self._capacity = capacity
 
     def decide(self, seen: Observation) -> Decision:
-        """One more, one less or as many as there are."""
+        """One replica more, one less, or as many as there are."""
         now = seen.ready + seen.starting
-        if now == self._asked:
-            self._counts.clear()  # the action was taken
+        if now == self._requested:
+            self._counts.clear()  # the last decision has been carried out
         self._counts.append(seen.arrivals)
         decision = self._judge(seen, now)
-        self._asked = decision.replicas if decision.replicas != now else None
+        self._requested = decision.replicas if decision.replicas != now else None
         return decision
 
     def _judge(self, seen: Observation, now: int) -> Decision:
@@ -93,18 +93,18 @@ DILU = RuleKind("dilu", "k of the last n one-second arrival counts, one replica 
 
 
 class KnativeOptions(Options, frozen=True):
-    """What may be set; the defaults are Knative's. Windows and delays in seconds.
+    """The options of the rule; the defaults are Knative's. Windows and delays are in seconds.
 
     Attributes:
         metric: `concurrency` (in flight and queued) or `rps`.
         utilization: target utilisation of a replica.
-        stable_window: of the stable mean.
-        panic_share: panic window as a share of the stable one.
-        panic_threshold: times the ready replicas that start panic.
-        max_up: most times the ready replicas in one step.
-        max_down: least, as a divisor of the ready replicas.
-        scale_down_delay_s: how long the most wanted is kept.
-        zero_grace_s: how long zero must be wanted.
+        stable_window: length of the stable window.
+        panic_share: length of the panic window, as a fraction of the stable one.
+        panic_threshold: panic begins when this many times the ready replicas are wanted.
+        max_up: largest factor by which one step scales out.
+        max_down: largest divisor by which one step scales in.
+        scale_down_delay_s: for this long the largest number wanted is kept.
+        zero_grace_s: for this long zero must be wanted before scaling to zero.
         tick_s: time between decisions.
 
     """
@@ -128,14 +128,14 @@ class Knative:
 
         wanted in the stable window  dS = ceil(mean over 60 s / target), within [floor(ready / 2), ceil(1000 * ready)]
         wanted in the panic window   dP = ceil(mean over 6 s / target), within the same
-        panic begins when ceil(mean over 6 s / target) / ready >= 2, and ends a stable window after that last held
-        wanted = dS; in panic the most of dS, dP and all that was wanted since panic began: never down
-        with a scale-down delay: the most that was wanted within it
+        panic begins when ceil(mean over 6 s / target) / ready >= 2, and ends a stable window after this was last true
+        wanted = dS; in panic the maximum of dS, dP and all values since panic began: it never scales in
+        with a scale-down delay: the maximum wanted within it
 
     The signal is the number of requests in flight and queued (`metric = concurrency`, Knative's default) or the
-    arrivals per second (`metric = rps`). Knative counts ready replicas only, and so does this rule. A fresh autoscaler
-    that finds more than one ready replica starts in panic with that many: lost history never scales down. A service
-    goes to zero after `zero_grace_s` without a request in the stable window.
+    arrivals per second (`metric = rps`). Like Knative, the rule counts ready replicas only. A new autoscaler that finds
+    more than one ready replica starts in panic with that number, so that lost history never scales in. A service goes
+    to zero after `zero_grace_s` without a request in the stable window.
 
     """
 
@@ -154,11 +154,11 @@ class Knative:
         self._next_s = -math.inf
 
     def calibrate(self, capacity: Capacity) -> None:
-        """Take another target from now on."""
+        """Use the target of this capacity from now on."""
         self._capacity = capacity
 
     def decide(self, seen: Observation) -> Decision:
-        """What the KPA wants; between its ticks, what it wanted last."""
+        """The KPA's decision; between its ticks, its last one."""
         rps = self._options.metric == "rps"
         signal = seen.arrivals if rps else seen.in_flight + seen.queued
         self._stable.add(signal)
@@ -189,7 +189,7 @@ class Knative:
         return self._grace(Decision(self._most.add(wanted), reason), seen)
 
     def _grace(self, decision: Decision, seen: Observation) -> Decision:
-        """Keep one replica until none has been wanted for the grace time."""
+        """Keep one replica until zero has been wanted for the grace period."""
         if decision.replicas > 0 or seen.ready + seen.starting == 0:
             self._wanted_s = None
             return decision
@@ -204,15 +204,15 @@ KNATIVE = RuleKind("knative", "stable and panic window of requests in flight", K
 
 
 class TargetOptions(Options, frozen=True):
-    """What may be set; the defaults are Ray Serve's.
+    """The options of the rule; the defaults are Ray Serve's.
 
     Attributes:
-        utilization: target requests per replica, as a share of its concurrency.
-        look_back: seconds of the mean.
-        up_delay_s: how long more must be wanted.
-        down_delay_s: how long less must be wanted.
-        up_factor: part of the way up to go at once.
-        down_factor: part of the way down to go at once.
+        utilization: target requests per replica, as a fraction of its concurrency.
+        look_back: length of the mean in seconds.
+        up_delay_s: for this long more replicas must be wanted before scaling out.
+        down_delay_s: for this long fewer replicas must be wanted before scaling in.
+        up_factor: fraction of a scale-out that is done at once.
+        down_factor: fraction of a scale-in that is done at once.
 
     """
 
@@ -229,10 +229,10 @@ class Target:
 
         wanted = ceil(N + factor * (mean of in-flight and queued / target - N))      (Ray Serve, autoscaling policy)
 
-    N counts ready and starting replicas. A change is made when it was wanted, in the same direction, for a whole delay;
-    the direct way from zero skips the delay. If rounding up holds the last step down, one less is taken. With factor 1
-    and no delays this is ServerlessLLM's ceil(in-flight / target). Ray Serve's own defaults are target 2 with at most 5
-    requests in flight (`utilization` 0.4), a mean over 30 s, 30 s up and 600 s down.
+    N counts ready and starting replicas. A change is made once it was wanted, in the same direction, for a whole delay;
+    starting from zero skips the delay. If rounding up prevents the last step down, one replica is removed. With factor
+    1 and no delays this is ServerlessLLM's ceil(in-flight / target). Ray Serve's own defaults are target 2 with at most
+    5 requests in flight (`utilization` 0.4), a mean over 30 s, and delays of 30 s up and 600 s down.
 
     """
 
@@ -246,11 +246,11 @@ class Target:
         self._down_since_s: float | None = None
 
     def calibrate(self, capacity: Capacity) -> None:
-        """Take another target from now on."""
+        """Use the target of this capacity from now on."""
         self._capacity = capacity
 
     def decide(self, seen: Observation) -> Decision:
-        """As many as the target asks for, once the delay is over."""
+        """The number of replicas by the target, once the delay is over."""
         self._ongoing.add(seen.in_flight + seen.queued)
         now = seen.ready + seen.starting
         target = self._options.utilization * self._capacity.concurrency

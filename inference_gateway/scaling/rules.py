@@ -1,4 +1,4 @@
-"""The scaling rules by name, their options, and the bounds of a service that hold for all of them.
+"""The scaling rules by name, their options, and a service's bounds, which apply to every rule.
 
 Rules are entries of the entry-point group `explsched.scaling_rules`, each a `RuleKind`.
 """
@@ -22,7 +22,7 @@ from inference_gateway.model import Capacity, Decision, Observation, ScaleRule
 
 @dataclass(frozen=True, slots=True)
 class RuleKind:
-    """A rule that services may name."""
+    """A scaling rule that a service can name."""
 
     name: str
     summary: str
@@ -30,22 +30,22 @@ class RuleKind:
     make: Callable[[Any, Capacity], ScaleRule]
 
     def described(self) -> str:
-        """The options with their defaults, as a person would write them."""
+        """The options with their defaults, as `name=value`."""
         return " ".join(f"{field.name}={field.default}" for field in msgspec.structs.fields(self.options))
 
 
 Share = Annotated[float, Meta(gt=0, le=2)]
-"""Part of a replica's capacity that a rule plans to use; above 1 it plans with waiting requests."""
+"""Fraction of a replica's capacity that a rule plans to use; above 1 it plans for queued requests."""
 
 Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 Window = Annotated[int, Meta(ge=1, le=3_600)]
-"""A number of one-second bins."""
+"""A window, in one-second bins."""
 
 Factor = Annotated[float, Meta(gt=0, le=1_000)]
 
 
 class ScalingError(GatewayError):
-    """A rule or an option of one is unknown or has a value that makes no sense."""
+    """A rule or one of its options is unknown, or an option's value is not accepted."""
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,7 +56,7 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 def parse_options(rule: str, kind: type[O], given: Mapping[str, object]) -> O:
-    """The options of a rule. Values may be texts, as a command line has them. Raises `ScalingError`."""
+    """The options of a rule. Values may be strings, as on a command line. Raises `ScalingError`."""
     known = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for name, value in given.items():
         if name not in known:
@@ -82,12 +82,12 @@ _GROUP = entry_points.SCALING_RULES
 
 @cache
 def rules() -> Mapping[str, RuleKind]:
-    """The rules of this distribution, the default first. Each has an option `utilization`: what it plans to use."""
+    """The rules of this distribution, the default first. Each has an option `utilization` (see `Share`)."""
     return {name: entry.load() for name, entry in entry_points.own(_GROUP).items()}
 
 
 def kind_of(name: str) -> RuleKind:
-    """The rule of this name, ours or another package's. Raises `ScalingError`."""
+    """The rule of this name, of this distribution or of another package. Raises `ScalingError`."""
     if name in rules():
         return rules()[name]
     others = entry_points.others(_GROUP)
@@ -106,14 +106,14 @@ def kind_of(name: str) -> RuleKind:
 
 
 def build(name: str, given: Mapping[str, object], capacity: Capacity) -> ScaleRule:
-    """A new rule with its memory empty. Raises `ScalingError` for an unknown name or a wrong option."""
+    """A new rule without history. Raises `ScalingError` for an unknown name or a wrong option."""
     kind = kind_of(name)
     return kind.make(parse_options(name, kind.options, given), capacity)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Replicas of a service (ready + starting): at least and at most, and how many may be starting at once."""
+    """Least and largest number of replicas (ready + starting), and how many may be starting at once."""
 
     minimum: int = 1
     maximum: int = 8
@@ -127,9 +127,9 @@ class Bounds:
 
 
 def bounded(wanted: Decision, seen: Observation, bounds: Bounds) -> Decision:
-    """The decision within the bounds; its reason says which bound held it back.
+    """The decision, clipped to the bounds; its reason names the bound that applied.
 
-    `max_pending` limits new starts only: what is starting already is not cancelled for it, and where it keeps a
+    `max_pending` limits new starts only: replicas that are starting are not cancelled for it. Where it keeps a
     service below its minimum, the minimum is reached in several steps.
     """
     replicas = min(max(wanted.replicas, bounds.minimum), bounds.maximum)
@@ -145,20 +145,20 @@ def bounded(wanted: Decision, seen: Observation, bounds: Bounds) -> Decision:
 
 @dataclass(slots=True)
 class BoundedRule:
-    """A rule within bounds: itself a rule."""
+    """A rule that clips another rule's decisions to a service's bounds."""
 
     rule: ScaleRule
     bounds: Bounds
 
     @property
     def name(self) -> str:
-        """That of the rule."""
+        """The name of the inner rule."""
         return self.rule.name
 
     def decide(self, seen: Observation) -> Decision:
-        """What the rule wants, within the bounds."""
+        """The inner rule's decision within the bounds."""
         return bounded(self.rule.decide(seen), seen, self.bounds)
 
     def calibrate(self, capacity: Capacity) -> None:
-        """Pass it on."""
+        """Pass the capacity to the inner rule."""
         self.rule.calibrate(capacity)

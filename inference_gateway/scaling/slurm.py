@@ -1,27 +1,27 @@
-"""The default rule, for replicas that take minutes to start: a Slurm queue, then loading a model.
+"""The default rule, for replicas that take minutes to start: first Slurm's queue, then loading a model.
 
-It counts starting replicas as capacity, looks as far ahead as a start takes, and gives a replica up only when both
-signals have said for a while that it is not needed.
+It counts starting replicas as capacity, forecasts as far ahead as a start takes, and stops a replica only when both
+signals (forecast and requests in flight) have said for a while that it is not needed.
 
-    work      m = max(forecast rate * S, mean of requests in flight)        in requests at once, by Little's law
+    work      m = max(forecast rate * S, mean of requests in flight)        concurrent requests, by Little's law
     need      (m + headroom * sqrt(z * m) + backlog) / (utilization * C)    in replicas
 
-S is the time a request takes (C / requests per second of a replica), C a replica's concurrency. The headroom is
-square-root staffing (Halfin and Whitt, Operations Research 29(3), 1981; for rates that change: Jennings, Mandelbaum,
-Massey and Whitt, Management Science 42(10), 1996): waits depend on how many standard deviations of the work are
-spare, so a large service needs a smaller share. z is the measured dispersion of arrivals, 1 if they are Poisson. The
-forecast is the present rate plus its rise, where there surely is one, over the start time; see `arrivals`. The backlog
-is the work of the queued requests, spread over `backlog_starts` start times.
+S is the service time of a request (C / requests per second of a replica), C a replica's concurrency. The headroom is
+square-root staffing (Halfin and Whitt, Operations Research 29(3), 1981; for time-varying rates: Jennings, Mandelbaum,
+Massey and Whitt, Management Science 42(10), 1996): waiting times depend on how many standard deviations of the work
+are spare, so a large service needs a smaller fraction. z is the measured dispersion of arrivals, 1 for a Poisson
+process. The forecast is the current rate plus, where a rise is fairly certain, the rise over the start time; see
+`arrivals`. The backlog is the work of the queued requests, spread over `backlog_starts` start times.
 
-out      the need was above N (ready and starting) for `out_after_s`: all that is missing at once
-panic    the last 3 s brought more than N can take by 5 standard deviations: the same at once, and for the burst's rate
-in       the need, with `in_margin` standard deviations more, was at most N - 1 for a whole window of `in_starts` start
-         times that holds no other action: half of what was spare, at least one. Both signals agree then, since the
-         need is the larger of them. The margin keeps a need that hovers about a whole number from paying for a start
-         again and again, so that the window can be short.
+out      the need was above N (ready and starting) for `out_after_s`: start all that are missing at once
+panic    the last 3 s brought 5 standard deviations more than N can serve: scale out at once, for the burst's rate
+in       the need, with `in_margin` standard deviations added, was at most N - 1 for a whole window of `in_starts` start
+         times without another action: stop half of the spare replicas, at least one. Both signals agree then, since
+         the need is the larger of them. Because of the margin a need that hovers around a whole number does not cause
+         starts again and again, so the window can be short.
 
-The window is empty after a restart and after every action, so scale-in waits for a whole one. The last replica goes,
-if the bounds allow none, after `zero_after_s` without a request.
+The window is empty after a restart and after every action, so scale-in waits for a full one. The last replica is
+stopped, if the bounds allow zero, after `zero_after_s` without a request.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from inference_gateway.scaling.rules import Factor, Options, RuleKind, Seconds, 
 
 _PANIC_S = 3
 _PANIC_DEVIATIONS = 5.0
-_LONGEST_PANIC_S = 18  # with the 2 s before: the shortest window of the level
+_LONGEST_PANIC_S = 18  # with the 2 s before it: the shortest window of `Arrivals.level`
 _IN_FLIGHT_S = 120
-_REFRESH_S = 10  # of the slow estimates: a gateway asks the rules of many services every second
-_SHORTEST_S = 10.0  # a start time below it is too short to measure a backlog or a lull against
-_SHORTEST_IN_S = 30.0  # a shorter lull says nothing about the next minute, however quickly replicas start
+_REFRESH_S = 10  # for the expensive estimates: a gateway runs the rules of many services every second
+_SHORTEST_S = 10.0  # a shorter start time is no useful unit for a backlog
+_SHORTEST_IN_S = 30.0  # a shorter lull says nothing about the next minute, however fast replicas start
 _LONGEST_IN_S = 1800.0
 
 Deviations = Annotated[float, Meta(ge=0, le=100)]
-"""Standard deviations of the work."""
+"""A number of standard deviations of the work."""
 
 
 class SlurmOptions(Options, frozen=True):
-    """What may be set.
+    """The options of the rule.
 
     Attributes:
-        utilization: share of a replica's concurrency to plan with.
-        headroom: spare capacity in standard deviations of the work.
-        backlog_starts: time in which queued requests are to be worked off, in start times.
-        out_after_s: seconds the need must be above what there is.
+        utilization: fraction of a replica's concurrency to plan with.
+        headroom: spare capacity, in standard deviations of the work.
+        backlog_starts: time in which the queued requests are to be served, in start times.
+        out_after_s: seconds for which the need must exceed the present replicas before scaling out.
         in_starts: length of the window for scaling in, in start times.
-        in_margin: what must be spare beyond the headroom for scaling in, in standard deviations of the work.
-        zero_after_s: seconds without a request before the last replica goes.
+        in_margin: capacity that must be spare beyond the headroom for scaling in, in standard deviations of the work.
+        zero_after_s: seconds without a request before the last replica is stopped.
 
     """
 
@@ -88,24 +88,24 @@ class Slurm:
         self._rise = 0.0
         self._panic_s = -math.inf
         self._short_s = 0
-        self._asked: int | None = None
+        self._requested: int | None = None
         self._busy_s = -math.inf
 
     def calibrate(self, capacity: Capacity) -> None:
-        """Take another capacity and start time from now on."""
+        """Use this capacity and start time from now on."""
         self._capacity = capacity
 
     def decide(self, seen: Observation) -> Decision:
-        """As many replicas as the need asks for."""
+        """The number of replicas that the rule wants, with its reason."""
         present = seen.ready + seen.starting
-        if present == self._asked:
-            self._needs.clear()  # the action was taken
+        if present == self._requested:
+            self._needs.clear()  # the last decision has been carried out
         self._arrivals.add(seen.arrivals)
         self._in_flight.add(seen.in_flight)
         if self._busy_s == -math.inf or seen.arrivals + seen.in_flight + seen.queued > 0:
             self._busy_s = seen.now_s
         decision = self._judge(seen, present)
-        self._asked = decision.replicas if decision.replicas != present else None
+        self._requested = decision.replicas if decision.replicas != present else None
         return decision
 
     def _judge(self, seen: Observation, present: int) -> Decision:
@@ -133,18 +133,19 @@ class Slurm:
             now = self._replicas(burst * service_s, self._options.headroom, 1.0, backlog)
             return Decision(math.ceil(max(need, now)), f"panic: {burst:.4g} requests/s; {reason}")
         if present == 0:
-            asked = seen.arrivals + seen.queued > 0
-            return Decision(max(1, math.ceil(need)), f"first request; {reason}") if asked else Decision(0, "no request")
+            if seen.arrivals + seen.queued == 0:
+                return Decision(0, "no request")
+            return Decision(max(1, math.ceil(need)), f"first request; {reason}")
         if self._short_s >= self._options.out_after_s:
             return Decision(math.ceil(need), reason)
-        return self._in(seen, present, reason)
+        return self._scale_in(seen, present, reason)
 
     def _replicas(self, work: float, headroom: float, dispersion: float, backlog: float) -> float:
         spare = headroom * math.sqrt(dispersion * work)
         return (work + spare + backlog) / (self._options.utilization * self._capacity.concurrency)
 
     def _burst(self, now_s: float, present: int) -> float:
-        """Requests per second since a burst began, 0 if there is none. After `_LONGEST_PANIC_S` the level knows it."""
+        """Requests per second since a burst began, 0 without one. After `_LONGEST_PANIC_S` the level includes it."""
         seconds = max(1, min(_PANIC_S, self._arrivals.seconds))
         usual = seconds * present * self._capacity.requests_per_s
         most = usual + _PANIC_DEVIATIONS * math.sqrt(self._short_dispersion * max(usual, 1.0))
@@ -165,7 +166,7 @@ class Slurm:
         window_s = max(_SHORTEST_IN_S, self._options.in_starts * self._capacity.start_s)
         return math.ceil(min(_LONGEST_IN_S, window_s))
 
-    def _in(self, seen: Observation, present: int, reason: str) -> Decision:
+    def _scale_in(self, seen: Observation, present: int, reason: str) -> Decision:
         if len(self._needs) < self._window:
             return Decision(present, reason)
         idle_s = seen.now_s - self._busy_s

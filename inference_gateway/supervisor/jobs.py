@@ -1,8 +1,8 @@
-"""The jobs before and after this one, and a services file that is to be taken again.
+"""The gateway's Slurm jobs and their succession, and reloads of the services file.
 
-Whose data plane is taken over, who waits to take over ours; and how a running gateway is asked for another file: on
-SIGHUP, or by a command through two small files, because the gateway may run on another node and a command wants an
-answer. A wrong file leaves in force what is.
+A job takes over its predecessor's data plane and keeps a successor in the queue. A reload is requested by SIGHUP, or by
+a command through two small files, because the gateway may run on another node and the command needs an answer. If the
+new file is invalid, the accepted one remains in force.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"
 
 
 def tag(gateway: str, slot: int = 1) -> str:
-    """The comment of the jobs of a gateway itself; `slot` is 2 for the second of two."""
+    """The comment of a gateway's own jobs; `slot` is 2 for the second of two gateways."""
     return f"{_OURS}{gateway}" if slot == 1 else f"{_OURS}{gateway}:{slot}"
 
 
 def own_job_id() -> int | None:
-    """The Slurm job this process runs in; None outside of one."""
+    """The Slurm job in which this process runs; None outside of a job."""
     text = os.environ.get("SLURM_JOB_ID", "")
     return int(text) if text.isdigit() else None
 
 
 def active_jobs(client: SlurmClient, gateway: str, slots: Sequence[int] = SLOTS) -> tuple[SlurmJob, ...]:
-    """The gateway's own jobs that wait or run, by default of both where there are two. Raises `SlurmError`."""
+    """The gateway's own pending and running jobs, by default of both where there are two. Raises `SlurmError`."""
     tags = {tag(gateway, slot) for slot in slots}
     found = (job for job in client.tagged_jobs(tag(gateway)) if job.comment in tags)
     return tuple(job for job in found if job.state in ACTIVE)
 
 
 def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str, ...]:
-    """Options for sbatch. `after`: the job that this one succeeds."""
+    """The sbatch options of a gateway job. `after`: the job that it succeeds."""
     section, root = now.section, now.paths.root
     job = section.job
     second = job.second if now.slot > 1 else None
@@ -86,7 +86,7 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
 
 
 def script(now: Accepted, extra: Sequence[str]) -> str:
-    """The batch script. `extra` are sbatch options that the successor is to have, too."""
+    """The batch script. `extra` are sbatch options, which the successor also gets."""
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
     program = [sys.executable, "-m", "inference_gateway.supervisor.loop"]
     files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
@@ -101,7 +101,7 @@ def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int 
 
 
 def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int, ...]:
-    """Submit the first job of a gateway, or of both; returns ids. Raises `GatewayError` if it has one, `SlurmError`."""
+    """Submit the first job of each gateway; returns their ids. Raises `SlurmError`, `GatewayError` if one exists."""
     running = active_jobs(client, now.section.name)
     if running:
         raise GatewayError(f"gateway {now.section.name} is up or starting already: job {running[0].job_id}")
@@ -111,7 +111,7 @@ def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int
 
 
 def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:
-    """Seconds until the job `own` is to hand over: `notice_s` before its end, half of its time for a short one."""
+    """Seconds until the job `own` is to hand over: `notice_s` before its time limit, or at half of a short limit."""
     record = next((job for job in found if job.job_id == own), None)
     if record is None or record.start_s is None or record.time_limit_s is None:
         return math.inf
@@ -119,7 +119,7 @@ def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, n
 
 
 def release(client: SlurmClient, job_id: int) -> None:
-    """Let a successor start now, beside the job it succeeds. Raises `SlurmError`, also if Slurm refuses."""
+    """Let a successor start now, while the job that it succeeds still runs. Raises `SlurmError`, also on refusal."""
     refused = client.apply([ClearDependency(job_id)])
     if refused:
         raise SlurmError(refused[0].message)
@@ -131,17 +131,17 @@ def cancel(client: SlurmClient, job_ids: Sequence[int]) -> None:
         client.apply([CancelJob(job_id) for job_id in job_ids])
 
 
-_LOOK_S = 60.0
-"""Time between two looks for the successor job."""
+_CHECK_S = 60.0
+"""Time between two checks of the successor job."""
 
 _RETRY_S = 5.0
 
 
 def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: int | None) -> Files | None:
-    """The data plane of the job that hands over to this one, if it is on this node. `record` is who has the address.
+    """The data plane of the job that hands over to this one, if it is on this node. `record` has the address now.
 
-    One whose job was killed is ended, where Slurm has left it running: it would keep the port, and send requests to
-    replicas that are gone.
+    If that job was killed and Slurm has left its data plane running, it is ended: it would keep the port, and send
+    requests to replicas that are gone.
     """
     if record.job_id in (None, own) or record.node != socket.gethostname():
         return None
@@ -164,7 +164,7 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
 
 @dataclass(slots=True)
 class Succession:
-    """Sees that exactly one job waits to succeed the job `own`, and sets it free when the time limit is near."""
+    """Keeps exactly one job in the queue that succeeds the job `own`, and releases it when the time limit is near."""
 
     client: SlurmClient
     paths: GatewayPaths
@@ -175,11 +175,11 @@ class Succession:
     _due_s: float = 0.0
 
     def check_now(self) -> None:
-        """The time limit is near, or has been changed: do not wait for the next look."""
+        """Check at the next call of `check`: the time limit is near or has been changed."""
         self._due_s = 0.0
 
     def taken_over(self) -> bool:
-        """Whether the successor that was set free has a data plane that takes requests."""
+        """Whether the released successor has a data plane that takes requests."""
         if not self.handing_over:
             return False
         try:
@@ -188,11 +188,11 @@ class Succession:
             return False
 
     def coming(self) -> bool:
-        """Whether a successor was set free and does not take requests yet."""
+        """Whether a successor was released but does not take requests yet."""
         return self.handing_over and not self.taken_over()
 
     def check(self, now: Accepted) -> None:
-        """Look for the successor if it is time for that. Nothing happens outside of a job."""
+        """Check the successor if it is time. Does nothing outside of a job."""
         now_s = time.monotonic()
         if self.own is None or now_s < self._due_s or self.paths.closing.exists():
             return
@@ -206,17 +206,17 @@ class Succession:
                     release(self.client, self._successor)
                 self.handing_over = True
                 log.event(_LOG, logging.INFO, "handing over", successor=self._successor)
-            self._due_s = now_s + (_RETRY_S if self.handing_over else min(_LOOK_S, left_s))
+            self._due_s = now_s + (_RETRY_S if self.handing_over else min(_CHECK_S, left_s))
         except SlurmError as error:
             self._due_s = now_s + _RETRY_S
             log.event(_LOG, logging.ERROR, "no successor yet, will try again", why=str(error))
 
     def _find(self, now: Accepted, jobs: Sequence[SlurmJob], own: int) -> int:
-        """The job that waits to succeed this one; submitted if there is none."""
+        """The pending job that succeeds this one; it is submitted if there is none."""
         waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id != own]
         if waiting:
             return waiting[0]
-        self.handing_over = False  # one that was set free is gone again: the new one has to be, too
+        self.handing_over = False  # a successor released before is gone: the new one must be released as well
         new = submit(self.client, now, self.sbatch, after=own)
         log.event(_LOG, logging.INFO, "successor submitted", job=new)
         return new
@@ -224,14 +224,14 @@ class Succession:
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """What became of a request. `fault` is empty if the file is in force, else why it is not."""
+    """The outcome of a reload request. `fault` is empty if the new file is in force, else it says why not."""
 
     request: str
     fault: str
 
 
 def ask_reload(paths: GatewayPaths) -> str:
-    """Ask; returns the request's name. Raises `GatewayError`."""
+    """Request a reload; returns the request's name. Raises `GatewayError`."""
     request = secrets.token_hex(8)
     try:
         replace_file(paths.reload, request)
@@ -241,7 +241,7 @@ def ask_reload(paths: GatewayPaths) -> str:
 
 
 def asked_reload(paths: GatewayPaths) -> str | None:
-    """The request that waits for an answer; None if there is none."""
+    """The pending reload request; None if there is none."""
     try:
         return paths.reload.read_text(encoding="ascii")
     except FileNotFoundError:
@@ -249,31 +249,31 @@ def asked_reload(paths: GatewayPaths) -> str | None:
 
 
 def answer_reload(paths: GatewayPaths, request: str, fault: str) -> None:
-    """Say what became of a request; it waits no more."""
+    """Write the outcome of a request and remove it."""
     state.save(paths.reloaded, ReloadResult(request, fault))
     paths.reload.unlink(missing_ok=True)
 
 
 def outcome_reload(paths: GatewayPaths, request: str) -> ReloadResult | None:
-    """What became of this request; None as long as nobody has answered it."""
+    """The outcome of this request; None until it has been answered."""
     found = state.read(paths.reloaded, ReloadResult)
     return found if found is not None and found.request == request else None
 
 
 @dataclass(slots=True)
 class Revision:
-    """What is in force now. `put` brings another one in force, or raises and leaves things as they are."""
+    """The configuration in force. `put` applies another one, or raises and changes nothing."""
 
     now: Accepted
     put: Callable[[Accepted], None]
     _asked: bool = False
 
     def check_now(self) -> None:
-        """Take the file at the next `check`."""
+        """Reload at the next call of `check`."""
         self._asked = True
 
     def check(self) -> None:
-        """Take the services file again if a signal or a command asks for it, and answer the command."""
+        """Reload the services file if a signal or a command has requested it, and answer the command."""
         request = asked_reload(self.now.paths)
         if not self._asked and request is None:
             return

@@ -1,7 +1,8 @@
-"""The life of a gateway on one node: `python -m inference_gateway.supervisor.loop` in its Slurm job.
+"""Keeps a gateway running on one node: `python -m inference_gateway.supervisor.loop` in its Slurm job.
 
-The supervisor decides nothing. When the control plane dies HAProxy goes on as it is; when HAProxy dies it is started
-again with the replicas it had. In a Slurm job it also keeps a successor in the queue and hands over to it.
+The supervisor makes no decisions about replicas. When the control plane dies HAProxy continues as it is; when HAProxy
+dies it is restarted with its replicas. In a Slurm job the supervisor also keeps a successor in the queue and hands over
+to it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _STEADY_S = 60.0
 
 @dataclass(slots=True)
 class Child:
-    """A process that should run. After `_STEADY_S` without an end the patience begins anew."""
+    """A process to keep running. It is restarted with exponential backoff, which is reset after `_STEADY_S`."""
 
     name: str
     command: Sequence[str]
@@ -59,7 +60,7 @@ class Child:
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def keep_running(self) -> None:
-        """Start it, or start it again if it has ended and the time for that has come."""
+        """Start it, or restart it if it has ended and its backoff is over."""
         now_s = time.monotonic()
         if self._process is not None:
             if self._process.poll() is None:
@@ -83,23 +84,23 @@ class Child:
         log.event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
 
     def end(self, steps: Steps = TERM_THEN_KILL) -> None:
-        """Stop it: by default SIGTERM, and SIGKILL if that does not help."""
+        """Stop it: by default with SIGTERM, and SIGKILL if that does not help."""
         child, self._process = self._process, None
         if child is None or child.poll() is not None:
             return
-        if found := process.identify(child.pid):  # none if it has ended just now
+        if found := process.identify(child.pid):  # None if it has just ended
             process.stop([found], steps)
         child.wait()
 
 
 _POLL_S = 0.2
-"""An HAProxy that was killed is missed for so long, and for as long as it takes to start."""
+"""An HAProxy that was killed is missing for at most this long, plus its start time."""
 
 _ADOPTION_S = 30.0
-"""The address is announced when the control plane has filled the data plane, and after this time at the latest."""
+"""The address is announced once the control plane has filled the data plane, and after this time at the latest."""
 
 _LAST_WAIT_S = 15.0
-"""A gateway that is told to end while its successor is starting serves on this long: half of Slurm's usual KillWait."""
+"""A gateway told to end while its successor starts continues for this long: half of Slurm's default KillWait."""
 
 _PORT_S = 120.0
 _RESTART_S = 5.0
@@ -129,7 +130,7 @@ class Supervisor:
         self._restart_due_s = 0.0
 
     def run(self) -> None:
-        """Serve until told to stop, until all is drained for `gateway down`, or until a successor has taken over.
+        """Serve until stopped, until all replicas are drained for `gateway down`, or until a successor has taken over.
 
         Raises:
             StartError: HAProxy does not start.
@@ -162,7 +163,7 @@ class Supervisor:
             self._succession.check(self._revision.now)
             self._revision.check()
         if self._succession.taken_over():
-            self._stop = True  # the successor's data plane is up: leave it the lock, finish what is in flight
+            self._stop = True  # the successor's data plane is up: release the lock, finish the requests in flight
         if self._paths.closing.exists() and self._drained():
             self._stop = True
         if self._ending_since_s is not None:
@@ -170,7 +171,7 @@ class Supervisor:
             self._stop = self._stop or not self._succession.coming() or waited_s > _LAST_WAIT_S
 
     def _start_data_plane(self, before: Files | None) -> None:
-        """Start HAProxy. A job tries for a while: what has its port may be about to end."""
+        """Start HAProxy. In a job it retries for a while: the process that has its port may be about to end."""
         deadline_s = time.monotonic() + (_PORT_S if self._job_id is not None else 0.0)
         while True:
             try:
@@ -184,7 +185,7 @@ class Supervisor:
                 self._wake.wait(_RESTART_S)
 
     def _check_data_plane(self) -> None:
-        """Start HAProxy or the activator again if it has ended."""
+        """Restart HAProxy or the activator if it has ended."""
         now_s = time.monotonic()
         if now_s < self._restart_due_s or self._data_plane.alive():
             return
@@ -196,7 +197,7 @@ class Supervisor:
             log.event(_LOG, logging.ERROR, "data plane does not start, will try again", why=str(error))
 
     def _announce(self) -> None:
-        """Tell the world the address, once requests find the replicas that are there."""
+        """Publish the address once the data plane has the existing replicas."""
         if self._job_id is not None and not self._paths.handover.exists():
             self._paths.handover.write_text(str(self._job_id), encoding="ascii")
         if self._reported() is None and not self._follows() and time.time() < self._began_s + _ADOPTION_S:
@@ -213,13 +214,13 @@ class Supervisor:
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
 
     def _reported(self) -> Report | None:
-        """What our own control plane has reported; None before it has, or while a predecessor's does."""
+        """The report of our own control plane; None before its first one, or while a predecessor's still reports."""
         shown = state.read(self._paths.status, Report)
         ours = shown is not None and shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
         return shown if ours else None
 
     def _follows(self) -> bool:
-        """Whether our HAProxy has what the other gateway's control plane, which leads, has ordered."""
+        """Whether our HAProxy has carried out the orders of the other gateway's control plane, the leader."""
         shown = state.read(self._paths.plane, PlaneReport) if self._revision.now.section.job.second else None
         ours = shown is not None and shown.run_directory == str(self._run_directory)
         return shown is not None and ours and shown.orders_s > 0 and shown.time_s > self._began_s
@@ -229,7 +230,7 @@ class Supervisor:
         return shown is not None and shown.closing and not any(service.replicas for service in shown.services)
 
     def _grace_s(self) -> float:
-        """How long requests in flight may take to finish: in a handover all the time there is left."""
+        """How long requests in flight may take to finish: in a handover, all the remaining time."""
         return float(self._revision.now.section.job.handover_s) if self._succession.handing_over else 10.0
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -242,7 +243,7 @@ class Supervisor:
         self._wake.set()
 
     def _apply(self, new: Accepted) -> None:
-        """Put a configuration in force. Raises `GatewayError`; the old one is in force then."""
+        """Put a configuration in force. Raises `GatewayError`; the old one then remains in force."""
         old = self._data_plane.settings
         self._data_plane.apply(new.settings(self._run_directory))
         try:
@@ -251,14 +252,14 @@ class Supervisor:
             self._data_plane.apply(old)
             raise
         self._end_children()
-        self._children = self._wanted_children(new)  # they read what was kept, and find what is there
+        self._children = self._wanted_children(new)  # they read the saved files and adopt what runs
 
     def _end_children(self) -> None:
         for child in self._children:
             child.end()
 
     def _wanted_children(self, now: Accepted) -> list[Child]:
-        """The control plane, and what works off batches where a service takes any."""
+        """The control plane and, where a service accepts batches, the batch worker."""
         files = ("--services", str(now.services_path), "--accepted", str(self._paths.accepted))
         common = (*files, "--run-directory", str(self._run_directory))
         slot = ("--slot", str(now.slot)) if now.slot > 1 else ()
@@ -269,7 +270,7 @@ class Supervisor:
 
 
 def run(now: Accepted, sbatch: Sequence[str]) -> None:
-    """Run a gateway here until it is told to stop. Raises `GatewayError`."""
+    """Run a gateway on this node until it is stopped. Raises `GatewayError`."""
     try:
         supervisor = Supervisor(now, sbatch)
     except OSError as error:
@@ -278,7 +279,7 @@ def run(now: Accepted, sbatch: Sequence[str]) -> None:
 
 
 def _accepted(services_path: Path, kept: Path | None, slot: int) -> Accepted:
-    """The files; what the gateway's job before this one had accepted, kept in a directory, if they are wrong now."""
+    """The files; if they are invalid now, those that the gateway's previous job had accepted and saved in `kept`."""
     try:
         return accepted.read(services_path, slot)
     except ConfigError as error:

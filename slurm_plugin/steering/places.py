@@ -1,13 +1,13 @@
-"""From an order that keeps to Slurm's places to the fewest new site factors. Pure.
+"""Turns a plan's order into site factors, changing as few as possible. Pure.
 
-Each waiting job has a place, by the priority that Slurm itself gives it. Who gets which place is the plan's decision
-(`sched_policy.queue_order`); here every job gets a site factor that lifts it to its place. Between two jobs
-of others only the order of a user's jobs counts, not their numbers: so most of those stay as they are when one of them
-moves, and a pass writes little. Jobs that are not steered stand where Slurm puts them, and the others keep their order
-towards them.
+The priorities that Slurm itself computes define the places in the queue. The plan decides which job gets which place
+(`sched_policy.queue_order`); this module gives each job the site factor that moves it there. Between two jobs of other
+users only the order of a user's jobs matters, not their exact priorities. So most of them keep theirs when one
+moves, and a pass writes little. Jobs that are not steered keep the place that Slurm gives them, and the others keep
+their order relative to them.
 
-Where Slurm's priorities are equal, or nearly, there is no room for an exchange: then those that must stand before
-others are raised a little.
+Where Slurm's priorities are equal or nearly so, they leave no room for an exchange: the jobs that must come first are
+then raised a little.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from slurm_plugin.observation.observe import Observation
 from slurm_plugin.steering.order import longest_falling
 
 STEP = 10
-"""Distance between priorities that are spread anew, where nothing else stands near."""
+"""Distance between newly assigned priorities, where no other job's priority is near."""
 
 _SPARE = 4
-"""Priorities for each job where room had to be made: the next exchange finds some left."""
+"""Priorities reserved for each job where jobs had to be moved apart, so that the next exchange still finds some."""
 
 _HIGHEST = 2_147_483_645
-"""Slurm's bound on a site factor, either way."""
+"""Largest absolute value of a site factor that Slurm accepts."""
 
 
 RESERVED = 20
-"""Blocked jobs whose planned starts others must not delay."""
+"""Number of blocked jobs whose planned starts must not be delayed by backfilled ones."""
 
 
 _REPLAYED = 500
-"""Waiting jobs among which a cycle of Slurm's is played again: as many as its backfill looks at by default."""
+"""Number of pending jobs for which a backfill cycle is replayed: Slurm's default for `bf_max_job_test`."""
 
 
 class _Item(Struct, frozen=True, gc=False):
-    """A waiting job in the wanted order. `place` is the priority that belongs to its place in the queue.
+    """A pending job in the wanted order. `place` is the priority that belongs to its place in the queue.
 
-    `has` is the priority it has, with its present site factor; `age` breaks ties as Slurm does: the earlier submission,
-    then the lower id comes first. Items of one `group` may exchange places.
+    `has` is the priority with its current site factor; `age` breaks ties as Slurm does: earlier submission first,
+    then lower job id. Items of one `group` may exchange places.
     """
 
     job: SlurmJob
@@ -68,7 +68,7 @@ class _Item(Struct, frozen=True, gc=False):
 
 
 class _Anchor(Struct, frozen=True, gc=False):
-    """An item that keeps its priority: its position in the wanted order."""
+    """An item that keeps its priority; `at` is its position in the wanted order."""
 
     at: int
     priority: float
@@ -76,10 +76,10 @@ class _Anchor(Struct, frozen=True, gc=False):
 
 
 def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[SetSiteFactor, ...]:
-    """New site factors for waiting jobs, `ranked` best first (others are left out), `most` of them, the head first.
+    """New site factors for the pending jobs in `ranked` (best first): at most `most`, those at the queue's head first.
 
-    A priority that is not in force, though its site factor is right, is written again: backfill has put the older one
-    back.
+    A correct site factor is written again if Slurm does not use it: its backfill thread may have restored an older
+    priority.
     """
     items = _items(seen, ranked)
     wrong: list[tuple[int, SetSiteFactor]] = []
@@ -89,17 +89,18 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
             continue
         factor = item.job.site_factor or 0 if stays else priority - max(item.job.natives) - item.job.age_lag
         if abs(factor) <= _HIGHEST:
-            # Who stands too high does as much harm at the head of the queue as who is missing there.
+            # A job that is too high does as much harm at the head of the queue as one that is missing there.
             wrong.append((max(priority, item.job.priority), SetSiteFactor(item.job.job_id, factor)))
     wrong.sort(key=lambda change: -change[0])
     return tuple(change for _, change in wrong[:most])
 
 
 def put_first(served: AbstractSet[int], seen: Observation, changes: Sequence[Change]) -> tuple[Change, ...]:
-    """The changes, but jobs for which others of their owner have just made room stand before all of their partitions.
+    """The changes, with the `served` jobs raised above all other jobs of their partitions.
 
-    What comes free was their owner's: nobody else would have it if nobody had made room. In its place in the queue such
-    a job may lose it: one that ends by itself in the same cycle may give a larger one ahead what that lacks.
+    Jobs of the same owner have just been preempted for them, so the freed GPUs would not be there for anybody else.
+    From its normal place such a job may lose them: if another job ends in the same cycle, a larger job ahead may fit
+    into both together.
     """
     if not served:
         return tuple(changes)
@@ -122,7 +123,7 @@ def put_first(served: AbstractSet[int], seen: Observation, changes: Sequence[Cha
 
 
 def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
-    """All waiting jobs whose priority Slurm tells, in the wanted order."""
+    """All pending jobs for which Slurm reports a priority, in the wanted order."""
     snapshot = seen.snapshot
     row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
     waiting = [row[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING"]
@@ -153,18 +154,18 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
 
 
 def _native(seen: Observation, job: SlurmJob) -> int:
-    """The priority without our part of the site factor."""
+    """The priority without our share of the site factor."""
     return job.priority_with(seen.others_factors.get(job.job_id, 0))
 
 
 def _age(seen: Observation, job: SlurmJob) -> tuple[float, int]:
-    """As the snapshot dates it, which remembers when a requeued job was first submitted."""
+    """The tie-break (submit time, job id). A requeued job keeps its first submit time, as in the snapshot."""
     past = seen.preempted.get(job.job_id)
     return past.submitted_s if past else job.submit_s, job.job_id
 
 
 def _priorities(items: Sequence[_Item]) -> list[int]:
-    """The priority of each item: its own as far as that stands right, else one near that of its place."""
+    """The new priority of each item: its current one if that is right, else one near the priority of its place."""
     anchors = _with_room(_kept(items), len(items))
     priorities = [item.has for item in items]
     for upper, lower in itertools.pairwise(anchors):
@@ -177,10 +178,10 @@ def _priorities(items: Sequence[_Item]) -> list[int]:
 
 
 def _kept(items: Sequence[_Item]) -> list[_Anchor]:
-    """The items that may keep what they have: those that are not steered, and between them as many as possible.
+    """The items that keep their priorities: all that are not steered, and between them as many others as possible.
 
-    What they have falls, and each stands between the places of the neighbours that are not of its group. Where most of
-    a run of one group must move anyway, all of it takes its places.
+    Kept priorities are decreasing, and each lies between the places of the neighbours outside its group. Where most
+    items of a run (consecutive items of one group) must move anyway, the whole run moves to its places.
     """
     may_stay = _near_their_places(items)
     order = {key: rank for rank, key in enumerate(sorted({_key(item) for item in items}))}
@@ -200,28 +201,28 @@ def _kept(items: Sequence[_Item]) -> list[_Anchor]:
 
 
 def _runs(items: Sequence[_Item]) -> list[list[_Item]]:
-    """The items cut where a group ends."""
+    """The items, split into runs of consecutive items of one group."""
     return [list(run) for _, run in itertools.groupby(items, key=lambda item: item.group)]
 
 
 def _near_their_places(items: Sequence[_Item]) -> list[bool]:
-    """Whether each item has a priority between the places before and behind its run of items of one group.
+    """Whether the priority of each item lies between the places just before and just after its run.
 
-    Places at less than a step's distance count as one, in which those that are raised stand further up.
+    Places less than `STEP` apart form a cluster, whose items may have been raised by a step each.
     """
     result: list[bool] = []
-    crowd = _crowds([item.place for item in items])
+    cluster = _cluster_sizes([item.place for item in items])
     for members in _runs(items):
         first, last = len(result), len(result) + len(members) - 1
-        reach = STEP * max(crowd[first], crowd[last], len(members))
-        high = items[first - 1].place + STEP * (crowd[first - 1] - 1) if first else items[first].place + reach
+        reach = STEP * max(cluster[first], cluster[last], len(members))
+        high = items[first - 1].place + STEP * (cluster[first - 1] - 1) if first else items[first].place + reach
         low = items[last + 1].place if last + 1 < len(items) else 0
         result += [low <= item.has <= high or item.has == item.place for item in members]
     return result
 
 
-def _crowds(places: Sequence[int]) -> list[int]:
-    """For each place how many stand in its crowd: falling places of which each is less than a step from the next."""
+def _cluster_sizes(places: Sequence[int]) -> list[int]:
+    """For each place the size of its cluster: descending places, each less than `STEP` above the next."""
     sizes: list[int] = []
     start = 0
     for i in range(1, len(places) + 1):
@@ -232,15 +233,15 @@ def _crowds(places: Sequence[int]) -> list[int]:
 
 
 def _key(item: _Item) -> tuple[int, float, int]:
-    """Rises with the rank that Slurm gives the item now."""
+    """Sort key: the larger, the earlier Slurm would currently consider the item."""
     return item.has, -item.age[0], -item.age[1]
 
 
 def _with_room(anchors: Iterable[_Anchor], count: int) -> list[_Anchor]:
-    """The anchors (both ends among them) without those that leave too little room for what must stand between them.
+    """The anchors, with both ends of the queue added, that leave enough priorities for the items between them.
 
-    Steered ones go first. One that is not steered goes only if there is no other way: Slurm puts them so near each
-    other that nobody fits between.
+    Steered anchors are dropped first. One that is not steered is dropped only where Slurm's own priorities are so
+    close that nothing fits between them.
     """
     top, end = _Anchor(-1, float("inf"), is_steered=False), _Anchor(count, 0, is_steered=False)
     held = [top]
@@ -267,7 +268,7 @@ def _fits(upper: _Anchor, lower: _Anchor, each: int) -> bool:
 
 
 def _between(wanted: Sequence[int], high: float, low: float) -> list[int]:
-    """Falling priorities strictly between two bounds, those that are wanted if they fall and lie there."""
+    """Decreasing priorities strictly between two bounds: the wanted ones, if they decrease and lie between them."""
     if all(a > b for a, b in itertools.pairwise(wanted)) and low < wanted[-1] and wanted[0] < high:
         return list(wanted)
     reach = STEP * (len(wanted) + 1)
@@ -280,7 +281,7 @@ def _between(wanted: Sequence[int], high: float, low: float) -> list[int]:
 
 
 def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
-    """Ids of the waiting jobs in the order in which Slurm will consider them: `queue_order`, on the places of peers."""
+    """Ids of the pending jobs in the order in which Slurm will consider them: `queue_order`, on the places of peers."""
     row = {job.job_id: at for at, job in enumerate(snapshot.jobs)}
     wanted = [row[job_id] for job_id in queue_order(plan, snapshot) if job_id in row]
     waiting = [at for at in wanted if snapshot.jobs[at].state is JobState.PENDING]
@@ -288,15 +289,15 @@ def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
 
 
 def on_own_places(snapshot: Snapshot) -> tuple[Job, ...]:
-    """The first waiting jobs in the order that Slurm's priorities give them without our exchanges."""
+    """The first pending jobs, in the order of Slurm's own priorities."""
     waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.eligible and job.native_priority]
     return tuple(heapq.nsmallest(_REPLAYED, waiting, lambda job: (-job.native_priority, job.submit_s, job.job_id)))
 
 
 def started_on_own_places(snapshot: Snapshot, waited: Sequence[Job]) -> frozenset[int]:
-    """Which of the jobs that `waited` at the last look, on their own places, Slurm would have started by now.
+    """Which of the jobs that `waited` in the last pass Slurm would have started by now in its own order.
 
-    The cycle is played again: what those that have started since then hold is given out in the other order.
+    Replays the backfill cycle: the GPUs of the jobs that have started since then are given out again in that order.
     """
     there = {job.job_id for job in snapshot.jobs}
     began = {job.job_id for job in waited} & {job.job_id for job in snapshot.running}
@@ -309,10 +310,11 @@ def started_on_own_places(snapshot: Snapshot, waited: Sequence[Job]) -> frozense
 
 
 def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:
-    """Which waiting jobs Slurm would start if the running jobs `going` were gone; `order` are the first that wait.
+    """Which pending jobs Slurm would start if the running jobs `going` were gone; `order` are the first pending ones.
 
-        It plans starts of blocked jobs, so what comes free may have to be kept for a larger job ahead. Here the first
-    `RESERVED` get one: each costs milliseconds on a large cluster, and few further back want the same GPUs.
+    Backfill plans the starts of blocked jobs, so freed GPUs may have to be kept for a larger job ahead. Only the first
+    `RESERVED` blocked jobs are planned here: each takes milliseconds on a large cluster, and few of the others want
+    the same GPUs.
     """
     jobs = {job.job_id: job for job in snapshot.jobs}
     left = [job for job in snapshot.running if job.job_id not in going]

@@ -20,12 +20,12 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def inodes(stage: Stage) -> list[int]:
-    return [path.stat().st_ino for path in sorted(stage.place.rglob("*"))]
+    return [path.stat().st_ino for path in sorted(stage.copy.rglob("*"))]
 
 
 def test_it_is_copied_once(stage: Stage) -> None:
     assert stage.bring() == stage.target / "model"
-    assert (stage.place / "deep" / "more").read_text() == "m"
+    assert (stage.copy / "deep" / "more").read_text() == "m"
     before = inodes(stage)
     stage.bring()
     assert inodes(stage) == before
@@ -45,12 +45,12 @@ def test_a_changed_source_and_a_torn_copy_are_copied_anew(stage: Stage) -> None:
     stage.bring()
     (stage.source / "weights").write_bytes(b"x" * 1001)
     stage.bring()
-    assert (stage.place / "weights").read_bytes() == b"x" * 1001
+    assert (stage.copy / "weights").read_bytes() == b"x" * 1001
     (stage.target / ".model.staged").unlink()
     (stage.target / ".model.new").mkdir()
-    (stage.place / "weights").write_bytes(b"half")
+    (stage.copy / "weights").write_bytes(b"half")
     stage.bring()
-    assert (stage.place / "weights").read_bytes() == b"x" * 1001
+    assert (stage.copy / "weights").read_bytes() == b"x" * 1001
     assert sorted(path.name for path in stage.target.iterdir()) == [".model.lock", ".model.staged", "model"]
 
 
