@@ -29,7 +29,7 @@ from slurm_plugin.client.cli import CliClient
 
 ROOT = Path(__file__).parents[2]
 SERVER = f"{sys.executable} -m inference_gateway.model_server --port {{port}} --name {{replica}}"
-_TO_START_S = 60.0
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -188,14 +188,14 @@ def _supervisor(gateway: Gateway, directory: Path, paths: GatewayPaths) -> Itera
         yield
     finally:
         supervisor.terminate()
-        supervisor.wait(30)
+        supervisor.wait(_PATIENCE_S)
 
 
 def _wait_for(path: Path) -> None:
-    deadline_s = time.monotonic() + _TO_START_S
+    deadline_s = time.monotonic() + _PATIENCE_S
     while not path.exists():
         if time.monotonic() > deadline_s:
-            raise GatewayError(f"the gateway did not serve within {_TO_START_S:.0f} s: {path} is missing")
+            raise GatewayError(f"the gateway did not serve within {_PATIENCE_S:.0f} s: {path} is missing")
         time.sleep(0.2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -95,6 +96,12 @@ def start_daemon(cluster: Cluster, directory: Path, config: str) -> subprocess.P
     path.write_text(config)
     argv = [command("sexplschedd"), "--config", str(path), "--log-file", str(directory / "log")]
     return subprocess.Popen(argv, env=environment(cluster))
+
+
+def changes(log: Path) -> list[int]:
+    """How many changes each pass made that the daemon has logged."""
+    text = log.read_text() if log.exists() else ""
+    return [int(count) for count in re.findall(r" pass jobs=.* changes=(\d+) failures=", text)]
 
 
 def command(name: str) -> str:

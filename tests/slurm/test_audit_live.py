@@ -95,9 +95,10 @@ def test_changes_replayed_from_the_audit_are_slurms_own_record(
         daemon.terminate()
         daemon.wait(timeout=60)
     changes = [entry for entry in read(spool.parent / "audit.jsonl") if not entry.refused]
-    found = {job.job_id: job for job in client.jobs()}
     requeued = Counter(entry.job for entry in changes if (entry.field, entry.after) == ("JobState", "PENDING"))
-    assert requeued == {job.job_id: job.restarts for job in found.values() if job.restarts}
+    # Slurm counts a requeue when the job's last process has ended.
+    until(lambda: requeued == {job.job_id: job.restarts for job in client.jobs() if job.restarts}, "Slurm has them all")
+    found = {job.job_id: job for job in client.jobs()}
     comments = {job_id: job.admin_comment for job_id, job in found.items() if job.admin_comment}
     assert {**replayed(changes, "AdminComment"), others[0]: noted} == comments
     # Slurm tells no factor of a job that may not start yet, as one that was just requeued.

@@ -18,7 +18,7 @@ from slurm_plugin.devcluster import Cluster
 from slurm_plugin.state.published import FILE
 from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import a_daemon, config, environment, submit, until
-from tests.slurm_plugin.web.browsing import Tab, a_browser, needs_chromium, served
+from tests.slurm_plugin.web.browsing import SCREENSHOTS, Tab, a_browser, needs_chromium, served
 
 pytestmark = [pytest.mark.slurm, needs_chromium]
 
@@ -82,7 +82,8 @@ def test_the_page_shows_a_live_cluster_with_a_running_sweep(
             assert link.count() == 1
             until(lambda: is_shown("sweep/digits/root", "Trainings, best first", "done"), "a training has ended")
             tab.page.wait_for_selector(".parallel path.best", state="attached")
-            time.sleep(10)  # for curves that are worth a picture
+            if SCREENSHOTS:
+                time.sleep(10)  # for curves that are worth a picture
             for view in ("cluster", "queue", "sweeps", "sweep/digits/root", f"job/{trainings[0]}", "plan", "audit"):
                 tab.go(view)
                 assert tab.serious_findings() == [], view
