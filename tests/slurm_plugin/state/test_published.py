@@ -263,3 +263,7 @@ def test_a_running_job_that_is_not_steered_is_not_said_to_wait(tmp_path: Path) -
     ).explanation(53)
     assert runs is not None
     assert runs.sentences == ("Job 53 of ada: RUNNING, left to Slurm because it asks for no GPUs.",)
+
+
+def test_a_job_without_a_time_limit_is_said_to_have_none(tmp_path: Path) -> None:
+    assert published(tmp_path, jobs=(record(55, time_limit_s=None),)).jobs[0].reason == "Priority; no time limit"
