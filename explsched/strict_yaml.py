@@ -188,22 +188,27 @@ def _range(*limits: tuple[str, float | None]) -> list[str]:
 _WRONG = object()
 
 
+def _shown(value: object) -> str:
+    """A value for messages: a key whose section is commented out has nothing."""
+    return "nothing" if value is None else repr(value)
+
+
 def _value(kind: object, value: object, where: str, faults: list[str]) -> object:
     if (section := _section(kind)) is not None and (value is not None or section is kind):
         if isinstance(value, Mapping):
             inside = read(section, value, faults, f"{where}.")
             return _WRONG if inside is None else inside
-        faults.append(f"{where}: must be a mapping of keys to values, found {value!r}")
+        faults.append(f"{where}: must be a mapping of keys to values, found {_shown(value)}")
         return _WRONG
     if (inner := _named_sections(kind)) is not None:
         if not isinstance(value, Mapping):
-            faults.append(f"{where}: must be a mapping of names to their keys, found {value!r}")
+            faults.append(f"{where}: must be a mapping of names to their keys, found {_shown(value)}")
             return _WRONG
         return _each(kind, inner, value, where, faults)
     try:
         return msgspec.convert(_finite(value), kind, dec_hook=_path)
     except msgspec.ValidationError:
-        faults.append(f"{where}: must be {accepted_values(kind)}, found {value!r}")
+        faults.append(f"{where}: must be {accepted_values(kind)}, found {_shown(value)}")
         return _WRONG
 
 

@@ -34,6 +34,9 @@ class Column(Struct, frozen=True):
     width: int | None = None
 
 
+_NO_COLUMN = Column("", width=0)
+
+
 def room() -> int | None:
     """Characters that a line may have: those of the terminal, None where the output goes elsewhere."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -49,10 +52,12 @@ def lines(
     texts = [[_text(cell) for cell in row] for row in rows]
     if heading:
         texts.insert(0, [column.title for column in columns])
-    widths = _fitted(columns, [_natural(column, texts, at) for at, column in enumerate(columns)], width)
+    natural = [_natural(column, texts, at) for at, column in enumerate(columns)]
+    widths = _fitted(columns, natural, width)
     is_too_wide = width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width
     if width is not None and is_too_wide and len(columns) > 1 and columns[-1] == Column(columns[-1].title):
-        return [line for row in texts for line in _stacked(columns, row, widths, width)]
+        above = _fitted((*columns[:-1], _NO_COLUMN), (*natural[:-1], 0), width + len(_GAP))  # they have the whole line
+        return [line for row in texts for line in _stacked(columns, row, above, width)]
     return [line for row in texts for line in _row_lines(columns, row, widths)]
 
 

@@ -44,6 +44,10 @@ class Order(Protocol):
         ...
 
 
+def _left(service_gpu_s: float) -> str:
+    return "no time limit" if np.isinf(service_gpu_s) else f"{service_gpu_s:.0f} GPU-seconds remain"
+
+
 class Srsf(Struct, frozen=True):
     """Service is remaining run time times GPUs; a job of unknown length comes last."""
 
@@ -52,7 +56,7 @@ class Srsf(Struct, frozen=True):
     def rank(self, snapshot: Snapshot) -> Ranking:
         """Minus the remaining GPU-seconds of each job."""
         service_gpu_s = snapshot.columns.left_s * np.maximum(snapshot.columns.gpus, 1)
-        return Ranking(snapshot, -service_gpu_s, lambda row: f"{service_gpu_s[row]:.0f} GPU-seconds remain")
+        return Ranking(snapshot, -service_gpu_s, lambda row: _left(service_gpu_s[row]))
 
 
 class Fifo(Struct, frozen=True):
@@ -94,7 +98,7 @@ class Gittins(Struct, frozen=True):
 
         def reason(row: int) -> str:
             how = "about, judged by jobs submitted with it" if known[row] is None else "known"
-            return f"{service_gpu_s[row]:.0f} GPU-seconds remain ({how})"
+            return f"{_left(service_gpu_s[row])} ({how})"
 
         return Ranking(snapshot, -service_gpu_s, reason)
 

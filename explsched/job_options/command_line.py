@@ -55,6 +55,8 @@ def _meaning(option: Option) -> str:
 def _canonical(option: Option) -> Callable[[str], str]:
     def canonical(text: str) -> str:
         try:
+            if isinstance(option.kind, Fraction) and is_former(text):  # which a command line never accepted
+                raise ValueError(f"found {text!r}, accepted: {option.kind.accepted}")
             return option.canonical(text) if text else ""
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error

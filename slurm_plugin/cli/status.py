@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -450,6 +451,8 @@ def top(user: str | None, me: bool, iterate: float, config_path: Path | None) ->
 
     if find_spec("textual") is None:
         raise TopError("sexplsched top needs Textual: pip install 'explsched[top]'")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise TopError("sexplsched top needs a terminal; elsewhere: sexplsched status --iterate 5")
     from slurm_plugin.cli.screen import Screen
 
     Screen(lambda: current(config_path, fresh=False), iterate, getpass.getuser() if me else user or "").run()

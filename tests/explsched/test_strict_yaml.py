@@ -47,6 +47,7 @@ def test_a_mapping_of_sections_is_read() -> None:
         ("doors: [front]", "doors: must be a mapping of names"),
         ("gate: {colour: red, width: 1}", "unknown key 'gate.width'; did you mean 'width_mm'"),
         ("doors: {front: red}", "doors.front: must be a mapping of keys to values, found 'red'"),
+        ("doors: {front: }", "doors.front: must be a mapping of keys to values, found nothing"),
     ],
 )
 def test_faults_name_the_whole_path(text: str, words: str) -> None:

@@ -54,6 +54,14 @@ def test_the_last_column_stands_below_where_there_is_no_room_beside() -> None:
     ]
 
 
+def test_what_stands_above_the_last_column_is_cut_only_where_the_line_is_full() -> None:
+    columns = (Column("PARTITION"), *(Column(f"N{n}", ">") for n in range(5)), Column("PLANNED"), Column("REASON"))
+    planned = "2026-11-24T03:45:10"
+    shown = lines(columns, [("main", *[10**5] * 5, planned, "it waits for GPUs that others hold")], 80)
+    assert shown[2].split() == ["main", *["100000"] * 5, planned]
+    assert shown[0].startswith("PARTITION ")
+
+
 def test_no_heading() -> None:
     assert lines((Column("A"), Column("B")), [("x", 2.0)], None, heading=False) == ["x  2"]
     assert lines((Column("A"),), [], None, heading=False) == []

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
+from explsched.cli import root
 from explsched.errors import ExplschedError
 from slurm_plugin.state.published import Curve, State, encoded
 from tests.slurm_kit import record
@@ -162,3 +164,8 @@ def test_a_fault_is_told_and_what_was_known_stays(state: State) -> None:
 def test_gpus_say_who_shares(state: State) -> None:
     assert node_rows(state.nodes, "n2") == [("n2", "IDLE+DRAIN", "....", "0/4", "")]
     assert meter(0, 0) == f"[{' ' * 24} 0/0]"
+
+
+def test_without_a_terminal_it_names_the_command_that_needs_none() -> None:
+    refused = CliRunner().invoke(root, ["top"])
+    assert "needs a terminal; elsewhere: sexplsched status --iterate 5" in str(refused.exception)

@@ -1,8 +1,10 @@
 """Job options in the environment."""
 
+import argparse
+
 import pytest
 
-from explsched.job_options.command_line import Found, exported, read, read_for_submission
+from explsched.job_options.command_line import Found, add, exported, read, read_for_submission
 from explsched.job_options.table import CHECKPOINT, EARLY_STOP, LIMIT, METRIC, SCHEDULED, SHARE, SWEEP, Option
 
 
@@ -43,6 +45,16 @@ def test_thousandths_are_read_and_the_fraction_is_named() -> None:
     found = read({"EXPLSCHED_LIMIT": "300"}, [LIMIT])
     assert found.values == {"limit": "0.3"}
     assert found.warnings[0].startswith("EXPLSCHED_LIMIT=300 is now EXPLSCHED_LIMIT=0.3;")
+
+
+def test_a_command_line_takes_no_thousandths(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever types 30 means percent."""
+    parser = argparse.ArgumentParser()
+    add(parser, LIMIT)
+    assert parser.parse_args(["--limit", "0.30"]).limit == "0.3"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--limit", "30"])
+    assert "found '30', accepted: 0.001 to 1" in capsys.readouterr().err
 
 
 def test_variables_of_sxbatch_alone_are_not_read_in_jobs() -> None:

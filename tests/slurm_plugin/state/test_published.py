@@ -289,3 +289,7 @@ def test_explain_says_how_near_the_nodes_of_a_gang_are(tmp_path: Path, topology:
     config = Config(policy="fifo", progress=ProgressSection(spool=tmp_path))
     (told,) = (one for one in explanations(View.of(config, found, NOW_S)) if one.jobid == 2)
     assert any(words in sentence for sentence in told.sentences), told.sentences
+
+
+def test_a_job_without_a_time_limit_is_said_to_have_none(tmp_path: Path) -> None:
+    assert published(tmp_path, jobs=(record(55, time_limit_s=None),)).jobs[0].reason == "Priority; no time limit"
