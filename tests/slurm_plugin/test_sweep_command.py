@@ -174,6 +174,13 @@ def test_a_training_without_sxrun_is_done_after_its_last_step(digits: FakeSlurm,
     assert {t["state"] for t in shown()["trainings"] if t["job"] == 1} == {"done"}
 
 
+def test_the_name_alone_shows_the_sweep(digits: FakeSlurm) -> None:
+    for form in ((), ("--csv",)):
+        assert run("digits", *form).output == run("show", "digits", *form).output
+    assert "digitz" in str(run("digitz", fails=True).exception)
+    assert "No such option" in run("--csv", fails=True).output
+
+
 def test_two_forms_at_once_are_refused(digits: FakeSlurm) -> None:
     assert "--csv and --json: give one of them" in run("show", "digits", "--csv", "--json", fails=True).output
 
