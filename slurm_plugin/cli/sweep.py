@@ -39,9 +39,19 @@ class SeveralSweepsError(ExplschedError):
     """What is asked for can be done for one sweep only, and several have the name."""
 
 
-@click.group(cls=Commands, epilog=_EXAMPLES)
+class _Sweeps(Commands):
+    """`sexplsched sweep NAME` is `sexplsched sweep show NAME`, unless NAME is a command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_name = not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        return super().resolve_command(ctx, ["show", *args] if is_name else args)
+
+
+@click.group(cls=_Sweeps, epilog=_EXAMPLES)
 def sweep() -> None:
-    """Show sweeps, past ones included, and run searches."""
+    """Show sweeps, past ones included, and run searches. `sweep NAME` is short for `sweep show NAME`."""
 
 
 _user = click.option("-u", "--user", help="Only sweeps of this user.")

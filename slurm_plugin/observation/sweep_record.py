@@ -234,13 +234,18 @@ def _line(note: Note) -> bytes:
 
 
 def _append(path: Path, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    """Append all of `data`, on a line of its own: a disk that filled up, or a crash, may have cut the last one."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o644)
     try:
-        if os.fstat(descriptor).st_uid != os.geteuid():
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
             raise PermissionError(1, "belongs to somebody else")
         os.fchmod(descriptor, 0o644)
-        os.write(descriptor, data)
+        if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
+            data = b"\n" + data
+        while data:
+            data = data[os.write(descriptor, data) :]
     finally:
         os.close(descriptor)
 

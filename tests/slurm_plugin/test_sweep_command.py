@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -171,6 +172,13 @@ def test_the_page_says_of_a_training_that_is_over_what_sweep_show_says(
 def test_a_training_without_sxrun_is_done_after_its_last_step(digits: FakeSlurm, tmp_path: Path) -> None:
     reported(tmp_path, 1, *(1.0 / step for step in range(1, 11)))
     assert {t["state"] for t in shown()["trainings"] if t["job"] == 1} == {"done"}
+
+
+def test_the_name_alone_shows_the_sweep(digits: FakeSlurm) -> None:
+    for form in ((), ("--csv",)):
+        assert run("digits", *form).output == run("show", "digits", *form).output
+    assert "digitz" in str(run("digitz", fails=True).exception)
+    assert "No such option" in run("--csv", fails=True).output
 
 
 def test_two_forms_at_once_are_refused(digits: FakeSlurm) -> None:
@@ -396,6 +404,22 @@ def test_notes_for_which_the_disk_has_no_room_are_written_later(
     assert "No space left on device" in caplog.text
     notes.note((), (), Plan(), {}, NOW_S + 1)
     assert [note.job for note in sweep_record.read(tmp_path)] == [1]
+
+
+def test_notes_of_which_the_disk_took_a_part_are_written_whole_later(tmp_path: Path) -> None:
+    notes, path = sweep_record.SweepRecord(tmp_path), tmp_path / sweep_record.NAME
+    seen, more = observed(training(1)), observed(training(1), training(2), training(3))
+    notes.note(seen.snapshot.jobs, (), Plan(), seen.jobs, NOW_S)
+    largest = path.stat().st_size * 3 // 2
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ, so the write fails instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, before[1]))
+    try:
+        notes.note(more.snapshot.jobs, (), Plan(), more.jobs, NOW_S + 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.stat().st_size == largest
+    notes.note((), (), Plan(), {}, NOW_S + 2)
+    assert [note.job for note in sweep_record.read(tmp_path)] == [1, 2, 3]
 
 
 def test_strange_lines_and_files_of_others_are_left_out(tmp_path: Path) -> None:

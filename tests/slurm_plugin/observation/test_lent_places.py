@@ -196,7 +196,7 @@ def test_a_directory_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.L
     for best in ([2, 1], [1, 2], [2, 1]):
         a_pass(places, [waiting(1, 900), waiting(2, 700)], best)
         places.save()
-    assert caplog.text.count("they may be used once more") == 1
+    assert caplog.text.count("may use them once more") == 1
 
 
 def test_a_job_that_is_requeued_may_use_up_a_place_again() -> None:
