@@ -109,8 +109,8 @@ def parsed(command: click.Command, words: list[str]) -> None:
 
 
 def test_an_unknown_command_of_a_group_is_answered_with_those_that_there_are() -> None:
-    done = subprocess.run([sys.executable, "-m", "explsched.cli", "sweep", "lst"], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].startswith("sexplsched: error: no command 'lst'; did you mean 'list'? (known: ")
+    done = subprocess.run([sys.executable, "-m", "explsched.cli", "trace", "gen"], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith("sexplsched: error: no command 'gen'; did you mean 'generate'? (known: ")
     alone = subprocess.run([sys.executable, "-m", "explsched.cli", "cluster"], capture_output=True, text=True)
     assert (alone.returncode, alone.stderr.count("Usage: "), "error" in alone.stderr) == (2, 1, False)
 
