@@ -49,10 +49,12 @@ def example(request: pytest.FixtureRequest) -> Example:
     return found
 
 
-def start(example: Example, directory: Path, *more: str) -> subprocess.Popen[bytes]:
+def start(example: Example, directory: Path, *more: str, sub_batches: int = 1) -> subprocess.Popen[bytes]:
     """In a directory of its own; reports go to `reports.jsonl` there."""
     environment = {
         **os.environ,
+        "EXPLSCHED_SUB_BATCHES": str(sub_batches),
+        "OMP_NUM_THREADS": "1",  # networks this small only wait for more
         "PYTHONPATH": str(ROOT),
         "EXPLSCHED_PROGRESS_FILE": str(directory / "reports.jsonl"),
         "CUDA_VISIBLE_DEVICES": "",
@@ -85,6 +87,20 @@ def test_a_training_reports_a_loss_that_falls(example: Example, tmp_path: Path) 
     assert all(line["total_steps"] > points[0]["step"] for line in points)
     if "huggingface" not in example.script:  # which learns nothing in a second
         assert points[-1]["value"] < points[0]["value"]
+
+
+def test_a_batch_in_parts_trains_as_the_whole_batch_does(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("it needs torch: pip install torch")
+    (example,) = (one for one in TRAININGS if one.script.startswith("pytorch_sweep"))
+    runs = {sub_batches: tmp_path / str(sub_batches) for sub_batches in (1, 3)}  # 64 is not a multiple of 3
+    for directory in runs.values():
+        directory.mkdir()
+    training = [start(example, where, "--epochs=1", sub_batches=parts) for parts, where in runs.items()]
+    assert [process.wait(120) for process in training] == [0, 0]
+    whole, in_parts = ([line["value"] for line in reports(where)] for where in runs.values())
+    assert len(whole) == 1
+    assert in_parts == pytest.approx(whole, rel=1e-4)
 
 
 def test_a_training_saves_when_asked_and_goes_on_from_there(example: Example, tmp_path: Path) -> None:
