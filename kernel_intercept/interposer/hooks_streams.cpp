@@ -177,6 +177,14 @@ Result cuLaunchHostFunc_ptsz(Stream stream, Handle function, void* data) {
     return show_and_hold<Symbol::cuLaunchHostFunc_ptsz>(stream, stream, function, data);
 }
 
+Result cuLaunchHostFunc_v2(Stream stream, Handle function, void* data, unsigned mode) {
+    return show_and_hold<Symbol::cuLaunchHostFunc_v2>(stream, stream, function, data, mode);
+}
+
+Result cuLaunchHostFunc_v2_ptsz(Stream stream, Handle function, void* data, unsigned mode) {
+    return show_and_hold<Symbol::cuLaunchHostFunc_v2_ptsz>(stream, stream, function, data, mode);
+}
+
 Result cuStreamAddCallback(Stream stream, Handle callback, void* data, unsigned flags) {
     return show_and_hold<Symbol::cuStreamAddCallback>(stream, stream, callback, data, flags);
 }

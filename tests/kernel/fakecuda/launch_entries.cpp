@@ -125,6 +125,16 @@ CUresult cuLaunchHostFunc(CUstream s, CUhostFn function, void* data) {
 CUresult cuLaunchHostFunc_ptsz(CUstream s, CUhostFn function, void* data) {
     return launch_host_function(s, function, data, kPerThread);
 }
+#if CUDA_HEADERS >= 13030
+CUresult cuLaunchHostFunc_v2(CUstream s, CUhostFn function, void* data, unsigned int mode) {
+    return mode > CU_HOST_TASK_SPINWAIT ? CUDA_ERROR_INVALID_VALUE
+                                        : launch_host_function(s, function, data, kLegacy);
+}
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream s, CUhostFn function, void* data, unsigned int mode) {
+    return mode > CU_HOST_TASK_SPINWAIT ? CUDA_ERROR_INVALID_VALUE
+                                        : launch_host_function(s, function, data, kPerThread);
+}
+#endif
 CUresult cuStreamAddCallback(CUstream s, CUstreamCallback callback, void* data, unsigned int) {
     return add_callback(s, callback, data, kLegacy);
 }

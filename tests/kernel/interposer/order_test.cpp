@@ -94,6 +94,16 @@ std::vector<Call> calls() {
         return entry<HostFunction>(symbol)(
             stream, [](void*) {}, nullptr);
     });
+#if CUDA_HEADERS >= 13030
+    // Its fourth argument arrives: the double refuses a mode that there is not.
+    add("cuLaunchHostFunc_v2", kTail + "|" + kPast, [](const std::string& symbol, CUstream stream) {
+        using WithMode = CUresult(CUstream, CUhostFn, void*, unsigned);
+        const auto nothing = [](void*) {};
+        CHECK_EQUAL(entry<WithMode>(symbol)(stream, nothing, nullptr, CU_HOST_TASK_SPINWAIT), CUDA_SUCCESS);
+        told_to_gate();
+        return entry<WithMode>(symbol)(stream, nothing, nullptr, CU_HOST_TASK_BLOCKING);
+    });
+#endif
     add("cuStreamAddCallback", kTail + "|" + kPast, [](const std::string& symbol, CUstream stream) {
         return entry<Callback>(symbol)(
             stream, [](CUstream, CUresult, void*) {}, nullptr, 0);
