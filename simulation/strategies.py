@@ -90,7 +90,7 @@ class Asha(Struct, frozen=True):
             else:
                 why = f"not among the best 1/{self.rungs.eta} of rung {rung + 1}"
                 rests.append(Verdict(trial.trial_id, SweepAction.PAUSE, 0.0, why))
-        if not runs and rests and not (sweep.progress >= 1 - _ROUNDING).any():
+        if not runs and rests and not any(map(_is_through, sweep.trials, sweep.total_steps)):
             of = {trial.trial_id: (highest[i], -reached[i, highest[i]]) for i, trial in enumerate(sweep.trials)}
             best = max(rests, key=lambda verdict: of[verdict.trial_id])
             rests.remove(best)
@@ -139,6 +139,15 @@ def promotable(reached: Floats, eta: int) -> np.ndarray:
 def first_report_at(trial: Trial, step: float) -> float:
     """The step of the training's first report at this step or later."""
     return float(trial.steps[np.searchsorted(trial.steps, step * (1 - _ROUNDING))])
+
+
+def _is_through(trial: Trial, total_steps: float) -> bool:
+    """Whether it has reported its last step. Where steps count from 0, that is one gap before the total."""
+    if not trial.steps.size:
+        return False
+    gap = float(trial.steps[-1] - trial.steps[-2]) if trial.steps.size > 1 and trial.steps[0] == 0 else 0.0
+    missing = max(1.0, gap) if trial.has_ended else 0.0
+    return float(trial.steps[-1]) + missing >= total_steps * (1 - _ROUNDING)
 
 
 def _run(trial: Trial, worth: float, why: str) -> Verdict:

@@ -16,6 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
+from explsched.parameters import of_value
 from sched_policy import catalog
 from sched_policy.sweep.trials import Sweep, SweepAction, Trial, TrialState
 
@@ -66,7 +67,7 @@ class SweepPruner(optuna.pruners.BasePruner):
             np.array([step for step, _ in finite], dtype=np.float64),
             np.array([value for _, value in finite], dtype=np.float64),
             self._total_steps,
-            {name: value if isinstance(value, bool | str) else float(value) for name, value in trial.params.items()},
+            {name: of_value(value) for name, value in trial.params.items()},
         )
 
 
