@@ -1,29 +1,29 @@
-"""Ours: the best trainings run to their ends, the others are explored, and stopping comes late and surely.
+"""The default strategy: the best trainings run to their ends, others are explored, and stopping is late and certain.
 
-Trainings are compared at equal progress. GPUs are split between two aims. *Finishing*: the best training runs on to its
-end; a contender that runs is not displaced, nobody is swapped for noise. *Exploring*: the other GPUs go where hope per
-second until progress doubles is largest, so that no GPU is idle. Where hyper-parameters differ, hope is what they and
-the trainings' standing promise, of those that have never run as of the others: a first run costs little, a late one
-much. Once the leader has run to its end, the forecast's chances count beside hyper-parameters: what is left is to be
-sure, and whoever keeps the sweep from being done goes on, seldom who is second and far. Where only curves tell, each
-training gets a first chance, then the forecast's chances count, and the best trainings run to their ends on as many
-GPUs as early ranks leave in doubt: on at least 3/8 of them, and on all where many are contenders. When the forecast
-leaves less than `doubt` that anything still beats the best by more than `tolerance`, only those run on about whom it
-may be wrong: the leader to its end, contenders, whoever is as good as the best at equal progress, and everybody until a
-late start would show. When these are through, all stop.
+Trainings are compared at equal progress. GPUs are split between two aims. *Finishing*: the best training runs to its
+end; a running contender is not displaced, so that noise causes no swaps. *Exploring*: the other GPUs go to trainings
+with the largest hope per second until their progress doubles, so that no GPU is idle. Where hyper-parameters differ,
+hope follows from them and from the trainings' standing, also for trainings that have never run: a first run is cheap, a
+late one expensive. Once the leader has run to its end, the forecast's chances count as well: what is left is to become
+certain, so the trainings that keep the sweep from being done continue, rarely the second best that is far advanced.
+Where there are only curves, each training gets a first run; then the forecast's chances count, and the best trainings
+run to their ends on as many GPUs as early ranks are uncertain: on at least 3/8, and on all where many are contenders.
+When the forecast's probability that anything still beats the best by more than `tolerance` falls below `doubt`, only
+trainings about which it may be wrong continue: the leader to its end, contenders, trainings as good as the best at
+equal progress, and all others until a late improvement would show. When these are finished, all stop.
 
-*Standing*. Two trainings are compared by their best values at the furthest point that both have reached, never by what
-one reported early with what the other did late: who has just started is not behind because he has just started. Points
-are half doublings of the share of a training's own length. A training is a contender if the leader, when it was as far,
-was ahead by no more than the training has improved since half of its progress: improving once more as it just did would
-bring it level. Where values are far apart and hardly anybody moves, few are contenders: stopping pays. Where all make
-more progress than lies between them, ranks will change, and only finishing tells who is best.
+*Standing*. Two trainings are compared by their best values at the furthest point that both have reached, so a training
+that has just started is not behind for that reason. Points are half doublings of the fraction of a training's own
+length. A training is a contender if the leader, at the same progress, was ahead by no more than the training has
+improved since half of its progress: one more such improvement would bring it level. Where values are far apart and few
+trainings still improve, few are contenders, and stopping pays. Where all improve by more than the distances between
+them, ranks will change, and only finishing shows which is best.
 
 *Promise* of hyper-parameters: a Gaussian process with the exponential kernel exp(-d / l) on the distance d between
-them: numbers by their ranks in the sweep, so that it does not matter whether a rate is given as itself or as its
-logarithm; words as equal or not. Length scale and noise are the likeliest of a small grid (Rasmussen & Williams 2006,
-5.4.1; the scale of the values is integrated out by its maximum). A learning rate counts four times: no other
-hyper-parameter matters as much (Bengio 2012, arXiv 1206.5533, 3.1), and a few trainings cannot tell that by themselves.
+them. Numbers count by their ranks in the sweep, so a rate and its logarithm are equivalent; words are equal or not.
+Length scale and noise are the most likely of a small grid (Rasmussen & Williams 2006, 5.4.1; the scale of the values is
+set to its maximum likelihood). A learning rate has four times the weight: no other hyper-parameter matters as much
+(Bengio 2012, arXiv 1206.5533, 3.1), which cannot be learnt from a few trainings.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _RATES_WEIGHT = 4.0  # of a learning rate in the distance
 
 
 def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
-    """What hyper-parameters promise of each training, shape (N,): the logarithm of its place, lower is better.
+    """The predicted logarithm of each training's place from hyper-parameters, shape (N,); lower is better.
 
-    `places` are those of the `seen` trainings, 0 for the best; who is not far yet has a less certain one. What a seen
-    training has shown counts for it more than for others. Half a standard deviation is taken off (a lower confidence
-    bound). None without hyper-parameters that differ, or while too few have been seen.
+    `places` are those of the `seen` trainings, 0 for the best; that of a training with little progress is less certain.
+    A training's own result counts more for it than for others. Half a standard deviation is subtracted (a lower
+    confidence bound). None if no hyper-parameters differ or too few trainings have been seen.
     """
     columns = _columns(sweep)
     if seen.size < LEAST_SEEN or not columns:
@@ -85,7 +85,7 @@ def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
 
 
 class _Column(NamedTuple):
-    """One hyper-parameter that differs between trainings: ranks from 0 to 1, or codes of words; and how it counts."""
+    """One hyper-parameter that differs between trainings: ranks from 0 to 1, or codes of words; and its weight."""
 
     values: Floats
     is_number: bool
@@ -105,7 +105,7 @@ def _columns(sweep: Sweep) -> list[_Column]:
 
 
 def _is_rate(name: str) -> bool:
-    """Whether the name is one of a learning rate, as `lr`, `learning_rate`, `optimizer.lr` or `learningRate`."""
+    """Whether the name is that of a learning rate, such as `lr`, `learning_rate`, `optimizer.lr` or `learningRate`."""
     words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
     return "lr" in words or "learningrate" in words or ("learning", "rate") in pairwise(words)
 
@@ -120,21 +120,21 @@ def _distances(columns: list[_Column], these: Ints, those: Ints) -> Floats:
 
 
 LEVELS: Floats = np.exp2(np.arange(-6.0, 0.25, 0.5))
-"""Shares of a training's length at which trainings are compared: 1/64 to 1, two for each doubling."""
+"""Fractions of a training's length at which trainings are compared: 1/64 to 1, two for each doubling."""
 
-_DOUBLING = 2  # levels; below the first doubling values tell nothing yet
+_DOUBLING = 2  # levels; values before the first doubling say nothing yet
 _ROUNDING = 1e-9
 
 
 class SweepStanding(Struct, frozen=True, eq=False):
-    """How the trainings of one sweep stand.
+    """The comparison of the trainings of one sweep.
 
     Attributes:
         ahead: how many others were better at the furthest level that both have reached, shape (N,).
-        is_known: who is far enough for a comparison to tell anything, and has run for longer than its start took,
+        is_known: which trainings are far enough to be compared and have run for longer than their start took,
             shape (N,).
         may_lead: the contenders, shape (N,).
-        contenders: their share, with half a pseudo-observation of each kind: 1/2 while nothing is known.
+        contenders: their fraction, with half a pseudo-observation of each kind: 1/2 while nothing is known.
 
     """
 
@@ -173,9 +173,9 @@ def standing(sweep: Sweep) -> SweepStanding:
 
 
 def _best_at(sweep: Sweep) -> Floats:
-    """The best value by each training's first report at or after each level, shape (N, K); infinity above its last.
+    """The best value up to each training's first report at or after each level, shape (N, K); infinity above its last.
 
-    An ended training stays what it was: it counts at all levels.
+    The final value of an ended training counts at all higher levels.
     """
     best_at = np.full((len(sweep.trials), len(LEVELS)), np.inf)
     for i, trial in enumerate(sweep.trials):
@@ -190,24 +190,24 @@ def _best_at(sweep: Sweep) -> Floats:
 
 
 _LEAST_SEEN = 3
-_LATE = 0.5  # of a training: nothing that has not come so far tells how late values follow from early ones
+_LATE = 0.5  # fraction of a training; only those beyond it show how late values follow from early ones
 _SHORTEST_S = 1e-6  # of a training whose length is known to be 0
 _STEEPNESS = 2.0  # hope falls with this power of the promised place
-_LEAST_HOPE = 1e-3  # over all trainings: keeps the order from being one of numbers that are all 0
-_SWAP = 1.3  # a training that runs is left for one that is better by more than this factor: restarts cost
+_LEAST_HOPE = 1e-3  # summed over all trainings: without it all could be 0 and have no order
+_SWAP = 1.3  # a running training is replaced only by one better by more than this factor: restarts cost
 
 
 class AdaptiveHalving(Struct, frozen=True):
     """The default strategy.
 
     Attributes:
-        tolerance: an improvement of the sweep's best value by less than this share of it is not worth waiting for.
+        tolerance: an improvement of the sweep's best value by less than this fraction is not worth waiting for.
         doubt: probability of a larger improvement below which the sweep is done.
-        least_finishing: share of the GPUs that always finish the best trainings, where only curves tell.
-        usual_contenders: share of contenders that is found where ranks are stable, too; it counts as none.
-        finishing_per_contender: share of the GPUs that finish trainings, per share of contenders beyond the usual.
-        least_progress: share of its length that each training has run before anybody is stopped. Some stand still at
-            first and win in the end, and the forecast, which knows what has moved, does not expect that.
+        least_finishing: fraction of the GPUs that always finish the best trainings, where there are only curves.
+        usual_contenders: fraction of contenders that is found even where ranks are stable; it counts as none.
+        finishing_per_contender: fraction of the GPUs that finish trainings, per fraction of contenders above the usual.
+        least_progress: fraction of its length that each training has run before any is stopped. Some do not improve at
+            first and win in the end, which the forecast, made from what has improved, does not expect.
 
     """
 
@@ -221,13 +221,13 @@ class AdaptiveHalving(Struct, frozen=True):
     name: ClassVar[str] = "adaptive"
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
-        """The best training first, then the others, by what they promise; what is done pauses or stops."""
+        """The best training first, then the others by their promise; once the sweep is done they pause or stop."""
         if sweep.has_ended.all():
             return SweepDecision((), "all trainings have ended")
         histories = Histories.of(sweep)
         expected = forecast(sweep, histories, self.tolerance)
         leader = int(np.argmin(sweep.best))
-        # What the leader itself may still gain keeps nobody else on a GPU.
+        # The leader's own chance to improve is no reason to keep others running.
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         now = standing(sweep)
         order = self._order(sweep, gpus, now, expected.chance)
@@ -241,14 +241,14 @@ class AdaptiveHalving(Struct, frozen=True):
         )
 
     def _has_seen_enough(self, sweep: Sweep, histories: Histories) -> bool:
-        """Whether enough has been seen to trust the forecast."""
+        """Whether enough has been reported to trust the forecast."""
         late = sweep.has_ended | (sweep.progress >= _LATE)
         return bool(late.any() and histories.seen.sum() >= min(_LEAST_SEEN, len(sweep.trials)))
 
     def _closing(
         self, sweep: Sweep, now: SweepStanding, order: Iterable[tuple[int, str]], still_open: float
     ) -> SweepDecision:
-        """Only the leader runs on, and who the forecast may be wrong about; when they are through, all stop."""
+        """Only the leader and trainings that the forecast may be wrong about continue; once they end, all stop."""
         chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by "
         chance += f"{100 * self.tolerance:g} %"
         leader = int(np.argmin(sweep.best))
@@ -297,10 +297,10 @@ class AdaptiveHalving(Struct, frozen=True):
             yield i, f"explored: of those that are not sure to lead, it promises most per second by {by}"
 
     def _hope(self, sweep: Sweep, chance: Floats, promises: Floats | None) -> tuple[Floats, str]:
-        """What exploring each training may bring, shape (N,), and what tells that.
+        """The expected benefit of exploring each training, shape (N,), and the source of the estimate.
 
-        Until the leader has run to its end the search is for a better one; after that, for whatever keeps the sweep
-        from being done. That is where the forecast sees a chance, seldom where progress is long and the place good.
+        Until the leader has run to its end the aim is a better training; after that, to rule out those that keep the
+        sweep from being done. These are the ones with a chance by the forecast, rarely those far advanced.
         """
         if promises is None:
             return chance, "its curve"
@@ -310,14 +310,14 @@ class AdaptiveHalving(Struct, frozen=True):
         return np.maximum(chance, least) * np.exp(-promises), "its curve and its hyper-parameters"
 
     def _finishing(self, now: SweepStanding, gpus: int) -> int:
-        """On how many GPUs the best trainings run to their ends where only curves tell who is best."""
+        """The number of GPUs on which the best trainings run to their ends, where there are only curves."""
         share = self.finishing_per_contender * (now.contenders - self.usual_contenders)
         return max(1, round(min(1.0, max(self.least_finishing, share)) * gpus))
 
     def _worth(self, sweep: Sweep, known: Bools, hope: Floats) -> Floats:
-        """Hope per second until progress has doubled, which shows what it was worth, shape (N,).
+        """Hope per second until a training's progress has doubled, after which it is judged again, shape (N,).
 
-        A first run doubles progress where it has come far enough to be compared.
+        A first run counts as doubled once it has come far enough to be compared.
         """
         look_s = np.where(known, sweep.restart_s, LEVELS[_DOUBLING] * sweep.length_s)
         gone_s, left_s = sweep.progress * sweep.length_s, (1.0 - sweep.progress) * sweep.length_s
@@ -327,10 +327,10 @@ class AdaptiveHalving(Struct, frozen=True):
         return worth
 
     def _value(self, sweep: Sweep, now: SweepStanding) -> Floats:
-        """By what the best are chosen: how many are ahead, times what a whole training costs; lower is better, (N,).
+        """The key by which the best are chosen: how many are ahead, times the cost of a whole training, shape (N,).
 
-        Cheap trainings first, where several are as good: by the theory of search, looking first where the chance per
-        cost is highest finds soonest. Who is further goes first among equals.
+        Lower is better. Among equally good trainings the cheap ones go first: in search theory the order of highest
+        chance per cost finds soonest. Among equals the furthest goes first.
         """
         gpus = np.array([trial.gpus for trial in sweep.trials], dtype=np.float64)
         cost = gpus * (sweep.length_s * (1.0 - 1e-3 * sweep.progress) + sweep.moving_s)

@@ -1,9 +1,9 @@
-"""From a snapshot to what its sweeps want: which of their jobs run, wait, make room and end.
+"""Decides for the sweeps of a snapshot which of their jobs run, wait, leave and end.
 
-In each scope by itself, GPUs are shared between users in equal parts; what one cannot use is shared among the others.
-Inside a user's part his sweeps compete by the probability that their best is still to come: the k-th training of a
-sweep counts that probability divided by k, so that two equal sweeps are served alike and one that is done gives
-everything to the other.
+Within each scope GPUs are shared equally between users; what one user cannot use is shared among the others (max-min
+fair). Within a user's share, sweeps compete by the probability that their best model is still to come: the k-th
+training of a sweep has that probability divided by k, so that two equal sweeps are served alike, and one that is done
+gives its share to the other.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ SweepKey = tuple[str, str, str, str, Direction]
 
 
 class Wish(Struct, frozen=True):
-    """What a sweep wants of one of its jobs. `place` counts from 0 over all sweeps; None: it should not run now."""
+    """The decision about one job of a sweep. `place` is its rank over all sweeps, from 0; None: it should not run."""
 
     place: int | None
     reason: str
 
 
 MOST_FRESH = 4096
-"""Of a sweep's trainings that have never run so many are weighed, in the order of their ids. The others wait behind
-them: to weigh 100,000 again in each pass would keep the daemon from everything else."""
+"""At most this many of a sweep's trainings that have never run are considered, in order of their ids; the others wait
+behind them. Considering 100,000 in each pass would take too long."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the sweeps of a snapshot want.
+    """The decisions of the sweeps of a snapshot.
 
     Attributes:
-        wishes: of each job of a sweep, by job id.
-        preemptions: running jobs that should make room, or should not run now.
-        stops: jobs of which nothing more is expected, waiting ones too.
+        wishes: the decision about each job of a sweep, by job id.
+        preemptions: running jobs that should leave for others, or should not run now.
+        stops: running and pending jobs from which nothing more is expected.
 
     """
 
@@ -72,8 +72,8 @@ class Sweeps(Struct, frozen=True):
 
     Attributes:
         strategy: decides inside each sweep.
-        restart_s: what starting a paused training again costs, where nothing has been measured.
-        checkpoint_s: what pausing one costs.
+        restart_s: cost of restarting a paused training in seconds, until it has been measured.
+        checkpoint_s: cost of pausing one in seconds.
 
     """
 
@@ -82,7 +82,7 @@ class Sweeps(Struct, frozen=True):
     checkpoint_s: float = 10.0
 
     def choose(self, snapshot: Snapshot) -> Choice:
-        """Decide about all sweeps of the snapshot, in each scope by itself."""
+        """Decide about all sweeps of the snapshot, for each scope separately."""
         by_scope: defaultdict[str, dict[SweepKey, list[Job]]] = defaultdict(dict)
         able = np.flatnonzero(snapshot.columns.holds | snapshot.columns.waits)
         members = _members(map(snapshot.jobs.__getitem__, able.tolist()))
@@ -102,7 +102,7 @@ class Sweeps(Struct, frozen=True):
         )
 
     def _of_scope(self, members: Mapping[SweepKey, Sequence[Job]], site: _Site) -> Choice:
-        """What sweeps of one scope want of the GPUs that they hold and those that nobody does."""
+        """Distribute the GPUs that the sweeps of one scope hold, and free ones, among these sweeps."""
         sweeps_of = Counter(key[0] for key in members)
         users = sorted(sweeps_of)
         jobs = {job.job_id: job for own in members.values() for job in own}
@@ -124,9 +124,9 @@ class Sweeps(Struct, frozen=True):
     def _decision(
         self, key: SweepKey, own: Sequence[Job], ended: Sequence[Job], now_s: float, gpus: int
     ) -> SweepDecision:
-        """What the strategy decides about a sweep, asked again only when something has changed that it looks at."""
+        """The strategy's decision about a sweep, computed again only when one of its inputs has changed."""
         took_s = [seconds for job in own if (seconds := _start_took_s(job)) is not None]
-        # Whole seconds: a decision is remembered for as long as nothing that matters has changed.
+        # Whole seconds, so that small changes of measured times do not invalidate a cached decision.
         restart_s = float(round(median(took_s))) if took_s else self.restart_s
 
         def decide() -> SweepDecision:
@@ -141,15 +141,15 @@ class Sweeps(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _Site:
-    """What the choices of all scopes look at.
+    """The inputs that the choices of all scopes share.
 
     Attributes:
-        now_s: the moment.
-        gpus: of all nodes on which jobs may be planned.
-        held_gpus: what running jobs hold, those of sweeps and others.
-        leaving_gpus: how many of those will soon be free.
+        now_s: the current time.
+        gpus: GPUs of all schedulable nodes.
+        held_gpus: GPUs that running jobs hold, of sweeps and others.
+        leaving_gpus: how many of these will soon be free.
         ended: jobs of sweeps that have ended.
-        ended_gpu_s: what those have used, by user.
+        ended_gpu_s: GPU-seconds that these have used, by user.
 
     """
 
@@ -162,7 +162,7 @@ class _Site:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> _Site:
-        """Of this snapshot."""
+        """The inputs from this snapshot."""
         used: defaultdict[str, float] = defaultdict(float)
         for job in snapshot.ended:
             used[job.user] += job.executed_s(snapshot.now_s) * job.request.total
@@ -182,12 +182,12 @@ _DECISIONS = DecisionMemory()
 
 
 def chosen(sweeps: Sweeps, snapshot: Snapshot) -> Choice:
-    """What the sweeps of the snapshot want, computed once per snapshot."""
+    """The decisions of the sweeps of the snapshot, computed once per snapshot."""
     return _LATEST.recall((snapshot, sweeps), lambda: sweeps.choose(snapshot))
 
 
 def _members(jobs: Iterable[Job]) -> dict[SweepKey, list[Job]]:
-    """The jobs of each sweep. Of the tasks of an array that wait, the next one stands for all."""
+    """The jobs of each sweep. The pending tasks of an array are represented by the next one."""
     members: defaultdict[SweepKey, list[Job]] = defaultdict(list)
     for job in jobs:
         told = job.exploration
@@ -197,7 +197,7 @@ def _members(jobs: Iterable[Job]) -> dict[SweepKey, list[Job]]:
 
 
 def _weighed(own: Sequence[Job]) -> tuple[Sequence[Job], Sequence[Job]]:
-    """The jobs that a decision is made about, and those that wait behind them."""
+    """The jobs that are considered, and those that wait behind them (`MOST_FRESH`)."""
     if len(own) <= MOST_FRESH:
         return own, ()
     fresh = sorted((job for job in own if _state(job) is TrialState.WAITING), key=lambda job: job.job_id)
@@ -219,7 +219,7 @@ def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
         params=dict(job.exploration.params) if job.exploration else {},
         gpus=job.request.total,
         step_s=last.gpu_s / last.step / max(1, job.request.total) if last is not None and known else None,
-        # Tasks of an array are stopped one by one, once they run: who cancels the array cancels those, too.
+        # Tasks of an array are stopped one by one, once they run: cancelling the array would cancel those as well.
         may_stop=job.exploration is not None and job.exploration.may_stop and job.array_tasks == 1,
         settled=_is_settled(job, now_s),
         granted_step=job.granted_step,
@@ -227,9 +227,9 @@ def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
 
 
 def _start_took_s(job: Job) -> float | None:
-    """How long the job's present run took from its start until it trained; None while its reports do not tell.
+    """How long the start-up of the job's current run took, in seconds; None until its reports show it.
 
-    Its first report comes after some training: after all its steps in a first run, after one report's in a later one.
+    Its first report comes after some training: all steps up to it in a first run, one report interval in a later one.
     """
     if job.start_s is None or job.first_report_s is None or len(job.points) < 2:
         return None
@@ -254,19 +254,19 @@ def _is_leaving(job: Job) -> bool:
 
 
 def _is_settled(job: Job, now_s: float) -> bool:
-    """Whether it has made progress in its present run that a pause would be worth: it has reported since it loaded."""
+    """Whether it may be paused: it has made progress in its current run, so that its start was not in vain."""
     if job.start_s is None:
         return True
     return job.first_report_s is not None and (job.restarts == 0 or now_s > job.first_report_s)
 
 
 def _merged(user: str, decisions: Mapping[SweepKey, SweepDecision]) -> list[Verdict]:
-    """What a user's sweeps want to run, the worthiest first; a sweep's own order is kept."""
+    """The trainings that a user's sweeps want to run, largest worth first; each sweep's own order is kept."""
     entries: list[tuple[float, int, int, Verdict]] = []
     for key, decision in decisions.items():
         if key[0] == user:
             wanted = [verdict for verdict in decision.verdicts if verdict.action is SweepAction.RUN]
-            # Never more than the one before it, or its sweep's order would not be kept.
+            # Never more than the one before it, which keeps the sweep's order.
             worth = accumulate((verdict.worth for verdict in wanted), min)
             entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
     return [verdict for *_, verdict in sorted(entries)]  # no job is in two sweeps, so no two verdicts are compared
@@ -279,7 +279,7 @@ def _shares(
     jobs: Mapping[int, Job],
     site: _Site,
 ) -> dict[str, int]:
-    """GPUs for each user: max-min fair. An odd GPU goes to who holds it already, else to who has used least."""
+    """GPUs for each user: max-min fair. A leftover GPU goes to its present holder, else to the one who used least."""
     own = {user: [jobs[v.trial_id] for v in wanted[user]] for user in users}
     demand = {user: sum(job.request.total * job.array_tasks for job in own[user]) for user in users}
     held = dict.fromkeys(users, 0)
@@ -348,7 +348,7 @@ def _comes_free(job: Job) -> bool:
 def _making_room(
     first: Sequence[Job], others: Sequence[tuple[Job, Verdict]], able: Container[int], free: int
 ) -> Iterator[Preemption]:
-    """Running trainings that make room for those that go first. `others` are in the order in which they should leave.
+    """Running trainings to preempt for those with a better place. `others` are in the order in which they should leave.
 
     Only for a job that is known to start then (`Job.may_displace`).
     """

@@ -1,12 +1,12 @@
-"""How likely it is that a sweep's best model is still to come, from what the sweep itself has shown.
+"""The probability that a sweep's best model is still to come, estimated from the sweep itself.
 
-Values are followed from one doubling of a training's progress to the next. How much a training improves over a
-doubling is regressed on what it improved over the one before and on its distance from the leader, by Bayesian linear
-regression over all doublings that any training of the sweep has made; those at about the same progress count most
-(curves are alike on a logarithmic axis of progress: power laws improve by a constant ratio per doubling). What the
-regression does not explain is noise, more of it for trainings that move. Paths of all trainings to their ends, drawn
-from it, tell how often somebody beats the present best, and trainings that have ended tell how often one more can at
-most. The draws are the same every time: same sweep, same forecast.
+Values are followed from one doubling of a training's progress to the next. The improvement over a doubling is regressed
+on the improvement over the one before and on the distance from the leader, by Bayesian linear regression over all
+doublings that any training of the sweep has made; those at similar progress have the largest weights (curves are alike
+on a logarithmic axis of progress: power laws improve by a constant ratio per doubling). The residuals are noise, larger
+for trainings that improve. Paths of all trainings to their ends are drawn from it; they give the probability that one
+beats the present best. Ended trainings give an upper bound for that of one more. The draws are the same every time, so
+the same sweep has the same forecast.
 
 In the spirit of freeze-thaw Bayesian optimisation (Swersky et al. 2014, arXiv 1406.3896), with a linear model.
 """
@@ -24,13 +24,13 @@ from sched_policy.snapshot import Bools, Floats, Ints
 from sched_policy.sweep.trials import Sweep
 
 LEVELS: Floats = np.ldexp(1.0, np.arange(-6, 1)).astype(np.float64)
-"""Shares of a training's length, each twice the one before: 1/64 to 1."""
+"""Fractions of a training's length, each twice the one before: 1/64 to 1."""
 
 _ROUNDING = 1e-9
 _DOUBLINGS = len(LEVELS) - 1
 _PRIOR_MEAN = np.array([0.0, 0.7, 0.0])  # improvements shrink by t^-1/2 per doubling
 _PRIOR_STD = np.array([0.05, 0.4, 0.15])
-_STILL_STD, _MOVING_STD = 0.05, 0.5  # noise as a share of the sweep's spread, and of what a training just improved
+_STILL_STD, _MOVING_STD = 0.05, 0.5  # noise: fraction of the sweep's spread, and of a training's last improvement
 _PRIOR_COUNT = 4.0
 _LOCALITY = 4.0
 _LEAST_ENDED = 3  # trainings; fewer tell nothing of how far a better one would go
@@ -39,19 +39,19 @@ _NUMBERS = 1 << 18  # paths times trainings
 
 @dataclass(frozen=True)
 class Histories:
-    """The best value that each training had reported so far, at several points. Lower is better.
+    """The best value that each training had reported by several points of its progress. Lower is better.
 
-    Values worse than the median training's first ones are cut off there: how far somebody diverged tells nothing of
-    who will be best, and would drown what does.
+    Values worse than the median training's first value are clipped to it: how far a training diverged says nothing
+    about which will be best, and would dominate the regression.
 
     Attributes:
-        progress: how far each training has come, as a share of its length, shape (N,).
+        progress: progress of each training, as a fraction of its length, shape (N,).
         best: the best value of each training, shape (N,); infinity where it has reported nothing.
         recent: how much it improved since half of its progress, shape (N,).
-        reports: how often it reported, shape (N,).
-        at_level: the best value by each of `LEVELS`, shape (N, 7); not a number where it has not come so far. By a
-            level before its first report it counts as what it reported first.
-        cap: where values are cut off.
+        reports: number of reports, shape (N,).
+        at_level: the best value by each of `LEVELS`, shape (N, 7); NaN where it has not come so far. At levels before
+            its first report the first value counts.
+        cap: the value at which values are clipped.
 
     """
 
@@ -97,12 +97,12 @@ class Histories:
 
 
 class Forecast(Struct, frozen=True, eq=False):
-    """What is expected of a sweep.
+    """The forecast for a sweep.
 
     Attributes:
-        open: probability that the best value of all trainings, run to their ends, beats the present best one by more
+        open: probability that the best value of all trainings, run to their ends, beats the present best by more
             than the tolerance.
-        chance: probability that it is this training that does so, within the tolerance of the best, shape (N,).
+        chance: probability that this training does so and ends within the tolerance of the best, shape (N,).
 
     """
 
@@ -116,7 +116,7 @@ class _Noise(NamedTuple):
 
 
 def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
-    """Draw the paths of all trainings to their ends. Nothing reported yet: everything is open."""
+    """Draw the paths of all trainings to their ends. Before the first report everything is open."""
     count = len(sweep.trials)
     seen = histories.seen
     if not seen.any():
@@ -125,7 +125,7 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     spread = max(histories.cap - best, 1e-9 * max(1.0, abs(best)))
     ended = sweep.has_ended
     paths = int(np.clip(_NUMBERS // max(count, 1), 32, 128))
-    rng = np.random.default_rng(0)  # common random numbers: no draw may depend on when it is asked for
+    rng = np.random.default_rng(0)  # common random numbers: the same draws at every call
     weights, noise = _regressions((histories.at_level - best) / spread, rng.standard_normal((3, paths)))
     value, moved = _present(histories, best, spread, paths, rng)
     progress = np.where(seen, np.clip(histories.progress, LEVELS[0], 1.0), LEVELS[1])
@@ -152,12 +152,12 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
 
 
 def _records(histories: Histories, ended: Bools, target: float) -> Floats:
-    """How likely each training is to go beyond the target at most, by those that have ended, shape (N,).
+    """An upper bound, from ended trainings, for each training's probability to go beyond the target, shape (N,).
 
-    Of n + 1 trainings that are alike each is the best of them with probability 1 / (n + 1), and who was behind n of
-    the ended ones when they were as far as it is now is not more likely to be so; of who was behind none, that tells
-    nothing. How far the best goes beyond the others is taken to be exponential, as tails of many distributions are;
-    where its scale is known from m differences of sum s, it is more than x with probability (1 + x / s)^-m.
+    Of n + 1 similar trainings each is the best with probability 1 / (n + 1), and one that was behind n ended trainings
+    at equal progress is not more likely to be; for one that was behind none there is no bound. The lead of the best
+    over the others is modelled as exponential, as are the tails of many distributions; with its scale estimated from m
+    differences of sum s, it exceeds x with probability (1 + x / s)^-m.
     """
     shown = ended & histories.seen
     best = np.sort(histories.best[shown])
@@ -181,8 +181,8 @@ def _present(
 ) -> tuple[Floats, Floats]:
     """Scaled value and last improvement of each training on each path, both (N, paths).
 
-    A training that has not reported behaves like one that has, at the lowest level. With n of these, it is with
-    probability 1 / (n + 1) better than all of them were then, by about as much as the best quarter lie apart.
+    A training without reports is drawn like a reported one at the lowest level. With n of these, it is better than all
+    of them with probability 1 / (n + 1), by about the spread of their best quarter.
     """
     value = np.repeat(((histories.best - best) / spread)[:, None], paths, axis=1)
     moved = np.repeat((histories.recent / spread)[:, None], paths, axis=1)
@@ -225,7 +225,7 @@ def _regressions(at_level: Floats, normals: Floats) -> tuple[Floats, list[_Noise
 
 
 def _noise(nearness: Floats, squared: Floats, moved: Floats, moves: np.ndarray) -> _Noise:
-    """Moments of the residuals: of trainings that hardly move, and per squared movement of those that do."""
+    """Moments of the residuals: of trainings that hardly improve, and per squared improvement of those that do."""
     few = _PRIOR_COUNT / 4
     still = (few * _STILL_STD**2 + (nearness * squared)[~moves].sum()) / (few + nearness[~moves].sum())
     beyond = np.maximum(squared - still, 0.0)[moves] / np.maximum(moved[moves] ** 2, 1e-12)

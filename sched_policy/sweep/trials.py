@@ -1,6 +1,6 @@
-"""One sweep as its strategy sees it, and what the strategy answers, each entry with a reason that a person can read.
+"""The input of a sweep's strategy (its trainings, their reports, the cost of moving them) and its decisions.
 
-A sweep is its trainings, what they reported, and what moving them costs.
+Each decision has a reason for the user.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sched_policy.snapshot import Bools, Floats
 
 
 class TrialState(StrEnum):
-    """Where a training stands."""
+    """The state of a training."""
 
-    WAITING = "waiting"  # it never ran
-    PAUSED = "paused"  # it ran, and waits for GPUs again
+    WAITING = "waiting"  # it has never run
+    PAUSED = "paused"  # it has run, and waits for GPUs again
     RUNNING = "running"
     LEAVING = "leaving"  # it saves its checkpoint, and still holds its GPUs
-    ENDED = "ended"  # it is through, failed, or was stopped for good
+    ENDED = "ended"  # it has completed, failed, or was stopped for good
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,16 +35,16 @@ class Trial:
 
     Attributes:
         trial_id: its id, unique in the sweep. Ties break by it.
-        state: where it stands.
-        steps: the steps at which it reported, rising, shape (R,).
-        values: what it reported there, oriented so that lower is better, shape (R,); finite numbers only.
-        total_steps: the steps that it will run, None if it did not say.
+        state: its state.
+        steps: the steps at which it reported, increasing, shape (R,).
+        values: the values reported there, oriented so that lower is better, shape (R,); finite numbers only.
+        total_steps: its number of steps, None if unknown.
         params: its hyper-parameters; empty if unknown.
         gpus: GPUs of its gang.
-        step_s: run time of a step in seconds, None while nothing is known of it.
-        may_stop: whether it consented to be stopped for good.
-        settled: false while its present run is too young to be paused: the restart has to pay for itself.
-        granted_step: the step of its last report when it was last let run on, as a job has it.
+        step_s: run time of a step in seconds, None while unknown.
+        may_stop: whether it allows early stopping.
+        settled: false while its current run is too young to be paused: the restart has to pay for itself.
+        granted_step: the step of its last report when it was last allowed to continue (`Job.granted_step`).
 
     """
 
@@ -62,17 +62,17 @@ class Trial:
 
     @property
     def is_running(self) -> bool:
-        """Whether it makes progress now."""
+        """Whether it runs and is not leaving."""
         return self.state is TrialState.RUNNING
 
     @property
     def waits(self) -> bool:
-        """Whether it could be given GPUs now."""
+        """Whether it waits for GPUs."""
         return self.state in (TrialState.WAITING, TrialState.PAUSED)
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether it has ended for good."""
         return self.state is TrialState.ENDED
 
 
@@ -81,9 +81,9 @@ class Sweep:
     """The trainings of one sweep at one moment, in order of their ids.
 
     Attributes:
-        trials: all of them, those that ended too: they tell what late values can be expected from early ones.
-        restart_s: what it costs to start a paused training again, in seconds of its GPUs.
-        checkpoint_s: what it costs to pause one, in seconds of its GPUs.
+        trials: all trainings; ended ones show which late values follow from early ones.
+        restart_s: cost of restarting a paused training, in seconds of its GPUs.
+        checkpoint_s: cost of pausing one, in seconds of its GPUs.
 
     """
 
@@ -98,17 +98,17 @@ class Sweep:
 
     @cached_property
     def has_ended(self) -> Bools:
-        """Of which trainings nothing more will come, shape (N,)."""
+        """Which trainings have ended, shape (N,)."""
         return np.array([trial.has_ended for trial in self.trials], dtype=np.bool_)
 
     @cached_property
     def runs(self) -> Bools:
-        """Which trainings make progress now, shape (N,)."""
+        """Which trainings run and are not leaving, shape (N,)."""
         return np.array([trial.is_running for trial in self.trials], dtype=np.bool_)
 
     @cached_property
     def moving_s(self) -> Floats:
-        """What giving each training GPUs costs that it does not hold, in seconds of its time, shape (N,)."""
+        """The cost of giving GPUs to each training that does not hold any, in seconds of its time, shape (N,)."""
         return np.where(self.runs, 0.0, self.restart_s + self.checkpoint_s)
 
     @cached_property
@@ -118,7 +118,7 @@ class Sweep:
 
     @cached_property
     def total_steps(self) -> Floats:
-        """Steps of each training, shape (N,); the most that is known of any where one did not say."""
+        """Steps of each training, shape (N,); the largest known number where a training did not say."""
         said = np.array([np.nan if t.total_steps is None else t.total_steps for t in self.trials], dtype=np.float64)
         known = np.concatenate([said[~np.isnan(said)], self.reached, [1.0]])
         total: Floats = np.maximum(np.where(np.isnan(said), known.max(), said), self.reached)
@@ -126,14 +126,14 @@ class Sweep:
 
     @cached_property
     def progress(self) -> Floats:
-        """How far each training has come by its last report, as a share of its steps, shape (N,)."""
+        """Progress of each training by its last report, as a fraction of its steps, shape (N,)."""
         return np.minimum(1.0, self.reached / self.total_steps)
 
     @cached_property
     def length_s(self) -> Floats:
         """Run time of each training from its first step to its last, shape (N,).
 
-        Where the time of a step is not known yet, the median of the others' stands for it; without any, 1 s.
+        Where the time of a step is unknown, the median of the other trainings is used; without any, 1 s.
         """
         step_s = np.array([np.nan if t.step_s is None else t.step_s for t in self.trials], dtype=np.float64)
         known = step_s[~np.isnan(step_s)]
@@ -148,18 +148,18 @@ class Sweep:
 
 
 class SweepAction(StrEnum):
-    """What should become of a training."""
+    """The action for a training."""
 
-    RUN = "run"  # it should hold GPUs, in the decision's order, as far as there are any
-    PAUSE = "pause"  # it should not hold GPUs now; who runs makes room
+    RUN = "run"  # it should hold GPUs, as far as there are any, in the decision's order
+    PAUSE = "pause"  # it should not hold GPUs now; if it runs, it leaves
     STOP = "stop"  # it should end for good
 
 
 class Verdict(Struct, frozen=True):
-    """What should become of one training, and why.
+    """The action for one training, with its reason.
 
-    `worth` compares trainings of different sweeps of one user: larger runs first. Within a sweep the decision's order
-    counts.
+    `worth` compares trainings of different sweeps of one user: the larger goes first. Within a sweep the order of the
+    decision counts.
     """
 
     trial_id: int
@@ -169,9 +169,9 @@ class Verdict(Struct, frozen=True):
 
 
 class SweepDecision(Struct, frozen=True):
-    """Verdicts on all trainings that have not ended, those that should run first, best first.
+    """Verdicts on all trainings that have not ended: first those that should run, best first.
 
-    `done` says that the sweep has what it will get: nothing runs any more, and why.
+    `done`: why the sweep is complete and nothing should run any more; empty while it is not.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -197,7 +197,7 @@ class Strategy(Protocol):
         ...
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
-        """What should become of each training while the sweep has `gpus` GPUs."""
+        """The decision about each training while the sweep has `gpus` GPUs."""
         ...
 
 
@@ -205,42 +205,42 @@ Points = tuple[ProgressPoint, ...]
 
 
 class ReportMemory:
-    """Steps and oriented values of points tuples, by their identity: a tuple never changes, so neither do these.
+    """A cache of steps and oriented values, by the identity of the (immutable) tuple of points.
 
-    Each entry holds its tuple, so that no other object can take over its id. `forget_all_but` keeps what is in use.
+    Each entry holds its tuple, so that no other object can get its id. `forget_all_but` drops unused entries.
     """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, Direction], tuple[Points, Floats, Floats]] = {}
 
     def recall(self, points: Points, direction: Direction) -> tuple[Floats, Floats]:
-        """Steps, rising, and values, lower is better. What is not finite, or goes back in steps, is passed over."""
+        """Increasing steps, and values (lower is better). Skips points that are not finite or go back in steps."""
         key = id(points), direction
         if key not in self._kept:
             self._kept[key] = points, *_oriented(points, direction)
         return self._kept[key][1:]
 
     def forget_all_but(self, in_use: Iterable[Points]) -> None:
-        """Let go of reports that nobody asks about any more."""
+        """Drop the entries of all other reports."""
         ids = {id(points) for points in in_use}
         self._kept = {key: entry for key, entry in self._kept.items() if key[0] in ids}
 
 
 class DecisionMemory:
-    """The last decision about each sweep, used again while nothing about the sweep has changed."""
+    """A cache of the last decision about each sweep, valid while the sweep's state is unchanged."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[object, SweepDecision]] = {}
 
     def recall(self, key: Hashable, state: object, decide: Callable[[], SweepDecision]) -> SweepDecision:
-        """What was decided about the sweep of that key in that state, all that a decision depends on."""
+        """The decision about the sweep `key` in this state, which must include everything that the decision uses."""
         kept = self._kept.get(key)
         if kept is None or kept[0] != state:
             kept = self._kept[key] = state, decide()
         return kept[1]
 
     def forget_all_but(self, in_use: Iterable[Hashable]) -> None:
-        """Let go of sweeps that are over."""
+        """Drop the entries of all other sweeps."""
         keys = set(in_use)
         self._kept = {key: entry for key, entry in self._kept.items() if key in keys}
 

@@ -180,8 +180,8 @@ class RunsWithoutReports:
 
 
 MOST_ENDED = 4096
-"""So many of a sweep's trainings that have ended are remembered at most. Of more the latest half stays, and the best:
-with all of a sweep that goes on for weeks each pass would read their files again and weigh them."""
+"""Largest number of ended trainings kept per sweep; beyond it the latest half and the best are kept. Otherwise each
+pass would read and evaluate all trainings of a sweep that runs for weeks."""
 
 
 class SweepTrainings:
@@ -212,22 +212,22 @@ class SweepTrainings:
 
 
 class GrantedSteps:
-    """How far each training had come when its sweep last let it run on: what came later nobody has judged.
+    """The progress of each training when its sweep last let it continue: later reports have not been judged yet.
 
-    In memory: what runs when a daemon starts has been let run on, what is paused then has not.
+    Kept in memory only: trainings that run when a daemon starts count as allowed to continue, paused ones do not.
     """
 
     def __init__(self) -> None:
         self._steps: dict[int, float] | None = None
 
     def of(self, jobs: Iterable[SlurmJob]) -> Mapping[int, float]:
-        """By job, as of the last pass. Jobs that are new since then have come from nowhere."""
+        """The step by job, as of the last pass; newer jobs have 0."""
         if self._steps is None:
             return {job.job_id: math.inf if job.state != "PENDING" else 0.0 for job in jobs}
         return {job.job_id: self._steps.get(job.job_id, 0.0) for job in jobs}
 
     def note(self, jobs: Iterable[Job], held_back: Container[int]) -> None:
-        """Take in what a pass has decided; who does not consent to pauses runs on whatever it decides."""
+        """Record a pass's decisions; a training that does not allow preemption continues in any case."""
         self._steps = {}
         for job in jobs:
             last = float(job.points[-1].step) if job.points else 0.0
@@ -242,7 +242,7 @@ def _sweep(job: Job) -> tuple[str, str | None]:
 
 
 def _latest(ended: Mapping[int, SeenTraining]) -> Mapping[int, SeenTraining]:
-    """What is remembered of those that have ended, given in the order in which they did."""
+    """The ended trainings that are kept, from all of them in order of their ends."""
     of_sweep: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for job_id, one in ended.items():
         told = one.job.exploration
@@ -270,8 +270,8 @@ def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:
 
 
 REASON_HOLDS_S = 60.0
-"""A reason counts for so long after Slurm last gave it: within a minute it tests a job again (its default
-sched_interval), and then says itself what keeps the job."""
+"""A reason is used for this long after Slurm last gave it: within a minute (the default sched_interval) Slurm tests the
+job again and gives a new one."""
 
 
 class _LastReason(NamedTuple):
@@ -322,7 +322,7 @@ class HiddenReasons:
 
 
 def _asks(job: SlurmJob) -> SlurmJob:
-    """What a job is and asks for, without what its place in the queue and time alone change."""
+    """The job's record without the fields that change with its place in the queue and with time."""
     return replace(job, reason="", priority=0, site_factor=None, natives=(), fair_share=None, start_s=None)
 
 
@@ -343,7 +343,7 @@ class Rests:
         self._by_job: dict[int, _Rest] = {}
 
     def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
-        """By job that waits for the moment that the daemon has set, and no other: the begin time it had before."""
+        """The former begin time of each job that waits for exactly the time set by the daemon."""
         waiting = {job.job_id: job.eligible_s for job in jobs if waits_for_begin(job, now_s)}
         self._by_job = {job_id: rest for job_id, rest in self._by_job.items() if waiting.get(job_id) == rest.until_s}
         return {job_id: rest.own_begin_s for job_id, rest in self._by_job.items()}
@@ -358,18 +358,18 @@ class Rests:
 
 
 LONGEST_LEASE_S = 600.0
-"""A lease that has begun keeps nodes for so long in all, renewed and replaced ones counted together. By then something
-that is not modelled keeps its job from them, and it is left to Slurm, whose own backfill holds its place."""
+"""Total time for which started leases keep nodes for a job, renewals and replacements included. After that something
+that is not modelled must block the job; it is left to Slurm, whose backfill keeps its place."""
 
 
 HOLD_S = 60.0
-"""A lease stays as it is for so long, even if the plan has moved: every change of a reservation disturbs backfill."""
+"""A lease is not changed for this long, even if the plan changes: every change of a reservation disturbs backfill."""
 
 
 class LeaseUse:
-    """Counts per waiting job; forgets it when it no longer waits.
+    """The use of leases per pending job; dropped when the job no longer waits.
 
-    A daemon that has just started counts a lease from the lease's beginning: so what the last one did is not lost.
+    A daemon that has just started counts a lease from the lease's beginning, so an earlier daemon's use is included.
     """
 
     def __init__(self) -> None:
@@ -378,14 +378,14 @@ class LeaseUse:
         self._since_s: dict[tuple[str, float, tuple[str, ...]], float] = {}
 
     def fresh(self, now_s: float) -> frozenset[int]:
-        """The jobs whose leases have not been as they are for long, as far as `in_vain` has been told of them."""
+        """The jobs whose leases changed less than `HOLD_S` ago, among those passed to `in_vain`."""
         recent = (name for (name, _, _), since_s in self._since_s.items() if now_s - since_s < HOLD_S)
         return frozenset(job_id for name in recent if (job_id := leased_job(name)) is not None)
 
     def in_vain(
         self, jobs: Iterable[SlurmJob], reservations: Iterable[SlurmReservation], now_s: float
     ) -> frozenset[int]:
-        """The waiting jobs that may have no lease any more, given what there is at this moment."""
+        """The pending jobs that may not have a lease any more, given the present leases."""
         waiting = {job.job_id for job in jobs if job.state == "PENDING"}
         self._used_s = {job_id: used_s for job_id, used_s in self._used_s.items() if job_id in waiting}
         leases = [lease for lease in reservations if leased_job(lease.name) is not None]

@@ -1,7 +1,7 @@
-"""Run times learnt from sacct: what jobs like a present one took, and how well that would have told how long they run.
+"""Run times learnt from sacct: estimates from similar jobs, and how accurate these would have been in the past.
 
-sacct is asked in a thread of its own, now and then: a slow or absent slurmdbd delays no pass, and jobs keep what was
-learnt before, or nothing.
+sacct is called in a thread, every `refresh_s`: a slow or absent slurmdbd delays no pass; until it answers the former
+estimates, or none, are used.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from slurm_plugin.observation.history import Likeness, RunTimes, of_history
 from slurm_plugin.observation.memory import SavedState
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")
-"""sacct's fields; JobName, which is free text, stands last."""
+"""sacct's fields; JobName comes last because it is free text."""
 
 Accounting = Callable[[Sequence[str], float, float], list[list[str]]]
-"""Gives sacct's rows of a period: fields, since, until. Raises `SlurmError`."""
+"""Returns sacct's rows for (fields, since, until). Raises `SlurmError`."""
 
 _LOG = logging.getLogger("explsched.run_times")
 _NOT_ENDED = frozenset({"PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "RESIZING", "COMPLETING", "CONFIGURING"})
@@ -59,7 +59,7 @@ def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedJob], int]:
             likeness = Likeness(gpus_of(tres), queue, user, name)
             run = (float(submitted), float(ended) if ended.isdecimal() else 0.0, float(elapsed), state, likeness)
             runs.setdefault(int(job_id), []).append(run)
-        except ValueError:  # free text with a line break; told in one line for all of them
+        except ValueError:  # free text with a line break; all such rows are reported in one line
             left_out += 1
     found = []
     for theirs in runs.values():
@@ -72,7 +72,7 @@ def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedJob], int]:
 
 
 def read_past(accounting: Accounting, since_s: float, until_s: float) -> list[AccountedJob]:
-    """What sacct tells of a period. Raises `SlurmError`."""
+    """The ended jobs of a period, by sacct. Raises `SlurmError`."""
     found, left_out = past_jobs(accounting(FIELDS, since_s, until_s))
     if left_out:
         event(_LOG, logging.WARNING, "rows of sacct left out", rows=left_out)
@@ -80,9 +80,9 @@ def read_past(accounting: Accounting, since_s: float, until_s: float) -> list[Ac
 
 
 class LearntRunTimes:
-    """Estimates for the jobs of each pass, learnt anew from sacct every `refresh_s`.
+    """Estimates for the jobs of each pass, learnt again from sacct every `refresh_s`.
 
-    Jobs that end in between are learnt from with the run time at which they were last seen.
+    Jobs that end in between count with the run time at which they were last seen.
     """
 
     def __init__(self, accounting: Accounting, history_days: float, refresh_s: float) -> None:
@@ -97,11 +97,11 @@ class LearntRunTimes:
         self._ran_s: dict[int, float] = {}
 
     def close(self) -> None:
-        """No more reading."""
+        """Stop reading from sacct."""
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def with_estimates(self, jobs: Sequence[Job], now_s: float) -> list[Job]:
-        """The jobs with `expected_s`, as far as similar jobs tell."""
+        """The jobs, with `expected_s` where there are similar jobs to learn from."""
         self._refresh(now_s)
         self._note_ends({job.job_id for job in jobs})
         for job in jobs:
@@ -149,10 +149,10 @@ class _Notes(Struct, frozen=True):
 
 
 class EndedRuns:
-    """How long jobs ran that have ended, as long as that tells of others; in a file as well, for the next daemon.
+    """Run times of ended jobs, as long as they are useful for predictions; saved to a file for the next daemon.
 
-    slurmctld forgets jobs soon after their end, and not every site has slurmdbd. A job that has left between two looks
-    ran until the middle of the time between them; one that was never seen running tells nothing.
+    slurmctld forgets jobs soon after their end, and not every site has slurmdbd. A job that ended between two passes is
+    assumed to have ended halfway between them; one that was never seen running is not counted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -162,7 +162,7 @@ class EndedRuns:
         self._looked_s = 0.0
 
     def known(self, present: AbstractSet[int], now_s: float) -> tuple[EndedRun, ...]:
-        """Those of jobs that are not among the present ones."""
+        """The run times of ended jobs that are not among the present ones."""
         later_s = max(0.0, now_s - self._looked_s) / 2
         left = [
             replace(run, run_s=run.run_s + later_s) for job_id, run in self._running.items() if job_id not in present
@@ -172,7 +172,7 @@ class EndedRuns:
         return self._notes.runs
 
     def note(self, snapshot: Snapshot) -> None:
-        """Take in what a pass sees: jobs that run, and who learns."""
+        """Record what a pass observes: running jobs, and jobs whose run times are estimated."""
         columns, self._looked_s = snapshot.columns, snapshot.now_s
         running = columns.holds.nonzero()[0].tolist()
         numbers = zip(columns.submit_s[running].tolist(), columns.gpus[running].tolist(), strict=True)
@@ -186,20 +186,20 @@ class EndedRuns:
             self._notes = _Notes(still_telling(self._notes.runs, columns))
 
     def save(self) -> None:
-        """Write the notes down. Without a file all goes on."""
+        """Save the records. A write error stops nothing."""
         if self._notes != self._saved and self._file.write(self._notes):
             self._saved = self._notes
 
 
 class Coverage(Struct, frozen=True):
-    """How well run times were expected, of the jobs whose nearest kin was alike in the same way.
+    """The accuracy of predicted run times, for jobs whose most similar past job matched in the same properties.
 
     Attributes:
-        alike_in: in what; "" for jobs of which nothing was known.
-        jobs: how many jobs.
-        share: part of all jobs.
-        within_twice: part of them that ran between half and twice the median that was expected.
-        within_quantiles: part of them that ran between the quantiles 0.1 and 0.9 that were expected; 0.8 is right.
+        alike_in: these properties; "" for jobs without a similar one.
+        jobs: number of jobs.
+        share: fraction of all jobs.
+        within_twice: fraction of them that ran between half and twice the predicted median.
+        within_quantiles: fraction of them between the predicted quantiles 0.1 and 0.9; 0.8 is well calibrated.
 
     """
 
@@ -211,9 +211,9 @@ class Coverage(Struct, frozen=True):
 
 
 def coverage(past: Sequence[AccountedJob], known: Sequence[AccountedJob] = ()) -> tuple[Coverage, ...]:
-    """What would have been expected of each job when it was submitted, by jobs that had ended by then; most first.
+    """The accuracy of predictions at submission, from jobs that had ended by then; the largest groups first.
 
-    The jobs of `known` are learnt from and not judged.
+    The jobs in `known` are only learnt from.
     """
     history = RunTimes()
     jobs = [*known, *past]

@@ -1,26 +1,25 @@
-"""What the daemon has noted of site factors: which part of one is ours, and which places in the queue are used up.
+"""The daemon's records of site factors: which part of each is ours, and which places in the queue are used up.
 
 **Ours or not.** Slurm keeps one number per job, and a site's job_submit plugin, site_factor plugin or admin may have
-set it. What is not ours counts as a part of Slurm's own priority: it is kept, and ours is added to it. So what the
-daemon writes is noted in a file. Without the file (the first start, or a disk that was lost) everything that is found
-counts as somebody else's: in scope `user` and `account` the daemon's former work only exchanged places, so that is
-harmless.
+set it as well. Their part counts as part of Slurm's own priority: it is kept, and ours is added to it. So what the
+daemon writes is recorded in a file. Without the file (first start, or a lost disk) all factors found count as set by
+others. That is harmless: in scopes `user` and `account` the former daemon had only exchanged places.
 
-**Lent places.** A job's age is lent to its owner's other jobs once, not again and again. Where a policy puts a young
-job on the place of an old one of the same owner, and it starts, Slurm alone would have started the old one: the owner
-is left with the young one's place. Without this the old job's place, which rises with its age, would be taken by one
-young job after the other: whoever keeps jobs in the queue that the policy never prefers would come before other users
-for good. But who would have started on its own place as well has used up nothing: backfill starts small jobs from far
-back, and to charge for those would leave whoever reorders his jobs with fewer GPUs than who does not.
+**Lent places.** A job's age is lent to its owner's other jobs only once. If a policy puts a young job on the place of
+an old one of the same owner and it starts, Slurm alone would have started the old one; so the owner keeps only the
+young one's place. Otherwise the old job's place, which rises with its age, could be taken by one young job after
+another, and a user who keeps jobs in the queue that the policy never prefers would come before other users for good.
+But a job that would have started on its own place as well has used up nothing: backfill starts small jobs from far
+back, and charging for these would leave users who reorder their jobs with fewer GPUs than those who do not.
 
-So the order between users is Slurm's over the places that are left: those of Slurm's own priorities, less what started
-jobs had above their own. Only jobs that are alike (account, partition, QOS, nice) lend to each other, so nothing but
-age and size is ever lent; nobody stands higher than Slurm would put him, and no lower than if his jobs had started in
-order of submission.
+So the order between users is Slurm's over the remaining places: those of Slurm's own priorities, less what started jobs
+had above their own. Only similar jobs (account, partition, QOS, nice) lend to each other, so only age and size are ever
+lent; a user never comes earlier than by Slurm's order, and never later than if his jobs had started in order of
+submission.
 
-A job that makes room waits on the place that it has cleared: that of the job which runs in its stead, or where none
-does, the one from which it had started. Slurm itself would let it begin anew, with no age: whoever's jobs are
-interrupted would have fewer GPUs than who reports nothing and is never interrupted.
+A preempted job waits on the place that it has freed: that of the job which runs instead, or if there is none, the one
+from which it had started. Slurm itself would reset its age, and users whose jobs are preempted would have fewer GPUs
+than users whose jobs report nothing and are never preempted.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.observe import Observation
 
 _KEPT = 3
-"""Writes that are remembered: slurmctld may lose its last seconds, and an older one is back then."""
+"""Number of writes that are kept: a slurmctld that loses its last seconds returns to an older value."""
 
 
 class _Entry(Struct, frozen=True, array_like=True):
-    """Somebody else's part, and the sums that we have written, the newest last."""
+    """The part that others have set, and the sums that we have written, newest last."""
 
     others: int
     written: tuple[int, ...] = ()
 
 
 class OwnFactors:
-    """The notes on one cluster."""
+    """Our parts of the site factors on one cluster."""
 
     def __init__(self, file: SavedState[dict[int, _Entry]], entries: Mapping[int, _Entry] | None) -> None:
         self._file = file
@@ -61,23 +60,23 @@ class OwnFactors:
 
     @classmethod
     def of_daemon(cls, path: Path) -> Self:
-        """The notes of an earlier daemon; none, and so everything is somebody else's, if there is no file."""
+        """The records of an earlier daemon. Without a file there are none, and all factors count as set by others."""
         file = _notes_of_factors(path)
         return cls(file, file.read() or {})
 
     @classmethod
     def of_visitor(cls, path: Path) -> Self:
-        """For commands that only look, perhaps on a host without the file: all is ours then."""
+        """For read-only commands, perhaps on a host without the file: then all factors count as ours."""
         file = _notes_of_factors(path)
         return cls(file, file.read())
 
     @property
     def path(self) -> Path:
-        """Where the notes are."""
+        """The file with the records."""
         return self._file.path
 
     def others(self, jobs: Iterable[SlurmJob]) -> dict[int, int]:
-        """Somebody else's part of each site factor that has one."""
+        """The part of each site factor that others have set, where there is one."""
         found: dict[int, int] = {}
         for job in jobs if self._is_known else ():
             part = self._others_part(job)
@@ -86,7 +85,7 @@ class OwnFactors:
         return found
 
     def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> None:
-        """Write down what is about to be written to Slurm, and forget jobs that are gone."""
+        """Record what is about to be written to Slurm, and drop jobs that are gone."""
         entries = {job_id: entry for job_id, entry in self._entries.items() if job_id in jobs}
         for change in changes:
             if isinstance(change, SetSiteFactor) and change.job_id in jobs:
@@ -116,24 +115,24 @@ def _notes_of_factors(path: Path) -> SavedState[dict[int, _Entry]]:
 
 
 class _Loan(Struct, frozen=True, array_like=True):
-    """Where a waiting job stands: on the place of which of its peers, and how much higher than on its own."""
+    """The place of a pending job: the peer whose place it has, and how much higher that is than its own."""
 
     lender: int
     gain: int
 
 
 class _Swap(Struct, frozen=True, array_like=True):
-    """The priority that a job which makes room waits with, as soon as the job that needs its GPUs runs, if one does."""
+    """The priority with which a preempted job waits once the job that needs its GPUs, if there is one, runs."""
 
     beneficiary: int | None
     priority: int
 
 
 class _PlaceNotes(Struct, frozen=True):
-    """By job: how much of its place has been used up, and where it stands if that is not its own place.
+    """By job: how much of its place has been used up, and its place if that is not its own.
 
-    `counted` are jobs that run, and whose start has been taken in. `began` has, of running jobs that may be asked to
-    make room, the priorities with which they had waited; `swaps` has those that have been requeued for it.
+    `counted` are running jobs whose start has been accounted for. `began` has the priorities with which running jobs
+    that may be preempted had waited; `swaps` has the jobs that have been requeued.
     """
 
     used: dict[int, int] = {}
@@ -144,9 +143,9 @@ class _PlaceNotes(Struct, frozen=True):
 
 
 class LentPlaces:
-    """Kept in a file as well, so that a restart lends no place twice; what starts meanwhile counts, too.
+    """The lent places. Saved to a file, so that no place is lent twice after a restart; starts meanwhile also count.
 
-    Without the file (the first start, or a disk that was lost) each place can be lent once more.
+    Without the file (first start, or a lost disk) each place can be lent once more.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -161,9 +160,9 @@ class LentPlaces:
         self._swaps_before: Mapping[int, _Swap] = {}
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
-        """By waiting job, how much lower its place is: a negative site factor, positive for one that made room.
+        """By pending job, how much lower its place is: a negative site factor, positive for a preempted job.
 
-        None of one that waited too long.
+        Overdue jobs are left out.
         """
         return {
             job.job_id: points
@@ -173,10 +172,11 @@ class LentPlaces:
         }
 
     def take_in(self, records: Mapping[int, SlurmJob]) -> None:
-        """See which jobs wait no more: what they had above their own places is missing from those of their lenders.
+        """Account for jobs that have started: what they had above their own places is taken from their lenders' places.
 
-        Where a lender itself has left from somebody's place, that one pays for both: so those that are left have the
-        places that Slurm alone would have left them. Who started on a place below his own has used up no more.
+        Where a lender itself has started from another job's place, that job is charged for both: so the remaining jobs
+        have the places that Slurm alone would have left them. A job that started below its own place is charged
+        nothing more.
         """
         loans, counted = self._notes.loans, self._notes.counted
         waiting = {job_id for job_id, record in records.items() if record.state == "PENDING"}
@@ -203,8 +203,8 @@ class LentPlaces:
                     part = min(points, max(0, loans[job_id].gain))
                     self._paid[job_id] = _Loan(lender, part)
                     points -= part
-        # One that waits again, after a requeue, may stand on a lent place again. A task that runs has started before
-        # whatever place its array is lent from now on.
+        # After a requeue a job may be lent a place again. A running task started before any place that its array is
+        # lent from now on.
         begun = counted | left.keys() | tasks.keys()
         counted = frozenset(job_id for job_id in begun if job_id in records and job_id not in waiting)
         swaps, settled = {}, {}
@@ -212,7 +212,7 @@ class LentPlaces:
             job = records.get(job_id)
             other = None if swap.beneficiary is None else records.get(swap.beneficiary)
             if job is None or (swap.beneficiary is not None and (other is None or other.state == "CANCELLED")):
-                continue  # who does not run in its stead has cleared no place for it
+                continue  # the beneficiary does not run, so no place has been freed
             if job.state == "PENDING" and job.natives and (other is None or other.state != "PENDING"):
                 settled[job_id] = max(0, swap.priority - job.priority_with(0))
             else:
@@ -229,11 +229,11 @@ class LentPlaces:
 
     @property
     def charged(self) -> frozenset[int]:
-        """Jobs whose starts, by the last look, have used up places of others."""
+        """Jobs whose starts, by the last pass, have used up places of others."""
         return frozenset(job_id for job_id, loan in self._paid.items() if loan.gain > 0)
 
     def give_back(self, needless: Iterable[int]) -> None:
-        """Those of `charged` that would have started on their own places as well have used up nothing."""
+        """Undo the charge of those of `charged` that would have started on their own places as well."""
         used = dict(self._notes.used)
         for loan in (self._paid[job_id] for job_id in needless):
             used[loan.lender] += loan.gain
@@ -247,10 +247,10 @@ class LentPlaces:
         most: int,
         beneficiaries: Mapping[int, int | None],
     ) -> None:
-        """Write down who is given whose place in this pass; `ranked` are the snapshot's jobs in the wanted order.
+        """Record which job gets which place in this pass; `ranked` are the snapshot's jobs in the wanted order.
 
-        A pass writes `most` site factors: where it has written as many, some may have only what they had before.
-        `beneficiaries` are, by job that is requeued, the jobs that need their GPUs.
+        A pass writes at most `most` site factors; if it has reached that number, some jobs may keep their old places.
+        `beneficiaries` has the job that needs the GPUs, by requeued job.
         """
         snapshot, records = seen.snapshot, seen.jobs
         row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
@@ -283,23 +283,23 @@ class LentPlaces:
         self._notes = replace(self._notes, loans=loans, swaps=swaps)
 
     def not_requeued(self, job_ids: Iterable[int]) -> None:
-        """Jobs whose requeue, noted in this pass, has not come about: they have cleared no place by it."""
+        """Undo the records of requeues of this pass that have failed: these jobs have freed no place."""
         stayed = frozenset(job_ids)
         swaps = {job_id: swap for job_id, swap in self._notes.swaps.items() if job_id not in stayed}
         swaps |= {job_id: swap for job_id, swap in self._swaps_before.items() if job_id in stayed}
         self._notes = replace(self._notes, swaps=swaps)
 
     def save(self) -> None:
-        """Write the notes down, before Slurm is asked for what they say. Without a file all goes on."""
+        """Save the records; call it before the changes are sent to Slurm. A write error stops nothing."""
         if self._file is not None and self._notes != self._saved and self._file.write(self._notes):
             self._saved = self._notes
 
 
 def _cleared(job: SlurmJob, other: SlurmJob | None, began: int | None, stands: Mapping[int, int]) -> int | None:
-    """The priority of the place that a job which makes room has cleared; None where there is none for it.
+    """The priority of the place that a preempted job has freed; None if there is none for it.
 
-    `other` is the job that runs in its stead, `began` the priority from which it had started. Of another kind the other
-    one's place may be higher than any that the job could have: it waits no higher then than where it had started.
+    `other` is the job that runs instead, `began` the priority from which the job had started. If `other` is of another
+    kind, its place may be higher than any that the job could have; then the job waits no higher than where it started.
     """
     if other is None:
         return began
@@ -312,5 +312,5 @@ def _cleared(job: SlurmJob, other: SlurmJob | None, began: int | None, stands: M
 
 
 def _kind(job: SlurmJob) -> tuple[object, ...]:
-    """What two jobs have in common that may exchange their places, also where one runs and has no priority any more."""
+    """A key that is equal for jobs that may exchange places, also if one runs and has no priority any more."""
     return job.partition, job.qos, job.nice

@@ -1,4 +1,4 @@
-"""Where a waiting job stands: would Slurm start it if there were room, and with whom may it exchange places. Pure."""
+"""The standing of a pending job: whether Slurm would start it if there were room, and its scope and peers. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lease_name(job_id: int) -> str:
 
 
 def leased_job(name: str) -> int | None:
-    """The job a lease is for; None for a reservation that is not ours."""
+    """The job of a lease; None for a reservation that is not ours."""
     match = _LEASE_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -62,7 +62,7 @@ _UNTESTED = frozenset({"None", ""})
 
 _DELAYED = frozenset({*_ROOM, *_UNTESTED, "BeginTime"})
 _TIERS = ("Nodes required for job are ", "Nodes_required_for_job_are_")
-"""What Slurm says in place of Resources where partitions have tiers, or nodes are down."""
+"""Slurm's reasons instead of Resources where partitions have tiers or nodes are down."""
 
 OWN_PINS = "explsched-group:"
 """In the AdminComment of a job that we sent to a node ourselves."""
@@ -71,7 +71,7 @@ _PIN_WAITS = "ReqNodeNotAvail, UnavailableNodes:"
 """What Slurm says in place of Resources of a job whose node it keeps for another one that comes first."""
 
 _RESERVED = ("ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, May be reserved for other job")
-"""What Slurm says of a job that would run into a reservation; leases are reservations, too."""
+"""Slurm's reasons for a job that would run into a reservation; leases are reservations too."""
 
 
 def waits_for_room(record: SlurmJob) -> bool:
@@ -84,18 +84,18 @@ def waits_for_room(record: SlurmJob) -> bool:
 
 
 def is_untested(record: SlurmJob) -> bool:
-    """Whether Slurm tells nothing of why the job waits."""
+    """Whether Slurm gives no reason for the job's waiting."""
     return record.reason in _UNTESTED
 
 
 def may_start(record: SlurmJob, now_s: float) -> bool:
-    """Whether Slurm may start a waiting job as soon as there is room: nothing else that it tells keeps the job."""
+    """Whether Slurm may start a pending job as soon as there is room: no other reason for waiting is known."""
     room = record.reason in _ROOM or is_untested(record) or record.reason.startswith(_TIERS)
     return record.state == "PENDING" and room and not waits_for_begin(record, now_s)
 
 
 def may_keep_lease(record: SlurmJob) -> bool:
-    """Whether a lease that the job has may stay: in it the job may wait for its beginning, or not be tested again."""
+    """Whether the job's lease may stay: the job may wait for the lease to begin, or not have been tested again."""
     in_lease = record.reservation == lease_name(record.job_id)
     untested = is_untested(record) or (in_lease and record.reason == "Reservation")
     return waits_for_room(record) or (record.state == "PENDING" and record.het_job_id is None and untested)
@@ -104,15 +104,15 @@ def may_keep_lease(record: SlurmJob) -> bool:
 def may_be_planned(
     record: SlurmJob, now_s: float, *, consents: bool, only_leases: bool, own_begin_s: float | None = None
 ) -> bool:
-    """Whether a waiting job has a place in the plan: Slurm may start it once there is room, as far as is known.
+    """Whether a pending job belongs in the plan: Slurm may start it once there is room, as far as is known.
 
-    Slurm's delay after a requeue is no obstacle where the daemon lifts it, for a job that consented to be requeued: so
-    the GPUs of a job that comes back in some seconds are not given away, and its size is settled before it starts.
+    Slurm's delay after a requeue is no obstacle if the daemon lifts it, for a job that allows preemption: so the GPUs
+    of a job that returns in a few seconds are not given away, and its size is decided before it starts.
 
-    Nor is a rest, of which `own_begin_s` is known: the begin time that the job had before the daemon delayed it.
+    Nor is a delay by the daemon, for which `own_begin_s` is known: the begin time that the job had before.
 
-    `only_leases`: all reservations there are, and there are some, are leases. What a job would run into is one of
-    those then, and the plan may give it to that job.
+    `only_leases`: there are reservations, and all are leases. Then a reservation in a job's way is a lease, and the
+    plan may give it to that job.
     """
     if record.het_job_id is not None:
         return False
@@ -140,8 +140,8 @@ class JobStanding(Struct, frozen=True):
 def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStanding:
     """The standing of a job; `others_factor` is the part of its site factor that is not ours.
 
-    In scope `partition` all jobs are peers and none has a priority of its own: the policy's order is the order. A job
-    of which Slurm tells no priority (held, or not yet to start) exchanges its place with nobody.
+    In scope `partition` all jobs are peers without native priorities: the policy alone decides the order. A job for
+    which Slurm shows no priority (held, or with a later begin time) has no peers.
     """
     if scope == "partition":
         return JobStanding()
@@ -154,9 +154,9 @@ def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStandi
 
 
 class FairShares:
-    """How far Slurm's fair share favours each association (user and account), as sprio tells of those that wait.
+    """The fair-share factor of each association (user and account), as sprio shows it for pending jobs.
 
-    Of an association without waiting jobs nothing is known: then preemption stays within its scope.
+    It is unknown for an association without pending jobs: then preemption stays within its scope.
     """
 
     def __init__(self, records: Iterable[SlurmJob]) -> None:
@@ -164,20 +164,20 @@ class FairShares:
         self._by_association = {(record.user, record.account): record.fair_share for record in waiting}
 
     def of(self, record: SlurmJob) -> float | None:
-        """The weighted factor of a job's association, waiting or running; None where it is not known."""
+        """The weighted factor of a pending or running job's association; None if unknown."""
         return self._by_association.get((record.user, record.account))
 
 
 def lane(record: SlurmJob) -> str:
-    """What a job must have in common with another to differ, in Slurm's order, by fair share, age and size alone."""
+    """A key that is equal for jobs which, in Slurm's order, differ only in fair share, age and size."""
     return "\x1f".join((record.qos, record.reservation, str(record.nice)))
 
 
 def waited_s(job: Job, record: SlurmJob, now_s: float) -> float:
-    """Time that a job has spent in the queue in all, as far as that is known.
+    """The total time that a job has spent in the queue, as far as it is known.
 
-    Until it may start at all (held, begin time) it does not wait, but a requeued job's past counts: Slurm tells only
-    its latest begin.
+    While a job may not start (held, begin time) it does not count as waiting; the earlier waits of a requeued job do,
+    although Slurm shows only its latest eligible time.
     """
     since_s = job.submit_s
     if record.restarts == 0:

@@ -1,9 +1,9 @@
-"""What the daemon notes of sweeps: who belonged to one, and who was paused or stopped, and why.
+"""The record of sweeps: which trainings belonged to them, and which were paused or stopped, and why.
 
-Slurm forgets jobs minutes after their end, and never knew why a policy ended one. People read these notes, and so does
-a daemon that has just started: who ended before, and what it reported, tells what the others can reach. They lie in the
-spool, `sweeps.jsonl`, where every host of the cluster and every user reads them, other than the audit file; a line is
-one note. Notes of trainings that nobody mentioned for `KEPT_S` are dropped when a daemon starts.
+Slurm forgets jobs minutes after their end and does not know why a policy ended one. Users read this record, and so does
+a daemon that has just started, because ended trainings help to predict the others. It is `sweeps.jsonl` in the spool,
+which, unlike the audit file, every user can read on every host; each line is one note. Notes of trainings without a new
+one for `KEPT_S` are dropped when a daemon starts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOG = logging.getLogger("explsched.sweep_record")
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
-    """One line: a training was first seen (`joined`), or explsched asked it to make room or ended it, and why."""
+    """One line: a training was first seen (`joined`), preempted or stopped, and why."""
 
     time_s: float
     what: Literal["joined", "paused", "stopped"]
@@ -57,9 +57,9 @@ class Note(Struct, frozen=True, omit_defaults=True):
 
 
 class SweepRecord:
-    """The daemon's side. A spool that hangs or cannot be written keeps it from nothing: that is logged once.
+    """Writes the record. A spool that hangs or cannot be written does not stop the daemon; it is logged once.
 
-    What could not be written is kept, the latest `MOST_KEPT` notes, and written as soon as the spool answers.
+    Notes that could not be written (the latest `MOST_KEPT`) are written once the spool answers.
     """
 
     def __init__(self, spool: Path, patience_s: float = PATIENCE_S) -> None:
@@ -72,7 +72,7 @@ class SweepRecord:
         self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
 
     def read(self) -> tuple[Note, ...] | None:
-        """The notes that were there when a daemon first looked; None if the spool does not answer."""
+        """The notes that existed when the daemon started; None if the spool does not answer."""
         if self._known is None:
             self._try(self._look)
         return self._known
@@ -80,7 +80,7 @@ class SweepRecord:
     def note(
         self, jobs: Iterable[Job], changes: Iterable[Change], plan: Plan, records: Mapping[int, SlurmJob], now_s: float
     ) -> None:
-        """Take in the trainings that a pass saw, and what it asked of Slurm."""
+        """Record the trainings that a pass observed, and the changes that it made."""
         if not self._has_begun and (found := self.read()) is not None:
             self._has_begun = True
             kept = _recent(found, now_s)
@@ -108,7 +108,7 @@ class SweepRecord:
         self._known = _read(self._path)
 
     def _write(self) -> None:
-        """Append what is to be written. A call that hangs has taken its notes with it, and writes them in the end."""
+        """Append the waiting notes. A call that hangs keeps its notes and writes them when it continues."""
         taken = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
         try:
             _append(self._path, b"".join(map(_line, taken)))
@@ -127,19 +127,19 @@ class SweepRecord:
 
 
 def read(spool: Path, patience_s: float = PATIENCE_S) -> tuple[Note, ...]:
-    """All notes, oldest first; none where there is no such file of the daemon's, or the spool does not answer."""
+    """All notes, oldest first; none if there is no such file of the daemon's or the spool does not answer."""
     return SweepRecord(spool, patience_s).read() or ()
 
 
 def _read(path: Path) -> tuple[Note, ...]:
-    """A torn or strange line is left out."""
+    """The notes of a file; incomplete and invalid lines are skipped."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ()
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        # The spool is open to all users: a file that others have put there is not the daemon's.
+        # All users can write to the spool: a file that belongs to another user is not the daemon's.
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
             return ()
         return tuple(_notes(file))
@@ -148,9 +148,9 @@ def _read(path: Path) -> tuple[Note, ...]:
 def ended_before(
     notes: Iterable[Note], jobs: Iterable[SlurmJob], spool: ProgressSpool, scope: Scope, now_s: float
 ) -> dict[int, SeenTraining]:
-    """The trainings that have ended, of the sweeps of which others wait or run, as `memory.SweepTrainings` has them.
+    """The ended trainings of sweeps that still have pending or running ones, for `memory.SweepTrainings`.
 
-    `jobs` are those that Slurm tells of. A name may be used for a new sweep when the last has ended: so a training
+    `jobs` are those that Slurm lists. A name may be reused for a new sweep after the last has ended, so a training
     counts only if it had not ended when the first of the others was submitted.
     """
     present = {job.job_id: job for job in jobs if is_present(job)}

@@ -191,10 +191,10 @@ class BackfillGap:
 
 
 class Recalculations:
-    """When Slurm computes the priorities of all jobs anew (PriorityCalcPeriod), learnt from what changes all at once.
+    """When Slurm recomputes the priorities of all jobs (PriorityCalcPeriod), detected by many changing at once.
 
-    Fair share may then put others first: GPUs for which somebody has made room just before would be given out just
-    after it, in an order that nobody has seen. So room is rather made a little later.
+    Fair share may then put other jobs first: GPUs freed by a preemption just before would be given out just after, in
+    an order that the pass did not know. So such preemptions wait until after the recalculation.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class Recalculations:
         self._latest_s: tuple[float, float] | None = None
 
     def note(self, jobs: Iterable[SlurmJob], now_s: float) -> None:
-        """Compare with the last look. The fair share of a job changes at no other time, nor do most natives at once."""
+        """Compare with the last pass. Fair share, and most native priorities at once, change at no other time."""
         waiting = {job.job_id: job for job in jobs if job.state == "PENDING" and job.natives}
         both = [(job, self._waited[job_id]) for job_id, job in waiting.items() if job_id in self._waited]
         alike = [(job, before) for job, before in both if job.site_factor == before.site_factor]
@@ -213,9 +213,9 @@ class Recalculations:
         self._waited, self._looked_s = waiting, now_s
 
     def clear_from_s(self, now_s: float, period_s: float, cycle_s: float) -> float:
-        """From when on what comes free is given out in the present order, `cycle_s` later at most; mostly `now_s`.
+        """From when on freed GPUs are given out in the present order, within `cycle_s`; usually `now_s`.
 
-        Nothing is delayed if the time of the next recalculation is unknown, or if the period is too short for a delay.
+        There is no delay if the time of the next recalculation is unknown, or if the period is too short for one.
         """
         if self._latest_s is None:
             return now_s

@@ -67,7 +67,7 @@ _STOPPED = "the daemon stops"
 _SERVED = "jobs of its owner were requeued for it"
 _STRAY = "it is no longer steered"
 _CYCLES = 2
-"""So many cycles of backfill a job stands first for which others have made room."""
+"""Number of backfill cycles for which a job stays first after others were preempted for it."""
 
 
 class Pass(Struct, frozen=True):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 
@@ -286,6 +286,18 @@ def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     wanted = [row[job_id] for job_id in queue_order(plan, snapshot) if job_id in row]
     waiting = [at for at in wanted if snapshot.jobs[at].state is JobState.PENDING]
     return tuple(snapshot.jobs[at].job_id for at in places(np.array(waiting, dtype=np.int64), snapshot).tolist())
+
+
+def by_priority(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...]:
+    """Ids of the pending jobs by the priorities that Slurm has for them once these site factors are written."""
+
+    def rank(job: SlurmJob) -> tuple[int, float, int]:
+        is_written = job.job_id in factors and bool(job.natives)
+        priority = job.priority_with(factors[job.job_id]) if is_written else job.priority
+        return -priority, job.submit_s, job.job_id
+
+    waiting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.state is JobState.PENDING)
+    return tuple(job.job_id for job in sorted(waiting, key=rank))
 
 
 def on_own_places(snapshot: Snapshot) -> tuple[Job, ...]:

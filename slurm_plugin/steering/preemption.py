@@ -26,7 +26,7 @@ from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
 from slurm_plugin.observation.standing import is_untested, may_start
-from slurm_plugin.steering.places import on_places, started_once_gone
+from slurm_plugin.steering.places import by_priority, on_places, started_once_gone
 
 _LOOKED_AT = 500
 """Number of pending jobs for which backfill is replayed: Slurm's default for `bf_max_job_test`."""
@@ -164,29 +164,13 @@ class PreemptionTracker:
         self._resume_dropped(preemptions, jobs, progress, now_s)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
         self._served = {job_id: service for job_id, service in self._served.items() if job_id in waiting}
-        changes: list[Change] = []
-        for job_id, step in tuple(self._underway.items()):
-            if not step.noted and step.beneficiary is not None and in_vain.get(step.beneficiary) is not None:
-                step = self._underway[job_id] = replace(step, beneficiary=in_vain[step.beneficiary])
-            job = jobs.get(job_id)
-            reported = progress.get(job_id, JobProgress())
-            if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
-                del self._underway[job_id]  # it has ended or has been requeued: nothing left to do
-                if step.noted and job is not None:
-                    self._left[job_id] = step, now_s, _last_report_s(reported)
-            elif not job.consents:
-                del self._underway[job_id]  # its owner has withdrawn consent since it was signalled
-            elif reported.ended:
-                del self._underway[job_id]  # its work is done: a requeue would only run it again
-            elif step.beneficiary is not None and (
-                not _still_waits(jobs.get(step.beneficiary)) or (not step.noted and step.beneficiary in in_vain)
-            ):
-                self._dropped[job_id] = self._underway.pop(job_id)  # no job would benefit: this one continues
+        self._drop_obsolete(jobs, progress, in_vain, now_s)
         self._retry_lost_requeues(jobs, progress, now_s)
-        freed: Counter[int] = Counter()
         completing = (step.beneficiary for n, (step, *_) in self._left.items() if jobs[n].state is JobState.COMPLETING)
         self._cleaned_up_s |= {job_id: now_s for job_id in completing if job_id is not None}
         self._cleaned_up_s = {job_id: time_s for job_id, time_s in self._cleaned_up_s.items() if job_id in waiting}
+        changes: list[Change] = []
+        freed: Counter[int] = Counter()
         for job_id in self._ready(progress, now_s):
             step, job = self._underway[job_id], jobs[job_id]
             if not step.noted:
@@ -218,6 +202,32 @@ class PreemptionTracker:
             self._begun_s.append(now_s)
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
         return tuple(changes)
+
+    def _drop_obsolete(
+        self,
+        jobs: Mapping[int, Job],
+        progress: Mapping[int, JobProgress],
+        in_vain: Mapping[int, int | None],
+        now_s: float,
+    ) -> None:
+        """Drop preemptions whose job has left or is not to be preempted any more; pass victims on to `heirs`."""
+        for job_id, step in tuple(self._underway.items()):
+            if not step.noted and step.beneficiary is not None and in_vain.get(step.beneficiary) is not None:
+                step = self._underway[job_id] = replace(step, beneficiary=in_vain[step.beneficiary])
+            job = jobs.get(job_id)
+            reported = progress.get(job_id, JobProgress())
+            if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
+                del self._underway[job_id]  # it has ended or has been requeued: nothing left to do
+                if step.noted and job is not None:
+                    self._left[job_id] = step, now_s, _last_report_s(reported)
+            elif not job.consents:
+                del self._underway[job_id]  # its owner has withdrawn consent since it was signalled
+            elif reported.ended:
+                del self._underway[job_id]  # its work is done: a requeue would only run it again
+            elif step.beneficiary is not None and (
+                not _still_waits(jobs.get(step.beneficiary)) or (not step.noted and step.beneficiary in in_vain)
+            ):
+                self._dropped[job_id] = self._underway.pop(job_id)  # no job would benefit: this one continues
 
     def _resume_dropped(
         self,
@@ -364,31 +374,19 @@ def requeues_in_vain(
     """
     if not victims:
         return frozenset()
-    ideal, in_force = on_places(plan, seen.snapshot), _in_force(seen, factors)
+    ideal, actual = on_places(plan, seen.snapshot), by_priority(seen, factors)
     leaving = _leaving(seen)
-    vain = _served_in_vain(ideal, seen, victims, leaving) | _served_in_vain(in_force, seen, victims, leaving)
+    vain = _served_in_vain(ideal, seen, victims, leaving) | _served_in_vain(actual, seen, victims, leaving)
     gone = leaving & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
     alone = {job_id: going for job_id, going in ready.items() if job_id not in vain and gone | going != leaving}
     for job_id, going in alone.items():
-        vain |= _served_in_vain(in_force, seen, {job_id: going}, gone)
+        vain |= _served_in_vain(actual, seen, {job_id: going}, gone)
     return vain
 
 
 def _leaving(seen: Observation) -> frozenset[int]:
     """Running jobs that have been asked to leave."""
     return frozenset(job.job_id for job in seen.snapshot.running if job.yielding)
-
-
-def _in_force(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...]:
-    """The pending jobs in the order of the priorities that Slurm uses once the factors are written."""
-
-    def rank(job: SlurmJob) -> tuple[int, float, int]:
-        is_written = job.job_id in factors and bool(job.natives)
-        priority = job.priority_with(factors[job.job_id]) if is_written else job.priority
-        return -priority, job.submit_s, job.job_id
-
-    waiting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.state is JobState.PENDING)
-    return tuple(job.job_id for job in sorted(waiting, key=rank))
 
 
 def _served_in_vain(
