@@ -78,7 +78,7 @@ def options_parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="value of a metric; repeatable",
     )
-    parser.add_argument("--total-steps", type=int, help="steps the job will run in all")
+    parser.add_argument("--total-steps", type=int, help="total number of steps")
     parser.add_argument("--event", choices=("start", "checkpoint", "end"), help="record an event of the run instead")
     follow = parser.add_argument_group("follow a file until the job script (the parent process) or --pid ends")
     source = follow.add_mutually_exclusive_group()
@@ -89,7 +89,7 @@ def options_parser() -> argparse.ArgumentParser:
     follow.add_argument(VALUE_KEY.flag, metavar="KEY", help="key of the value (default: the metric's name)")
     follow.add_argument("--value-metric", metavar="NAME", help="metric that the value belongs to")
     follow.add_argument("--pid", type=_positive, help="end with this process instead of the parent")
-    follow.add_argument("--from-start", action="store_true", help="read what the file holds already, too")
+    follow.add_argument("--from-start", action="store_true", help="also read what the file already contains")
     add_version(parser)
     return parser
 

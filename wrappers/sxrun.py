@@ -293,7 +293,7 @@ def options_parser() -> argparse.ArgumentParser:
     for option in (STEP_KEY, VALUE_KEY, MEASURE_STAGES):
         add(parser, option)
     parser.add_argument(
-        "--total-steps", type=_steps, metavar="N", help="steps the job will run in all, for progress that is read"
+        "--total-steps", type=_steps, metavar="N", help="total number of steps, for progress that is read"
     )
     add_options(parser)
     add_version(parser)

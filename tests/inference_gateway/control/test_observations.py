@@ -56,7 +56,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path, monkeypatch)
 
 
-def test_all_witnesses_together(scene: Scene) -> None:
+def test_an_observation_combines_slurm_reports_and_data_plane(scene: Scene) -> None:
     server = ServerState("chat", "chat-1", "n1", 1, "up", 3)
     reports.leave(scene.paths.replica("chat-1"))
     seen = scene.of(replica(Phase.SERVING, port=20001), [server])

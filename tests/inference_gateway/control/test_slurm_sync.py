@@ -45,7 +45,7 @@ def sync_of(slurm: FakeSlurm, poll_s: float = 5.0, executor: Executor | None = N
     return SlurmSync(slurm, "g", poll_s, executor or AtOnce())
 
 
-class TestErrands:
+class TestBackgroundTasks:
     def test_one_of_a_key_at_a_time(self) -> None:
         executor = Later()
         tasks: BackgroundTasks[str, int] = BackgroundTasks(executor)
@@ -65,7 +65,7 @@ class TestErrands:
         assert (found.key, found.result, type(found.error)) == ("a", None, ValueError)
 
 
-class TestLooks:
+class TestJobQueries:
     def test_jobs_by_name_and_of_two_the_later(self) -> None:
         slurm = FakeSlurm()
         for number in (5, 3, 9):

@@ -131,7 +131,7 @@ class TestHandover:
         assert gateway.slurm.released == [max(gateway.slurm.known)]
         assert gateway.succession.coming()
 
-    def test_it_is_looked_for_when_it_comes_not_when_it_is_over(self, gateway: Gateway) -> None:
+    def test_the_successor_is_released_at_the_handover_time_and_not_before(self, gateway: Gateway) -> None:
         gateway.at(3280)
         gateway.at(3299)
         assert gateway.slurm.released == []
