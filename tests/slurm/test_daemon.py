@@ -289,6 +289,7 @@ def test_the_daemon_goes_on_under_a_backup_slurmctld(place: Path, spool: Path, t
             until(lambda: passes() > 1, "the daemon works")
             # Jobs that slurmctld has acknowledged and not saved die with it, with or without us.
             submitted_s, saved = time.time(), own.layout.root / "state" / "job_state"
+            run(own, "scontrol", "update", f"JobId={full}", "Comment=x")  # it saves what has changed
             until(lambda: saved.exists() and saved.stat().st_mtime > submitted_s, "the primary has saved its jobs")
             os.kill(primary.pid, signal.SIGKILL)
             before = passes()
