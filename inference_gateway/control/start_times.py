@@ -150,6 +150,10 @@ _LATEST = 100
 _RECENT_S = 60.0
 """The largest number of nodes in use within this time is taken for the size of a full partition."""
 _DRAWS = 31
+_COARSEST = 0.25
+"""A job that may have ended at any time during a larger fraction of its limit teaches nothing."""
+_AT_LIMIT = 0.05
+"""A job that ends within this fraction of its limit has been ended by the limit."""
 _STEPS = 30_000
 """Largest number of jobs replayed, over all draws: about 50 ms."""
 
@@ -161,10 +165,17 @@ class WaitingLine:
     fractions of their time limits; the prediction is the median start over the draws (Smith, Taylor and Foster, Using
     run-time predictions to estimate queue wait times and improve scheduler performance, JSSPP 1999, with a distribution
     instead of a mean). The replay gives whole nodes to jobs and does not backfill.
+
+    Until jobs have ended, those that go on tell something as well: the nearer they come to their limits, the fewer jobs
+    of this cluster end early. So beside the ended jobs stands one whose fraction has the distribution 1 - (1 - x)^k,
+    from which (k = 0) all jobs run to their limits. As -ln(1 - x) is then exponential with the rate k, the latter has a
+    gamma distribution, from the prior of one end per unit of -ln(1 - x) on (conjugate; Gelman et al., Bayesian Data
+    Analysis, 3rd ed., section 2.6).
     """
 
     def __init__(self) -> None:
         self._parts: deque[float] = deque(maxlen=_LATEST)
+        self._ends, self._exposure = 1.0, 1.0
         self._running: dict[int, QueuedJob] = {}
         self._used: dict[frozenset[str], list[tuple[float, int]]] = {}
         self._turns_s: dict[int, float] = {}
@@ -174,10 +185,9 @@ class WaitingLine:
         """Take a listing of the queue that began at `at_s`; starts are predicted for the job ids in `ours`."""
         listed = {job.job_id for job in jobs}
         for job in self._running.values():
-            if job.job_id not in listed and job.start_s is not None and job.limit_s:
-                ran_s = at_s - job.start_s  # until it was seen to have ended
-                if ran_s >= at_s - self._at_s:  # else it may have ended long before this listing
-                    self._parts.append(min(1.0, ran_s / job.limit_s))
+            if job.start_s is not None and job.limit_s:
+                seen, part = ((now_s - job.start_s) / job.limit_s for now_s in (self._at_s, at_s))
+                self._learn(seen, part, ended=job.job_id not in listed)
         self._running = {job.job_id: job for job in jobs if job.start_s is not None}
         self._at_s, self._turns_s = at_s, {}
         waiting = sorted((job for job in jobs if job.ready), key=lambda job: (-job.priority, job.job_id))
@@ -186,6 +196,15 @@ class WaitingLine:
             mine = [job.job_id for job in line if job.job_id in ours and frozenset(job.partitions) == partitions]
             last = max(place for place, job in enumerate(line) if job.job_id in mine)
             self._turns_s |= self._replayed(partitions, line[: last + 1], mine)
+
+    def _learn(self, seen: float, part: float, *, ended: bool) -> None:
+        """A job that had used the fraction `seen` of its limit at the last listing has gone on to `part`, or ended."""
+        if ended and part - seen > _COARSEST:
+            return  # it may have ended long before this listing
+        self._exposure += math.log(max(_AT_LIMIT, 1.0 - seen) / max(_AT_LIMIT, 1.0 - part))
+        if ended:
+            self._ends += part < 1.0 - _AT_LIMIT
+            self._parts.append(min(1.0, part))
 
     def turn_s(self, job_id: int, now_s: float) -> float | None:
         """In how many seconds the job is predicted to start; None if unknown."""
@@ -208,7 +227,8 @@ class WaitingLine:
         parts = sorted(self._parts)
         starts_s: dict[int, list[float]] = {job_id: [] for job_id in mine}
         for _ in range(max(3, min(_DRAWS, _STEPS // (len(running) + len(line))))):
-            ends = [(self._left_s(job, parts, draw), job.nodes) for job in running]
+            rate = draw.gammavariate(self._ends, 1.0 / self._exposure)
+            ends = [(self._left_s(job, parts, rate, draw), job.nodes) for job in running]
             heapq.heapify(ends)
             at_s, free = 0.0, idle
             for job in line:
@@ -216,26 +236,25 @@ class WaitingLine:
                     at_s, nodes = heapq.heappop(ends)
                     free += nodes
                 free = max(0, free - job.nodes)
-                heapq.heappush(ends, (at_s + _part(0.0, parts, draw) * (job.limit_s or usual_s), job.nodes))
+                heapq.heappush(ends, (at_s + _part(0.0, parts, rate, draw) * (job.limit_s or usual_s), job.nodes))
                 if job.job_id in starts_s:
                     starts_s[job.job_id].append(at_s)
         return {job_id: median(found) for job_id, found in starts_s.items()}
 
-    def _left_s(self, job: QueuedJob, parts: Sequence[float], draw: random.Random) -> float:
+    def _left_s(self, job: QueuedJob, parts: Sequence[float], rate: float, draw: random.Random) -> float:
         """The remaining run time of a running job, drawn at random."""
         limit_s, ran_s = job.limit_s or 0.0, self._at_s - (job.start_s or 0.0)
-        return max(0.0, _part(ran_s / limit_s, parts, draw) * limit_s - ran_s)
+        return max(0.0, _part(ran_s / limit_s, parts, rate, draw) * limit_s - ran_s)
 
 
-def _part(over: float, parts: Sequence[float], draw: random.Random) -> float:
+def _part(over: float, parts: Sequence[float], rate: float, draw: random.Random) -> float:
     """Draw the fraction of its time limit that a job uses, given that it has already used `over` of it.
 
-    Drawn from the ended jobs that used more, or else uniformly, with the weight of one job, so that there is an answer
-    before any job has ended.
+    Drawn from the ended jobs that used more or, with the weight of one job, from the distribution 1 - (1 - x)^rate.
     """
     first = bisect_right(parts, over)
     chosen = draw.randrange(first, len(parts) + 1)
-    return parts[chosen] if chosen < len(parts) else draw.uniform(over, max(1.0, over))
+    return parts[chosen] if chosen < len(parts) else 1.0 - max(0.0, 1.0 - over) * draw.random() ** (1.0 / rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,18 @@ def remembered(phase: Phase, **fields: Any) -> Replica:
 
 
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING, Phase.SERVING, Phase.DRAINING, Phase.ENDING])
-def test_what_is_remembered_goes_on_as_it_was(phase: Phase) -> None:
+def test_a_replica_in_the_state_file_keeps_its_phase(phase: Phase) -> None:
     known = remembered(phase, job_id=7, host="n2", port=5, burst=True)
     assert adopted(listed(), [known], [SERVER], NOW_S) == (known,)
 
 
-def test_a_job_that_nobody_remembers_is_taken_as_it_is() -> None:
+def test_a_job_without_a_record_is_adopted_by_its_state_in_slurm() -> None:
     (found,) = adopted(listed("PENDING", "igw:g:chat:old"), (), (), NOW_S)
     assert found == Replica("chat", "chat-1", "old", Phase.PENDING, NOW_S, NOW_S - 100, job_id=7)
 
 
 @pytest.mark.parametrize("state", ["up", "down"])
-def test_one_that_gets_requests_serves(state: str) -> None:
+def test_an_adopted_replica_with_an_active_server_serves(state: str) -> None:
     server = ServerState("chat", "chat-1", "n1", 20001, state, 0)
     (found,) = adopted(listed(restarts=2), (), [server], NOW_S)
     known = (found.phase, found.since_s, found.host, found.port, found.restarts, found.job_id)
@@ -43,18 +43,18 @@ def test_one_that_gets_requests_serves(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["draining", "maintenance"])
-def test_one_that_gets_none_has_to_show_that_it_is_ready(state: str) -> None:
+def test_an_adopted_replica_with_an_inactive_server_must_become_ready(state: str) -> None:
     server = ServerState("chat", "chat-1", "n1", 20001, state, 0)
     (found,) = adopted(listed(), (), [server], NOW_S)
     assert (found.phase, found.port) == (Phase.PENDING, 0)
 
 
-def test_one_that_waits_does_not_serve_whatever_the_data_plane_has() -> None:
+def test_a_pending_job_does_not_serve_even_with_a_server_in_haproxy() -> None:
     (found,) = adopted(listed("PENDING"), (), [SERVER], NOW_S)
     assert (found.phase, found.port) == (Phase.PENDING, 0)
 
 
-def test_a_submission_whose_job_is_there_is_not_made_again() -> None:
+def test_a_submission_whose_job_exists_is_not_repeated() -> None:
     """The control plane died between sbatch and its next look."""
     asked = remembered(Phase.SUBMITTING, burst=True)
     (found,) = adopted(listed(), [asked], (), NOW_S)
@@ -68,12 +68,12 @@ def test_a_fresh_submission_without_a_job_stays_and_an_old_one_is_forgotten() ->
 
 
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING, Phase.SERVING, Phase.DRAINING, Phase.ENDING])
-def test_what_is_remembered_without_a_job_is_gone(phase: Phase) -> None:
+def test_a_recorded_replica_without_a_job_is_dropped(phase: Phase) -> None:
     assert adopted({}, [remembered(phase, job_id=7)], [SERVER], NOW_S) == ()
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "COMPLETING", "CANCELLED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"])
-def test_a_job_that_is_over_is_none_and_no_failed_start_either(state: str) -> None:
+def test_an_ended_job_is_not_adopted_and_no_failed_start(state: str) -> None:
     assert adopted(listed(state), [remembered(Phase.SERVING)], [SERVER], NOW_S) == ()
 
 

@@ -18,7 +18,7 @@ from inference_gateway.control.state import Attempts, EventLog, Memory, ServiceM
 FULL = Path("/dev/full")
 
 
-def test_a_memory_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
     replica = Replica("chat", "chat-1", "g", Phase.DRAINING, 1.5, 2.5, job_id=7, ends_s=None, reason="é\n")
     memory = Memory((replica,), {"chat": ServiceMemory(Attempts(2, 3.0, 1), (4.0, 5.0))})
     path = tmp_path / "state.json"
@@ -27,7 +27,7 @@ def test_a_memory_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [found.name for found in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_what_cannot_be_written_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.json"
     state.save(path, Memory())
     before = path.read_bytes()
@@ -42,7 +42,7 @@ def test_what_cannot_be_written_leaves_the_old_state(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"replicas": 1}', '{"replicas": [{"service": "x"}]}'])
-def test_a_damaged_state_is_none(tmp_path: Path, text: str) -> None:
+def test_a_damaged_state_file_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "s").write_text(text)
     assert state.read(tmp_path / "s", Memory) is None
 

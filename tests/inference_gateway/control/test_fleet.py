@@ -26,7 +26,7 @@ def sorted_out(*replicas: Replica) -> ClassifiedReplicas:
     return classify(replicas, "g1", start_s=60, drain_s=60, now_s=NOW_S)
 
 
-def test_what_counts() -> None:
+def test_replicas_are_counted_by_phase_and_time_left() -> None:
     found = sorted_out(
         replica("a"),
         replica("b", Phase.PENDING),
@@ -44,7 +44,7 @@ def test_what_counts() -> None:
     assert [one.name for one in found.leaving] == ["f", "g", "h"]
 
 
-def test_expiring_ones_are_replaced_before_they_leave() -> None:
+def test_expiring_replicas_are_replaced_before_they_leave() -> None:
     old = replica("old", ends_s=NOW_S + 100, limit_s=3600.0)
     assert moves(sorted_out(old), 1, 9, {}) == Moves(start=1)
     assert moves(sorted_out(old, replica("new", Phase.STARTING)), 1, 9, {}) == Moves()
@@ -55,26 +55,26 @@ def test_expiring_ones_are_replaced_before_they_leave() -> None:
     (119.0, 3600.0, True), (120.0, 3600.0, False),
     (29.0, 60.0, True), (30.0, 60.0, False),
 ])  # fmt: skip
-def test_it_expires_in_time_for_a_successor_but_not_before_half_of_its_time(
+def test_a_replica_expires_in_time_for_a_successor_but_not_in_its_first_half(
     left_s: float, limit_s: float, *, expires: bool
 ) -> None:
     found = sorted_out(replica("a", ends_s=NOW_S + left_s, limit_s=limit_s))
     assert bool(found.expiring) == expires
 
 
-def test_without_need_for_any_those_of_an_earlier_configuration_leave_too() -> None:
+def test_without_demand_replicas_of_an_earlier_configuration_leave_too() -> None:
     done = moves(
         sorted_out(replica("old", generation="g0"), replica("coming", Phase.STARTING, generation="g0")), 0, 9, {}
     )
     assert (names(done.drain), names(done.cancel), done.start) == (["old"], ["coming"], 0)
 
 
-def test_the_one_that_ends_first_leaves_first() -> None:
+def test_the_replica_that_ends_first_leaves_first() -> None:
     olds = [replica(f"old{left}", ends_s=NOW_S + left, limit_s=3600.0) for left in (90, 30, 60)]
     assert names(moves(sorted_out(*olds, replica("new")), 3, 0, {}).drain) == ["old30"]
 
 
-def test_pending_before_starting_before_serving_and_burst_before_others() -> None:
+def test_pending_leave_before_starting_before_serving_and_burst_before_others() -> None:
     fleet = sorted_out(
         replica("serving"),
         replica("burst", burst=True),
@@ -92,12 +92,12 @@ def test_pending_before_starting_before_serving_and_burst_before_others() -> Non
         assert (names(done.cancel), names(done.drain)) == (cancelled, drained)
 
 
-def test_a_submission_under_way_counts_as_one_less_to_drain() -> None:
+def test_a_submission_under_way_counts_as_a_replica() -> None:
     fleet = sorted_out(replica("a"), replica("b"), replica("c", Phase.SUBMITTING))
     assert names(moves(fleet, 2, 9, {}).drain) == []
 
 
-def test_the_least_loaded_leaves_and_of_equals_the_one_that_ends_first() -> None:
+def test_the_least_loaded_leaves_first_then_the_one_that_ends_first() -> None:
     fleet = sorted_out(replica("a"), replica("b"), replica("c", ends_s=NOW_S + 9999, limit_s=20000.0))
     assert names(moves(fleet, 2, 9, {"a": 3, "b": 1, "c": 2}).drain) == ["b"]
     assert names(moves(fleet, 2, 9, {}).drain) == ["c"]
@@ -126,7 +126,7 @@ def test_the_least_loaded_leaves_and_of_equals_the_one_that_ends_first() -> None
     st.integers(0, 12),
     st.integers(0, 12),
 )
-def test_moves_lead_to_what_is_wanted_and_never_below(fleet: list[Replica], wanted: int, startable: int) -> None:
+def test_moves_reach_the_wanted_number_and_never_fall_below(fleet: list[Replica], wanted: int, startable: int) -> None:
     found = sorted_out(*fleet)
     done = moves(found, wanted, startable, {})
     touched = names(done.cancel) + names(done.drain)
@@ -142,13 +142,13 @@ def test_moves_lead_to_what_is_wanted_and_never_below(fleet: list[Replica], want
 
 
 class TestAttempts:
-    def test_failures_of_one_wave_are_one_failure(self) -> None:
+    def test_failures_of_replicas_started_together_count_once(self) -> None:
         attempts = Attempts().failed(0, 10)
         for _ in range(7):
             attempts = attempts.failed(0, 11)
         assert attempts.failures == 1
 
-    def test_the_wait_doubles_up_to_ten_minutes(self) -> None:
+    def test_the_delay_after_failures_doubles_up_to_ten_minutes(self) -> None:
         attempts, waits = Attempts(), []
         for number in range(10):
             attempts = attempts.failed(1000.0 * number + 1, 1000.0 * number + 2)
@@ -156,7 +156,7 @@ class TestAttempts:
         assert waits[:4] == [5, 10, 20, 40]
         assert waits[-1] == 600
 
-    def test_one_at_a_time_after_a_failure_and_none_after_too_many(self) -> None:
+    def test_one_start_at_a_time_after_a_failure_and_none_after_too_many(self) -> None:
         attempts = Attempts().failed(0, 10)
         assert attempts.startable(4, 0, 5, 12) == 0
         assert attempts.startable(4, 0, 5, 16) == 1

@@ -36,7 +36,7 @@ def test_registered_but_silent_is_not_ready(rig: Rig, unready: set[str]) -> None
     assert rig.tick(2).serving == 1
 
 
-def test_load_brings_replicas_and_pending_ones_count(rig: Rig) -> None:
+def test_load_starts_replicas_and_pending_ones_count(rig: Rig) -> None:
     rig.serve(1)
     rig.set_load(8)
     assert rig.tick(10).coming == 3
@@ -46,7 +46,7 @@ def test_load_brings_replicas_and_pending_ones_count(rig: Rig) -> None:
     assert wanted == [(1, 0), (4, 1)], "each change is told, and only changes"
 
 
-def test_pending_ones_are_cancelled_first_then_the_least_loaded_is_drained(rig: Rig) -> None:
+def test_pending_replicas_are_cancelled_first_then_the_least_loaded_is_drained(rig: Rig) -> None:
     rig.serve(1)
     rig.set_load(4)
     rig.serve(2)
@@ -211,7 +211,7 @@ def test_a_job_that_turns_up_for_a_service_that_is_gone_is_cancelled(rig: Rig) -
     assert rig.slurm.cancelled == [9]
 
 
-def test_the_rest_of_a_cancelled_job_is_no_failed_start(rig: Rig) -> None:
+def test_a_cancelled_job_that_still_ends_is_no_failed_start(rig: Rig) -> None:
     rig.serve(1)
     rig.slurm.set(1, state="COMPLETING")
     rig.paths.memory.unlink()
@@ -221,7 +221,7 @@ def test_the_rest_of_a_cancelled_job_is_no_failed_start(rig: Rig) -> None:
     assert len(rig.slurm.submissions) == 2
 
 
-def test_while_slurm_is_silent_nothing_is_concluded(rig: Rig) -> None:
+def test_while_slurm_does_not_answer_nothing_changes(rig: Rig) -> None:
     rig.serve(1)
     rig.slurm.silent = True
     assert rig.tick(300).serving == 1
@@ -229,7 +229,7 @@ def test_while_slurm_is_silent_nothing_is_concluded(rig: Rig) -> None:
     assert rig.events().count("Slurm does not answer") == 1
 
 
-def test_while_the_data_plane_is_silent_nothing_is_decided(rig: Rig) -> None:
+def test_while_haproxy_does_not_answer_nothing_is_decided(rig: Rig) -> None:
     rig.serve(1)
     rig.set_load(4)
     rig.serve(2)
@@ -239,7 +239,7 @@ def test_while_the_data_plane_is_silent_nothing_is_decided(rig: Rig) -> None:
     assert rig.slurm.cancelled == []
 
 
-def test_an_outage_of_the_data_plane_is_told_once(rig: Rig) -> None:
+def test_an_outage_of_haproxy_is_logged_once(rig: Rig) -> None:
     rig.serve(1)
     for dead in (True, False):
         rig.plane.dead = dead
@@ -247,7 +247,7 @@ def test_an_outage_of_the_data_plane_is_told_once(rig: Rig) -> None:
     assert rig.events()[-2:] == ["data plane does not answer", "data plane answers again"]
 
 
-def test_what_the_data_plane_refuses_keeps_nothing_else_from_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_haproxy_refuses_does_not_stop_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.set_load(4)
     rig.serve(2)
     first, second = rig.plane.table
@@ -276,7 +276,7 @@ def test_a_new_haproxy_gets_its_replicas_again(rig: Rig) -> None:
     assert len(rig.plane.table) == 2
 
 
-def test_what_the_data_plane_should_not_have_is_removed(rig: Rig) -> None:
+def test_unknown_servers_in_haproxy_are_removed(rig: Rig) -> None:
     rig.serve(1)
     other = FakePlane()
     other.counters, other.table = rig.plane.counters, dict(rig.plane.table)
@@ -309,7 +309,7 @@ def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> N
     assert len(rig.slurm.submissions) == 2
 
 
-def test_a_minimum_that_a_person_has_set_holds_over_a_restart(rig: Rig) -> None:
+def test_a_minimum_set_by_command_survives_a_restart(rig: Rig) -> None:
     state.save(rig.paths.overrides, {"chat": Override(3, rig.now_s), "gone": Override(5, rig.now_s)})
     rig.serve(3)
     rig.restart()
@@ -321,7 +321,7 @@ def test_a_minimum_that_a_person_has_set_holds_over_a_restart(rig: Rig) -> None:
     assert rig.tick(3).serving == 1
 
 
-def test_what_slurm_expects_is_shown_and_told(rig: Rig) -> None:
+def test_slurms_expected_start_is_shown_and_sent_to_clients(rig: Rig) -> None:
     """slurmctld's own estimate for a job that waits, and the configured 30 s for the rest."""
     rig.tick(2)
     (number,) = rig.slurm.known
@@ -352,7 +352,7 @@ def test_refused_clients_are_told_how_long_a_start_takes_once_that_is_known(rig:
     assert rig.plane.told == [told, told], "a new HAProxy does not know"
 
 
-def test_of_ended_replicas_the_newest_directories_are_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_directories_of_ended_replicas_are_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "KEPT_DIRECTORIES", 2)
     for number in range(5):
         directory = rig.paths.replica(f"chat-old{number}")
@@ -394,14 +394,14 @@ def test_the_state_file_is_written_when_something_has_changed(rig: Rig) -> None:
     assert rig.paths.memory.stat().st_ino != before
 
 
-def test_a_half_written_state_file_is_no_obstacle(rig: Rig) -> None:
+def test_a_half_written_state_file_is_ignored(rig: Rig) -> None:
     rig.serve(1)
     rig.paths.memory.write_bytes(b'{"replicas": [{"serv')
     rig.restart()
     assert rig.tick().serving == 1
 
 
-def test_a_restart_in_the_middle_of_draining_goes_on_draining(rig: Rig) -> None:
+def test_draining_continues_after_a_restart(rig: Rig) -> None:
     rig.set_load(4)
     rig.serve(2)
     rig.plane.in_flight = dict.fromkeys(rig.plane.table, 1)
@@ -433,7 +433,7 @@ def test_a_job_of_a_service_that_is_gone_is_cancelled(rig: Rig) -> None:
     assert rig.slurm.cancelled == [9]
 
 
-def test_a_cancellation_that_slurm_refuses_is_told_and_tried_again(rig: Rig) -> None:
+def test_a_cancellation_that_slurm_refuses_is_logged_and_repeated(rig: Rig) -> None:
     rig.serve(1)
     rig.paths.closing.touch()
     rig.slurm.refusal = "Access/permission denied"
@@ -444,7 +444,7 @@ def test_a_cancellation_that_slurm_refuses_is_told_and_tried_again(rig: Rig) -> 
     assert rig.slurm.cancelled == [1]
 
 
-def test_others_can_read_what_it_has_reported(rig: Rig) -> None:
+def test_the_report_is_written_for_other_processes(rig: Rig) -> None:
     shown = rig.tick()
     read = state.read(rig.paths.status, Report)
     assert read is not None

@@ -66,19 +66,19 @@ def test_an_observation_combines_slurm_reports_and_data_plane(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(("state", "up"), [("up", True), ("draining", True), ("maintenance", True), ("down", False)])
-def test_only_down_is_sick(scene: Scene, state: str, *, up: bool) -> None:
+def test_only_the_state_down_is_sick(scene: Scene, state: str, *, up: bool) -> None:
     server = ServerState("chat", "chat-1", "n1", 1, state, 0)
     assert scene.of(replica(Phase.SERVING), [server]).server_up == up
 
 
-def test_what_the_data_plane_does_not_have_and_what_it_does_not_say(scene: Scene) -> None:
+def test_a_missing_server_and_a_silent_haproxy_are_different(scene: Scene) -> None:
     for servers, answers in (([], True), (None, False)):
         seen = scene.of(replica(Phase.SERVING), servers)
         assert (seen.server_up, seen.in_flight, seen.plane_answers) == (None, None, answers)
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING])
-def test_only_one_that_serves_can_leave(scene: Scene, phase: Phase) -> None:
+def test_only_a_serving_replica_can_be_told_to_leave(scene: Scene, phase: Phase) -> None:
     reports.leave(scene.paths.replica("chat-1"))
     assert not scene.of(replica(phase)).leaving
 
@@ -103,7 +103,7 @@ def test_a_registration_is_awaited_and_hurries_slurm_if_it_is_ahead(
     assert (scene.of(one).registration, scene.hurried) == (told, hurried)
 
 
-def test_one_that_starts_is_asked_where_it_is(scene: Scene) -> None:
+def test_a_starting_replica_is_asked_at_its_registered_address(scene: Scene) -> None:
     one = replica(Phase.STARTING, host="n1", port=20001, restarts=2)
     assert not scene.of(one).answered
     scene.observer.ask([one])
@@ -123,6 +123,6 @@ def test_one_that_starts_is_asked_where_it_is(scene: Scene) -> None:
         Replica("gone", "gone-1", "g1", Phase.STARTING, 1.0, 1.0, host="n1", port=20001),
     ],
 )
-def test_nobody_else_is_asked(scene: Scene, one: Replica) -> None:
+def test_replicas_in_other_phases_are_not_asked(scene: Scene, one: Replica) -> None:
     scene.observer.ask([one])
     assert scene.asked == []

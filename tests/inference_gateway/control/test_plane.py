@@ -21,30 +21,30 @@ def found(phase: Phase | None, *have: ServerState) -> tuple[object, ...]:
     return changes([] if phase is None else [replica(phase)], have, {"chat": 4})
 
 
-def test_one_that_serves_is_added_with_its_concurrency() -> None:
+def test_a_serving_replica_is_added_with_its_concurrency() -> None:
     assert found(Phase.SERVING) == (ADD,)
 
 
 @pytest.mark.parametrize("state", ["up", "down"])
-def test_one_that_is_there_is_left_alone_sick_or_not(state: str) -> None:
+def test_an_added_server_is_not_changed_even_if_it_is_down(state: str) -> None:
     assert found(Phase.SERVING, replace(SERVER, state=state)) == ()
 
 
 @pytest.mark.parametrize(
     "stale", [{"host": "n2"}, {"port": 20002}, {"state": "draining"}, {"state": "maintenance"}, {"service": "other"}]
 )
-def test_one_with_a_stale_address_or_state_is_added_again(stale: dict[str, object]) -> None:
+def test_a_server_with_a_stale_address_or_state_is_added_again(stale: dict[str, object]) -> None:
     """A requeued job serves at another place; a drained one was wanted again."""
     assert found(Phase.SERVING, replace(SERVER, **stale)) == (ADD,)
 
 
 @pytest.mark.parametrize(("state", "done"), [("up", True), ("down", True), ("draining", False), ("maintenance", False)])
-def test_one_that_drains_takes_nothing_new_and_stays(state: str, *, done: bool) -> None:
+def test_a_draining_server_stays_without_new_requests(state: str, *, done: bool) -> None:
     assert found(Phase.DRAINING, replace(SERVER, state=state)) == ((Drain(*NAMES),) if done else ())
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_one_that_is_not_there_and_does_not_serve_is_not_asked_for(phase: Phase) -> None:
+def test_a_replica_that_does_not_serve_is_not_added(phase: Phase) -> None:
     assert found(phase) == ((ADD,) if phase is Phase.SERVING else ())
 
 
@@ -52,7 +52,7 @@ def test_one_that_is_not_there_and_does_not_serve_is_not_asked_for(phase: Phase)
 @pytest.mark.parametrize(
     ("state", "open_"), [("up", True), ("down", True), ("draining", False), ("maintenance", False)]
 )
-def test_what_should_not_be_there_is_drained_first_and_removed(phase: Phase | None, state: str, *, open_: bool) -> None:
+def test_an_unknown_server_is_drained_and_then_removed(phase: Phase | None, state: str, *, open_: bool) -> None:
     remove = Remove(*NAMES)
     assert found(phase, replace(SERVER, state=state)) == ((Drain(*NAMES), remove) if open_ else (remove,))
 

@@ -44,7 +44,7 @@ def tell(paths: GatewayPaths, now_s: float, seen: Traffic, *servers: ServerState
     state.save(paths.of(2).plane, PlaneReport("/run/2", now_s, orders_s, servers, (seen,)))
 
 
-def test_the_load_is_that_of_both_and_a_new_haproxy_is_no_burst(paths: GatewayPaths) -> None:
+def test_loads_of_both_gateways_add_up_and_a_restarted_haproxy_is_no_burst(paths: GatewayPaths) -> None:
     other = OtherPlane(paths)
     seen: list[tuple[int, int, int]] = []
     for own, theirs in ((100, 1000), (110, 1020), (111, 5), (3, 6)):
@@ -57,7 +57,7 @@ def test_the_load_is_that_of_both_and_a_new_haproxy_is_no_burst(paths: GatewayPa
     assert other.with_traffic({"chat": traffic(4)})["chat"].in_flight == 0
 
 
-def test_one_that_drains_is_busy_until_the_other_has_heard_of_it(paths: GatewayPaths) -> None:
+def test_a_draining_replica_is_busy_until_the_other_gateway_knows(paths: GatewayPaths) -> None:
     other = OtherPlane(paths)
     idle = replace(SERVER, in_flight=0)
     for orders_s, theirs, expected in ((NOW_S - 1, 0, 1), (NOW_S + 1, 2, 2), (NOW_S + 1, 0, 0)):
@@ -70,7 +70,7 @@ def test_one_that_drains_is_busy_until_the_other_has_heard_of_it(paths: GatewayP
     assert [server.in_flight for server in other.with_servers([], [DRAINING])] == [1]  # it is left there alone
 
 
-def test_a_replica_s_places_are_halved_while_both_are_asked(paths: GatewayPaths) -> None:
+def test_a_replicas_concurrency_is_halved_while_two_gateways_serve(paths: GatewayPaths) -> None:
     other = OtherPlane(paths)
     tell(paths, NOW_S, traffic(0))
     other.read(NOW_S)
@@ -81,7 +81,7 @@ def test_a_replica_s_places_are_halved_while_both_are_asked(paths: GatewayPaths)
     assert other.share({"chat": 5}, NOW_S + 30) == {"chat": 5}
 
 
-def test_a_follower_does_as_ordered(paths: GatewayPaths) -> None:
+def test_a_follower_applies_the_leaders_servers(paths: GatewayPaths) -> None:
     plane = FakePlane()
     sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
     follower = Follower(sync, paths.of(2), "/run/2", {"chat": 4})
@@ -100,7 +100,7 @@ def test_a_follower_does_as_ordered(paths: GatewayPaths) -> None:
     assert (told.orders_s, told.run_directory) == (NOW_S + 2, "/run/2")
 
 
-def test_what_is_read_is_told_when_it_has_changed_and_now_and_then(paths: GatewayPaths) -> None:
+def test_reading_rates_are_sent_when_they_change_and_periodically(paths: GatewayPaths) -> None:
     plane = FakePlane()
     sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
     for after_s, rate in ((0, 4000.0), (1, 4200.0), (2, 4600.0), (3, 4600.0), (13, 4600.0)):
@@ -113,7 +113,7 @@ def test_what_is_read_is_told_when_it_has_changed_and_now_and_then(paths: Gatewa
     assert len(plane.read_rates) == 4, "a new HAProxy knows nothing"
 
 
-def test_what_batches_send_is_no_load(paths: GatewayPaths) -> None:
+def test_requests_of_batches_are_no_load(paths: GatewayPaths) -> None:
     without = WithoutBatches()
     found = []
     for one, sent, in_flight in (
@@ -129,7 +129,7 @@ def test_what_batches_send_is_no_load(paths: GatewayPaths) -> None:
     assert without.of({"chat": traffic(9)}, BatchLoad(""), ())["chat"] == traffic(9)
 
 
-def test_serving_replicas_are_told_to_other_routers() -> None:
+def test_other_routers_get_the_list_of_serving_replicas() -> None:
     ipv6 = replace(SERVING, name="chat-2", host="fd00::1")
     found = yaml.safe_load(router_endpoints([ipv6, DRAINING, SERVING]))
     labels = {"service": "chat", "job": "7"}

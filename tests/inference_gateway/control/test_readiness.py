@@ -49,7 +49,7 @@ def asked(name: str, port: int, path: str, directory: Path) -> bool:
 
 
 @pytest.mark.parametrize(("path", "is_ready"), [("/ok", True), ("/503", False)])
-def test_only_200_is_ready(replica: HTTPServer, tmp_path: Path, path: str, *, is_ready: bool) -> None:
+def test_only_status_200_is_ready(replica: HTTPServer, tmp_path: Path, path: str, *, is_ready: bool) -> None:
     assert asked("chat-1", replica.server_address[1], path, tmp_path) == is_ready
     assert [path] == ASKED
 
@@ -59,6 +59,6 @@ def test_another_replica_at_the_address_is_not_asked(replica: HTTPServer, tmp_pa
     assert ASKED == []
 
 
-def test_nobody_there_is_not_ready(authority: Authority, tmp_path: Path) -> None:
+def test_a_closed_port_is_not_ready(authority: Authority, tmp_path: Path) -> None:
     assert authority
     assert not asked("chat-1", 1, "/", tmp_path)

@@ -77,7 +77,7 @@ def test_the_engines_of_a_server_are_summed_and_their_caches_averaged() -> None:
     ],
     ids=["an older vLLM", "SGLang", "TGI", "other names", "usage unknown", "usage no share"],
 )
-def test_servers_differ_in_names(section: MetricsSection, text: str, load: ReplicaLoad) -> None:
+def test_each_servers_names_of_metrics_are_known(section: MetricsSection, text: str, load: ReplicaLoad) -> None:
     assert parsed(text, section.names()) == load
 
 
@@ -95,7 +95,7 @@ def test_servers_differ_in_names(section: MetricsSection, text: str, load: Repli
         ('vllm:num_requests_running{a="1 3\n', "no "),
     ],
 )
-def test_what_cannot_be_used_is_a_fault_with_its_reason(text: str, words: str) -> None:
+def test_unusable_metrics_are_a_fault_with_a_reason(text: str, words: str) -> None:
     with pytest.raises(MetricsError, match=words.replace("'", ".")):
         parsed(text, VLLM)
 
@@ -140,18 +140,18 @@ def test_a_replica_is_read_over_its_own_connection(tmp_path: Path) -> None:
     ],
     ids=["none", "garbage", "too much"],
 )
-def test_answers_that_are_no_metrics(tmp_path: Path, status: int, body: bytes, words: str) -> None:
+def test_other_answers_are_faults(tmp_path: Path, status: int, body: bytes, words: str) -> None:
     with answering(tmp_path, status, body) as read, pytest.raises(MetricsError, match=words):
         read()
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_a_closed_port_is_a_fault(tmp_path: Path) -> None:
     Authority.of(tmp_path / "identity")
     with pytest.raises(MetricsError, match="/metrics: .*refused"):
         load_of(Question("chat-1", 0, "127.0.0.1", 1, "/metrics"), gateway_context(tmp_path / "identity"), VLLM)
 
 
-def test_a_real_replica_says_what_waits_inside_it(tmp_path: Path) -> None:
+def test_a_real_replica_reports_its_waiting_requests(tmp_path: Path) -> None:
     """Through its relay, with two requests at a time and three on their way."""
     paths = GatewayPaths(tmp_path)
     paths.make()
@@ -196,13 +196,13 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return found
 
 
-def test_a_service_without_the_key_is_not_asked(rig: Rig, servers: Servers) -> None:
+def test_replicas_of_a_service_without_the_key_are_not_asked(rig: Rig, servers: Servers) -> None:
     rig.serve(1)
     assert rig.tick(10).replicas[0].load is None
     assert servers.asked == 0
 
 
-def test_replicas_are_asked_every_other_second_and_shown(tmp_path: Path, servers: Servers) -> None:
+def test_metrics_are_read_every_other_second_and_reported(tmp_path: Path, servers: Servers) -> None:
     rig = Rig(tmp_path, metrics={})
     rig.serve(1)
     before = servers.asked
@@ -210,7 +210,7 @@ def test_replicas_are_asked_every_other_second_and_shown(tmp_path: Path, servers
     assert servers.asked - before == 10
 
 
-def test_what_waits_inside_a_replica_is_told_with_the_decision(tmp_path: Path, servers: Servers) -> None:
+def test_a_decision_names_requests_waiting_inside_replicas(tmp_path: Path, servers: Servers) -> None:
     rig = Rig(tmp_path, metrics={})
     rig.set_load(4)
     rig.serve(2)
@@ -220,7 +220,7 @@ def test_what_waits_inside_a_replica_is_told_with_the_decision(tmp_path: Path, s
     assert servers.asked
 
 
-def test_a_fault_is_told_once_and_scaling_goes_on_without(tmp_path: Path, servers: Servers) -> None:
+def test_a_fault_is_logged_once_and_scaling_continues(tmp_path: Path, servers: Servers) -> None:
     rig = Rig(tmp_path, metrics={})
     servers.fault = "/metrics answers with status 404"
     rig.set_load(4)
@@ -235,7 +235,7 @@ def test_a_fault_is_told_once_and_scaling_goes_on_without(tmp_path: Path, server
     assert rig.events().count("metrics cannot be read") == rig.events().count("metrics are read again") == 2
 
 
-def test_an_old_reading_is_forgotten(tmp_path: Path, servers: Servers) -> None:
+def test_an_old_reading_is_not_used(tmp_path: Path, servers: Servers) -> None:
     rig = Rig(tmp_path, metrics={})
     rig.serve(1)
     assert rig.tick(4).replicas[0].load is not None

@@ -40,7 +40,7 @@ def replica(phase: Phase, name: str = "chat-1", **fields: Any) -> Replica:
     return Replica("chat", name, control().generation, phase, NOW_S, NOW_S - 10, **known)
 
 
-def test_what_slurm_has_taken_has_its_job(tmp_path: Path) -> None:
+def test_an_accepted_submission_gets_its_job_id(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.SUBMITTING, job_id=None))
     log.registry.submitted("chat-1", 9)
     log.registry.submitted("ended-meanwhile", 10)
@@ -48,7 +48,7 @@ def test_what_slurm_has_taken_has_its_job(tmp_path: Path) -> None:
     assert log.events() == [{"event": "submitted", "service": "chat", "replica": "chat-1", "job": 9}]
 
 
-def test_what_slurm_has_refused_is_gone_and_counted(tmp_path: Path) -> None:
+def test_a_refused_submission_is_dropped_and_counted(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.SUBMITTING))
     log.registry.refused("chat-1", "no such partition", NOW_S)
     log.registry.refused("chat-1", "no such partition", NOW_S + 1)
@@ -71,7 +71,7 @@ def test_jobs_are_cancelled_in_the_second_in_which_they_begin_to_end(tmp_path: P
     [(2, [], [False, False, True]), (0, [], [False, True, True]), (2, [False], [False, True, True]),
      (2, [True], [False, False, True]), (1, [False], [True, True, True])],
 )  # fmt: skip
-def test_replicas_up_to_the_minimum_are_no_burst_ones(
+def test_replicas_up_to_the_minimum_are_not_burst_replicas(
     tmp_path: Path, minimum: int, present: list[bool], bursts: list[bool]
 ) -> None:
     """One is not, even where none has to be there. Burst ones that are there do not fill the place of one."""
@@ -89,7 +89,7 @@ def test_replicas_up_to_the_minimum_are_no_burst_ones(
     ]
 
 
-def test_what_leaves_is_cancelled_or_drained_with_its_reason(tmp_path: Path) -> None:
+def test_leaving_replicas_are_cancelled_or_drained_with_a_reason(tmp_path: Path) -> None:
     pending, serving = replica(Phase.PENDING, "p", job_id=1), replica(Phase.SERVING, "s", job_id=2)
     log = Log(tmp_path, pending, serving)
     assert log.move(Moves(0, ((pending, "not needed"),), ((serving, "replaced"),))) == []
@@ -101,7 +101,7 @@ def test_what_leaves_is_cancelled_or_drained_with_its_reason(tmp_path: Path) -> 
     ]
 
 
-def test_a_start_is_measured_and_ends_a_row_of_failures(tmp_path: Path) -> None:
+def test_a_start_is_measured_and_resets_the_count_of_failures(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.STARTING, host="n1", port=1))
     log.service.attempts = log.service.attempts.failed(0.0, 1.0)
     running = job(7, "chat-1", "", state="RUNNING")
@@ -111,14 +111,14 @@ def test_a_start_is_measured_and_ends_a_row_of_failures(tmp_path: Path) -> None:
     assert log.events() == [{"event": "serving", "service": "chat", "replica": "chat-1", "job": 7, "after_s": 12.3}]
 
 
-def test_the_limits_are_those_of_its_service(tmp_path: Path) -> None:
+def test_a_replica_has_the_limits_of_its_service(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.STARTING))
     log.registry.step(log.replica(), ReplicaObservation(job(7, "chat-1", "", state="RUNNING"), NOW_S), NOW_S + 100)
     assert log.replica().phase is Phase.STARTING
     assert log.events() == []
 
 
-def test_they_are_known_by_name_and_by_service(tmp_path: Path) -> None:
+def test_replicas_are_found_by_name_and_by_service(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.SERVING))
     other = Replica("old", "old-1", "g", Phase.PENDING, NOW_S, NOW_S, job_id=3)
     log.registry.join([replica(Phase.PENDING, "chat-2"), other])
@@ -128,7 +128,7 @@ def test_they_are_known_by_name_and_by_service(tmp_path: Path) -> None:
     }
 
 
-def test_failures_in_a_row_are_given_up_once(tmp_path: Path) -> None:
+def test_giving_up_after_failures_is_reported_once(tmp_path: Path) -> None:
     log = Log(tmp_path, attempts=2)
     for number in range(4):
         asked_s = NOW_S + 100 * number
@@ -142,7 +142,7 @@ def test_failures_in_a_row_are_given_up_once(tmp_path: Path) -> None:
     assert log.registry.all() == ()
 
 
-def test_those_of_a_service_that_is_gone_are_cancelled_and_forgotten(tmp_path: Path) -> None:
+def test_replicas_of_a_removed_service_are_cancelled_and_dropped(tmp_path: Path) -> None:
     serving = Replica("old", "old-1", "g", Phase.SERVING, NOW_S - 50, NOW_S - 90, job_id=3)
     log = Log(tmp_path, serving)
     running = job(3, "old-1", "", state="RUNNING")

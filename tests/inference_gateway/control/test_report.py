@@ -24,13 +24,13 @@ def shown() -> Report:
     return report("g", "/run", {"chat": service}, [SERVING, *others, strange], [server], NOW_S, closing=True)
 
 
-def test_before_the_first_look() -> None:
+def test_a_report_before_the_first_look_has_no_figures() -> None:
     (one,) = report("g", "/run", {"chat": control()}, [], [], NOW_S, closing=False).services
     assert (one.wanted, one.reason, one.arrivals, one.in_flight, one.queued, one.replicas) == (None, "", 0, 0, 0, ())
     assert (one.minimum, one.maximum, one.start_s, one.given_up) == (1, 8, 30.0, False)
 
 
-def test_all_that_is_known() -> None:
+def test_a_report_has_all_known_fields() -> None:
     found = shown()
     assert (found.gateway, found.run_directory, found.time_s, found.closing) == ("g", "/run", NOW_S, True)
     (one,) = found.services
@@ -45,7 +45,7 @@ def test_all_that_is_known() -> None:
     assert len(one.replicas) == 7
 
 
-def test_one_that_has_given_up() -> None:
+def test_a_report_says_that_a_service_has_given_up() -> None:
     service = control(ServiceMemory(Attempts(5, 1.0)))
     found = report("g", "/run", {"chat": service}, [], [], NOW_S, closing=False)
     assert found.services[0].given_up
@@ -54,7 +54,7 @@ def test_one_that_has_given_up() -> None:
     assert "inference_gateway_replicas_wanted{" not in text, "nothing is wanted before the first decision"
 
 
-def test_metrics_of_replicas_are_shown_where_they_are_known() -> None:
+def test_metrics_of_replicas_are_shown_if_known() -> None:
     service = control()
     names = ("chat-1", "chat-2", "chat-3")
     serving = [replace(SERVING, name=name) for name in names]
@@ -72,7 +72,7 @@ def test_metrics_of_replicas_are_shown_where_they_are_known() -> None:
     ]
 
 
-def test_prometheus_is_told_the_same() -> None:
+def test_prometheus_metrics_have_the_same_figures() -> None:
     lines = set(exposition(ControlPlaneCollector(shown())).splitlines())
     counts = {"serving": 1, "submitting": 1, "pending": 1, "starting": 1, "draining": 2, "ending": 1}
     assert {

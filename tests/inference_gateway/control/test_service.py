@@ -45,7 +45,7 @@ def decide(service: ServiceControl, present: int, in_flight: int, now_s: float, 
     return service.decide(found, Traffic("chat", 0, 0, in_flight, queued), now_s).replicas
 
 
-def test_the_rule_sees_what_there_is() -> None:
+def test_a_scaling_rule_gets_counts_of_requests_and_replicas() -> None:
     service = control()
     phases = (Phase.SERVING, Phase.SERVING, Phase.PENDING, Phase.STARTING, Phase.SUBMITTING, Phase.DRAINING)
     found = service.classify(replicas(service, *phases), NOW_S)
@@ -65,7 +65,7 @@ def test_the_rule_sees_what_there_is() -> None:
     ],
     ids=["all", "some go on", "some were refused", "errors of clients", "counters were reset"],
 )
-def test_what_replicas_have_answered(now: Traffic, arrivals: int, answered: int) -> None:
+def test_answered_requests_are_those_that_arrived_and_left(now: Traffic, arrivals: int, answered: int) -> None:
     service = control()
     found = service.classify(replicas(service, Phase.SERVING), NOW_S)
     service.decide(found, Traffic("chat", 100, 0, 3, 4), NOW_S)
@@ -75,7 +75,7 @@ def test_what_replicas_have_answered(now: Traffic, arrivals: int, answered: int)
 
 
 @pytest.mark.parametrize(("counters", "arrivals"), [((5, 9), 4), ((5, 5), 0), ((5, 3), 3), ((5, 0), 0)])
-def test_counters_that_fall_were_reset(counters: tuple[int, int], arrivals: int) -> None:
+def test_a_falling_counter_counts_from_zero(counters: tuple[int, int], arrivals: int) -> None:
     service = control()
     for counter in counters:
         service.decide(service.classify([], NOW_S), Traffic("chat", counter, 0, 0, 0), NOW_S)
@@ -84,17 +84,17 @@ def test_counters_that_fall_were_reset(counters: tuple[int, int], arrivals: int)
 
 
 class TestTheHoldAfterARestart:
-    def test_nothing_is_scaled_in_before_its_end(self) -> None:
+    def test_no_replica_is_removed_before_the_hold_ends(self) -> None:
         service = control()
         assert [decide(service, 4, 0, NOW_S + second) for second in (0, 59.5, 60)] == [4, 4, 1]
 
-    def test_its_reason_is_told(self) -> None:
+    def test_the_decision_names_the_hold(self) -> None:
         service = control()
         decide(service, 4, 0, NOW_S + 20)
         assert service.decision is not None
         assert service.decision.reason.endswith("held for 40 s more after a restart")
 
-    def test_what_is_wanted_besides_is_not_held(self) -> None:
+    def test_scaling_out_is_not_held(self) -> None:
         service = control()
         assert decide(service, 4, 12, NOW_S) == 6
         assert decide(service, 4, 8, NOW_S) == 4
@@ -103,17 +103,17 @@ class TestTheHoldAfterARestart:
 
 
 class TestStartTimes:
-    def test_until_one_is_measured_the_configured_one_counts(self) -> None:
+    def test_the_configured_start_time_is_used_before_any_is_measured(self) -> None:
         service = control()
         assert (service.measured, service.start_s, service.slow_start_s) == (False, 30, 30)
 
-    def test_the_median_and_the_slow_ones_of_those_measured(self) -> None:
+    def test_the_median_and_a_high_quantile_of_measured_starts_are_used(self) -> None:
         service = control()
         for seconds in (50, 10, 20, 40, 30, 60, 70, 80, 100, 90):
             service.served(seconds, load_s=1.0)
         assert (service.measured, service.start_s, service.slow_start_s) == (True, 50, 90)
 
-    def test_the_latest_are_remembered_over_a_restart(self) -> None:
+    def test_the_latest_start_times_survive_a_restart(self) -> None:
         service = control()
         for seconds in range(KEPT_STARTS + 5):
             service.served(float(seconds), load_s=1.0)
@@ -121,7 +121,7 @@ class TestStartTimes:
         assert memory.starts_s == tuple(float(seconds) for seconds in range(5, KEPT_STARTS + 5))
         assert control(memory).start_s == service.start_s
 
-    def test_the_rule_plans_with_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_scaling_rule_gets_measured_start_times(self, monkeypatch: pytest.MonkeyPatch) -> None:
         service = control(ServiceMemory(starts_s=(77.0,)))
         told: list[float] = []
         monkeypatch.setattr(MeasuredRule, "calibrate", lambda _rule, capacity: told.append(capacity.start_s))
@@ -129,7 +129,7 @@ class TestStartTimes:
         service.served(99.0, load_s=1.0)
         assert told == [77.0, 99.0]
 
-    def test_those_that_go_on_for_longer_count(self) -> None:
+    def test_starts_under_way_count_with_the_time_they_have_taken(self) -> None:
         """Two starts of 10 s, and two jobs that have waited for 100 s already: half of all take at least so long."""
         service = control(ServiceMemory(starts_s=(10.0, 10.0)))
         waiting = replicas(service, Phase.PENDING, Phase.PENDING)
@@ -140,7 +140,7 @@ class TestStartTimes:
         service.expect(waiting * 2, {}, WaitingLine(), NOW_S + 100)
         assert service.start_s == 100.0
 
-    def test_slurms_estimates_are_compared_with_what_came_of_them(self) -> None:
+    def test_slurms_estimates_are_corrected_by_how_true_earlier_ones_were(self) -> None:
         """Jobs that Slurm expected in 100 s started after 40: the next one's 50 s are 20, which is remembered."""
         service = control(ServiceMemory(loads_s=(10.0,)))
         for number in range(3):
@@ -159,7 +159,7 @@ class TestStartTimes:
         assert control(service.memory()).memory() == service.memory()
 
     @pytest.mark.parametrize(("left_s", "expires"), [(129.0, True), (130.0, False)])
-    def test_a_successor_is_asked_for_as_early_as_slow_ones_take(self, left_s: float, *, expires: bool) -> None:
+    def test_a_successor_is_submitted_early_enough_for_a_slow_start(self, left_s: float, *, expires: bool) -> None:
         """90 s to start, 40 s to drain."""
         service = control(ServiceMemory(starts_s=(10.0,) * 4 + (90.0,)))
         (one,) = replicas(service, Phase.SERVING, ends_s=NOW_S + left_s, limit_s=3600.0)
@@ -167,21 +167,21 @@ class TestStartTimes:
 
 
 class TestAMinimumSetByCommand:
-    def test_it_holds_within_the_maximum(self) -> None:
+    def test_a_minimum_is_limited_by_the_maximum(self) -> None:
         service = control(hold_s=0, min=2)
         assert service.minimum == 2
         for minimum, replicas_ in ((3, 3), (0, 0), (99, 8)):
             service.set_minimum(minimum)
             assert (service.minimum, decide(service, 3, 0, NOW_S)) == (replicas_, replicas_)
 
-    def test_the_other_bounds_stay(self) -> None:
+    def test_a_minimum_leaves_the_other_limits_in_force(self) -> None:
         service = control(hold_s=0, max_pending=2)
         service.set_minimum(2)
         assert [decide(service, 1, 99, NOW_S), decide(service, 8, 99, NOW_S)] == [3, 8]
 
 
 class TestFailedStarts:
-    def test_they_hold_back_what_is_started_and_nothing_else(self) -> None:
+    def test_failed_starts_delay_new_starts_but_no_draining(self) -> None:
         service = control()
         service.attempts = Attempts().failed(NOW_S, NOW_S)
         four = service.classify(replicas(service, *[Phase.SERVING] * 4), NOW_S)
@@ -191,7 +191,7 @@ class TestFailedStarts:
         service.try_again()
         assert service.moves(four, 8, {}, NOW_S + 1).start == 4
 
-    def test_one_at_a_time_until_one_serves(self) -> None:
+    def test_after_a_failure_one_replica_starts_at_a_time_until_one_serves(self) -> None:
         service = control()
         service.attempts = Attempts().failed(NOW_S, NOW_S)
         coming = service.classify(replicas(service, Phase.SUBMITTING), NOW_S)
@@ -199,7 +199,7 @@ class TestFailedStarts:
         service.served(5.0, load_s=1.0)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 7
 
-    def test_after_as_many_as_configured_it_gives_up_and_remembers(self) -> None:
+    def test_a_service_gives_up_after_the_configured_failures_also_after_a_restart(self) -> None:
         service = control(attempts=2)
         for start_s in (0, 100):
             assert not service.given_up

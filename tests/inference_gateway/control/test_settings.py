@@ -33,7 +33,7 @@ LISTEN = {"host": "10.1.2.3", "port": 8081, "keys": "keys.yaml", "certificate": 
           "request_timeout_s": 8}  # fmt: skip
 
 
-def test_every_value_arrives(tmp_path: Path) -> None:
+def test_every_setting_reaches_the_control_plane(tmp_path: Path) -> None:
     data = {"directory": "state", "listen": LISTEN, "services": {"chat": CHAT}}
     section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
     paths = GatewayPaths(section.state_directory)
@@ -57,7 +57,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert plain.floor_share >= 0.5, "half of the replicas stay in, however sick they look"
 
 
-def test_without_a_file_of_keys_nobody_is_asked_for_one(tmp_path: Path) -> None:
+def test_without_a_file_of_keys_no_key_is_required(tmp_path: Path) -> None:
     data = {"listen": {"host": "127.0.0.1"}, "directory": "state", "services": {"chat": CHAT}}
     section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
     paths = GatewayPaths(section.state_directory)
@@ -67,5 +67,5 @@ def test_without_a_file_of_keys_nobody_is_asked_for_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start_s", "told"), [(0.2, 1), (30.4, 30), (30.6, 31), (1e9, 86_400)])
-def test_a_refused_client_comes_again_after_a_start(start_s: float, told: int) -> None:
+def test_a_refused_client_is_told_to_retry_after_a_start(start_s: float, told: int) -> None:
     assert retry_after_s(start_s) == told

@@ -46,7 +46,7 @@ def sync_of(slurm: FakeSlurm, poll_s: float = 5.0, executor: Executor | None = N
 
 
 class TestBackgroundTasks:
-    def test_one_of_a_key_at_a_time(self) -> None:
+    def test_calls_of_one_key_run_one_at_a_time(self) -> None:
         executor = Later()
         tasks: BackgroundTasks[str, int] = BackgroundTasks(executor)
         assert tasks.start("a", int, "1")
@@ -58,7 +58,7 @@ class TestBackgroundTasks:
         assert tasks.outcomes() == [], "each is told once"
         assert tasks.start("a", int, "4")
 
-    def test_an_error_is_an_outcome(self) -> None:
+    def test_an_error_is_returned_as_the_outcome(self) -> None:
         tasks: BackgroundTasks[str, int] = BackgroundTasks(AtOnce())
         tasks.start("a", int, "no number")
         (found,) = tasks.outcomes()
@@ -66,7 +66,7 @@ class TestBackgroundTasks:
 
 
 class TestJobQueries:
-    def test_jobs_by_name_and_of_two_the_later(self) -> None:
+    def test_jobs_are_listed_by_name_and_of_equal_names_the_later(self) -> None:
         slurm = FakeSlurm()
         for number in (5, 3, 9):
             slurm.known[number] = job(number, "chat-1", TAG)
@@ -78,14 +78,14 @@ class TestJobQueries:
             77.0,
         )
 
-    def test_they_are_made_as_often_as_configured(self) -> None:
+    def test_jobs_are_listed_as_often_as_configured(self) -> None:
         slurm = Counted()
         slurm_sync = sync_of(slurm)
         for second in range(100, 112):
             slurm_sync.advance(second)
         assert slurm.looks == 3
 
-    def test_in_a_hurry_once_a_second(self) -> None:
+    def test_jobs_are_listed_once_a_second_after_a_change(self) -> None:
         slurm = Counted()
         slurm_sync = sync_of(slurm)
         slurm_sync.advance(100.0)
@@ -97,7 +97,7 @@ class TestJobQueries:
         slurm_sync.advance(102.0)
         assert slurm.looks == 2, "the hurry is over"
 
-    def test_one_that_hangs_is_waited_for(self) -> None:
+    def test_a_hanging_listing_is_waited_for(self) -> None:
         executor = Later()
         slurm_sync = sync_of(FakeSlurm(), executor=executor)
         for second in range(100, 120):
@@ -107,7 +107,7 @@ class TestJobQueries:
         slurm_sync.advance(120.0)
         assert slurm_sync.listing.began_s == 100.0
 
-    def test_a_failed_one_leaves_the_last_listing(self) -> None:
+    def test_a_failed_listing_keeps_the_last_one(self) -> None:
         slurm = FakeSlurm()
         slurm.known[1] = job(1, "chat-1", TAG)
         slurm_sync = sync_of(slurm, poll_s=1.0)
@@ -125,7 +125,7 @@ class TestJobQueries:
 
 
 class TestTheQueue:
-    def test_it_is_listed_while_ours_wait_and_tells_their_turns(self) -> None:
+    def test_the_queue_is_listed_while_replicas_wait_in_it(self) -> None:
         """Others have started at 80, 90 and 100, and one waits before ours. All end by their time limits of an hour."""
         slurm = FakeSlurm()
         for job_id, start_s in ((11, 80.0), (12, 90.0), (13, 100.0)):
@@ -142,7 +142,7 @@ class TestTheQueue:
         assert 5.0 < (slurm_sync.line.turn_s(22, 110.0) or 0.0) < 3590.0
         assert slurm_sync.line.turn_s(14, 110.0) is None
 
-    def test_one_that_takes_long_is_seldom_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_slow_listing_of_the_queue_is_made_rarely(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A second each: again when fifty have gone."""
         clock = iter(range(1000))
         monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
@@ -158,7 +158,7 @@ class TestTheQueue:
 
 
 class TestChanges:
-    def test_a_submission_comes_back_by_name_and_is_looked_for_soon(self) -> None:
+    def test_a_submission_returns_by_name_and_jobs_are_listed_soon(self) -> None:
         slurm = Counted()
         slurm_sync = sync_of(slurm, poll_s=300.0)
         assert slurm_sync.advance(100.0) == []
@@ -167,7 +167,7 @@ class TestChanges:
         slurm_sync.advance(102.0)
         assert list(slurm_sync.listing.jobs) == ["chat-1"]
 
-    def test_cancellations_are_followed_by_a_look(self) -> None:
+    def test_cancellations_are_followed_by_a_listing(self) -> None:
         slurm = Counted()
         slurm.known[1] = job(1, "chat-1", TAG)
         slurm_sync = sync_of(slurm)
@@ -188,7 +188,7 @@ class TestChanges:
             ("Invalid job id specified", False),
         ],
     )
-    def test_what_is_refused_is_told_unless_the_job_has_ended(
+    def test_a_refused_cancellation_is_logged_unless_the_job_has_ended(
         self, monkeypatch: pytest.MonkeyPatch, message: str, *, told: bool
     ) -> None:
         slurm = FakeSlurm()
@@ -203,7 +203,7 @@ class TestChanges:
         assert slurm_sync.refusals() == ([message] if told else [])
         assert slurm_sync.refusals() == []
 
-    def test_a_silent_slurm_is_told(self) -> None:
+    def test_a_slurm_that_does_not_answer_is_logged(self) -> None:
         slurm = FakeSlurm(silent=True)
         slurm_sync = sync_of(slurm)
         slurm_sync.cancel([1])

@@ -41,7 +41,7 @@ def test_quantiles_with_censored_times(
 @pytest.mark.parametrize(
     ("ended_s", "age_s", "left_s"), [((10, 20, 30), 0, 20), ((10, 20, 30), 15, 5), ((10, 20, 30), 30, 30), ((), 8, 8)]
 )
-def test_who_has_waited_for_long_is_compared_with_those_who_waited_longer(
+def test_a_long_waiting_job_is_compared_with_longer_waits(
     ended_s: tuple[float, ...], age_s: float, left_s: float
 ) -> None:
     assert median_left_s(ended_s, (), age_s) == left_s
@@ -62,7 +62,9 @@ TIMES = StartTimes(waits_s=(100.0, 200.0, 400.0), loads_s=(60.0, 60.0))
         ([ReplicaStart(running=False, age_s=50.0, expected_in_s=500.0), ReplicaStart(running=True, age_s=20.0)], 40.0),
     ],
 )
-def test_the_next_one(starts: list[ReplicaStart], expected_s: float | None) -> None:
+def test_the_next_start_is_the_earliest_of_those_under_way(
+    starts: list[ReplicaStart], expected_s: float | None
+) -> None:
     assert TIMES.next_in_s(starts, configured_s=30.0) == expected_s
 
 
@@ -75,7 +77,7 @@ def test_the_next_one(starts: list[ReplicaStart], expected_s: float | None) -> N
         (ReplicaStart(running=False, age_s=50.0), 80.0),
     ],
 )
-def test_before_anything_is_measured(start: ReplicaStart, expected_s: float) -> None:
+def test_the_configured_time_is_used_before_any_is_measured(start: ReplicaStart, expected_s: float) -> None:
     assert StartTimes((), ()).next_in_s([start], configured_s=30.0) == expected_s
 
 
@@ -102,7 +104,7 @@ def test_slurms_estimate_is_corrected_by_what_came_of_others(
     assert least_s <= (times.next_in_s([start], 60.0) or 0.0) - 15.0 <= most_s
 
 
-def test_of_a_long_wait_a_few_estimates_are_remembered_from_all_of_it() -> None:
+def test_a_few_estimates_are_kept_from_all_of_a_long_wait() -> None:
     log = EstimateLog()
     for second in range(1000):
         log.note("a", float(second), ReplicaStart(running=False, age_s=second, expected_in_s=2000.0 - second))
@@ -172,19 +174,43 @@ class TestWaitingLine:
         line.take(161.0, (running(4, 151.0), waiting(21, 5)), {21})
         assert line.turn_s(21, 161.0) == pytest.approx(40), "one that was in use a minute ago may be down"
 
-    def test_who_has_run_longer_than_all_before_may_end_at_any_time_until_its_limit(self, line: WaitingLine) -> None:
+    def test_a_job_longer_than_all_before_may_end_at_any_time_until_its_limit(self, line: WaitingLine) -> None:
         line.take(100.0, (running(1, 20.0), waiting(20, 1)), {20})
         assert 5.0 <= (line.turn_s(20, 100.0) or 0.0) <= 20.0
 
-    def test_before_a_job_has_ended_any_part_of_its_limit_is_as_likely(self) -> None:
+    def test_before_a_job_has_ended_it_may_end_early_or_at_its_limit(self) -> None:
         line = WaitingLine()
         line.take(100.0, (running(1, 100.0, limit_s=1000.0), waiting(20, 1)), {20})
-        assert 200.0 < (line.turn_s(20, 100.0) or 0.0) < 800.0
+        assert 200.0 < (line.turn_s(20, 100.0) or 0.0) < 1000.0
+
+    NOBODY_ENDS = (*(running(number, 0.0, limit_s=1000.0) for number in range(8)), waiting(20, 1))
+
+    def test_where_jobs_come_near_their_limits_and_none_ends_early_they_are_expected_to_use_them(self) -> None:
+        line = WaitingLine()
+        for now_s in range(200, 801, 20):
+            line.take(float(now_s), self.NOBODY_ENDS, {20})
+        assert 100.0 < (line.turn_s(20, 800.0) or 0.0) <= 200.0
+
+    def test_what_has_been_used_before_it_was_seen_tells_nothing_of_who_ended_before(self) -> None:
+        line = WaitingLine()
+        line.take(800.0, self.NOBODY_ENDS, {20})
+        assert (line.turn_s(20, 800.0) or 0.0) < 100.0
+
+    def test_who_may_have_ended_long_before_it_was_missed_teaches_nothing(self) -> None:
+        told: list[float | None] = []
+        for missed_s in (405.0, 900.0):
+            line = WaitingLine()
+            line.take(400.0, [running(number, 0.0, limit_s=1000.0) for number in range(1, 20)], set())
+            line.take(missed_s, (), set())
+            line.take(1000.0, (running(30, 999.0, limit_s=1000.0), waiting(20, 1)), {20})
+            told.append(line.turn_s(20, 1000.0))
+        assert told[0] == pytest.approx(404.0), "they ended at 405"
+        assert told[1] != pytest.approx(899.0), "nobody knows when they ended"
 
     @pytest.mark.parametrize(
         "jobs", [(), (waiting(5, 1),), (running(1, 3.0, limit_s=None), waiting(5, 1))], ids=["none", "idle", "no limit"]
     )
-    def test_where_nothing_is_known_to_end_nothing_is_said(self, jobs: tuple[QueuedJob, ...]) -> None:
+    def test_without_a_known_end_of_any_job_there_is_no_estimate(self, jobs: tuple[QueuedJob, ...]) -> None:
         line = WaitingLine()
         line.take(100.0, jobs, {5})
         assert line.turn_s(5, 100.0) is None
@@ -200,7 +226,7 @@ class TestWaitingLine:
     ],
     ids=["nothing known", "turns came true", "turns did not", "turns were not known"],
 )
-def test_who_came_truer_is_believed(foretold: Sequence[Foretold], left_s: float) -> None:
+def test_the_estimate_that_was_more_accurate_is_used(foretold: Sequence[Foretold], left_s: float) -> None:
     times = StartTimes((), (15.0,), foretold)
     start = ReplicaStart(running=False, age_s=10.0, expected_in_s=100.0, turn_in_s=30.0)
     assert (times.next_in_s([start], 60.0) or 0.0) - 15.0 == pytest.approx(left_s, rel=0.02)

@@ -52,17 +52,17 @@ class TestASubmissionWithoutAJob:
     ASKED = Replica("chat", "chat-1", "g1", Phase.SUBMITTING, NOW_S, NOW_S)
 
     @pytest.mark.parametrize(("listed_after_s", "after_s"), [(LOST_AFTER_S, 900), (900, LOST_AFTER_S), (-1, 900)])
-    def test_it_is_waited_for(self, listed_after_s: float, after_s: float) -> None:
+    def test_a_submission_waits_while_no_late_listing_is_there(self, listed_after_s: float, after_s: float) -> None:
         """Time alone proves nothing while Slurm does not answer: the listing has to be as late."""
         done = after(self.ASKED, seen(None, listed_s=NOW_S + listed_after_s), NOW_S + after_s)
         assert done == Step(self.ASKED)
 
-    def test_it_is_lost_when_a_late_listing_does_not_have_it(self) -> None:
+    def test_a_submission_missing_in_a_late_listing_is_lost(self) -> None:
         done = after(self.ASKED, seen(None, listed_s=NOW_S + LOST_AFTER_S + 1), NOW_S + LOST_AFTER_S + 2)
         assert (done.replica, done.event, done.failed) == (None, "lost", True)
 
     @pytest.mark.parametrize(("state", "phase"), [("PENDING", Phase.PENDING), ("RUNNING", Phase.STARTING)])
-    def test_its_job_is_recognised_by_its_name(self, state: str, phase: Phase) -> None:
+    def test_a_submitted_job_is_recognised_by_its_name(self, state: str, phase: Phase) -> None:
         done = after(self.ASKED, seen(listed(state, time_limit_s=60.0))).replica
         assert done is not None
         assert (done.phase, done.job_id, done.limit_s, done.since_s) == (phase, 7, 60.0, NOW_S)
@@ -70,15 +70,15 @@ class TestASubmissionWithoutAJob:
 
 class TestAJobThatSlurmDoesNotList:
     @pytest.mark.parametrize("phase", [*LIVING, Phase.DRAINING, Phase.ENDING])
-    def test_a_listing_from_before_says_nothing(self, phase: Phase) -> None:
+    def test_an_earlier_listing_changes_nothing(self, phase: Phase) -> None:
         one = replica(phase)
         assert after(one, seen(None, listed_s=one.since_s), NOW_S + 9) == Step(one)
 
     @pytest.mark.parametrize("phase", [*LIVING, Phase.DRAINING, Phase.ENDING])
-    def test_a_later_one_says_that_it_is_over(self, phase: Phase) -> None:
+    def test_a_job_missing_in_a_later_listing_has_ended(self, phase: Phase) -> None:
         assert after(replica(phase), seen(None, listed_s=NOW_S + 1), NOW_S + 2).replica is None
 
-    def test_the_submission_counts_where_it_is_later_than_the_phase(self) -> None:
+    def test_a_listing_from_before_the_submission_changes_nothing(self) -> None:
         one = replace(replica(Phase.PENDING), asked_s=NOW_S + 5)
         assert after(one, seen(None, listed_s=NOW_S + 3), NOW_S + 9) == Step(one)
 
@@ -86,50 +86,50 @@ class TestAJobThatSlurmDoesNotList:
 class TestTheEndOfAJob:
     @pytest.mark.parametrize("state", ["FAILED", "COMPLETED", "COMPLETING", "TIMEOUT", "NODE_FAIL", "CANCELLED"])
     @pytest.mark.parametrize("phase", LIVING)
-    def test_it_is_over_in_any_phase(self, state: str, phase: Phase) -> None:
+    def test_an_ended_job_ends_its_replica_in_any_phase(self, state: str, phase: Phase) -> None:
         done = after(replica(phase), seen(listed(state)), NOW_S + 1)
         assert (done.replica, done.event, done.failed) == (None, "failed", True)
 
     @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING])
-    def test_one_that_never_served_has_failed_however_old(self, phase: Phase) -> None:
+    def test_a_replica_that_never_served_has_failed_at_any_age(self, phase: Phase) -> None:
         assert after(replica(phase), seen(listed("FAILED")), NOW_S + 10_000).failed
 
-    def test_one_that_served_for_long_has_died_and_not_failed(self) -> None:
+    def test_a_replica_that_served_for_long_has_died_and_not_failed(self) -> None:
         young = after(replica(Phase.SERVING), seen(listed("FAILED")), NOW_S + YOUNG_S - 1)
         old = after(replica(Phase.SERVING), seen(listed("FAILED")), NOW_S + YOUNG_S)
         assert [(one.event, one.failed) for one in (young, old)] == [("failed", True), ("died", False)]
 
     @pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.ENDING])
-    def test_one_that_was_to_leave_has_ended_with_its_reason(self, phase: Phase) -> None:
+    def test_a_draining_replica_whose_job_ends_keeps_its_reason(self, phase: Phase) -> None:
         done = after(replica(phase, reason="not needed"), seen(listed("CANCELLED")), NOW_S + 1)
         assert (done.replica, done.event, done.reason, done.failed) == (None, "ended", "not needed", False)
 
     @pytest.mark.parametrize(("reason", "words"), [("NodeDown", "job FAILED (NodeDown)"), ("None", "job FAILED")])
-    def test_slurm_s_reason_is_told(self, reason: str, words: str) -> None:
+    def test_slurms_reason_is_in_the_event(self, reason: str, words: str) -> None:
         assert after(replica(Phase.SERVING), seen(listed("FAILED", reason=reason))).reason == words
         assert after(replica(Phase.DRAINING), seen(listed("FAILED", reason=reason))).reason == words
 
 
 class TestAJobThatWaits:
     @pytest.mark.parametrize("state", ["PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"])
-    def test_a_pending_one_goes_on_waiting_since_it_began(self, state: str) -> None:
+    def test_a_pending_replica_keeps_the_time_since_which_it_waits(self, state: str) -> None:
         one = replica(Phase.PENDING)
         assert after(one, seen(listed(state, restarts=2)), NOW_S + 500) == Step(replace(one, restarts=2))
 
     @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.SERVING])
-    def test_one_that_ran_was_requeued_and_has_no_address_any_more(self, phase: Phase) -> None:
+    def test_a_requeued_replica_is_pending_without_an_address(self, phase: Phase) -> None:
         one = replica(phase, host="n1", port=20001, ends_s=NOW_S + 9, sick_s=NOW_S)
         done = after(one, seen(listed("PENDING", restarts=1, reason="Preempted")), NOW_S + 5)
         waiting = replace(replica(Phase.PENDING, NOW_S + 5, restarts=1), asked_s=one.asked_s)
         assert done == Step(waiting, "requeued", "by Slurm (Preempted)")
 
-    def test_a_draining_one_is_cancelled(self) -> None:
+    def test_a_draining_replica_that_waits_again_is_cancelled(self) -> None:
         one = after(replica(Phase.DRAINING), seen(listed("PENDING"), in_flight=3), NOW_S + 5).replica
         assert one is not None
         assert (one.phase, one.since_s) == (Phase.ENDING, NOW_S + 5)
 
     @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
-    def test_one_that_was_cancelled_stays_so_and_is_cancelled_again(self, state: str) -> None:
+    def test_a_cancelled_replica_is_cancelled_again_after_a_while(self, state: str) -> None:
         one = replica(Phase.ENDING, reason="why")
         assert after(one, seen(listed(state)), NOW_S + AGAIN_S) == Step(one)
         again = after(one, seen(listed(state)), NOW_S + AGAIN_S + 1)
@@ -138,12 +138,12 @@ class TestAJobThatWaits:
 
 class TestAJobThatRuns:
     @pytest.mark.parametrize("state", ["RUNNING", "CONFIGURING", "SUSPENDED"])
-    def test_a_pending_one_starts(self, state: str) -> None:
+    def test_a_pending_replica_whose_job_runs_is_starting(self, state: str) -> None:
         done = after(replica(Phase.PENDING), seen(listed(state, start_s=NOW_S - 3, restarts=1)), NOW_S + 5)
         started = replace(replica(Phase.PENDING, restarts=1, ends_s=NOW_S + 3597).to(Phase.STARTING, NOW_S + 5))
         assert done == Step(started, "started")
 
-    def test_its_end_follows_a_time_limit_that_was_changed(self) -> None:
+    def test_a_changed_time_limit_changes_the_end_of_a_replica(self) -> None:
         one = replica(Phase.SERVING, ends_s=NOW_S + 3600)
         done = after(one, seen(listed("RUNNING", start_s=NOW_S, time_limit_s=100.0))).replica
         assert done == replace(one, limit_s=100.0, ends_s=NOW_S + 100)
@@ -152,12 +152,12 @@ class TestAJobThatRuns:
         )
 
     @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.SERVING])
-    def test_one_that_was_requeued_between_two_looks_starts_anew(self, phase: Phase) -> None:
+    def test_a_replica_requeued_between_two_listings_starts_again(self, phase: Phase) -> None:
         one = replica(phase, host="n1", port=20001)
         done = after(one, seen(listed("RUNNING", restarts=1), answered=True), NOW_S + 5)
         assert done == Step(replica(Phase.PENDING, restarts=1).to(Phase.STARTING, NOW_S + 5), "requeued")
 
-    def test_it_serves_once_it_has_registered_and_answers(self) -> None:
+    def test_a_replica_serves_once_it_has_registered_and_answers(self) -> None:
         one = replica(Phase.STARTING)
         told = Registration("n1", 20001, 7)
         with_place = replace(one, host="n1", port=20001)
@@ -167,24 +167,24 @@ class TestAJobThatRuns:
         assert done == Step(with_place.to(Phase.SERVING, NOW_S + 5), "serving", served_after_s=15.0)
 
     @pytest.mark.parametrize("told", [Registration("n1", 20001, 6), Registration("n1", 20001, 7, restarts=1)])
-    def test_the_registration_of_another_job_or_run_is_not_its_own(self, told: Registration) -> None:
+    def test_the_registration_of_another_job_or_run_is_ignored(self, told: Registration) -> None:
         one = replica(Phase.STARTING)
         assert after(one, seen(listed("RUNNING"), registration=told, answered=True)) == Step(one)
 
-    def test_it_has_failed_when_the_start_takes_too_long(self) -> None:
+    def test_a_start_that_takes_too_long_has_failed(self) -> None:
         one = replica(Phase.STARTING)
         assert after(one, seen(listed("RUNNING")), NOW_S + 100) == Step(one)
         done = after(one, seen(listed("RUNNING")), NOW_S + 101)
         assert done.replica == one.to(Phase.ENDING, NOW_S + 101, "not ready 100 s after its job started")
         assert (done.event, done.failed) == ("failed", True)
 
-    def test_one_that_is_told_to_end_is_drained(self) -> None:
+    def test_a_replica_that_gets_the_signal_to_end_is_drained(self) -> None:
         one = replica(Phase.SERVING)
         done = after(one, seen(listed("RUNNING"), leaving=True, server_up=False), NOW_S + 5)
         assert done.replica == one.to(Phase.DRAINING, NOW_S + 5, "its job received the signal to end")
         assert (done.event, done.failed) == ("draining", False)
 
-    def test_one_that_stays_sick_is_cancelled(self) -> None:
+    def test_a_replica_that_stays_down_is_cancelled(self) -> None:
         one = replica(Phase.SERVING)
         sick = replace(one, sick_s=NOW_S + 5)
         assert after(one, seen(listed("RUNNING"), server_up=False), NOW_S + 5) == Step(sick)
@@ -194,27 +194,27 @@ class TestAJobThatRuns:
         assert (done.replica.phase, done.event, done.failed) == (Phase.ENDING, "failed", True)
 
     @pytest.mark.parametrize("server_up", [True, None])
-    def test_one_that_is_up_again_or_not_judged_is_not_sick(self, *, server_up: bool | None) -> None:
+    def test_a_replica_that_is_up_or_unchecked_is_not_down(self, *, server_up: bool | None) -> None:
         sick = replica(Phase.SERVING, sick_s=NOW_S - 1000)
         assert after(sick, seen(listed("RUNNING"), server_up=server_up)) == Step(replace(sick, sick_s=None))
 
 
 class TestDraining:
-    def test_it_ends_when_it_has_no_request_left(self) -> None:
+    def test_a_draining_replica_ends_when_it_has_no_requests(self) -> None:
         one = replica(Phase.DRAINING, reason="not needed")
         idle = seen(listed("RUNNING"), in_flight=0)
         assert after(one, idle, NOW_S) == Step(one), "in the second in which it began somebody may still come"
         assert after(one, idle, NOW_S + 1) == Step(one.to(Phase.ENDING, NOW_S + 1), "drained", "not needed")
 
-    def test_one_that_the_data_plane_does_not_have_has_none(self) -> None:
+    def test_a_replica_without_a_server_in_haproxy_has_no_requests(self) -> None:
         assert phase_after(replica(Phase.DRAINING), seen(listed("RUNNING")), NOW_S + 1) is Phase.ENDING
 
-    def test_while_the_data_plane_is_silent_it_may_have_some(self) -> None:
+    def test_without_an_answer_of_haproxy_a_replica_may_have_requests(self) -> None:
         silent = seen(listed("RUNNING"), plane_answers=False)
         assert phase_after(replica(Phase.DRAINING), silent, NOW_S + 50) is Phase.DRAINING
         assert phase_after(replica(Phase.DRAINING), silent, NOW_S + 51) is Phase.ENDING
 
-    def test_streams_go_on_until_the_deadline(self) -> None:
+    def test_streams_continue_until_the_deadline(self) -> None:
         one = replica(Phase.DRAINING)
         busy = seen(listed("RUNNING"), in_flight=2)
         assert after(one, busy, NOW_S + 50) == Step(one)

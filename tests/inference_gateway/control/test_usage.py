@@ -35,7 +35,7 @@ def days(paths: GatewayPaths) -> dict[tuple[str, str, str], Tokens]:
     return {(found.day, found.key, found.service): found.tokens for found in read(paths).days}
 
 
-def test_reports_are_added_up(paths: GatewayPaths) -> None:
+def test_usage_reports_of_replicas_are_added_up(paths: GatewayPaths) -> None:
     of_a, of_b, sums = UsageCounter(), UsageCounter(), UsageSums(paths)
     of_a.add("alice", Tokens(1, 10, 20))
     of_a.write(paths.replica(A.name))
@@ -53,7 +53,7 @@ def test_reports_are_added_up(paths: GatewayPaths) -> None:
     assert days(paths)[DAY, "alice", "chat"].requests == 2, "a restart counts nothing again"
 
 
-def test_a_requeued_replica_begins_anew_and_the_last_report_of_one_that_is_gone_counts(paths: GatewayPaths) -> None:
+def test_a_requeued_replica_counts_from_zero_and_a_last_report_is_kept(paths: GatewayPaths) -> None:
     first, again, sums = UsageCounter(run="1"), UsageCounter(run="2"), UsageSums(paths)
     first.add("alice", Tokens(3, 3, 3))
     first.write(paths.replica(A.name))
@@ -74,7 +74,7 @@ def key(**limits: Any) -> ApiKey:
     return ApiKey("alice", digest_of("a"), **limits)
 
 
-def test_a_key_waits_until_what_it_used_is_a_minute_old(paths: GatewayPaths) -> None:
+def test_a_key_over_its_limit_waits_until_its_use_is_a_minute_old(paths: GatewayPaths) -> None:
     counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_minute=100)])
     counter.add("bob", Tokens(1, 1000, 1000))
     for after_s, tokens, until_s in ((0, 60, None), (10, 39, None), (20, 30, 60), (70, 0, None), (76, 100, 136)):
@@ -86,7 +86,7 @@ def test_a_key_waits_until_what_it_used_is_a_minute_old(paths: GatewayPaths) -> 
     assert sums.held_back(NOW_S + 137) == {}
 
 
-def test_what_cannot_be_written_is_spent_once(paths: GatewayPaths) -> None:
+def test_usage_that_cannot_be_written_is_counted_once(paths: GatewayPaths) -> None:
     paths.usage.mkdir()  # nothing can take its place, as on a full disk
     sums, of_a = UsageSums(paths, [ApiKey("alice", digest_of("a"), tokens_per_minute=100)]), UsageCounter()
     sums.update([A], NOW_S)
@@ -100,7 +100,7 @@ def test_what_cannot_be_written_is_spent_once(paths: GatewayPaths) -> None:
     assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 20, 20)}
 
 
-def test_a_key_that_has_used_up_its_day_waits_for_midnight(paths: GatewayPaths) -> None:
+def test_a_key_over_its_daily_limit_waits_until_midnight(paths: GatewayPaths) -> None:
     counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_day=100)])
     counter.add("alice", Tokens(1, 50, 50))
     counter.write(paths.replica(A.name))
@@ -113,7 +113,7 @@ def test_a_key_that_has_used_up_its_day_waits_for_midnight(paths: GatewayPaths) 
     assert UsageSums(paths, [key(tokens_per_day=101)]).held_back(NOW_S) == {}
 
 
-def test_the_command_sums_by_what_is_asked(paths: GatewayPaths, tmp_path: Path) -> None:
+def test_the_command_sums_by_the_given_columns(paths: GatewayPaths, tmp_path: Path) -> None:
     counter, sums = UsageCounter(), UsageSums(paths)
     counter.add("alice", Tokens(2, 30, 40))
     counter.add("bob", Tokens(1, 5, 6, 1))
@@ -143,7 +143,7 @@ def test_the_command_sums_by_what_is_asked(paths: GatewayPaths, tmp_path: Path) 
     assert shown("--by", "service")[1].split() == ["chat", "3", "35", "46", "1"]
 
 
-def test_old_days_are_forgotten(paths: GatewayPaths) -> None:
+def test_old_days_are_deleted(paths: GatewayPaths) -> None:
     counter, sums = UsageCounter(), UsageSums(paths)
     for day in (0, 401):
         counter.add("alice", Tokens(1))
@@ -152,7 +152,7 @@ def test_old_days_are_forgotten(paths: GatewayPaths) -> None:
     assert [type(found) for found in read(paths).days] == [DayUsage]
 
 
-def test_what_replicas_read_is_known_by_service_and_stays_known(paths: GatewayPaths) -> None:
+def test_reading_rates_are_kept_by_service(paths: GatewayPaths) -> None:
     rates = ReadingRates(paths)
     assert rates.update([A, B], NOW_S) == {}
     report_reading(paths.replica(A.name), [Stretch(1000.0, 0.5)] * 10)

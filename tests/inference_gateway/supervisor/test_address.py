@@ -10,7 +10,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 RECORD = GatewayRecord("http://h:1", "h", 1, 77, 5, "/run", 1.0, "n1")
 
 
-def test_the_address_is_given_and_taken_back(tmp_path: Path) -> None:
+def test_the_address_is_published_and_withdrawn(tmp_path: Path) -> None:
     paths = GatewayPaths(tmp_path)
     assert state.holder(paths) is None
     state.announce(paths, RECORD)
@@ -21,7 +21,7 @@ def test_the_address_is_given_and_taken_back(tmp_path: Path) -> None:
     state.withdraw(paths, 77, 1.0)
 
 
-def test_that_of_a_successor_is_left_alone(tmp_path: Path) -> None:
+def test_the_address_of_a_successor_is_not_withdrawn(tmp_path: Path) -> None:
     """Process ids come again, on other nodes at once: the start time tells them apart."""
     paths = GatewayPaths(tmp_path)
     for successor in (replace(RECORD, pid=78), replace(RECORD, since_s=2.0)):

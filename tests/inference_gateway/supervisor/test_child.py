@@ -64,13 +64,13 @@ def end_at_once(machine: Machine, child: Child, seconds: float) -> list[float]:
     return [round(later - earlier, 1) for earlier, later in zip(machine.starts_s, machine.starts_s[1:], strict=False)]
 
 
-def test_each_start_is_waited_with_twice_as_long_up_to_half_a_minute(machine: Machine) -> None:
+def test_the_delay_before_each_start_doubles_up_to_half_a_minute(machine: Machine) -> None:
     child = Child("x", ["x"])
     waits_s = end_at_once(machine, child, 200)
     assert waits_s[:10] == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30, 30, 30], abs=0.2)
 
 
-def test_one_that_runs_is_left_alone(machine: Machine) -> None:
+def test_a_running_child_is_not_started_again(machine: Machine) -> None:
     child = Child("x", ["x"])
     assert child.pid is None
     machine.tended(child, 100)
@@ -80,7 +80,7 @@ def test_one_that_runs_is_left_alone(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("ran_s", "again"), [(59.0, False), (61.0, True)])
-def test_one_that_ran_for_a_minute_is_started_again_soon(machine: Machine, ran_s: float, *, again: bool) -> None:
+def test_a_child_that_ran_for_a_minute_is_restarted_soon(machine: Machine, ran_s: float, *, again: bool) -> None:
     child = Child("x", ["x"])
     end_at_once(machine, child, 40)
     while child.pid is None:
@@ -92,7 +92,7 @@ def test_one_that_ran_for_a_minute_is_started_again_soon(machine: Machine, ran_s
     assert (len(machine.started) > before) == again
 
 
-def test_a_program_that_is_not_there_is_tried_twice_a_minute(machine: Machine) -> None:
+def test_a_missing_program_is_tried_twice_a_minute(machine: Machine) -> None:
     machine.missing = True
     child = Child("x", ["x"])
     machine.tended(child, 70)

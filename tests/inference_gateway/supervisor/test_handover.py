@@ -75,7 +75,7 @@ def gateway(paths: GatewayPaths, clock: Clock) -> Gateway:
     return Gateway(paths, clock)
 
 
-def test_one_successor_waits_and_a_lost_one_is_replaced(gateway: Gateway, paths: GatewayPaths) -> None:
+def test_one_successor_is_queued_and_a_lost_one_is_replaced(gateway: Gateway, paths: GatewayPaths) -> None:
     slurm = gateway.slurm
     for second in (0, 60, 120):
         gateway.at(second)
@@ -97,7 +97,7 @@ def test_one_successor_waits_and_a_lost_one_is_replaced(gateway: Gateway, paths:
     assert len(slurm.submissions) == 3, "a gateway that closes has none"
 
 
-def test_a_successor_that_waits_already_is_taken(gateway: Gateway) -> None:
+def test_a_successor_that_is_queued_already_is_used(gateway: Gateway) -> None:
     gateway.slurm.known[7] = record(7, "gateway-t", jobs.tag("t"))
     gateway.at(0)
     gateway.at(3301)
@@ -105,14 +105,14 @@ def test_a_successor_that_waits_already_is_taken(gateway: Gateway) -> None:
     assert gateway.slurm.released == [7]
 
 
-def test_one_that_runs_already_is_no_successor(gateway: Gateway) -> None:
+def test_a_running_job_is_no_successor(gateway: Gateway) -> None:
     """The job before this one, which is about to end."""
     gateway.slurm.known[7] = record(7, "gateway-t", jobs.tag("t"), state="RUNNING")
     gateway.at(0)
     assert len(gateway.slurm.submissions) == 1
 
 
-def test_outside_of_a_job_there_is_none(paths: GatewayPaths, clock: Clock) -> None:
+def test_a_gateway_outside_of_a_job_has_no_successor(paths: GatewayPaths, clock: Clock) -> None:
     slurm = FakeSlurm()
     alone = Succession(slurm, paths, (), own=None)
     alone.check(NOW)
@@ -121,7 +121,7 @@ def test_outside_of_a_job_there_is_none(paths: GatewayPaths, clock: Clock) -> No
 
 
 class TestHandover:
-    def test_the_successor_is_set_free_once_and_in_time(self, gateway: Gateway) -> None:
+    def test_the_successor_is_released_once(self, gateway: Gateway) -> None:
         for second in (0, 3240, 3299):
             gateway.at(second)
         assert (gateway.slurm.released, gateway.succession.coming()) == ([], False)
@@ -138,7 +138,7 @@ class TestHandover:
         gateway.at(3300)
         assert len(gateway.slurm.released) == 1
 
-    def test_what_slurm_refuses_is_tried_again(self, gateway: Gateway) -> None:
+    def test_a_refused_release_is_repeated(self, gateway: Gateway) -> None:
         gateway.at(0)
         gateway.slurm.refusal = "Slurm temporarily unable to accept job, sleeping and retrying"
         gateway.at(3300)
@@ -150,7 +150,7 @@ class TestHandover:
         assert len(gateway.slurm.released) == 1
         assert gateway.succession.coming()
 
-    def test_while_slurm_is_silent_it_is_asked_every_five_seconds(self, gateway: Gateway) -> None:
+    def test_a_slurm_that_does_not_answer_is_asked_every_five_seconds(self, gateway: Gateway) -> None:
         gateway.slurm.silent = True
         gateway.at(0)
         gateway.slurm.silent = False
@@ -159,14 +159,14 @@ class TestHandover:
         gateway.at(5)
         assert len(gateway.slurm.submissions) == 1
 
-    def test_one_that_somebody_else_set_free_is_not_asked_for_again(self, gateway: Gateway) -> None:
+    def test_a_successor_that_runs_already_is_not_released(self, gateway: Gateway) -> None:
         gateway.at(0)
         gateway.slurm.set(max(gateway.slurm.known), state="RUNNING")
         gateway.at(3300)
         assert gateway.slurm.released == []
         assert gateway.succession.coming()
 
-    def test_one_that_waits_for_room_is_not_asked_after_every_second(
+    def test_a_released_successor_is_looked_for_every_five_seconds(
         self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         looks: list[float] = []
@@ -181,7 +181,7 @@ class TestHandover:
             gateway.at(second)
         assert looks == [0, 3290, 3300, 3305, 3310, 3315, 3320]
 
-    def test_one_that_was_set_free_and_died_is_followed_by_another(self, gateway: Gateway) -> None:
+    def test_a_released_successor_that_dies_is_replaced(self, gateway: Gateway) -> None:
         gateway.at(3300)
         first = max(gateway.slurm.known)
         gateway.slurm.set(first, state="FAILED")
@@ -189,7 +189,7 @@ class TestHandover:
         assert gateway.slurm.released == [first, max(gateway.slurm.known)]
         assert first != max(gateway.slurm.known)
 
-    def test_it_is_coming_until_its_data_plane_is_there(self, gateway: Gateway, paths: GatewayPaths) -> None:
+    def test_a_successor_is_coming_until_it_takes_requests(self, gateway: Gateway, paths: GatewayPaths) -> None:
         gateway.at(3300)
         assert (gateway.succession.coming(), gateway.succession.taken_over()) == (True, False)
         paths.handover.write_text("")
@@ -238,17 +238,21 @@ class TestPredecessor:
         slurm.known[5] = record(5, "gateway-t", jobs.tag("t"), state="RUNNING")
         return slurm
 
-    def test_one_whose_job_runs_is_taken_over(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
+    def test_a_data_plane_whose_job_runs_is_taken_over(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
+    ) -> None:
         self.announced(paths, tmp_path)
         assert self.found(paths, self.running()) == Files(tmp_path)
         assert stopped == []
 
-    def test_one_whose_job_was_killed_is_ended(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
+    def test_a_data_plane_whose_job_was_killed_is_ended(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
+    ) -> None:
         self.announced(paths, tmp_path)
         assert self.found(paths, FakeSlurm()) is None
         assert stopped == [tmp_path]
 
-    def test_while_slurm_is_silent_it_is_left_alone(
+    def test_a_data_plane_is_left_alone_while_slurm_does_not_answer(
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
     ) -> None:
         self.announced(paths, tmp_path)
@@ -258,14 +262,16 @@ class TestPredecessor:
         assert stopped == []
 
     @pytest.mark.parametrize("other", [{"job_id": None}, {"job_id": OWN}, {"node": "elsewhere"}])
-    def test_one_that_is_not_a_job_before_on_this_node_is_none(
+    def test_only_another_job_on_this_node_is_a_predecessor(
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], other: dict[str, object]
     ) -> None:
         self.announced(paths, tmp_path, **other)
         assert self.found(paths, FakeSlurm()) is None
         assert stopped == []
 
-    def test_one_that_has_ended_is_none(self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]) -> None:
+    def test_a_data_plane_that_has_ended_is_no_predecessor(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
+    ) -> None:
         self.announced(paths, tmp_path / "gone")
         assert self.found(paths, FakeSlurm()) is None
         self.announced(paths, tmp_path)
@@ -273,7 +279,7 @@ class TestPredecessor:
         assert self.found(paths, FakeSlurm()) is None
         assert stopped == []
 
-    def test_the_directory_of_another_user_is_none(
+    def test_another_users_directory_is_no_predecessor(
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.announced(paths, tmp_path)

@@ -211,7 +211,7 @@ def in_job(place: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
 
 
 class TestTheAddress:
-    def test_it_is_announced_when_the_data_plane_has_its_replicas(self, gateway: Gateway) -> None:
+    def test_the_address_is_published_when_haproxy_has_its_replicas(self, gateway: Gateway) -> None:
         seen: list[bool] = []
 
         def look() -> None:
@@ -230,7 +230,7 @@ class TestTheAddress:
         assert seen == [False, False, True, True]
         assert not gateway.is_announced(), "it is taken back at the end"
 
-    def test_it_is_announced_after_half_a_minute_whatever_the_control_plane_does(self, gateway: Gateway) -> None:
+    def test_the_address_is_published_after_half_a_minute_without_a_report(self, gateway: Gateway) -> None:
         seen: list[tuple[bool, str]] = []
 
         def look() -> None:
@@ -240,7 +240,7 @@ class TestTheAddress:
         assert seen == [(False, ""), (True, "http://127.0.0.1:8080\n")]
 
     @pytest.mark.parametrize("listen", ["0.0.0.0", "::"])  # noqa: S104
-    def test_one_that_listens_everywhere_is_known_by_its_node(
+    def test_a_gateway_on_all_addresses_publishes_its_host_name(
         self, place: Path, monkeypatch: pytest.MonkeyPatch, listen: str
     ) -> None:
         monkeypatch.setattr(socket, "getfqdn", lambda: "n1.example")
@@ -253,7 +253,7 @@ class TestTheAddress:
         assert seen == ["https://n1.example:8080\n"]
         assert gateway.control.command[-2:] == ["--gateway-host", "n1.example"]
 
-    def test_a_job_that_is_ready_says_so_to_the_one_before(self, in_job: Gateway) -> None:
+    def test_a_ready_job_tells_its_predecessor(self, in_job: Gateway) -> None:
         told: list[str] = []
 
         def look() -> None:
@@ -262,12 +262,12 @@ class TestTheAddress:
         in_job.run(look, in_job.report(), look, in_job.term)
         assert told == ["1", ""]
 
-    def test_what_another_one_says_is_left_alone(self, in_job: Gateway) -> None:
+    def test_the_handover_file_of_another_job_is_not_changed(self, in_job: Gateway) -> None:
         in_job.paths.handover.write_text("9")
         in_job.run(lambda: None, in_job.term)
         assert in_job.paths.handover.read_text() == "9"
 
-    def test_outside_of_a_job_there_is_nobody_to_tell(self, gateway: Gateway) -> None:
+    def test_a_gateway_outside_of_a_job_writes_no_handover_file(self, gateway: Gateway) -> None:
         gateway.run(lambda: None, gateway.term)
         assert not gateway.paths.handover.exists()
 
@@ -279,7 +279,7 @@ class TestTheEnd:
         assert (gateway.plane.stopped, gateway.control.ended) == ([10.0], 1)
         assert not run_directory.exists()
 
-    def test_it_serves_on_while_its_successor_is_starting(self, in_job: Gateway) -> None:
+    def test_it_serves_while_its_successor_is_starting(self, in_job: Gateway) -> None:
         """The time limit is over before the successor is there."""
         in_job.script.now_s = NOW_S + 3400
         steps = (in_job.report(), nothing, in_job.term, *[nothing] * 16, nothing)
@@ -308,12 +308,12 @@ class TestTheEnd:
         in_job.run(in_job.report(), nothing, lower, look, lambda: in_job.send(signal.SIGUSR1), look, ready)
         assert released == [0, 1]
 
-    def test_a_predecessor_s_word_does_not_end_one_that_has_time(self, in_job: Gateway) -> None:
+    def test_a_handover_before_its_time_does_not_end_it(self, in_job: Gateway) -> None:
         other = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
         assert in_job.run(in_job.report(), nothing, other, nothing, in_job.term, nothing) == 1
         assert in_job.plane.stopped == [10.0]
 
-    def test_for_gateway_down_it_waits_until_all_is_drained(self, gateway: Gateway) -> None:
+    def test_gateway_down_waits_until_all_replicas_are_drained(self, gateway: Gateway) -> None:
         close = gateway.paths.closing.touch
         steps = (
             gateway.report(replicas=1),
@@ -325,19 +325,19 @@ class TestTheEnd:
         )
         assert gateway.run(*steps) == 1
 
-    def test_without_the_word_for_it_it_goes_on_without_replicas(self, gateway: Gateway) -> None:
+    def test_without_gateway_down_it_runs_on_without_replicas(self, gateway: Gateway) -> None:
         assert gateway.run(gateway.report(closing=True), nothing, gateway.term, nothing) == 1
 
 
 class TestTheDataPlane:
-    def test_it_is_started_again_when_it_has_ended(self, gateway: Gateway) -> None:
+    def test_a_data_plane_that_ends_is_restarted(self, gateway: Gateway) -> None:
         def die() -> None:
             gateway.plane.running = False
 
         gateway.run(nothing, die, nothing, nothing, gateway.term)
         assert gateway.plane.starts == [None, None]
 
-    def test_one_that_does_not_start_is_tried_every_five_seconds(self, gateway: Gateway) -> None:
+    def test_a_data_plane_that_does_not_start_is_tried_every_five_seconds(self, gateway: Gateway) -> None:
         def break_down() -> None:
             gateway.plane.running = False
             gateway.plane.faults = [StartError("no"), GatewayError("no")]
@@ -350,18 +350,18 @@ class TestTheDataPlane:
         gateway.run(break_down, *[count] * 12, gateway.term)
         assert seen == [2] * 5 + [3] * 5 + [4] * 2
 
-    def test_a_port_that_is_taken_ends_one_that_somebody_looks_at(self, gateway: Gateway) -> None:
+    def test_a_port_in_use_ends_a_gateway_outside_of_a_job(self, gateway: Gateway) -> None:
         gateway.plane.faults = [StartError("port 8080 is in use")]
         with pytest.raises(StartError, match="8080"):
             gateway.run()
 
-    def test_a_job_waits_for_its_port(self, in_job: Gateway) -> None:
+    def test_a_gateway_in_a_job_waits_for_its_port(self, in_job: Gateway) -> None:
         """Its predecessor may need a while to end."""
         in_job.plane.faults = [StartError("in use")] * 3
         in_job.run(*[nothing] * 3, nothing, in_job.term)
         assert len(in_job.plane.starts) == 4
 
-    def test_but_not_for_ever_and_not_against_orders(self, in_job: Gateway) -> None:
+    def test_waiting_for_the_port_ends_after_two_minutes_or_by_sigterm(self, in_job: Gateway) -> None:
         in_job.plane.faults = [StartError("in use")] * 3
         with pytest.raises(StartError):
             in_job.run(nothing, in_job.later(121))
@@ -369,7 +369,7 @@ class TestTheDataPlane:
         with pytest.raises(StartError):
             in_job.run(in_job.term)
 
-    def test_a_signal_meanwhile_is_no_reason_to_try_at_once(self, in_job: Gateway) -> None:
+    def test_a_signal_while_waiting_for_the_port_causes_no_extra_try(self, in_job: Gateway) -> None:
         in_job.plane.faults = [StartError("in use")] * 3
         in_job.run(lambda: in_job.send(signal.SIGUSR1), nothing, nothing, in_job.term)
         assert len(in_job.plane.starts) == 4
@@ -380,13 +380,13 @@ class TestTheDataPlane:
 
 
 class TestAnEditedFile:
-    def test_what_is_in_force_is_kept_from_the_start(self, gateway: Gateway) -> None:
+    def test_the_first_configuration_is_kept(self, gateway: Gateway) -> None:
         kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept == accepted.read(gateway.services)
 
     MORE = TEXT.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
 
-    def test_it_is_in_force_and_kept_and_the_control_plane_starts_anew(self, gateway: Gateway) -> None:
+    def test_an_edited_file_is_applied_and_kept_and_restarts_the_control_plane(self, gateway: Gateway) -> None:
         gateway.services.write_text(self.MORE)
         first = gateway.control
         gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
@@ -397,7 +397,7 @@ class TestAnEditedFile:
         assert kept is not None
         assert tuple(kept.section.services) == ("more", "chat")
 
-    def test_one_that_cannot_be_kept_is_not_in_force(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_file_that_cannot_be_kept_is_not_applied(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next control plane would read the old one."""
 
         def full(*_: object) -> None:

@@ -51,7 +51,7 @@ def gateway(tmp_path: Path) -> Gateway:
     return Gateway(tmp_path)
 
 
-def test_nothing_is_taken_until_somebody_asks(gateway: Gateway) -> None:
+def test_changed_files_are_not_read_before_a_request(gateway: Gateway) -> None:
     gateway.services.write_text(MORE)
     gateway.revision.check()
     assert gateway.put == []
@@ -63,7 +63,7 @@ def test_nothing_is_taken_until_somebody_asks(gateway: Gateway) -> None:
     assert not gateway.paths.reloaded.exists(), "nobody waits for an answer to a signal"
 
 
-def test_a_command_is_answered(gateway: Gateway) -> None:
+def test_a_reload_is_answered(gateway: Gateway) -> None:
     gateway.services.write_text(MORE)
     assert gateway.asked() == ""
     gateway.keys.write_text(KEYS.replace("alice", "bob"))
@@ -72,13 +72,13 @@ def test_a_command_is_answered(gateway: Gateway) -> None:
     assert jobs.asked_reload(gateway.paths) is None
 
 
-def test_a_key_for_a_service_that_is_not_there_is_refused(gateway: Gateway) -> None:
+def test_a_key_for_an_unknown_service_is_refused(gateway: Gateway) -> None:
     gateway.keys.write_text(KEYS.replace("}", ", services: [chat, cat]}"))
     assert gateway.asked() == f"{gateway.keys}: keys.alice.services: no service 'cat' (chat)"
     assert gateway.put == []
 
 
-def test_an_answer_is_for_the_one_who_asked(gateway: Gateway) -> None:
+def test_an_answer_belongs_to_its_request(gateway: Gateway) -> None:
     first = jobs.ask_reload(gateway.paths)
     assert jobs.outcome_reload(gateway.paths, first) is None
     second = jobs.ask_reload(gateway.paths)
@@ -88,7 +88,7 @@ def test_an_answer_is_for_the_one_who_asked(gateway: Gateway) -> None:
     jobs.answer_reload(gateway.paths, second, "again")  # whose question was taken back meanwhile
 
 
-def test_a_question_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_request_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="reload: cannot be written: No such file"):
         jobs.ask_reload(GatewayPaths(tmp_path / "nowhere"))
 
@@ -106,7 +106,7 @@ def test_a_question_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (GOOD.replace("keys:", "certificate: c.pem, keys:"), "listen.certificate: is http and cannot become https"),
     ],
 )
-def test_a_wrong_file_changes_nothing(gateway: Gateway, text: str, words: str) -> None:
+def test_an_invalid_services_file_changes_nothing(gateway: Gateway, text: str, words: str) -> None:
     before = gateway.revision.now
     gateway.services.write_text(text)
     assert words in gateway.asked()
@@ -114,7 +114,7 @@ def test_a_wrong_file_changes_nothing(gateway: Gateway, text: str, words: str) -
     assert gateway.revision.now is before
 
 
-def test_wrong_keys_change_nothing(gateway: Gateway) -> None:
+def test_an_invalid_keys_file_changes_nothing(gateway: Gateway) -> None:
     gateway.keys.write_text("keys: {alice: {sha256: no}}")
     assert "keys.alice.sha256" in gateway.asked()
     gateway.keys.unlink()
@@ -122,7 +122,7 @@ def test_wrong_keys_change_nothing(gateway: Gateway) -> None:
     assert gateway.put == []
 
 
-def test_what_haproxy_refuses_is_told(gateway: Gateway) -> None:
+def test_a_refusal_by_haproxy_is_the_answer(gateway: Gateway) -> None:
     def refuse(_: Accepted) -> None:
         raise StartError("HAProxy refuses it")
 
@@ -133,7 +133,7 @@ def test_what_haproxy_refuses_is_told(gateway: Gateway) -> None:
     assert gateway.revision.now is before
 
 
-def test_what_was_accepted_survives_files_that_have_become_wrong(gateway: Gateway) -> None:
+def test_the_accepted_configuration_survives_invalid_files(gateway: Gateway) -> None:
     kept = gateway.paths.accepted
     assert accepted.kept(kept, gateway.services) is None
     gateway.revision.now.keep()
@@ -145,7 +145,7 @@ def test_what_was_accepted_survives_files_that_have_become_wrong(gateway: Gatewa
     assert (done.exit_code, "not YAML" in done.output) == (1, True)
 
 
-def test_what_is_accepted_takes_the_place_of_what_was(gateway: Gateway) -> None:
+def test_an_accepted_configuration_replaces_the_last_one(gateway: Gateway) -> None:
     gateway.revision.now.keep()
     gateway.services.write_text(MORE)
     gateway.keys.write_text(KEYS.replace("alice", "bob"))
@@ -155,7 +155,7 @@ def test_what_is_accepted_takes_the_place_of_what_was(gateway: Gateway) -> None:
     assert sorted(path.name for path in gateway.paths.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
 
 
-def test_a_gateway_without_keys_is_kept_as_well(tmp_path: Path) -> None:
+def test_a_configuration_without_keys_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "services.yaml"
     path.write_text(GOOD.replace(", keys: keys.yaml", ""))
     now = accepted.read(path)
@@ -171,7 +171,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(gateway: Gateway) -> None:
         gateway.revision.now.keep()
 
 
-def test_the_command_needs_a_gateway_and_a_right_file(gateway: Gateway) -> None:
+def test_the_command_needs_a_running_gateway_and_a_valid_file(gateway: Gateway) -> None:
     def told(*argv: str) -> str:
         done = CliRunner().invoke(reload, ["--services", str(gateway.services), *argv])
         assert done.exception is not None

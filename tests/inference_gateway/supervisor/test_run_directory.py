@@ -15,7 +15,7 @@ def _node_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def test_it_is_for_this_user_alone_and_the_same_after_a_restart(tmp_path: Path) -> None:
+def test_the_directory_is_private_and_the_same_after_a_restart(tmp_path: Path) -> None:
     made = gateway_paths.private("t", 7)
     assert (made.parent, made.stat().st_mode & 0o7777) == (tmp_path, 0o700)
     (made / "stats.sock").touch()
@@ -27,13 +27,13 @@ def test_it_is_for_this_user_alone_and_the_same_after_a_restart(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o701, 0o720])
-def test_one_that_others_may_enter_is_refused(mode: int) -> None:
+def test_a_directory_that_others_may_enter_is_refused(mode: int) -> None:
     gateway_paths.private("t", 7).chmod(mode)
     with pytest.raises(GatewayError, match="with mode 700"):
         gateway_paths.private("t", 7)
 
 
-def test_one_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else has made it first: its name can be guessed."""
     stranger = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: stranger)
@@ -41,7 +41,7 @@ def test_one_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         gateway_paths.private("t", 7)
 
 
-def test_a_link_to_somewhere_else_is_refused(tmp_path: Path) -> None:
+def test_a_link_is_refused(tmp_path: Path) -> None:
     made = gateway_paths.private("t", 7)
     made.rename(tmp_path / "elsewhere")
     made.symlink_to(tmp_path / "elsewhere")
@@ -49,7 +49,7 @@ def test_a_link_to_somewhere_else_is_refused(tmp_path: Path) -> None:
         gateway_paths.private("t", 7)
 
 
-def test_its_log_is_added_to_the_one_that_is_kept(tmp_path: Path) -> None:
+def test_its_log_is_appended_to_the_kept_one(tmp_path: Path) -> None:
     made, kept = gateway_paths.private("t", 7), tmp_path / "access.jsonl"
     (made / "access.log").write_text("new\n")
     kept.write_text("old\n")
@@ -58,13 +58,13 @@ def test_its_log_is_added_to_the_one_that_is_kept(tmp_path: Path) -> None:
     assert not made.exists()
 
 
-def test_without_a_request_there_is_no_log_and_nothing_is_left(tmp_path: Path) -> None:
+def test_without_requests_there_is_no_log_and_the_directory_is_removed(tmp_path: Path) -> None:
     made = gateway_paths.private("t", 7)
     gateway_paths.clean_up(made, made / "access.log", tmp_path / "access.jsonl")
     assert not made.exists()
 
 
-def test_a_log_that_cannot_be_kept_is_left_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_cannot_be_appended_stays_in_the_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = gateway_paths.private("t", 7)
     (made / "access.log").write_text("new\n")
     gateway_paths.clean_up(made, made / "access.log", tmp_path / "nowhere" / "access.jsonl")
