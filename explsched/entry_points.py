@@ -146,12 +146,14 @@ class Registry(NamedTuple):
 
     def _built(self, entry: EntryPoint, arguments: tuple[object, ...]) -> object:
         try:
-            made = entry.load()(*arguments)
+            made: Any = entry.load()(*arguments)
         except Exception as error:  # another package's code may raise anything
             raise self.error(f"{self._described(entry)} cannot be built: {error!r}") from error
         missing = [part for part in self.parts if not hasattr(made, part)]
         if missing:
             raise self.error(f"{self._described(entry)} lacks {', '.join(missing)}")
+        if "name" in self.parts and made.name != entry.name:
+            raise self.error(f"{self._described(entry)} calls itself {made.name!r}: both names must be the same")
         return made
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -48,7 +49,7 @@ def mapping(text: str, path: Path) -> dict[object, object]:
     Raises `ConfigError` if the text is not YAML, not a mapping, or has a key twice.
     """
     try:
-        data = yaml.load(text, _NoDuplicates)  # noqa: S506  a SafeLoader
+        data = yaml.load(text, _Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.context_mark or error.problem_mark  # for unclosed constructs, where they begin
         line = f", line {mark.line + 1}" if mark else ""
@@ -186,6 +187,8 @@ def _range(*limits: tuple[str, float | None]) -> list[str]:
 
 
 _WRONG = object()
+_NUMBER_WITH_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d{1,3}", re.ASCII)
+"""Numbers such as 1e-4, which YAML 1.1 takes for text."""
 
 
 def _shown(value: object) -> str:
@@ -208,6 +211,9 @@ def _value(kind: object, value: object, where: str, faults: list[str]) -> object
     try:
         return msgspec.convert(_finite(value), kind, dec_hook=_path)
     except msgspec.ValidationError:
+        if isinstance(value, str) and _NUMBER_WITH_EXPONENT.fullmatch(value):  # text is not accepted here
+            number = float(value)
+            return _value(kind, int(number) if number.is_integer() else number, where, faults)
         faults.append(f"{where}: must be {accepted_values(kind)}, found {_shown(value)}")
         return _WRONG
 
@@ -266,11 +272,14 @@ def _path(kind: type, value: object) -> object:
     raise msgspec.ValidationError("Expected `str`")
 
 
-class _NoDuplicates(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes
-    """Enforces YAML's rule that a key occurs once; PyYAML would silently take the second value."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes
+    """Enforces YAML's rule that a key occurs once; PyYAML would silently take the second value.
+
+    `10:00` is text, as in YAML 1.2: users mean a time limit of Slurm's, and YAML 1.1 makes the number 600 of it.
+    """
 
 
-def _unique(loader: _NoDuplicates, node: yaml.MappingNode) -> dict[object, object]:
+def _unique(loader: _Loader, node: yaml.MappingNode) -> dict[object, object]:
     seen: set[object] = set()
     for key_node, _value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
@@ -285,4 +294,8 @@ def _unique(loader: _NoDuplicates, node: yaml.MappingNode) -> dict[object, objec
     return found
 
 
-_NoDuplicates.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique)
+_TIME = (yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG, re.compile(r"\d[\d_]*(:[0-5]?\d)+$", re.ASCII))
+_Loader.yaml_implicit_resolvers = {  # the first that matches counts
+    first: [_TIME, *resolvers] for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique)

@@ -108,13 +108,13 @@ def test_jobs_that_learn_next_to_nothing_do_not_swap_either() -> None:
     assert POLICY.plan(snap).preemptions == ()
 
 
-@pytest.mark.parametrize("leaving", [{"yielding": True}, {"state": JobState.COMPLETING}])
+@pytest.mark.parametrize("leaving", [{"asked_to_leave": True}, {"state": JobState.COMPLETING}])
 def test_room_that_is_being_made_is_not_asked_for_twice(leaving: dict[str, object]) -> None:
     first, *others = full_cluster()
-    yielding = replace(first, **leaving)
+    leaver = replace(first, **leaving)
     waiting = [job(20, exploration=EXPLORING), job(21, exploration=EXPLORING)]
-    assert POLICY.plan(snapshot(yielding, *others, waiting[0])).preemptions == ()
-    assert len(POLICY.plan(snapshot(yielding, *others, *waiting)).preemptions) == 1
+    assert POLICY.plan(snapshot(leaver, *others, waiting[0])).preemptions == ()
+    assert len(POLICY.plan(snapshot(leaver, *others, *waiting)).preemptions) == 1
 
 
 def test_free_gpus_are_used_before_anybody_yields() -> None:
