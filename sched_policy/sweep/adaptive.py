@@ -9,8 +9,9 @@ certain, so the trainings that keep the sweep from being done continue, rarely t
 Where there are only curves, each training gets a first run; then the forecast's chances count, and the best trainings
 run to their ends on as many GPUs as early ranks are uncertain: on at least 3/8, and on all where many are contenders.
 When the forecast's probability that anything still beats the best by more than `tolerance` falls below `doubt`, only
-trainings about which it may be wrong continue: the leader to its end, contenders, trainings as good as the best at
-equal progress, and all others until a late improvement would show. When these are finished, all stop.
+trainings about which it may be wrong continue: the leader to its end, contenders that could beat it by `tolerance`,
+trainings as good as the best at equal progress, and all others until a late improvement would show. When these are
+finished, all stop.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, so a training
 that has just started is not behind for that reason. Points are half doublings of the fraction of a training's own
@@ -133,15 +134,21 @@ class SweepStanding(Struct, frozen=True, eq=False):
         ahead: how many others were better at the furthest level that both have reached, shape (N,).
         is_known: which trainings are far enough to be compared and have run for longer than their start took,
             shape (N,).
-        may_lead: the contenders, shape (N,).
+        margin: how far ahead of the leader one more improvement as since half of its progress would bring each, shape
+            (N,); negative: still behind, -infinity for those that did not improve.
         contenders: their fraction, with half a pseudo-observation of each kind: 1/2 while nothing is known.
 
     """
 
     ahead: Ints
     is_known: Bools
-    may_lead: Bools
+    margin: Floats
     contenders: float
+
+    @property
+    def may_lead(self) -> Bools:
+        """The contenders, shape (N,)."""
+        return self.margin >= 0
 
 
 def standing(sweep: Sweep) -> SweepStanding:
@@ -149,7 +156,7 @@ def standing(sweep: Sweep) -> SweepStanding:
     best_at = _best_at(sweep)
     level = np.isfinite(best_at).sum(axis=1) - 1
     ahead = np.zeros(len(level), dtype=np.int64)
-    may_lead = np.zeros(len(level), dtype=np.bool_)
+    margin = np.full(len(level), -np.inf)
     for k in range(len(LEVELS)):
         value = best_at[:, k]
         here, beyond = np.flatnonzero(level == k), np.flatnonzero(level > k)
@@ -160,15 +167,15 @@ def standing(sweep: Sweep) -> SweepStanding:
         ahead[beyond] += np.searchsorted(ended_here, value[beyond], side="left")
         if k >= _DOUBLING:
             improved = best_at[here, k - _DOUBLING] - value[here]
-            may_lead[here] = (improved > 0) & (value[here] - all_there[0] <= improved)
+            margin[here] = np.where(improved > 0, improved - (value[here] - all_there[0]), -np.inf)
     compared = int((level >= _DOUBLING).sum())
     has_paid = sweep.progress * sweep.length_s >= sweep.restart_s
     has_paid |= sweep.has_ended
     return SweepStanding(
         ahead=ahead,
         is_known=(level >= _DOUBLING) & has_paid,
-        may_lead=may_lead,
-        contenders=(float(may_lead.sum()) + 0.5) / (compared + 1.0),
+        margin=margin,
+        contenders=(float((margin >= 0).sum()) + 0.5) / (compared + 1.0),
     )
 
 
@@ -252,13 +259,14 @@ class AdaptiveHalving(Struct, frozen=True):
         chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by "
         chance += f"{100 * self.tolerance:g} %"
         leader = int(np.argmin(sweep.best))
-        may_lead = now.may_lead | (now.is_known & (now.ahead == 0))
+        may_win = now.margin > self.tolerance * abs(sweep.best[leader])
+        may_win |= now.is_known & (now.ahead == 0)
         going: list[tuple[int, str]] = []
         others: list[Trial] = []
         for i, _ in order:
             if i == leader:
                 going.insert(0, (i, "leads"))
-            elif may_lead[i]:
+            elif may_win[i]:
                 going.append((i, "may still come to lead"))
             elif sweep.progress[i] < self.least_progress:
                 going.append((i, "has not come so far that a late start would show"))

@@ -5,8 +5,9 @@ on the improvement over the one before and on the distance from the leader, by B
 doublings that any training of the sweep has made; those at similar progress have the largest weights (curves are alike
 on a logarithmic axis of progress: power laws improve by a constant ratio per doubling). The residuals are noise, larger
 for trainings that improve. Paths of all trainings to their ends are drawn from it; they give the probability that one
-beats the present best. Ended trainings give an upper bound for that of one more. The draws are the same every time, so
-the same sweep has the same forecast.
+beats the present best. Ended trainings give an upper bound for each, from how far the best of them are apart and from
+what places at equal progress said of those at the end. The draws are the same every time, so the same sweep has the
+same forecast.
 
 In the spirit of freeze-thaw Bayesian optimisation (Swersky et al. 2014, arXiv 1406.3896), with a linear model.
 """
@@ -33,6 +34,7 @@ _PRIOR_STD = np.array([0.05, 0.4, 0.15])
 _STILL_STD, _MOVING_STD = 0.05, 0.5  # noise: fraction of the sweep's spread, and of a training's last improvement
 _PRIOR_COUNT = 4.0
 _LOCALITY = 4.0
+_EXPONENTS = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0])
 _LEAST_ENDED = 3  # trainings; fewer tell nothing of how far a better one would go
 _NUMBERS = 1 << 18  # paths times trainings
 
@@ -147,33 +149,61 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     target = winner + tolerance * np.abs(winner)
     is_open = best > target
     drawn = ((final <= target) & is_open & ~ended[:, None]).mean(axis=1)
-    likeliest = _records(histories, ended, best - tolerance * abs(best))
+    likeliest = _records(histories, ended, best, tolerance)
     return Forecast(min(float(is_open.mean()), 1.0 - float(np.prod(1.0 - likeliest))), np.minimum(drawn, likeliest))
 
 
-def _records(histories: Histories, ended: Bools, target: float) -> Floats:
-    """An upper bound, from ended trainings, for each training's probability to go beyond the target, shape (N,).
+def _records(histories: Histories, ended: Bools, best: float, tolerance: float) -> Floats:
+    """An upper bound, from ended trainings, for each training's probability to beat the present best, shape (N,).
 
-    Of n + 1 similar trainings each is the best with probability 1 / (n + 1), and one that was behind n ended trainings
-    at equal progress is not more likely to be; for one that was behind none there is no bound. The lead of the best
-    over the others is modelled as exponential, as are the tails of many distributions; with its scale estimated from m
-    differences of sum s, it exceeds x with probability (1 + x / s)^-m.
+    It must end as the best of all ended trainings and itself, and by enough. The lead of the best over the others is
+    modelled as exponential, as are the tails of many distributions; with its scale estimated from m differences of sum
+    s, it exceeds x with probability (1 + x / s)^-m. How far a training is ahead of all ended ones at equal progress,
+    in units of s there, counts as part of x. No bound while ended trainings are worse than one that still runs.
     """
-    shown = ended & histories.seen
-    best = np.sort(histories.best[shown])
     likeliest = np.where(ended, 0.0, 1.0)
-    if len(best) < _LEAST_ENDED:
+    shown = np.flatnonzero(ended & histories.seen)
+    final = np.sort(histories.best[shown])
+    enough = tolerance * abs(best)
+    if len(final) < _LEAST_ENDED or final[0] > best + enough:
         return likeliest
-    beyond = best[1 : max(_LEAST_ENDED, -(-len(best) // 4))] - best[0]
-    share = (1.0 + (best[0] - target) / max(float(beyond.sum()), 1e-12)) ** -float(len(beyond))
-    level = (~np.isnan(histories.at_level)).sum(axis=1) - 1
+    count = max(_LEAST_ENDED, -(-len(final) // 4))
+    needed = (final[0] - best + enough) / _lead(final, count)
     then = np.where(np.isnan(histories.at_level[shown]), histories.best[shown, None], histories.at_level[shown])
-    likeliest[~ended & (level < 0)] = share / (len(best) + 1.0)
+    then = then[np.argsort(histories.best[shown], kind="stable")]
+    level = (~np.isnan(histories.at_level)).sum(axis=1) - 1
+    likeliest[~ended & (level < 0)] = (1.0 + needed) ** (1.0 - count) / (int(histories.seen.sum()) + 1.0)
     for k in range(len(LEVELS)):
-        here = ~ended & (level == k)
-        better = np.searchsorted(np.sort(then[:, k]), histories.at_level[here, k])
-        likeliest[here] = np.where(better > 0, share / (better + 1.0), 1.0)
+        here = np.flatnonzero(~ended & (level == k))
+        at, value = np.sort(then[:, k]), histories.at_level[here, k]
+        ahead = np.maximum(at[0] - value, 0.0) / _lead(at, count)
+        wins = _wins(then[:, k], np.searchsorted(at, value))
+        likeliest[here] = wins * (1.0 + np.maximum(needed - ahead, 0.0)) ** (1.0 - count)
     return likeliest
+
+
+def _lead(ordered: Floats, count: int) -> float:
+    """The sum of the distances of the best from those next to it, `count` with the best. Never 0."""
+    return max(float((ordered[count - 1] - ordered[:count]).sum()), 1e-12)
+
+
+def _wins(then: Floats, better: Ints) -> Floats:
+    """The probability to end as the best of n ended trainings and itself, by the number of those that were ahead.
+
+    `then` are values of the ended trainings at equal progress, shape (n,), the best at the end first. By Luce's choice
+    rule (1959) the r-th of n + 1 wins with a probability proportional to r^-a: a is 0 where places say nothing of those
+    at the end, and large where they stay. The result is the mean over `_EXPONENTS`, weighted by the likelihood of the
+    order at the end (Plackett 1975).
+    """
+    at = np.sort(then)
+    place = (np.searchsorted(at, then, side="left") + np.searchsorted(at, then, side="right") + 1.0) / 2.0
+    weight = place ** -_EXPONENTS[:, None]
+    left = np.cumsum(weight[:, ::-1], axis=1)[:, ::-1]
+    likelihood = (np.log(weight) - np.log(left)).sum(axis=1)
+    posterior = np.exp(likelihood - likelihood.max())
+    places = np.arange(1.0, len(then) + 2.0) ** -_EXPONENTS[:, None]
+    first: Floats = (posterior / posterior.sum()) @ (places / places.sum(axis=1, keepdims=True))
+    return first[better]
 
 
 def _present(

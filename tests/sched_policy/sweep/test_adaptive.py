@@ -273,6 +273,47 @@ def test_who_was_ahead_of_all_that_ended_when_they_were_as_far_may_well_lead() -
     assert forecast(behind, Histories.of(behind), 0.01).open < 0.1
 
 
+def test_the_scale_of_a_lead_is_that_of_an_exponential_tail() -> None:
+    """Distances of 1, 1/2, 1/3 ... of the scale between the best, the next, and so on: the means of such a tail."""
+    scale = 0.005
+    final = 1.0 + scale * np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, 40))])
+    part = TOTAL // 8
+    early = np.repeat(np.sort(np.random.default_rng(3).uniform(1.2, 3.0, (4, 40)), axis=0)[::-1], part, axis=0)
+    ended = [
+        trial(
+            i, steps=TOTAL, values=np.append(early[:, i], np.full(TOTAL - 4 * part, final[i])), state=TrialState.ENDED
+        )
+        for i in range(40)
+    ]
+    going = sweep(*ended, *(trial(i) for i in range(40, 64)))
+    expected = 24 / 41 * (1 + 0.01 / (9 * scale)) ** -9  # 9 distances; each of 24 is the best of 41 one time in 41
+    assert forecast(going, Histories.of(going), 0.01).chance.sum() == pytest.approx(expected, rel=0.05)
+
+
+def test_a_place_counts_for_as_much_as_places_have_said_of_the_end() -> None:
+    def last_of(order: list[int]) -> float:
+        """Ended trainings that were in this order at a quarter of their length, and one that was behind them all."""
+        early = [
+            np.concatenate([np.full(TOTAL // 4, 1.0 + 0.1 * order[i]), np.full(TOTAL - TOTAL // 4, 0.5 + 0.02 * i)])
+            for i in range(16)
+        ]
+        ended = [trial(i, steps=TOTAL, values=values, state=TrialState.ENDED) for i, values in enumerate(early)]
+        going = sweep(*ended, trial(16, steps=TOTAL // 4, values=np.full(TOTAL // 4, 3.0)))
+        return float(forecast(going, Histories.of(going), 0.01).chance[16])
+
+    stayed, shuffled = list(range(16)), np.random.default_rng(0).permutation(16).tolist()
+    assert last_of(stayed) < 0.2 * last_of(shuffled)
+
+
+def test_a_contender_that_would_gain_less_than_the_tolerance_keeps_no_sweep_open() -> None:
+    """All end within 0.2 %: one more small improvement would make it the best, which nobody waits for."""
+    slow = np.concatenate([np.full(TOTAL // 4, 1.0), np.linspace(0.5, 0.4985, TOTAL - TOTAL // 4)])
+    ended = [trial(i, steps=TOTAL, values=slow + 1e-5 * i, state=TrialState.ENDED) for i in range(12)]
+    contender = trial(12, steps=TOTAL // 2 + 8, values=slow[: TOTAL // 2 + 8] + 2e-4, state=TrialState.RUNNING)
+    assert standing(sweep(*ended, contender)).may_lead[12]
+    assert AdaptiveHalving().decide(sweep(*ended, contender), gpus=8).done
+
+
 def test_trainings_that_failed_before_their_first_report_tell_nothing_of_the_others() -> None:
     failed = [trial(i, state=TrialState.ENDED) for i in range(4)]
     going = [trial(i, final=0.2 + 0.1 * i, steps=10) for i in range(4, 8)]
