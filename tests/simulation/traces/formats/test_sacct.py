@@ -234,5 +234,5 @@ def test_a_missing_column_is_named(file: Writer, header: str, words: str) -> Non
 
 
 def test_the_documentation_has_the_command_line() -> None:
-    page = Path(__file__).parents[4] / "docs" / "traces.md"
+    page = Path(__file__).parents[4] / "docs" / "simulation.md"
     assert sacct.COMMAND in page.read_text(encoding="utf-8")
