@@ -1,4 +1,4 @@
-"""Displace running jobs by waiting ones that are worth clearly more."""
+"""Preempt running jobs for waiting ones whose scores are clearly higher."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sched_policy.snapshot import Floats, Nodes, Snapshot
 _Shape = tuple[GpuRequest, str]
 """What a job asks for, and the partition it waits in."""
 _FAVOUR = 1.5
-"""The owner of a job has this many times the fair-share figure of those who make room for it in another scope."""
+"""A job may displace one of another scope only if its fair-share factor is more than this many times the other's."""
 
 
 class Displace(Struct, frozen=True):
-    """A blocked job may take the GPUs of running jobs whose scores are lower by the factor `margin`.
+    """A blocked job may take the GPUs of running jobs (its victims) whose scores are lower by the factor `margin`.
 
     Attributes:
-        margin: how many times the victim's score the blocked job's must be; above 1, so that two jobs of equal
-            worth do not swap places for ever.
-        least_share: a job worth less than this share of its scope's best score displaces nobody. Among jobs that learn
-            next to nothing any ratio of scores is noise, and each swap costs a restart.
-        quantum_s: a job is left alone for this long since `Job.productive_since_s`, so that every start pays for itself
-            however long starting up takes.
-        most_at_once: preemptions per plan at most; bounds the churn.
+        margin: smallest ratio of the blocked job's score to a victim's; above 1, so that two jobs of equal score do not
+            preempt each other for ever.
+        least_share: a job below this share of its scope's best score displaces nobody. Among jobs that learn next to
+            nothing any ratio of scores is noise, and each preemption costs a restart.
+        quantum_s: a job is not preempted for this long after `Job.productive_since_s`, so that each start pays for
+            itself however long it took.
+        most_at_once: largest number of preemptions in one plan.
 
     """
 
@@ -48,15 +48,15 @@ class Displace(Struct, frozen=True):
         profile: AvailabilityProfile,
         place: Place,
     ) -> tuple[Preemption, ...]:
-        """The preemptions that let `blocked`, (job, waiting tasks) best first, start on GPUs taken from others.
+        """The preemptions that let the jobs of `blocked` start: pairs of job and number of waiting tasks, best first.
 
-        Jobs of its own scope make room for a job: scores of different scopes do not compare. Where those are not
-        enough, jobs of owners whom the resource manager's fair share favours clearly less do. Nobody makes room
-        for a job that may not displace others, for it might not start all the same, nor where what comes free would go
-        to a job of another scope that stands before it.
+        Victims are of the job's own scope, since scores of different scopes do not compare. If they are not enough,
+        jobs of other scopes are taken whose owners' fair-share factors are much lower (`_FAVOUR`). No job is preempted
+        for one that may not displace others, because it might not start even then, and none where a job of another
+        scope that comes earlier could take the freed GPUs.
 
-        `profile` has this plan's starts booked. Victims are taken from the worst upwards, and only as many as the
-        blocked job needs; if even all allowed victims make no room for its gang, none is touched for it.
+        `profile` has this plan's starts booked. Victims are taken in order of rising score, only as many as the blocked
+        job needs, and none at all if even all of them would not make room for it.
         """
         value = ranking.value_of
         victims = _Victims(
@@ -71,19 +71,19 @@ class Displace(Struct, frozen=True):
         )
         best = {snapshot.jobs[int(rows[0])].scope: ranking.values[rows].max() for rows in snapshot.rows_by_scope}
         free = profile.free_now()
-        for job in snapshot.running:  # room that earlier plans have made goes to the best blocked jobs first
-            if job.yielding or job.state is JobState.COMPLETING:
+        for job in snapshot.running:  # GPUs that earlier plans have freed go to the best blocked jobs first
+            if job.asked_to_leave or job.state is JobState.COMPLETING:
                 free.release(job.allocation)
         chosen: list[Preemption] = []
-        ahead: defaultdict[_Shape, set[str]] = defaultdict(set)  # scopes that ask for it: those alike fit alike
-        crowded: set[_Shape] = set()  # shapes for which there is no room until somebody goes
-        # Scores at which nobody made room for such a job: nobody does for a lower one, until what is free changes.
+        ahead: defaultdict[_Shape, set[str]] = defaultdict(set)  # scopes with an earlier blocked job of the shape
+        crowded: set[_Shape] = set()  # shapes that do not fit until another job leaves
+        # By kind of job, a score with which no victims were found: until more GPUs are free a lower one finds none.
         hopeless: dict[tuple[object, ...], float] = {}
         for job, tasks in blocked:
             worth = value[job.job_id]
             kind = job.scope, job.request, job.partition, job.lane, job.fair_share
             if worth <= hopeless.get(kind, -float("inf")):
-                continue  # somebody of this kind is ahead already
+                continue  # a job of this kind has been considered already
             shape = job.request, job.partition
             ahead[shape].add(job.scope)
             if not job.may_displace or 0.0 <= worth < self.least_share * best[job.scope]:
@@ -92,17 +92,16 @@ class Displace(Struct, frozen=True):
                 room = self.most_at_once - len(chosen)
                 if room == 0 or not victims:
                     return tuple(chosen)
-                needs_room = shape in crowded or free.find(*shape, place) is None
-                if needs_room:
+                leaving: tuple[Job, ...] = ()
+                if shape in crowded or free.find(*shape, place) is None:
                     crowded.add(shape)
-                set_ = _least_victims(job, victims.of(job, room), free, place) if needs_room else ()
-                if needs_room and not set_:
-                    set_ = _least_victims(job, victims.less_favoured(job, room), free, place)
-                others = (theirs for theirs, scopes in ahead.items() if scopes != {job.scope})
-                if needs_room and (not set_ or _others_would_fit(others, set_, free, place)):
-                    hopeless[kind] = worth
-                    break
-                for victim in set_:
+                    leaving = _least_victims(job, victims.of(job, room), free, place)
+                    leaving = leaving or _least_victims(job, victims.less_favoured(job, room), free, place)
+                    others = (theirs for theirs, scopes in ahead.items() if scopes != {job.scope})
+                    if not leaving or _others_would_fit(others, leaving, free, place):
+                        hopeless[kind] = worth
+                        break
+                for victim in leaving:
                     victims.remove(victim)
                     free.release(victim.allocation)
                     crowded.clear()
@@ -112,12 +111,13 @@ class Displace(Struct, frozen=True):
         return tuple(chosen)
 
     def stable_until_s(self, snapshot: Snapshot) -> float:
-        """When the next running job has had its quantum and may be asked to yield."""
-        return snapshot.next_s(job.productive_since_s + self.quantum_s for job in snapshot.running if job.may_yield)
+        """When the next running job has had its quantum and may be preempted."""
+        running = (job for job in snapshot.running if job.is_preemptible)
+        return snapshot.next_s(job.productive_since_s + self.quantum_s for job in running)
 
 
 def _others_would_fit(others: Iterable[_Shape], victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:
-    """Whether GPUs that the victims leave would let a job of one of these shapes start."""
+    """Whether a job of one of these shapes could start on the GPUs of the victims and the free ones."""
     trial = free.copy()
     for victim in victims:
         trial.release(victim.allocation)
@@ -125,7 +125,7 @@ def _others_would_fit(others: Iterable[_Shape], victims: Sequence[Job], free: Fr
 
 
 class _Victims:
-    """The jobs that may make room, by scope and queue, so that each blocked job looks only at those it may ask."""
+    """The jobs that may be preempted, by scope and queue: each blocked job looks only at those it may displace."""
 
     def __init__(self, jobs: Sequence[Job], value: Mapping[int, float], margin: float, nodes: Nodes) -> None:
         """`jobs` in order of (submit time, job id)."""
@@ -137,7 +137,7 @@ class _Victims:
         for job in reversed(best_first):
             self._worst_first[job.scope, job.queue].append(job)
         self._left = sum(map(len, self._worst_first.values()))
-        self._asked: set[int] = set()
+        self._gone: set[int] = set()
         self._suitable: dict[tuple[str, str], list[Job]] = {}
         self._favour: defaultdict[tuple[str, str], list[Job]] | None = None
 
@@ -145,10 +145,10 @@ class _Victims:
         return self._left > 0
 
     def of(self, job: Job, most: int) -> tuple[Job, ...]:
-        """Up to `most` that are worth clearly less than this job, the worst first.
+        """Up to `most` jobs of the same scope with clearly lower scores, the lowest first.
 
         Scores may be negative (SRSF): the margin always widens the gap that is needed. Where only some nodes of its
-        partition suit the job, only jobs that hold nothing but GPUs of those are asked.
+        partition suit the job, victims must have all their GPUs on those.
         """
         worth = self._value[job.job_id]
 
@@ -156,11 +156,11 @@ class _Victims:
             loss = self._value[victim.job_id]
             return worth > (loss * self._margin if loss >= 0 else loss / self._margin)
 
-        left = (victim for victim in self._on_suitable_nodes(job) if victim.job_id not in self._asked)
+        left = (victim for victim in self._on_suitable_nodes(job) if victim.job_id not in self._gone)
         return tuple(islice(takewhile(is_worse, left), most))
 
     def less_favoured(self, job: Job, most: int) -> tuple[Job, ...]:
-        """Up to `most` of other scopes whose owners have had more than they are due, those that had most first."""
+        """Up to `most` jobs of other scopes with clearly lower fair-share factors, the lowest first."""
         favour = job.fair_share
         if not favour:
             return ()
@@ -169,13 +169,13 @@ class _Victims:
         others = (
             victim
             for victim in below
-            if victim.scope != job.scope and victim.job_id not in self._asked and self._suits(victim, job)
+            if victim.scope != job.scope and victim.job_id not in self._gone and self._suits(victim, job)
         )
         return tuple(islice(others, most))
 
     def remove(self, job: Job) -> None:
-        """It has been asked."""
-        self._asked.add(job.job_id)
+        """Take out a job that the plan preempts."""
+        self._gone.add(job.job_id)
         self._left -= 1
 
     def _on_suitable_nodes(self, job: Job) -> Sequence[Job]:
@@ -188,12 +188,12 @@ class _Victims:
         return self._suitable[key]
 
     def _suits(self, victim: Job, job: Job) -> bool:
-        """Whether all that a victim holds is on nodes that the job may use."""
+        """Whether all GPUs of a victim are on nodes that the job may use."""
         usable, position = self._nodes.usable(job.partition), self._nodes.position
         return all(share.node in position and usable[position[share.node]] for share in victim.allocation)
 
     def _by_favour(self) -> Mapping[tuple[str, str], Sequence[Job]]:
-        """By queue and lane those of known fair share, the least favoured owners first, of those the youngest job."""
+        """By queue and lane: jobs of known fair share, the lowest factor first, of equal ones the latest start."""
         if self._favour is None:
             known = [job for jobs in self._worst_first.values() for job in jobs if job.fair_share is not None]
             started_s = np.array([job.start_s or 0.0 for job in known])
@@ -206,7 +206,7 @@ class _Victims:
 
 
 def _least_victims(job: Job, candidates: Sequence[Job], free: FreeGpus, place: Place) -> tuple[Job, ...]:
-    """The shortest run of candidates, worst first, whose GPUs let the job start, less those it can do without."""
+    """The first candidates whose GPUs let the job start, without those it does not need; empty if all are too few."""
     trial = free.copy()
     taken: list[Job] = []
     for victim in candidates:

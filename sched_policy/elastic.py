@@ -1,8 +1,8 @@
-"""Elastic jobs: smaller where GPUs are scarce, larger where they lie idle. Pure.
+"""Elastic jobs: smaller where GPUs are scarce, larger where they are idle. Pure.
 
-A waiting job takes another size for nothing. A running one has to save, go back to the queue and load again, so it is
-left alone unless nobody waits, it has had its quantum, and the time that it saves is a multiple of what that costs.
-Speed is taken to grow with the number of GPUs: the rule compares sizes of one job, not jobs.
+Resizing a waiting job costs nothing. A running one has to save, return to the queue and load again, so it is resized
+only if no job waits for the GPUs, its quantum has passed, and the time saved is a multiple of what the restart costs.
+Speed is taken to be proportional to the number of GPUs: the rule compares sizes of one job, not jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sched_policy.snapshot import Snapshot
 
 
 class Grown(NamedTuple):
-    """The plan's starts with larger ones in their places, the resizes, and when to look again."""
+    """The plan's starts, some of them larger now, the resizes, and when to plan again."""
 
     starts: tuple[Start, ...]
     resizes: tuple[Resize, ...]
@@ -29,17 +29,16 @@ class Grown(NamedTuple):
 
 
 class WalltimeRequeue(Struct, frozen=True):
-    """When a job is sent back to the queue because its time limit comes near.
+    """When a job is requeued because its time limit would end it at a smaller size.
 
-    A time limit is the user's, for the size that he had in mind, and Slurm counts it per run. A job that runs smaller
-    takes longer: it is asked to save and goes back to the queue while there is time for that, and its next run has the
-    whole limit. That ends when it has had the GPU-time that its limit means at its full size, so one that hangs ends,
-    too.
+    Users choose the time limit for the full size, and Slurm counts it per run. A job that runs smaller takes longer:
+    shortly before the limit it is asked to save and requeued, and its next run has the whole limit again. No longer
+    once it has used the GPU-time of one limit at its full size, so a job that hangs ends, too.
 
     Attributes:
-        lead_s: so long before the limit: time to notice, to save and to leave.
-        quantum_s: only a run that has worked for so long, and for `lead_s`. A limit too short for that would bring
-            restarts and nothing else.
+        lead_s: how long before the limit it is asked: time to notice, to save and to leave.
+        quantum_s: only runs that will have worked for at least this long, and for `lead_s`: with a shorter limit a job
+            would do little but restart.
 
     """
 
@@ -47,13 +46,13 @@ class WalltimeRequeue(Struct, frozen=True):
     quantum_s: float = 600.0
 
     def preemptions(self, snapshot: Snapshot) -> tuple[Preemption, ...]:
-        """The jobs that have to save now."""
+        """The running jobs that have to save now."""
         why = "its time limit would end it at its smaller size: it saves, and its next run has the whole limit again"
         return tuple(Preemption(job.job_id, why) for job in snapshot.running if self._is_due(job, snapshot.now_s))
 
     def next_s(self, snapshot: Snapshot, starts: Iterable[Start]) -> float:
-        """When the next job may have to save, of those that run and those that this plan starts."""
-        jobs = {job.job_id: job for job in snapshot.jobs if job.elastic is not None and job.may_yield}
+        """When the next job may have to save, of the running ones and those that this plan starts."""
+        jobs = {job.job_id: job for job in snapshot.jobs if job.elastic is not None and job.is_preemptible}
         begun_s = {start.job_id: snapshot.now_s for start in starts}
         begun_s |= {job.job_id: job.start_s for job in snapshot.running if job.start_s is not None}
         limits_s = ((begun_s[i], job.time_limit_s) for i, job in jobs.items() if i in begun_s)
@@ -62,7 +61,7 @@ class WalltimeRequeue(Struct, frozen=True):
     def _is_due(self, job: Job, now_s: float) -> bool:
         if job.elastic is None or job.time_limit_s is None or not job.can_leave or self._due_s(job) > now_s:
             return False
-        # Has it used the GPU-time of a whole limit at its full size, as far as its present size tells?
+        # Sizes of earlier runs are not known here: they count with the present size.
         has_had_its_share = job.executed_s(now_s) * job.request.total >= job.time_limit_s * job.elastic.most
         if job.request.total >= job.elastic.most or has_had_its_share:
             return False
@@ -82,11 +81,11 @@ class Resizing(Struct, frozen=True):
     """When elastic jobs change their size.
 
     Attributes:
-        restart_s: what a restart costs a job, in seconds of its time, while nothing has been measured of it.
-        gain: a running job is resized only if that saves it this many times what its restart costs.
-        quantum_s: a running job is left alone for this long since `Job.productive_since_s`.
-        most_at_once: running jobs resized per plan at most.
-        walltime_requeue: when a job that runs smaller is sent back to the queue before its time limit ends it.
+        restart_s: cost of a restart in seconds of the job's run time, until its own has been measured.
+        gain: a running job is resized only if that saves this many times the cost of the restart.
+        quantum_s: a running job is not resized for this long after `Job.productive_since_s`.
+        most_at_once: largest number of running jobs resized in one plan.
+        walltime_requeue: when a job below its full size is requeued before its time limit ends it.
 
     """
 
@@ -97,10 +96,10 @@ class Resizing(Struct, frozen=True):
     walltime_requeue: WalltimeRequeue = WalltimeRequeue()
 
     def shrink(self, now_s: float, place: Place) -> Shrink:
-        """The test whether a waiting job that does not fit should start smaller.
+        """The rule by which a waiting job that does not fit starts smaller (`backfill.Shrink`).
 
-        It should if by the time at which it could start at its present size it has done more work than it will cost to
-        restart it at that size; but not if it is known to need more than its time limit then.
+        It does if, until it could start at its present size, it gets more done than a restart at that size will cost;
+        but not at a size at which it is known to need more than its time limit.
         """
 
         def smaller(job: Job, profile: AvailabilityProfile) -> Smaller | None:
@@ -134,11 +133,12 @@ class Resizing(Struct, frozen=True):
         profile: AvailabilityProfile,
         place: Place,
     ) -> Grown:
-        """Give GPUs that nobody waits for to elastic jobs, best first: to those that start, and to running ones.
+        """Give GPUs that no job waits for to elastic jobs, best first, to starting and to running ones.
 
-        `profile` has the starts booked. While a job makes room nothing is given away: it will want its GPUs back.
+        `profile` has the starts booked. While a preempted job leaves nothing is given away: the freed GPUs are for
+        the job that it leaves for.
         """
-        if any(job.yielding for job in snapshot.running):
+        if any(job.asked_to_leave for job in snapshot.running):
             return Grown(tuple(starts), (), float("inf"))
         free = profile.free_now()
         starting = {start.job_id: i for i, start in enumerate(starts)}
@@ -158,22 +158,21 @@ class Resizing(Struct, frozen=True):
             if found is None:
                 continue
             request, there = found
-            if at is None:  # until it has gone, what it holds is nobody else's
+            reason = f"{request.total} GPUs in place of {job.request.total}: no job waits for them"
+            resizes.append(Resize(job.job_id, request, reason))
+            if at is None:  # it keeps its GPUs until it has left
                 free.take_beyond(there, held)
+                interrupted += 1
             else:
                 free.release(held)
                 free.take(there)
-            reason = f"{request.total} GPUs in place of {job.request.total}: no job waits for them"
-            resizes.append(Resize(job.job_id, request, reason))
-            if at is None:
-                interrupted += 1
-            else:
                 planned[at] = Start(job.job_id, profile.named(there), reason)
-        had_quantum_s = (j.productive_since_s + self.quantum_s for j in snapshot.running if j.elastic and j.may_yield)
-        return Grown(tuple(planned), tuple(resizes), snapshot.next_s(had_quantum_s))
+        elastic = (job for job in snapshot.running if job.elastic and job.is_preemptible)
+        quantum_ends_s = (job.productive_since_s + self.quantum_s for job in elastic)
+        return Grown(tuple(planned), tuple(resizes), snapshot.next_s(quantum_ends_s))
 
     def _worth_a_restart(self, job: Job, now_s: float) -> tuple[GpuRequest, ...]:
-        """Larger sizes at which the time saved is `gain` times the restart, as long as the present run's or longer."""
+        """Larger sizes that save `gain` times a restart: `restart_s`, or its last start-up if that took longer."""
         took_s = 0.0 if job.first_report_s is None or job.start_s is None else job.first_report_s - job.start_s
         left_s, cost_s = job.left_s(now_s), self.gain * max(self.restart_s, took_s)
         return tuple(size for size in _larger(job) if left_s * (1.0 - job.request.total / size.total) > cost_s)
@@ -186,5 +185,5 @@ def _larger(job: Job) -> tuple[GpuRequest, ...]:
 
 
 def _planned_s(job: Job, request: GpuRequest) -> float:
-    """How long a run at another size is booked for: its time limit, which stays, or what is expected, scaled."""
+    """How long a run at another size is planned for: its time limit, else its expected time in inverse proportion."""
     return job.planned_s if job.time_limit_s is not None else job.planned_s * job.request.total / request.total

@@ -194,7 +194,7 @@ class Job(Struct, frozen=True, gc=False):
         guaranteed: false for an opportunistic job, which uses what guaranteed jobs leave (AntMan).
         part: the part of each GPU that it asks for, None if it asks for whole GPUs or does not say.
         may_share: whether other jobs may be placed on its GPUs; false for a job that asked for whole GPUs.
-        yielding: the running job has been asked to leave; its GPUs will soon be free.
+        asked_to_leave: the running job has been asked to save and leave; its GPUs will soon be free.
         is_spared: the job is not preempted although it allows it: its preemption budget is spent, or other jobs would
             have to leave with it.
         elastic: the sizes at which it can run, None if only at the one it asks for.
@@ -238,7 +238,7 @@ class Job(Struct, frozen=True, gc=False):
     guaranteed: bool = True
     part: GpuPart | None = None
     may_share: bool = True
-    yielding: bool = False
+    asked_to_leave: bool = False
     is_spared: bool = False
     elastic: Elastic | None = None
     may_displace: bool = True
@@ -327,20 +327,20 @@ class Job(Struct, frozen=True, gc=False):
         return self.left_s(now_s) if is_known else None
 
     @property
-    def consents(self) -> bool:
+    def allows_preemption(self) -> bool:
         """Whether the job allows preemption: it saves a checkpoint on a signal."""
         return self.exploration is not None and self.exploration.checkpoint_signal is not None
 
     @property
+    def is_preemptible(self) -> bool:
+        """Whether it may be preempted now: it allows it, has budget left, and is not overdue."""
+        return self.allows_preemption and not self.is_spared and not self.is_overdue
+
+    @property
     def can_leave(self) -> bool:
         """Whether it runs, may be preempted, and has not been asked to leave yet."""
-        return self.state is JobState.RUNNING and self.may_yield and not self.yielding
+        return self.state is JobState.RUNNING and self.is_preemptible and not self.asked_to_leave
 
     def may_leave(self, now_s: float, quantum_s: float) -> bool:
         """Whether it can leave, and has run undisturbed for `quantum_s` since `productive_since_s`."""
         return self.can_leave and now_s >= self.productive_since_s + quantum_s
-
-    @property
-    def may_yield(self) -> bool:
-        """Whether the job may be preempted now: it allows it, has budget left, and is not overdue."""
-        return self.consents and not self.is_spared and not self.is_overdue

@@ -39,10 +39,11 @@ class Ranking(Sequence[Score]):
         stable_until_s: float = float("inf"),
         rows: Ints | None = None,
     ) -> None:
-        """Rank by decreasing `values`, or in the order of `rows`; `reason` explains the job at a position."""
+        """Rank by decreasing `values` (ties: submit time, job id), or as `rows`; `reason` explains a position's job."""
+        if values.shape != (jobs := snapshot.columns.job_id.shape):
+            raise ValueError(f"a ranking needs one value per job, of shape {jobs}, found {values.shape}")
         self.values = values
         self.stable_until_s = stable_until_s
-        # A snapshot is in order of (submit time, job id).
         self.rows: Ints = np.argsort(-values, kind="stable") if rows is None else rows
         self._job_id = snapshot.columns.job_id
         self._reason = reason

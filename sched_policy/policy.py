@@ -195,7 +195,7 @@ def _resting(snapshot: Snapshot, held_back: Container[int]) -> Iterator[int]:
     """The held-back jobs that stay paused: only those paused before, and none that is overdue."""
     for job in snapshot.jobs:
         is_paused = job.state is JobState.PENDING and job.restarts > 0
-        if job.job_id in held_back and is_paused and job.consents and not job.is_overdue:
+        if job.job_id in held_back and is_paused and job.allows_preemption and not job.is_overdue:
             yield job.job_id
 
 
@@ -304,8 +304,8 @@ def _wrong_reservations(plan: Plan, snapshot: Snapshot, jobs: dict[int, Job]) ->
 def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
     for preemption in plan.preemptions:
         job = jobs[preemption.job_id]
-        if job.state is not JobState.RUNNING or not job.may_yield:
-            yield f"it preempts job {job.job_id}, which does not run or has not consented"
+        if job.state is not JobState.RUNNING or not job.is_preemptible:
+            yield f"it preempts job {job.job_id}, which does not run or does not allow preemption"
         gains = None if preemption.beneficiary is None else jobs.get(preemption.beneficiary)
         if preemption.beneficiary is not None and (gains is None or not gains.may_displace or gains.holds_gpus):
             yield f"it preempts job {job.job_id} for job {preemption.beneficiary}, which may not displace others"
@@ -318,12 +318,12 @@ def _wrong_interruptions(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
         job = jobs[resize.job_id]
         if job.elastic is None or resize.request not in job.elastic.requests() or job.array_tasks > 1:
             yield f"it resizes job {job.job_id} to {resize.request.total} GPUs, which it did not offer"
-        if job.state is not JobState.PENDING and not (job.state is JobState.RUNNING and job.may_yield):
+        if job.state is not JobState.PENDING and not (job.state is JobState.RUNNING and job.is_preemptible):
             yield f"it resizes job {job.job_id}, which neither waits nor may be preempted"
     for stop in plan.stops:
         job = jobs[stop.job_id]
         if job.exploration is None or not job.exploration.may_stop:
-            yield f"it stops job {job.job_id}, which has not consented"
+            yield f"it stops job {job.job_id}, which does not allow that"
 
 
 def _is_favoured(gains: Job, job: Job) -> bool:

@@ -97,7 +97,7 @@ def queue_order(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
 class _Reach:
     """Which requests fit on the free GPUs, or on these and the GPUs of one running job.
 
-    GPUs that are being freed (a job that has been asked to yield, or whose node cleans up) count as free.
+    GPUs that are being freed (a job that has been asked to leave, or whose node cleans up) count as free.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -105,7 +105,7 @@ class _Reach:
         self._free = snapshot.nodes.gpus.copy()
         holdings: list[tuple[int, int, int]] = []
         for number, job in enumerate(snapshot.running):
-            leaves = job.yielding or job.end_s(snapshot.now_s) <= snapshot.now_s
+            leaves = job.asked_to_leave or job.end_s(snapshot.now_s) <= snapshot.now_s
             for share in job.allocation:
                 node = snapshot.nodes.position.get(share.node)
                 if node is not None and not leaves:

@@ -1,7 +1,6 @@
 """Two jobs on a GPU: a guaranteed and an opportunistic one (AntMan), or any two that gain by it (SJF-BSBF, Gandiva).
 
-Policies that ours are compared with, as those of `simulation.baselines`; and how much jobs that share GPUs slow each
-other down in a simulation: sharing is never free.
+Baselines, like `simulation.baselines`; and how much jobs that share GPUs slow each other down in a simulation.
 """
 
 from __future__ import annotations
@@ -28,20 +27,22 @@ from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 _ROUNDING = 1e-9
 _PAIRED = Need(JobData.STAGE_TIMES, "a pair is taken to run half as fast")
 
-Worth = Callable[["Floats", "Floats", "Floats", "Floats"], Floats]
-"""(t_a, t_b, xi_a, xi_b) -> cost of sharing with each running job b, infinity where it does not pay."""
+PartnerCost = Callable[["Floats", "Floats", "Floats", "Floats"], Floats]
+"""(t_a, t_b, xi_a, xi_b) -> cost for job a of sharing with each running job b, infinity where it does not pay.
+
+`t` are remaining run times alone in seconds, `xi` the factors by which sharing slows each job; all of shape (B,)."""
 
 
 def first_fit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:  # noqa: ARG001
-    """SJF-FFS: any partner will do, the first one first."""
+    """SJF-FFS: every partner pays; the first one costs least."""
     return np.arange(1.0, t_b.size + 1)
 
 
 def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:
     """SJF-BSBF: the pair's mean completion time when sharing, infinity where one after the other is no worse.
 
-    Sharing slows both (`xi`, at least 1) until the shorter ends; the survivor then runs alone. In sequence the new job
-    waits for the running one. t_con and t_seq of the paper's benefit test.
+    Sharing slows both (`xi`, at least 1) until the first ends; the other then runs alone. One after the other, the new
+    job waits for the running one. These times are t_con and t_seq of the paper's benefit test.
     """
     s_a, s_b = xi_a * t_a, xi_b * t_b
     a_is_longer = s_a >= s_b
@@ -53,9 +54,9 @@ def best_benefit(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats
 
 
 def packing(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:  # noqa: ARG001
-    """Gandiva (OSDI 2018, section 3.3): the partner with which both together get most done, if that is more than alone.
+    """Gandiva (OSDI 2018, section 3.3): the partner with the highest joint throughput, if it is more than one's alone.
 
-    Gandiva packs and undoes it where the throughput has fallen; here interference is known before.
+    Gandiva packs jobs, and undoes it if the throughput has fallen; here interference is known before.
     """
     throughput = 1.0 / xi_a + 1.0 / xi_b
     return np.where(throughput > 1.0, 2.0 - throughput, np.inf)
@@ -64,14 +65,14 @@ def packing(t_a: Floats, t_b: Floats, xi_a: Floats, xi_b: Floats) -> Floats:  # 
 class Pairs(Struct, frozen=True):
     """SJF-FFS and SJF-BSBF (Luo et al., IWQoS 2024, arXiv 2407.13088).
 
-    At most two jobs per GPU, and only if no unused GPUs are left for the newcomer. Non-preemptive.
+    At most two jobs per GPU, and only if there are not enough unused GPUs for the new job. Non-preemptive.
 
     Attributes:
-        worth: what a partner must be worth: `first_fit`, `best_benefit`, or `packing` for Gandiva.
+        cost: the cost of each partner: `first_fit`, `best_benefit`, or `packing` for Gandiva.
 
     """
 
-    worth: Worth = best_benefit
+    cost: PartnerCost = best_benefit
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
         """Waiting jobs in the order of `ranking` on unused GPUs, else beside running jobs that are alone."""
@@ -80,8 +81,8 @@ class Pairs(Struct, frozen=True):
         memory = _GpuMemory(snapshot, gpus)
         partners = _Partners(gpus, len(snapshot.jobs))
         left_s = snapshot.columns.left_s
-        crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which no unused GPUs are left
-        fits: dict[tuple[GpuRequest, str], bool] = {}  # whether a shape would beside anybody, until a job starts
+        crowded: set[tuple[GpuRequest, str]] = set()  # shapes for which too few unused GPUs are left
+        fits: dict[tuple[GpuRequest, str], bool] = {}  # whether a shape fits if every partner pays, until a job starts
         starts: list[Start] = []
         groups: list[Group] = []
         for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
@@ -94,11 +95,11 @@ class Pairs(Struct, frozen=True):
                     continue
                 others = partners.rows
                 xi_a, xi_b = slowdowns.between(row, others)
-                worth = self.worth(np.full(others.size, left_s[row]), left_s[others], xi_a, xi_b)
-                if partners.affordable(worth) >= job.request.total:
-                    found = _cheapest(gpus, job, place, partners.cost(worth) + memory.shortage(job))
+                cost = self.cost(np.full(others.size, left_s[row]), left_s[others], xi_a, xi_b)
+                if partners.usable_gpus(cost) >= job.request.total:
+                    found = _cheapest(gpus, job, place, partners.gpu_cost(cost) + memory.shortage(job))
                 if found is None and shape not in fits:
-                    fits[shape] = gpus.find(*shape, place, partners.cost(np.zeros(others.size))) is not None
+                    fits[shape] = gpus.find(*shape, place, partners.gpu_cost(np.zeros(others.size))) is not None
             if found is None:
                 continue
             beside = sorted({int(gpus.first[gpu]) for gpu in found} - {-1})
@@ -114,9 +115,9 @@ class Pairs(Struct, frozen=True):
 
 
 def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
-    """GPUs for a job such that the dearest is as cheap as can be, on whatever node; `cost` as in `GpuMap.find`.
+    """GPUs for a job such that the largest cost of any of them is least, on any node; `cost` as in `GpuMap.find`.
 
-    `place` alone would take the first node that will do, and only there the best GPUs.
+    `place` alone would take the first node that fits, and the best GPUs only there.
     """
     least = _least_limit(job.request, np.where(gpus.open & gpus.usable(job.partition), cost, np.inf))
     if np.isinf(least):
@@ -126,10 +127,10 @@ def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, 
         return found
     limits = np.unique(cost[np.isfinite(cost) & (cost > least)])
     low, high = 0, limits.size
-    while low < high:  # what fits on some GPUs fits on more
+    while low < high:  # a job that fits within a limit fits within every higher one
         middle = (low + high) // 2
-        affordable = np.where(cost <= limits[middle], cost, np.inf)
-        fitting = gpus.find(job.request, job.partition, place, affordable)
+        within_limit = np.where(cost <= limits[middle], cost, np.inf)
+        fitting = gpus.find(job.request, job.partition, place, within_limit)
         if fitting is None:
             low = middle + 1
         else:
@@ -138,14 +139,14 @@ def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, 
 
 
 def _least_limit(request: GpuRequest, cost: Floats) -> float:
-    """The cost that the dearest GPU of a gang has at least, as far as counting tells; infinity if it cannot fit."""
+    """A lower bound of the largest cost in a gang, by counting GPUs; infinity if the gang cannot fit."""
     each = 1 if request.per_node is None else request.per_node
     if each > cost.shape[1] or not cost.size:
         return np.inf
     lowest = float(cost.min())
     cheapest = by_node(cost <= lowest)
     if np.count_nonzero(cheapest >= each) >= request.nodes >= 1 and int(cheapest.sum()) >= request.total:
-        return lowest  # as in most cases where few costs differ
+        return lowest  # the usual case: many GPUs have the lowest cost
     dearest = np.partition(cost, each - 1, axis=1)[:, each - 1]  # where a node's share of the gang is affordable
     if not 1 <= request.nodes <= dearest.size:
         return np.inf
@@ -156,7 +157,7 @@ def _least_limit(request: GpuRequest, cost: Floats) -> float:
 
 
 class _Partners:
-    """Unused GPUs, and the jobs that are alone on some of theirs (`rows`, positions in the snapshot, shape (B,))."""
+    """Unused GPUs, and possible partners: jobs alone on some of their GPUs (`rows` of the snapshot, shape (B,))."""
 
     def __init__(self, gpus: GpuMap, jobs: int) -> None:
         self._gpus = gpus
@@ -176,21 +177,21 @@ class _Partners:
             self.unused[gpu] = np.inf
         self.rows = np.flatnonzero(self._alone_gpus)
 
-    def affordable(self, worth: Floats) -> int:
-        """GPUs of partners that are worth it; 0 where there is none, for then nobody shares."""
-        pays = self.rows[np.isfinite(worth)]
+    def usable_gpus(self, cost: Floats) -> int:
+        """Number of unused GPUs and those of partners of finite cost; 0 if no partner has one."""
+        pays = self.rows[np.isfinite(cost)]
         return int(self._alone_gpus[pays].sum() + np.isfinite(self.unused).sum()) if pays.size else 0
 
-    def cost(self, worth: Floats) -> Floats:
-        """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `worth` of the partner for shared ones."""
-        self._by_row[self.rows] = 1.0 + worth
+    def gpu_cost(self, cost: Floats) -> Floats:
+        """Cost of each GPU, shape (N, G): 0 for unused ones, 1 + `cost` of the partner for others."""
+        self._by_row[self.rows] = 1.0 + cost
         return np.where(self._alone, self._by_row[self._gpus.first], self.unused)
 
 
 class _GpuMemory:
-    """How much of each GPU's memory is taken, as a fraction, where jobs say what they need: their shards of the GPU.
+    """The fraction of each GPU's memory that is taken, by jobs that say how much they need (by shards).
 
-    Of jobs that do not say, as those of traces, none is known to be too large.
+    Jobs that do not say, such as those of traces, count as needing none.
     """
 
     def __init__(self, snapshot: Snapshot, gpus: GpuMap) -> None:
@@ -204,15 +205,15 @@ class _GpuMemory:
             self._taken[gpu] += job.part.memory if job.part else 0.0
 
     def shortage(self, job: Job) -> Floats:
-        """Infinity where the job does not fit beside those that are there, else 0, shape (N, G) or (1,)."""
+        """Infinity where the memory left by other jobs is too small, else 0; shape (N, G) or (1,)."""
         needed = job.part.memory if job.part else 0.0
         if needed <= 1.0 and not self._taken.any():
-            return np.zeros(1)  # nobody is there who says
+            return np.zeros(1)  # no memory is known to be taken
         return np.where(self._taken + needed > 1.0 + _ROUNDING, np.inf, 0.0)
 
 
 class _Slowdowns:
-    """Interference ratios of pairs. They depend on the jobs' profiles alone, of which there are few."""
+    """Interference ratios of pairs, cached: they depend on the jobs' profiles alone, of which there are few."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         kinds: dict[StageProfile | None, int] = {}
@@ -222,7 +223,7 @@ class _Slowdowns:
         self._known: set[int] = set()
 
     def between(self, row: int, others: Ints) -> tuple[Floats, Floats]:
-        """(how much the job is slowed by each of the others, how much each of them by it), shape (B,) both."""
+        """Factors by which each of the others slows the job, and by which the job slows each; shape (B,) both."""
         mine, theirs = int(self._kind[row]), self._kind[others]
         if mine not in self._known:
             self._known.add(mine)
@@ -239,8 +240,8 @@ class Opportunistic(Struct, frozen=True):
     """At most one guaranteed and one opportunistic job per GPU (AntMan, OSDI 2020). Non-preemptive.
 
     A guaranteed job takes GPUs without another guaranteed one, unused ones first; an opportunistic job takes GPUs
-    without another opportunistic one, the least used first. The original lets a guaranteed job that does not fit
-    collect GPUs while they stand idle; here it gets no reservation and waits its turn, since a plan has no half gangs.
+    without another opportunistic one, the least used first. In the original a guaranteed job that does not fit collects
+    GPUs one by one as they become idle. Plans start gangs as a whole, so here it waits without a reservation.
     """
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
@@ -253,7 +254,9 @@ class Opportunistic(Struct, frozen=True):
         queue.sort(key=lambda row: not snapshot.jobs[row].guaranteed)
         starts: list[Start] = []
         groups: list[Group] = []
-        too_large: set[tuple[GpuRequest, str, bool, bool, GpuPart | None]] = set()  # within a plan room only gets less
+        too_large: set[tuple[GpuRequest, str, bool, bool, GpuPart | None]] = (
+            set()
+        )  # free GPUs only become fewer within a plan
         for row in queue:
             job = snapshot.jobs[row]
             shape = (job.request, job.partition, job.guaranteed, job.may_share, job.part)
@@ -292,14 +295,14 @@ class _Classes:
             self._cost[not job.guaranteed][gpu] += 1.0
 
     def cost(self, job: Job) -> Floats:
-        """Use of each GPU, infinity where one of the same class is or one of the two shares with none, shape (N, G)."""
+        """Jobs on each GPU, infinity where one is of the same class, or any if the job may not share; shape (N, G)."""
         if not job.may_share:
             return np.where(self._jobs[True] + self._jobs[False] > 0, np.inf, 0.0)
         return self._cost[job.guaranteed]
 
 
 def antman(_options: PolicyOptions) -> Policy:
-    """Guaranteed and opportunistic jobs."""
+    """AntMan: guaranteed and opportunistic jobs."""
     summary = "opportunistic jobs in the gaps of guaranteed ones (AntMan), in order of submission"
     classes = Need(JobData.PRIORITIES, "all jobs are guaranteed, and none shares a GPU")
     stages = Need(JobData.STAGE_TIMES, "an opportunistic job is taken to run half as fast beside another")
@@ -307,7 +310,7 @@ def antman(_options: PolicyOptions) -> Policy:
 
 
 def gandiva(_options: PolicyOptions) -> Policy:
-    """Packing."""
+    """Gandiva: packing."""
     summary = "order of submission, pairs share GPUs where together they get more done (Gandiva)"
     return Policy("gandiva", summary, Fifo(), sharing=Pairs(packing), needs=(_PAIRED,))
 
@@ -329,20 +332,20 @@ def srtf(options: PolicyOptions) -> Policy:
 
 
 def sjf_ffs(_options: PolicyOptions) -> Policy:
-    """Pairs by first fit."""
+    """SJF-FFS: pairs by first fit."""
     summary = "shortest job first, pairs share GPUs first-fit"
     return Policy("sjf-ffs", summary, Srtf(), sharing=Pairs(first_fit), needs=(SHORTEST_FIRST, _PAIRED))
 
 
 def sjf_bsbf(_options: PolicyOptions) -> Policy:
-    """Pairs by best benefit."""
+    """SJF-BSBF: pairs by best benefit."""
     summary = "shortest job first, pairs share GPUs where both gain by it"
     unknown = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission, and share no GPU")
     return Policy("sjf-bsbf", summary, Srtf(), sharing=Pairs(best_benefit), needs=(unknown, _PAIRED))
 
 
 class Interference(Protocol):
-    """A mechanism of sharing, and what it costs."""
+    """How much jobs that share GPUs slow each other, for one mechanism of sharing."""
 
     def slowdown(self, job: Job, others: Sequence[Job]) -> float:
         """How many times longer an iteration of `job` takes beside `others` on the same GPUs than alone; at least 1."""
@@ -350,9 +353,9 @@ class Interference(Protocol):
 
 
 class Interleaving(Struct, frozen=True):
-    """What sharing costs members of a group that take turns on their stages, the measured contention included.
+    """Slowdown of jobs whose stages interleave on the same GPUs, with the measured contention (Muri).
 
-    Jobs of unknown stages, or more than a group may have, slice time: each is as many times slower as there are jobs.
+    If a job's stages are unknown, or there are more jobs than a group may have, n jobs are each n times slower.
     """
 
     def slowdown(self, job: Job, others: Sequence[Job]) -> float:
@@ -366,10 +369,10 @@ class Interleaving(Struct, frozen=True):
 
 
 class Guarantee(Struct, frozen=True):
-    """Opportunistic jobs run in the gaps that guaranteed ones leave, which feel nothing of it (AntMan, OSDI 2020)."""
+    """Opportunistic jobs run in the gaps of guaranteed ones, which are not slowed (AntMan, OSDI 2020)."""
 
     def slowdown(self, job: Job, others: Sequence[Job]) -> float:
-        """1 for a guaranteed job; for an opportunistic one the worst of what each neighbour costs it."""
+        """1 for a guaranteed job; for an opportunistic one the largest slowdown by any of the others."""
         return max((self._beside(job, other) for other in others), default=1.0)
 
     def _beside(self, job: Job, other: Job) -> float:
@@ -414,7 +417,7 @@ def opportunistic_iteration_s(job: StageProfile, guaranteed: StageProfile) -> fl
 
 
 def _laps(need_s: float, gap_s: float) -> tuple[int, float]:
-    """Whole gaps that a stage fills, and what remains. A guaranteed job without such gaps counts as one endless gap."""
+    """Whole gaps that a stage fills, and the rest in seconds. If the gaps are empty, the stage counts as the rest."""
     if gap_s <= 0:
         return 0, need_s
     return floor(need_s / gap_s), need_s % gap_s

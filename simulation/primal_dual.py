@@ -1,19 +1,19 @@
-"""ExplSched as published, and primal-dual allocation: GPUs have a price that rises with what is reserved (OASiS).
+"""ExplSched as published, and primal-dual allocation: the price of GPUs rises with how many are reserved (OASiS).
 
-Jobs come one after the other. Each is offered the plan that pays best at the prices of that moment, and is admitted if
-its payoff is positive; its plan then raises the prices for all who come later:
+Jobs are taken in order of submission. For each the plan with the largest payoff at the present prices is found, and the
+job is admitted if this payoff is positive; its plan then raises the prices for later jobs:
 
     price    p(t) = L (U / L)^(g(t) / C)            g(t) of C GPUs are reserved in slot t
     payoff   profit(plan) - sum over its slots of p(t) times its GPUs
-    U        the most that any job's profit is per GPU of a slot
-    L        the least profit per GPU-slot, times the least demand of a job over twice all GPU-slots there are
+    U        the largest profit of any job per GPU of a slot
+    L        the least profit per GPU-slot, times the least demand of a job over twice the number of all GPU-slots
 
-L makes an empty slot so cheap that everybody can pay it, U a full one so dear that nobody can. OASiS (Bao et al.,
-INFOCOM 2018) has a utility that falls with the completion time; ExplSched (Li et al., CLUSTER 2023) the reduction of
-the loss. Its text is not public in full: after its abstract this is the form of OASiS with that profit.
+At price L (an empty slot) every job has a positive payoff, at U (a full one) none. In OASiS (Bao et al., INFOCOM 2018)
+the profit falls with the completion time; in ExplSched (Li et al., CLUSTER 2023) it is the reduction of the loss. The
+full text of the latter is not public: this is OASiS with that profit, after ExplSched's abstract.
 
-Baselines, as those of `simulation.baselines`; and the objective `total` of the policy `explsched`: ExplSched's order by
-utility, its admission (`PayoffAdmission`) and its early stop.
+These are baselines, like `simulation.baselines`; and the objective `total` of the policy `explsched`: ExplSched's order
+by utility, its admission (`PayoffAdmission`) and its early stop.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from sched_policy.utility import ByUtility
 
 _LENGTHS = Need(JobData.RUN_TIMES, "jobs of unknown length are offered plans of one slot")
 SURVIVAL = 0.7
-"""Of the jobs that start, so many are not ended early by their owners: ExplSched reports that over 30 % are."""
+"""Share of started jobs that their owners do not end early: ExplSched reports that over 30 % are ended."""
 
 Profit = Callable[[Snapshot, Floats], Floats]
-"""(snapshot, how long after now each job would end, shape (J, K)) -> profit of each job for each end, shape (J, K)."""
+"""(snapshot, K possible ends of each job in seconds from now, shape (J, K)) -> profit for each end, shape (J, K)."""
 
 
 def loss_reduction(snapshot: Snapshot, end_s: Floats) -> Floats:
-    """ExplSched: what a job may still improve, normalised, weighted by the chance that its owner lets it run so long.
+    """ExplSched: a job's expected remaining improvement, normalised, times the probability that it is not ended early.
 
-    The chance falls by `SURVIVAL` over a whole run, evenly. A job without a curve may improve as much as any: 1. It
-    does not matter when the job ends.
+    The probability falls exponentially over a run, to `SURVIVAL` at its end. Jobs without a curve have the largest
+    possible improvement, 1. The profit does not depend on when the job ends.
     """
     found = remaining_improvement(snapshot.jobs)
     improves = np.ones(len(snapshot.jobs))
@@ -63,8 +63,8 @@ def loss_reduction(snapshot: Snapshot, end_s: Floats) -> Floats:
 def timeliness(snapshot: Snapshot, end_s: Floats) -> Floats:
     """OASiS: 1 / (1 + e^(x - 2)), x being the completion time over the job's run time.
 
-    The sigmoid of its evaluation. There the weights are drawn at random for each job; here all are alike, and a job is
-    expected within twice its run time.
+    The sigmoid of its evaluation. There its parameters are drawn at random for each job; here they are the same for
+    all, and the profit falls most steeply at twice the run time.
     """
     columns = snapshot.columns
     whole_s = np.where(np.isfinite(columns.left_s), columns.executed_s + columns.left_s, 1.0)
@@ -74,15 +74,15 @@ def timeliness(snapshot: Snapshot, end_s: Floats) -> Floats:
 
 
 class PrimalDual(Struct, frozen=True):
-    """Order by the slot in which a job's plan begins; those that cannot pay come last. What runs keeps its GPUs.
+    """Order by the slot in which a job's plan begins; jobs without a positive payoff come last. Non-preemptive.
 
-    The originals refuse who cannot pay, and let GPUs idle until a plan begins. A cluster refuses nobody: here all wait,
-    and GPUs that are free go to the first in this order.
+    The originals reject such jobs, and leave GPUs idle until a plan begins. Slurm rejects no job: here they wait, and
+    free GPUs go to the first jobs in this order.
 
     Attributes:
         profit: `loss_reduction` or `timeliness`.
         slot_s: length of a slot.
-        slots: how many are planned ahead. A job of unknown length is offered plans of one.
+        slots: number of slots planned ahead. A job of unknown length gets plans of one slot.
 
     """
 
@@ -109,7 +109,7 @@ class PrimalDual(Struct, frozen=True):
                 begins[row], payoff[row] = -1, 0.0
                 reserved[:slots] += wants
                 continue
-            # Where more is reserved than there is (nodes have gone), no plan fits, and the price does not matter.
+            # Where more than the capacity is reserved (nodes are down) no plan fits, and the price does not matter.
             price = low * (high / low) ** (np.minimum(reserved, capacity) / capacity)
             cost, full = _before(price), _before(reserved + wants > capacity)
             starts = self.slots - slots + 1
@@ -133,12 +133,12 @@ class PrimalDual(Struct, frozen=True):
 
 
 def _before(slots: Floats | Bools) -> Floats:
-    """Sums over all slots before each one, and over all, shape (K + 1,)."""
+    """Sums over the slots before each slot, and over all K slots, shape (K + 1,)."""
     return np.concatenate(([0.0], np.cumsum(slots, dtype=np.float64)))
 
 
 def _bounds(profit: Floats, gpus: Ints, length: Ints, all_slots: int) -> tuple[float, float]:
-    """L and U of the price, of the jobs that there are."""
+    """L and U of the price function for the present jobs."""
     best = profit.max(axis=1, initial=0.0)
     gains = best > 0
     if not gains.any():
@@ -167,7 +167,7 @@ def _priced(name: str, summary: str, order: PrimalDual, options: PolicyOptions, 
 
 
 ETA = 2.0
-"""Scaling of the lowest price: L is the least utility on the market divided by 2 * ETA."""
+"""Scaling of the lowest price: L is the least utility in a market divided by 2 * ETA."""
 
 
 class Market(Struct, frozen=True):
@@ -182,7 +182,7 @@ class Market(Struct, frozen=True):
 
     @classmethod
     def of(cls, utilities: Iterable[float], capacity: int) -> Market:
-        """The market of jobs with these utilities per GPU-second; jobs without any gain set no price."""
+        """The market of jobs with these utilities per GPU-second; those of zero or less have no effect on prices."""
         positive = [value for value in utilities if value > 0]
         if not positive:
             return cls(low=0.0, high=0.0, capacity=capacity)
@@ -198,22 +198,22 @@ class Market(Struct, frozen=True):
     def payoff(self, utility: float, gpus: int, reserved_gpus: int) -> float:
         """Profit minus price per second for a job of `gpus` GPUs with `utility` per GPU-second.
 
-        The price is that of the market before the job joins it; a payoff of zero or less means: no reservation.
+        The price is that without the job's own GPUs. With a payoff of zero or less a job gets no reservation.
         """
         return gpus * (utility - self.price(reserved_gpus))
 
 
 class PayoffAdmission(Struct, frozen=True):
-    """Promise a start only to jobs whose payoff at the current price is positive.
+    """Reservations only for jobs whose payoff at the present price is positive.
 
-    A reconstruction of ExplSched's admission in the form of OASiS. GPUs that stand idle are never refused to anybody.
-    Needs an order whose scores are utilities per GPU-second.
+    A reconstruction of ExplSched's admission after OASiS. Any job may start on idle GPUs. The scores of the order must
+    be utilities per GPU-second.
     """
 
     def admits(self, snapshot: Snapshot, ranking: Ranking) -> Callable[[Job, int], bool]:
         """The test for this snapshot's markets: (job, GPUs reserved for others then) -> may get a reservation.
 
-        Each scope has its own: what one user reports sets no price for another.
+        Each scope has a market of its own, so that what one user reports does not change prices for others.
         """
         value = ranking.value_of
         capacity = snapshot.nodes.capacity
@@ -233,17 +233,17 @@ MIN_REPORTS = 8
 
 
 class EarlyStop(Struct, frozen=True):
-    """Stop a job that opted in when it has nothing left to learn.
+    """Stop a job that allows it when it can hardly improve any more.
 
-    What it may still improve, even in the optimistic case (mean + 2 standard deviations), is less than a share of its
-    sweep's known improvement: `threshold` for a job that would still end behind the best value of its sweep, and
-    `leader_threshold` for one that may lead it.
+    That is if its remaining improvement, even in the optimistic case (mean + 2 standard deviations), is below a share
+    of its sweep's known improvement: `threshold` for a job that would still end behind the best value of its sweep,
+    `leader_threshold` for one that may become the best.
 
     Attributes:
         threshold: 0 never stops a job that is behind.
-        leader_threshold: 0 never stops a job that leads, however flat its curve has become.
-        least_share: a job is left alone until it has done this share of its steps. Many trainings stay on a plateau
-            before they begin to learn, which no falling curve family can foresee.
+        leader_threshold: 0 never stops a job that leads, however flat its curve is.
+        least_share: share of its steps that a job does before it may be stopped. Many trainings stay on a plateau
+            before they begin to learn, which no family of falling curves predicts.
 
     """
 
@@ -253,7 +253,7 @@ class EarlyStop(Struct, frozen=True):
 
     def stops(self, snapshot: Snapshot) -> tuple[Stop, ...]:
         """Jobs of the snapshot that should end now."""
-        open_to_it = {job.job_id for job in snapshot.running if _may_stop(job, self.least_share)}
+        stoppable = {job.job_id for job in snapshot.running if _may_stop(job, self.least_share)}
         known = remaining_improvement(snapshot.jobs)
         hope = known.remaining + 2 * known.remaining_std
         behind = known.best - hope * known.scale > best_of_sweep(known)
@@ -261,7 +261,7 @@ class EarlyStop(Struct, frozen=True):
         stops = []
         for i in exhausted.nonzero()[0].tolist():
             job = snapshot.jobs[known.rows[i]]
-            if job.job_id in open_to_it:
+            if job.job_id in stoppable:
                 learns = f"expected to improve by {100 * known.remaining[i]:.2g} % of its sweep"
                 stops.append(Stop(job.job_id, f"{learns} and to end behind its best" if behind[i] else learns))
         return tuple(stops)
@@ -280,23 +280,22 @@ def _may_stop(job: Job, least_share: float) -> bool:
 
 
 def prior(known: RemainingImprovement, snapshot: Snapshot, quantum_s: float) -> Floats:
-    """What an untried training is expected to do: share of the sweep's improvement per GPU-second, shape (E,).
+    """Prior utility of trainings without a curve: share of the sweep's improvement per GPU-second, shape (E,).
 
-    Optimism in the face of uncertainty: an untried configuration may turn out as good as the best one, and a short look
-    costs little. It counts as learning as fast, per GPU-second, as the best of its sweep did in the beginning; where
-    nobody has shown anything, as learning the whole of its sweep's improvement in one quantum, whatever its GPUs.
+    Optimism in the face of uncertainty: an untried configuration may be as good as the best one, and a short run costs
+    little. It is expected to learn as fast, per GPU-second, as the best of its sweep did in the beginning; if no
+    training of the sweep has a curve, to reach the whole improvement in one quantum, whatever its GPUs.
 
-    Nobody may live on that. A prior costs nothing to claim, a sweep's name even less, so
+    Users could claim priors without ever reporting, and name as many sweeps as they like. Therefore
 
-    * a training outside a sweep has none: nothing is looked at for the sake of others;
+    * a training outside a sweep has none;
     * it ends when a training has run for a quantum without enough reports for a curve, or was requeued without them;
-    * where nobody of the sweep has shown anything, one training of each user has it at a time, whatever the number of
-      the user's sweeps: one that runs, else the first that may start. A job array, which would start many at once, has
-      none;
-    * a user whose trainings in sweeps have had a quantum in all without a curve, present and recent ones, has none.
+    * in sweeps without a curve only one training of each user has it at a time, however many sweeps the user has: a
+      running one, else the first that may start. A job array, which would start many tasks at once, has none;
+    * a user whose present and recent trainings have run for a quantum in all without a curve has none.
 
-    Not a number where there is no prior: the job is ranked as one that does not report. What is said of jobs that are
-    measured themselves has no meaning.
+    NaN where there is no prior: the job is ranked as one that does not report. Values of jobs that have a curve
+    themselves have no meaning.
     """
     on = known.measured
     gpus = np.maximum(known.gpus, 1)
@@ -306,14 +305,14 @@ def prior(known: RemainingImprovement, snapshot: Snapshot, quantum_s: float) -> 
     np.fmax.at(best, known.sweep[on], first / known.scale[on] / ahead_gpu_s)
     shown = best[known.sweep]
     jobs = [snapshot.jobs[row] for row in known.rows.tolist()]
-    believed = _believed(known, jobs, snapshot.now_s, quantum_s)
-    looks = _first_looks(jobs, believed & np.isnan(shown))
-    value = np.where(np.isnan(shown), np.where(looks, 1.0 / (quantum_s * gpus), np.nan), shown)
-    return np.where(believed | on, value, np.nan)
+    untried = _untried(known, jobs, snapshot.now_s, quantum_s)
+    chosen = _first_of_users(jobs, untried & np.isnan(shown))
+    value = np.where(np.isnan(shown), np.where(chosen, 1.0 / (quantum_s * gpus), np.nan), shown)
+    return np.where(untried | on, value, np.nan)
 
 
-def _believed(known: RemainingImprovement, jobs: list[Job], now_s: float, quantum_s: float) -> Bools:
-    """Unmeasured trainings that have not had their quantum, of users who have not had theirs; shape (E,)."""
+def _untried(known: RemainingImprovement, jobs: list[Job], now_s: float, quantum_s: float) -> Bools:
+    """Trainings without a curve that have not run for a quantum, of users who have not either; shape (E,)."""
     silent_s: defaultdict[str, float] = defaultdict(float)
     untried = ~known.measured & np.array([job.is_of_sweep for job in jobs], dtype=np.bool_)
     for i in untried.nonzero()[0].tolist():
@@ -326,8 +325,8 @@ def _believed(known: RemainingImprovement, jobs: list[Job], now_s: float, quantu
     return untried & ~np.array(spent, dtype=np.bool_)
 
 
-def _first_looks(jobs: list[Job], untried: Bools) -> Bools:
-    """Of each user's trainings in untried sweeps the one that is looked at first; shape (E,)."""
+def _first_of_users(jobs: list[Job], untried: Bools) -> Bools:
+    """One of each user's untried trainings: the first running one, else the first that may start; shape (E,)."""
     runs: dict[str, int] = {}
     waits: dict[str, int] = {}
     for i in untried.nonzero()[0].tolist():
@@ -336,9 +335,9 @@ def _first_looks(jobs: list[Job], untried: Bools) -> Bools:
             runs.setdefault(job.user, i)
         elif job.eligible and job.array_tasks == 1:
             waits.setdefault(job.user, i)
-    looks = np.zeros(len(jobs), dtype=np.bool_)
-    looks[list({**waits, **runs}.values())] = True
-    return looks
+    first = np.zeros(len(jobs), dtype=np.bool_)
+    first[list({**waits, **runs}.values())] = True
+    return first
 
 
 def total(options: PolicyOptions) -> Policy:
@@ -354,7 +353,7 @@ def total(options: PolicyOptions) -> Policy:
 
 
 def best_of_sweep(known: RemainingImprovement) -> Floats:
-    """The best metric value in each job's sweep, infinity where nobody is measured; shape (E,)."""
+    """The best metric value in each job's sweep, infinity where no job has a curve; shape (E,)."""
     best = np.full(int(known.sweep.max(initial=-1)) + 1, np.inf)
     np.minimum.at(best, known.sweep[known.measured], known.best[known.measured])
     return best[known.sweep]

@@ -1,4 +1,4 @@
-"""Sweep strategies that ours is compared with, as published: ASHA, Hyperband and the median stopping rule."""
+"""Published sweep strategies: ASHA, Hyperband and the median stopping rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rungs(Struct, frozen=True):
     """Where trainings are compared.
 
     Attributes:
-        eta: of the trainings that reach a rung, one in so many goes on; at least 2.
+        eta: one in `eta` trainings that reach a rung is promoted; at least 2.
         min_resource: the lowest rung, as a share of a training's length.
 
     """
@@ -36,7 +36,7 @@ class Rungs(Struct, frozen=True):
         return rungs[rungs < 1 - _ROUNDING]
 
     def values(self, sweep: Sweep) -> Floats:
-        """What each training reported when it reached each rung, shape (N, K); infinity where it has not."""
+        """The value that each training reported at each rung, shape (N, K); infinity where it has not reached it."""
         shares = self.shares()
         found = np.full((len(sweep.trials), len(shares)), np.inf)
         for i, trial in enumerate(sweep.trials):
@@ -50,14 +50,14 @@ class Rungs(Struct, frozen=True):
 class Asha(Struct, frozen=True):
     """ASHA, the promotion variant (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020).
 
-    Rungs lie at shares eta^-k of each training's own length. Whoever is among the best 1/eta of those that have reached
-    a rung, and has not been promoted from it, may go on to the next rung; a free GPU takes the best of the highest rung
-    that has such a training, else a new training. Whoever reaches a rung and is not among the best pauses there. With a
-    fixed list of trainings GPUs are idle where nobody may be promoted. A list too short for anybody to be promoted to
-    the end, which the paper's is not, still brings one model: the best of those left is promoted.
+    Rungs are at shares eta^-k of each training's own length. A training among the best 1/eta of those that have reached
+    a rung is promoted: it may run to the next rung. Others pause at the rung. A free GPU takes the best promotable
+    training of the highest rung that has one, else a new training. With a fixed list of trainings GPUs are idle while
+    none may be promoted. If the list is too short for any training to be promoted to its end, which does not happen in
+    the paper, the best of those left is promoted, so that there is one finished model.
 
-    Between two passes of a daemon a training runs past rungs at which nobody has judged it (`Trial.granted_step`). It
-    is judged by its value at the first of them, and counts at no later one before it is promoted.
+    Between two passes of a daemon a training runs past rungs without a decision (`Trial.granted_step`). It is compared
+    by its value at the first of them, and does not count at later ones before it is promoted.
     """
 
     rungs: Rungs = Rungs()
@@ -65,7 +65,7 @@ class Asha(Struct, frozen=True):
     name: ClassVar[str] = "asha"
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
-        """Whoever is between rungs runs on; then promotions, from the highest rung down; then new trainings."""
+        """Trainings between rungs continue; then promotions, from the highest rung down; then new trainings."""
         del gpus
         shares = self.rungs.shares()
         reached, top = self._compared(sweep)
@@ -96,13 +96,13 @@ class Asha(Struct, frozen=True):
             rests.remove(best)
             why = f"{best.reason}, but the best of those left where none has run to its end"
             return SweepDecision((Verdict(best.trial_id, SweepAction.RUN, 0.0, why), *rests))
-        if not runs:  # nobody will ever be promoted again
-            over = "nobody runs and nobody may be promoted: the sweep is over"
-            consenting = {trial.trial_id for trial in sweep.trials if trial.may_stop}
+        if not runs:  # no training will ever be promoted again
+            over = "no training runs and none may be promoted: the sweep is over"
+            stoppable = {trial.trial_id for trial in sweep.trials if trial.may_stop}
             rests = [
                 Verdict(
                     v.trial_id,
-                    SweepAction.STOP if v.trial_id in consenting else SweepAction.RUN,
+                    SweepAction.STOP if v.trial_id in stoppable else SweepAction.RUN,
                     0.0,
                     f"{v.reason}; {over}",
                 )
@@ -113,13 +113,13 @@ class Asha(Struct, frozen=True):
         return SweepDecision((*(verdict for _, verdict in runs), *rests))
 
     def _compared(self, sweep: Sweep) -> tuple[Floats, Bools]:
-        """What each training is judged by at each rung, and who is among the best there; (N, K) both."""
+        """The value of each training at each rung, and whether it is among the best there; shape (N, K) both."""
         reached = self.rungs.values(sweep)
         top = promotable(reached, self.rungs.eta)
-        is_judged_late = np.array([not t.has_ended and math.isfinite(t.granted_step) for t in sweep.trials])
-        for rung, share in enumerate(self.rungs.shares() if is_judged_late.any() else ()):
+        is_compared_late = np.array([not t.has_ended and math.isfinite(t.granted_step) for t in sweep.trials])
+        for rung, share in enumerate(self.rungs.shares() if is_compared_late.any() else ()):
             top[:, rung] = promotable(reached[:, rung : rung + 1], self.rungs.eta)[:, 0]
-            for i in np.flatnonzero(np.isfinite(reached[:, rung]) & ~top[:, rung] & is_judged_late):
+            for i in np.flatnonzero(np.isfinite(reached[:, rung]) & ~top[:, rung] & is_compared_late):
                 trial = sweep.trials[i]
                 if trial.granted_step < first_report_at(trial, share * sweep.total_steps[i]):
                     reached[i, rung + 1 :] = np.inf
@@ -127,7 +127,7 @@ class Asha(Struct, frozen=True):
 
 
 def promotable(reached: Floats, eta: int) -> np.ndarray:
-    """Who is among the best 1/eta (rounded down) of those that reached each rung; ties go to the lower id; (N, K)."""
+    """Whether a training is in the best 1/eta (rounded down) of each rung; ties go to the lower id; shape (N, K)."""
     top = np.zeros(reached.shape, dtype=np.bool_)
     for rung in range(reached.shape[1]):
         there = np.flatnonzero(np.isfinite(reached[:, rung]))
@@ -142,7 +142,7 @@ def first_report_at(trial: Trial, step: float) -> float:
 
 
 def _is_through(trial: Trial, total_steps: float) -> bool:
-    """Whether it has reported its last step. Where steps count from 0, that is one gap before the total."""
+    """Whether it has reported its last step: with steps counted from 0 one reporting interval before the total."""
     if not trial.steps.size:
         return False
     gap = float(trial.steps[-1] - trial.steps[-2]) if trial.steps.size > 1 and trial.steps[0] == 0 else 0.0
@@ -155,11 +155,11 @@ def _run(trial: Trial, worth: float, why: str) -> Verdict:
 
 
 class Hyperband(Struct, frozen=True):
-    """Hyperband (Li et al., JMLR 2018), asynchronous, over a fixed list: brackets of ASHA with other lowest rungs.
+    """Hyperband (Li et al., JMLR 2018), asynchronous, over a fixed list: brackets are ASHA with different lowest rungs.
 
-    Trainings are dealt to the brackets in turn, by their number in the sweep, in proportion to the trainings that
-    Hyperband starts in each: with s_max = floor(log_eta 1/min_resource), bracket s starts
-    ceil((s_max + 1) / (s + 1) * eta^s) of them at the share eta^-s of their length.
+    Trainings are assigned to brackets by their position in the sweep, in proportion to the number that Hyperband starts
+    in each: with s_max = floor(log_eta 1/min_resource), bracket s starts ceil((s_max + 1) / (s + 1) * eta^s) trainings,
+    whose lowest rung is at the share eta^-s of their length.
     """
 
     rungs: Rungs = Rungs()
@@ -167,7 +167,7 @@ class Hyperband(Struct, frozen=True):
     name: ClassVar[str] = "hyperband"
 
     def sizes(self) -> tuple[int, ...]:
-        """Trainings that each bracket starts, the one with the lowest first rung first."""
+        """Number of trainings that each bracket starts, the bracket with the lowest first rung first."""
         eta = self.rungs.eta
         most = max(0, math.floor(math.log(1 / self.rungs.min_resource, eta) + 1e-9))
         return tuple(math.ceil((most + 1) / (s + 1) * eta**s) for s in range(most, -1, -1))
@@ -187,9 +187,10 @@ class Hyperband(Struct, frozen=True):
 
 
 class _RunningAverages(Struct, frozen=True):
-    """The averages that each training had reported by each of its steps, all trainings in one array.
+    """The running average of each training's values at each of its reports, for all trainings in one array.
 
-    `trials` are the places in the sweep of those that have reported, `starts` and `counts` their parts of the arrays.
+    `trials` are the positions in the sweep of those that have reported; `starts` and `counts` are their parts of
+    `steps` and `averages`.
     """
 
     trials: Ints
@@ -217,7 +218,7 @@ class _RunningAverages(Struct, frozen=True):
         )
 
     def at(self, progress: float, but: int) -> Floats:
-        """Of all trainings that are so far, but one, the averages that they had then."""
+        """The averages at this progress of all trainings that have reached it, except the training at `but`."""
         step = progress * self.total_steps
         usable = (self.progress * (1 + 1e-9) >= progress) & (self.steps[self.starts] <= step) & (self.trials != but)
         reports = np.add.reduceat(self.steps <= np.repeat(step * (1 + 1e-9), self.counts), self.starts, dtype=np.int64)
@@ -226,13 +227,13 @@ class _RunningAverages(Struct, frozen=True):
 
 
 class MedianStop(Struct, frozen=True):
-    """The median stopping rule (Golovin et al., "Google Vizier", KDD 2017): first in, first out, less who is behind.
+    """The median stopping rule (Golovin et al., "Google Vizier", KDD 2017); trainings run in order of submission.
 
-    A training is stopped at a step if its best value by then is worse than the median of the running averages that all
-    others had reported by the same step. Here only trainings that run to their ends or were stopped count from then on.
+    A training is stopped at a step if its best value so far is worse than the median of the running averages of all
+    others that have reached this step, running ones included.
 
     Attributes:
-        least_others: trainings that must have reached a step before anybody is stopped there.
+        least_others: number of other trainings that must have reached a step before one is stopped there.
         least_progress: share of its length that a training runs before it may be stopped.
 
     """
@@ -243,7 +244,7 @@ class MedianStop(Struct, frozen=True):
     name: ClassVar[str] = "median-stop"
 
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
-        """Run in order; stop who is behind."""
+        """Run trainings in order; stop those that are behind."""
         del gpus
         averages = _RunningAverages.of(sweep)
         best = sweep.best.min(initial=np.inf)

@@ -33,6 +33,8 @@ from explsched.errors import ExplschedError
 from explsched.log import event
 from slurm_plugin.client.process import BoundedCall
 
+_LEAST_FREE_BYTES = 1 << 20
+
 
 class AnotherDaemonError(ExplschedError):
     """Another daemon steers this cluster."""
@@ -306,6 +308,8 @@ def notice(spool: Path, now_s: float) -> str | None:
     """One line for people if jobs cannot report, or if no daemon seems to run; None if all is well."""
     if not spool.is_dir():
         return f"the spool {spool} is missing, so jobs cannot report progress; see `sexplsched doctor`"
+    if fault := file_system_fault(spool):
+        return f"the spool {spool} cannot be written ({fault}), so jobs cannot report progress; see `sexplsched doctor`"
     seen = last_heartbeat(spool)
     if seen is None:
         return f"no daemon runs (no heartbeat in {spool}): Slurm's own order holds; start sexplschedd"
@@ -314,6 +318,19 @@ def notice(spool: Path, now_s: float) -> str | None:
         last_seen = f"no daemon runs, the last heartbeat is {age_s:.0f} s old, from {seen.holder.host}"
         return f"{last_seen}: Slurm keeps its last order"
     return None
+
+
+def file_system_fault(directory: Path) -> str:
+    """Why nobody can write on the directory's file system; "" if nothing is known against it."""
+    try:
+        there = os.statvfs(directory)
+    except OSError as error:
+        return error.strerror or str(error)
+    if there.f_flag & os.ST_RDONLY:
+        return "its file system is read-only"
+    if there.f_blocks and there.f_bavail * there.f_frsize < _LEAST_FREE_BYTES:
+        return "its file system is full"
+    return "its file system has no inodes left" if there.f_files and not there.f_favail else ""
 
 
 def _exists(pid: int) -> bool:

@@ -262,7 +262,7 @@ def submit(submission: Submission, *, as_json: bool) -> int:
             file.write(submission.script)
             file.flush()
             return _run(submission, [*submission.argv, file.name], as_json=as_json)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the latter if PATH has a directory closed to this user
         sys.stderr.write(_NO_SBATCH)
         return 2
     except OSError as error:
@@ -306,7 +306,7 @@ def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
         parameters["array_limit"] = str(options.array_limit)
     sweep = job_values(options).get(SWEEP.name)
     if sweep:
-        parameters.setdefault("name", sweep)
+        parameters.setdefault("name", re.sub(r"[^\w.:@%+-]+", "-", sweep))  # a template takes fewer characters
     return template.render(options.template, parameters, values, command)
 
 

@@ -1,4 +1,4 @@
-"""Which job holds which GPU, and what is left for whom."""
+"""Which job holds which GPU, and which GPUs others may use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Gpu = tuple[int, int]
 
 
 def by_node(admitted: Bools) -> Ints:
-    """How many GPUs of each node, by (N, G) booleans; several times as fast as a sum along so short an axis."""
+    """The true entries of each row, shape (N,), of (N, G) booleans; much faster than `sum` along a short axis."""
     counted: Ints = np.einsum("ij->i", admitted.astype(np.int64))
     return counted
 
@@ -24,10 +24,10 @@ class GpuMap:
     """Holders of every GPU, as a plan is made. Arrays have shape (N, G), G being the most GPUs a node has.
 
     Attributes:
-        open: whether jobs may share the GPU: it exists, its node is usable, and nobody holds it who shares with none.
-            A job that does not say which GPUs it holds shares none of them.
-        jobs: jobs on the GPU.
-        first: position in the snapshot of the job that came first, -1 where there is none.
+        open: whether a job may be put on the GPU: it exists, its node is usable, and no job on it refuses to share. A
+            job that does not say which GPUs it holds shares none of them.
+        jobs: number of jobs on the GPU.
+        first: position in the snapshot of the job that was there first, -1 if the GPU is unused.
 
     """
 
@@ -64,7 +64,7 @@ class GpuMap:
         self._tasks[sorted({node for node, _ in self._held[row]})] += 1
 
     def vacate(self, gpus: Iterable[Gpu]) -> None:
-        """Open the GPUs of a job that can go: to others, and to the job itself if it may stay."""
+        """Open the GPUs of a job that may be moved, to other jobs and to the job itself."""
         for gpu in gpus:
             self.open[gpu] = self._usable[gpu]
 
@@ -73,9 +73,9 @@ class GpuMap:
         return self._nodes.usable(partition)[:, None]
 
     def find(self, request: GpuRequest, partition: str, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
-        """GPUs for a gang: of each chosen node those of least `cost`, shape (N, G); infinity keeps a GPU out of it.
+        """GPUs for a gang: on each chosen node those of least `cost`, shape (N, G); None if it does not fit.
 
-        None if the gang does not fit.
+        GPUs with infinite cost are not used.
         """
         admitted = np.isfinite(cost) & self.open & self.usable(partition)
         placed = place_near(place, request, Room(by_node(admitted), self._tasks, self._nodes))
@@ -88,14 +88,14 @@ class GpuMap:
         return tuple(chosen)
 
     def named(self, gpus: Iterable[Gpu]) -> tuple[NodeGpus, ...]:
-        """The same GPUs as a placement."""
+        """The same GPUs as the `placement` of a plan."""
         by_node: dict[int, list[int]] = {}
         for node, index in sorted(gpus):
             by_node.setdefault(node, []).append(index)
         return tuple(NodeGpus(self._nodes[node].name, len(found), tuple(found)) for node, found in by_node.items())
 
     def _gpus_of(self, job: Job) -> list[Gpu]:
-        """The GPUs a running job says it holds, or as many as it holds from those that nobody else does."""
+        """The GPUs that a running job says it holds; if it does not say, as many of those that no other job holds."""
         found: list[Gpu] = []
         for share in job.allocation:
             node = self._nodes.position.get(share.node)

@@ -1,8 +1,8 @@
 """Groups of jobs that interleave their stages on the same GPUs (Muri, SIGCOMM 2022).
 
-A job that changes its group or its GPUs has to be restarted, so a group stays on the GPUs of members that run, and is
-left alone for a quantum. Jobs that share with nobody are groups of one. A `GroupChoice` says which there are: here
-by worth (`ByWorth`), as the paper does in `simulation.muri.matching`.
+A job that changes its group or its GPUs has to be restarted, so a group is placed on GPUs that members hold already,
+and is not changed for a quantum. Jobs that do not share are groups of one. A `GroupChoice` forms the groups: here by
+worth (`ByWorth`); `simulation.muri.matching` has the paper's way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from sched_policy.group.gpus import Gpu, GpuMap
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.rounds import Rounds
-from sched_policy.group.worth import Crowd, Packer, worth_of
+from sched_policy.group.worth import Packer, SizeBucket, worth_of
 from sched_policy.model import GpuRequest, StageProfile
 from sched_policy.place import Place
 from sched_policy.plan import Group, Plan, Preemption, Ranking, Start
@@ -27,9 +27,9 @@ from sched_policy.snapshot import Ints, Snapshot
 
 _GROUPS_AHEAD = 8
 _STAY = 1.5
-"""How many times a group that runs counts, since who takes its place has to wait for a checkpoint and to load."""
+"""Factor on the worth of a running group: jobs that replace it have to wait for its checkpoint, and to load."""
 _OVERDUE = 100.0
-"""How many times the best job an overdue one is worth: it runs next, and shares with none but its like."""
+"""An overdue job's worth in units of the best job's: it runs next, and shares only with overdue jobs."""
 
 Shape = tuple[GpuRequest, str, bool]
 """What the jobs of a group have in common: request, partition, and whether they share GPUs at all."""
@@ -38,15 +38,15 @@ Placed = dict[Rows, tuple[Gpu, ...]]
 
 
 class Candidates(NamedTuple):
-    """What groups are chosen from; jobs are positions in the snapshot.
+    """What groups are chosen from; a job is named by its position in the snapshot.
 
     Attributes:
         snapshot: the cluster.
         ranking: the order of the policy.
         movable: jobs that may get GPUs, best first.
-        joinable: settled jobs beside whom others may start.
-        held: who holds which GPU.
-        free: the GPUs that are left for groups.
+        joinable: settled jobs on whose GPUs others may start.
+        held: which job holds which GPU.
+        free: the GPUs that groups may use.
         place: chooses nodes.
 
     """
@@ -64,11 +64,11 @@ class GroupChoice(Protocol):
     """Chooses groups of jobs of equal shape."""
 
     def joinable(self, snapshot: Snapshot, settled: set[int], held: GpuMap) -> set[int]:
-        """Those of the settled jobs beside whom others may start."""
+        """Those of the settled jobs on whose GPUs others may start."""
         ...
 
     def groups(self, of: Candidates) -> list[Rows]:
-        """The groups, those that are given GPUs first first."""
+        """The groups, in the order in which they get GPUs."""
         ...
 
 
@@ -76,9 +76,9 @@ class Interleave(Struct, frozen=True):
     """Groups of up to `MAX_MEMBERS` jobs of equal shape take turns on the same GPUs.
 
     Attributes:
-        grouping: which groups there are.
-        quantum_s: a job, and who shares its GPUs, is left alone for this long after the first report of each run (after
-            its start, if it never reports).
+        grouping: chooses the groups.
+        quantum_s: a job, and those that share its GPUs, are not moved for this long after the first report of each run
+            (after its start, if it never reports).
 
     """
 
@@ -86,9 +86,9 @@ class Interleave(Struct, frozen=True):
     quantum_s: float = 600.0
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
-        """Choose candidates, group them, give groups GPUs, and say who has to start and who has to go.
+        """Choose candidates, group them, give the groups GPUs, and plan the starts and preemptions that this takes.
 
-        Where somebody has to go, waiting jobs that may not displace others are left to Slurm.
+        If jobs have to be preempted, waiting jobs that may not displace others are left to Slurm.
         """
         held = GpuMap(snapshot)
         settled = _settled(snapshot, held, self.quantum_s)
@@ -108,7 +108,7 @@ class Interleave(Struct, frozen=True):
         held: GpuMap,
         place: Place,
     ) -> Plan:
-        """The same for these jobs, best first."""
+        """The plan for these movable jobs, best first."""
         free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
         for row in movable:
             free.vacate(held.gpus(row))
@@ -124,13 +124,10 @@ class Interleave(Struct, frozen=True):
 
 
 class ByWorth(Struct, frozen=True):
-    """Groups that are worth most (`sched_policy.group.worth`), in an order of falling `-remaining service`.
-
-    Groups that do not fit wait.
-    """
+    """Groups that are worth most (`sched_policy.group.worth`); scores must be minus remaining GPU-seconds."""
 
     def joinable(self, snapshot: Snapshot, settled: set[int], held: GpuMap) -> set[int]:
-        """Jobs in their quantum that share: who joins them interrupts nobody."""
+        """Jobs in their quantum that share GPUs: a job that joins them interrupts none."""
         on: dict[tuple[Gpu, ...], list[int]] = {}
         for row in settled:
             on.setdefault(held.gpus(row), []).append(row)
@@ -141,12 +138,12 @@ class ByWorth(Struct, frozen=True):
             if all(held.open[gpu] and holders[gpu] == len(rows) for gpu in gpus)
             and len({shape_of(snapshot, row) for row in rows}) == 1
             and shape_of(snapshot, rows[0])[2]
-            and not any(snapshot.jobs[row].yielding for row in rows)
+            and not any(snapshot.jobs[row].asked_to_leave for row in rows)
             for row in rows
         }
 
     def groups(self, of: Candidates) -> list[Rows]:
-        """Groups as positions in the snapshot, those of most worth first."""
+        """Groups as positions in the snapshot, most worth first."""
         snapshot, held = of.snapshot, of.held
         packer = Packer(stay=_STAY)
         alone = packer.kind(StageProfile(1.0, 0.0, 1.0, 0.0))
@@ -169,8 +166,8 @@ class ByWorth(Struct, frozen=True):
         )
         overdue = np.array([job.is_overdue for job in snapshot.jobs], dtype=np.bool_)
         worth[overdue] = _OVERDUE * worth.max(initial=0.0)
-        crowds = [
-            Crowd(
+        buckets = [
+            SizeBucket(
                 request.total,
                 theirs,
                 tuple(worth[rows].tolist()),
@@ -181,20 +178,20 @@ class ByWorth(Struct, frozen=True):
             for ((request, _partition, shares), rows), theirs in zip(shapes.items(), kinds, strict=True)
             for running in [together(rows, held)]
         ]
-        chosen = packer.pack(crowds, capacity_gpus)
+        chosen = packer.pack(buckets, capacity_gpus)
         groups = [
-            (-packer.worth(crowd, group), tuple(rows[place] for place in group))
-            for rows, crowd, found in zip(members, crowds, chosen, strict=True)
+            (-packer.worth(bucket, group), tuple(rows[position] for position in group))
+            for rows, bucket, found in zip(members, buckets, chosen, strict=True)
             for group in found
         ]
         return [rows for _, rows in sorted(groups)]
 
 
 def _ahead(snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
-    """The groups that the next waiting jobs would be if GPUs came free for them.
+    """The groups that the next waiting jobs would form if GPUs became free for them.
 
-    Nobody is asked before Slurm gives GPUs that have come free to the next in the queue, so who suits whom has to
-    show in the order of those that wait.
+    Slurm gives freed GPUs to the next job in its queue without asking, so the order of waiting jobs has to put members
+    of a group next to each other.
     """
     shapes: dict[Shape, list[int]] = {}
     for row in islice(rows, MAX_MEMBERS * _GROUPS_AHEAD):
@@ -210,7 +207,7 @@ def _ahead(snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
 
 
 def _settled(snapshot: Snapshot, held: GpuMap, quantum_s: float) -> set[int]:
-    """Running jobs that stay where they are: without consent, in their quantum, leaving; and who shares with them."""
+    """Running jobs that are not moved: not preemptible, in their quantum, or leaving; and all that share with them."""
     rows = snapshot.columns.holds.nonzero()[0].tolist()
     stays = {
         row
@@ -222,17 +219,17 @@ def _settled(snapshot: Snapshot, held: GpuMap, quantum_s: float) -> set[int]:
 
 
 def _may_move(snapshot: Snapshot, held: GpuMap, row: int) -> bool:
-    """Whether a job may be given GPUs: it waits; or it runs, and may be sent away from those it has."""
+    """Whether a job may be given GPUs: it waits, or it runs and may be preempted."""
     job = snapshot.jobs[row]
     if not snapshot.columns.holds[row]:
         return bool(snapshot.columns.waits[row])
     gpus = held.gpus(row)
-    staying = not gpus or not all(snapshot.nodes.schedulable[node] for node, _ in gpus)  # nobody could have them
-    return not staying and job.can_leave
+    are_usable = bool(gpus) and all(snapshot.nodes.schedulable[node] for node, _ in gpus)
+    return are_usable and job.can_leave  # GPUs that no other job could use are not freed
 
 
 def shape_of(snapshot: Snapshot, row: int) -> Shape:
-    """A job shares if it may, its stages are known, without which nothing tells who suits it, and so are its GPUs."""
+    """The shape of the job's group. It shares only if it may, and if its stage times and its GPUs are known."""
     job = snapshot.jobs[row]
     says_where = all(share.indices for share in job.allocation)
     return job.request, job.partition, job.may_share and job.profile is not None and says_where
@@ -247,7 +244,7 @@ def together(rows: Sequence[int], held: GpuMap) -> tuple[Rows, ...]:
 
 
 def _place(snapshot: Snapshot, groups: Sequence[Rows], held: GpuMap, free: GpuMap, place: Place) -> Placed:
-    """GPUs of each group that fits: those on which members run, else unused ones before others; largest first."""
+    """GPUs of each group that fits: those that members hold, else (largest group first) unused before used ones."""
     placed: Placed = {}
     for group in groups:
         there = [held.gpus(row) for row in group if held.gpus(row)]
@@ -267,7 +264,7 @@ def _place(snapshot: Snapshot, groups: Sequence[Rows], held: GpuMap, free: GpuMa
 
 
 def _spread(snapshot: Snapshot, placed: Placed, held: GpuMap, free: GpuMap, place: Place) -> Placed:
-    """While GPUs are left over, a member that would only now join a group gets its own instead."""
+    """While GPUs are left, a waiting member of a group gets GPUs of its own instead."""
     result: Placed = {}
     in_use = (held.jobs > 0).astype(np.float64)
     too_large: set[Shape] = set()
@@ -294,7 +291,7 @@ def _close(free: GpuMap, gpus: Iterable[Gpu]) -> None:
 
 
 def _carry_out(snapshot: Snapshot, placed: Placed, held: GpuMap, movable: Sequence[int]) -> Plan:
-    """Members start where nobody is in the way; who runs elsewhere, or in no group, makes room."""
+    """Members start on GPUs that no leaving job holds; jobs that run elsewhere, or in no group, are preempted."""
     home = {row: gpus for group, gpus in placed.items() for row in group}
     leaving = [row for row in movable if held.gpus(row) and held.gpus(row) != home.get(row)]
     in_the_way = {gpu for row in leaving for gpu in held.gpus(row)}

@@ -20,8 +20,8 @@ Kind = tuple[int, ...]  # the kinds of a group's members, ascending; equal group
 Group = tuple[int, ...]  # positions of the members in their bucket
 
 
-class Paces:
-    """Numbers for profiles, and how fast groups of them are. Make one for a replay or for a plan: it only grows.
+class GroupTimes:
+    """Numbers the profiles of jobs (their kinds), and caches iteration times of groups. It only grows.
 
     Attributes:
         max_members: jobs per group at most.
@@ -35,10 +35,10 @@ class Paces:
         self._ordering = ordering
         self._profiles: list[StageProfile] = []
         self._kind_of: dict[StageProfile, int] = {}
-        self._pace_s: dict[Kind, float] = {}
+        self._iteration_s: dict[Kind, float] = {}
 
     def kind(self, profile: StageProfile) -> int:
-        """The number of this profile, under which jobs refer to it."""
+        """The kind of jobs with this profile: its number, from 0."""
         if profile not in self._kind_of:
             self._kind_of[profile] = len(self._profiles)
             self._profiles.append(profile)
@@ -47,17 +47,17 @@ class Paces:
     def iteration_s(self, kinds: Iterable[int]) -> float:
         """Seconds in which each member of a group finishes one iteration."""
         members = tuple(sorted(kinds))
-        if members not in self._pace_s:
-            self._pace_s[members] = iteration_s([self._profiles[member] for member in members], self._ordering)
-        return self._pace_s[members]
+        if members not in self._iteration_s:
+            self._iteration_s[members] = iteration_s([self._profiles[member] for member in members], self._ordering)
+        return self._iteration_s[members]
 
 
-class Rounds(Paces):
-    """Merges groups of jobs that want the same number of GPUs."""
+class Rounds(GroupTimes):
+    """Merges groups of jobs that ask for the same number of GPUs."""
 
     def fewest(self, kinds: Sequence[int]) -> list[Group]:
-        """Jobs of these kinds, in order of priority, in as few groups as rounds of matching lead to."""
-        groups: list[Group] = [(place,) for place in range(len(kinds))]
+        """Jobs of these kinds, in order of priority, in as few groups as rounds of matching give."""
+        groups: list[Group] = [(position,) for position in range(len(kinds))]
         for _ in range(self.max_members):
             surplus = len(groups) - -(-len(kinds) // self.max_members)
             merged = self.merged(kinds, groups, surplus)
@@ -69,19 +69,19 @@ class Rounds(Paces):
     def merged(self, kinds: Sequence[int], groups: Sequence[Group], most: int) -> list[Group]:
         """The groups after merging up to `most` matched pairs, those of high priority first.
 
-        A pair's place in the list is that of its later half, as in the original.
+        A pair's position in the list is that of its later group, as in the original.
         """
-        kinds_of = [tuple(sorted([kinds[place] for place in group])) for group in groups]
+        kinds_of = [tuple(sorted([kinds[position] for position in group])) for group in groups]
         partner = _assign(kinds_of, self.matched(tuple(sorted(Counter(kinds_of).items()))))
         earlier = set(partner.values())
         left = most
         result: list[Group] = []
-        for place, group in enumerate(groups):
-            if place in partner:
-                first = groups[partner[place]]
+        for position, group in enumerate(groups):
+            if position in partner:
+                first = groups[partner[position]]
                 result.extend([first + group] if left > 0 else [first, group])
                 left -= 1
-            elif place not in earlier:
+            elif position not in earlier:
                 result.append(group)
         return result
 
@@ -104,14 +104,14 @@ class Rounds(Paces):
         return weights
 
     def efficiency(self, kind: Kind) -> float:
-        """That of a group of these kinds."""
+        """Interleaving efficiency of a group of these kinds (`interleave.efficiency`)."""
         return efficiency([self._profiles[member] for member in kind], self._ordering)
 
 
 def _assign(kinds: Sequence[Kind], pairs: Mapping[tuple[Kind, Kind], int]) -> dict[int, int]:
-    """Which group is paired with which earlier one: each with the earliest that still waits for its kind.
+    """Which group is paired with which earlier one: each with the earliest unpaired group of a matched kind.
 
-    Every counted pair is made: were one left over, both its kinds would have a group waiting, and the later of the
+    Every counted pair is made: were one left over, both its kinds would have an unpaired group, and the later of the
     two would have found the earlier.
     """
     left = dict(pairs)
@@ -122,18 +122,18 @@ def _assign(kinds: Sequence[Kind], pairs: Mapping[tuple[Kind, Kind], int]) -> di
             wanted.setdefault(sort[1], []).append((sort[0], sort))
     waiting: dict[Kind, deque[int]] = {}
     partner: dict[int, int] = {}
-    for place, kind in enumerate(kinds):
+    for position, kind in enumerate(kinds):
         found = [
             (waiting[other][0], other, sort)
             for other, sort in wanted.get(kind, ())
             if left[sort] and waiting.get(other)
         ]
         if found:
-            partner[place], other, sort = min(found)
+            partner[position], other, sort = min(found)
             waiting[other].popleft()
             left[sort] -= 1
         else:
-            waiting.setdefault(kind, deque()).append(place)
+            waiting.setdefault(kind, deque()).append(position)
     return partner
 
 

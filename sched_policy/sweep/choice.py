@@ -250,7 +250,7 @@ def _state(job: Job) -> TrialState:
 
 
 def _is_leaving(job: Job) -> bool:
-    return job.state is JobState.COMPLETING or job.yielding
+    return job.state is JobState.COMPLETING or job.asked_to_leave
 
 
 def _is_settled(job: Job, now_s: float) -> bool:

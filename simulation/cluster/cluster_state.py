@@ -150,7 +150,7 @@ class ClusterState:
     def preempt(self, row: int, now_s: float) -> float:
         """The job stops working and saves its checkpoint; returns when its GPUs will be free."""
         self._table.advance(row, now_s)
-        self._table.phase[row] = JobPhase.YIELDING
+        self._table.phase[row] = JobPhase.SAVING
         self._refresh_job(row)
         return now_s + self._settings.checkpoint_s
 

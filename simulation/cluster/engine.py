@@ -258,9 +258,9 @@ class _Simulation:
             row = self._row(resize.job_id)
             if self._state.phase(row) is JobPhase.WAITING:
                 self._state.resize(row, resize.request.total)
-        yielding = [preemption.job_id for preemption in plan.preemptions]
-        yielding += [resize.job_id for resize in plan.resizes]  # a running job takes its new size while it waits
-        for row in map(self._row, yielding):
+        leaving = [preemption.job_id for preemption in plan.preemptions]
+        leaving += [resize.job_id for resize in plan.resizes]  # a running job takes its new size while it waits
+        for row in map(self._row, leaving):
             if self._state.phase(row) is JobPhase.RUNNING:
                 self._schedule(self._state.preempt(row, now_s), _Kind.GPUS_FREE, row)
         if self._shards is not None:

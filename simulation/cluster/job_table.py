@@ -32,7 +32,7 @@ class RunProgress(Struct, frozen=True):
         expected_s: estimate of its whole run time that policies get, None for none.
         preemptions: how often it was sent back to the queue.
         held: its GPUs.
-        yielding: whether it saves its checkpoint to make room.
+        asked_to_leave: whether it saves its checkpoint to make room.
         gpus: the GPUs it holds, or asks for while it waits.
 
     """
@@ -46,7 +46,7 @@ class RunProgress(Struct, frozen=True):
     expected_s: float | None
     preemptions: int
     held: tuple[NodeGpus, ...]
-    yielding: bool
+    asked_to_leave: bool
     gpus: int
 
 
@@ -72,7 +72,7 @@ def to_policy_job(job: TraceJob, progress: RunProgress, gpus_per_node: int) -> J
         restarts=progress.preemptions,
         profile=_profile(job),
         guaranteed=job.priority == 0,
-        yielding=progress.yielding,
+        asked_to_leave=progress.asked_to_leave,
         elastic=_elastic(job, gpus_per_node),
     )
 
@@ -118,7 +118,7 @@ class JobPhase(IntEnum):
     FUTURE = 0
     WAITING = 1
     RUNNING = 2
-    YIELDING = 3  # saves its checkpoint, holds its GPUs, makes no progress
+    SAVING = 3  # saves its checkpoint, holds its GPUs, makes no progress
     ENDED = 4
 
 
@@ -202,7 +202,7 @@ class JobTable:
 
     def progress(self, row: int, held: tuple[NodeGpus, ...]) -> RunProgress:
         """How far a job has come, with the GPUs it holds."""
-        holds = self.phase[row] in (JobPhase.RUNNING, JobPhase.YIELDING)
+        holds = self.phase[row] in (JobPhase.RUNNING, JobPhase.SAVING)
         expected_s = float(self.expected_s[row])
         return RunProgress(
             done_s=float(self.done_s[row]),
@@ -214,14 +214,14 @@ class JobTable:
             expected_s=None if np.isnan(expected_s) else expected_s,
             preemptions=int(self.preemptions[row]),
             held=held,
-            yielding=self.phase[row] == JobPhase.YIELDING,
+            asked_to_leave=self.phase[row] == JobPhase.SAVING,
             gpus=int(self.gpus[row]),
         )
 
     def columns(self, rows: Ints, now_s: float) -> Columns:
         """What `Columns.of` would compute from the jobs of these rows, without building them."""
         phase = self.phase[rows]
-        holds = (phase == JobPhase.RUNNING) | (phase == JobPhase.YIELDING)
+        holds = (phase == JobPhase.RUNNING) | (phase == JobPhase.SAVING)
         start_s = np.where(holds, self.start_s[rows], now_s)
         run_s = now_s - start_s
         executed_s = self.earlier_s[rows] + run_s

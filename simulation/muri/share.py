@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from sched_policy.group.worth import Crowd, Packer, worth_of
+from sched_policy.group.worth import Packer, SizeBucket, worth_of
 from sched_policy.order import DECAY, NEIGHBOURS, effective_left_s, weights_of_neighbours
 from sched_policy.snapshot import Bools, Floats
 from simulation.muri.interleaved import Interleaved
@@ -166,17 +166,17 @@ class Share(Refilling):
             self._lengths.own,
         ).tolist()
         ends = accumulate(map(len, kinds))
-        crowds = [
-            Crowd(gpus, theirs, tuple(worths[end - len(theirs) : end]))
+        buckets = [
+            SizeBucket(gpus, theirs, tuple(worths[end - len(theirs) : end]))
             for gpus, theirs, end in zip(sizes, kinds, ends, strict=True)
         ]
         groups: list[Interleaved] = []
-        for crowd, found in zip(crowds, self._packer.pack(crowds, self._cluster.gpus), strict=True):
-            jobs = sizes[crowd.gpus]
+        for bucket, found in zip(buckets, self._packer.pack(buckets, self._cluster.gpus), strict=True):
+            jobs = sizes[bucket.gpus]
             for group in found:
-                pace_s = self._packer.iteration_s([crowd.kinds[place] for place in group])
-                members = tuple([jobs[place] for place in group])
-                groups.append(Interleaved(members, pace_s, sum([job.overhead_s for job in members])))
+                iteration_s = self._packer.iteration_s([bucket.kinds[position] for position in group])
+                members = tuple([jobs[position] for position in group])
+                groups.append(Interleaved(members, iteration_s, sum([job.overhead_s for job in members])))
         self._running = self._place(groups)
         return self._running
 

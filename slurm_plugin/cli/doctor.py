@@ -40,9 +40,6 @@ _PROGRAM_S = 10.0
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
 
 
-_LEAST_FREE_BYTES = 1 << 20
-
-
 class Finding(Struct, frozen=True):
     """One check. `advice` says what to do; it is empty where all is well. `level` is ok, note or fault."""
 
@@ -380,6 +377,10 @@ def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 def _daemon(spool: Path) -> Finding:
     seen = instance.last_heartbeat(spool)
+    if seen is None and (fault := instance.file_system_fault(spool)):
+        return Finding(
+            "daemon", "note", f"no heartbeat in {spool}: {fault}", "whether one runs: systemctl status sexplschedd"
+        )
     if seen is None:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
     where = f"on {seen.holder.host}, pid {seen.holder.pid}"
@@ -422,14 +423,6 @@ def _spool(path: Path) -> Finding:
 
 def _unwritable(directory: Path) -> str:
     """Why whoever asks cannot write there; "" if nothing is known against it."""
-    try:
-        there = os.statvfs(directory)
-    except OSError as error:
-        return error.strerror or str(error)
-    if there.f_flag & os.ST_RDONLY:
-        return "its file system is read-only"
-    if there.f_blocks and there.f_bavail * there.f_frsize < _LEAST_FREE_BYTES:
-        return "its file system is full"
-    if there.f_files and not there.f_favail:
-        return "its file system has no inodes left"
+    if fault := instance.file_system_fault(directory):
+        return fault
     return "" if os.access(directory, os.W_OK) else f"user {os.geteuid()} may not write there"

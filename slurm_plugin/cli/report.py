@@ -28,7 +28,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.parse import clock, gpus_of
+from slurm_plugin.client.parse import clock, gpu_count
 
 if TYPE_CHECKING:
     from slurm_plugin.observation.run_times import Coverage
@@ -120,7 +120,7 @@ def run_of(fields: Sequence[str]) -> AccountedRun:
         max(submit_s, _time(told["Eligible"]) or submit_s),
         _time(told["Start"]),
         _time(told["End"]),
-        gpus_of(told["AllocTRES"]) or gpus_of(told["ReqTRES"]),
+        gpu_count(told["AllocTRES"]) or gpu_count(told["ReqTRES"]),
         60.0 * int(limit) if limit.isdecimal() else None,
         float(told["ConsumedEnergyRaw"]) if told["ConsumedEnergyRaw"].isdecimal() else 0.0,
         _preemptions(told["AdminComment"], submit_s),

@@ -105,7 +105,7 @@ def submit(
         return
     try:
         done = subprocess.run(argv, input=script, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, PermissionError) as error:
         raise TaskError("sbatch is not installed or not on PATH (Debian package slurm-client)") from error
     if done.returncode:
         raise TaskError(f"{task.name}: sbatch refused the task: {done.stderr.strip()}")

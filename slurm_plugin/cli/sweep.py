@@ -180,9 +180,10 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
         click.echo(json.dumps(to_builtins(standing), indent=1))
         return
     best = "" if standing.best is None else f"; best {standing.best:.6g}, trial {standing.best_trial}"
+    see = f": see {standing.directory}/trials/*/output" if standing.failed else ""
     click.echo(
-        f"{standing.name}: {standing.ended} trials ended ({standing.failed} without a report), {standing.under_way} "
-        f"under way, {standing.gpu_h:.2f} GPU-hours{best}"
+        f"{standing.name}: {standing.ended} trials ended ({standing.failed} without a report{see}), "
+        f"{standing.under_way} under way, {standing.gpu_h:.2f} GPU-hours{best}"
     )
     if standing.best is not None:
         click.echo(f"best: {listed({name: of_value(value) for name, value in standing.best_params.items()})}")

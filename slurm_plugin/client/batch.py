@@ -1,11 +1,11 @@
-"""How the writes of a pass reach slurmctld: the input of one scontrol process, or of our own program for site factors.
+"""How the writes of a pass reach slurmctld: by one scontrol process, or by our own program for site factors.
 
-scontrol goes on after a command that fails, but does not say which one that was. So a marker, a word it does not know,
-follows each group of commands: scontrol complains about it on standard error, and everything it printed between two
-such complaints belongs to the group between them.
+scontrol continues after a command that fails, but does not say which one failed. Therefore each group of commands is
+followed by a marker, a word that scontrol does not know: it reports it as an error, and all errors between two markers
+belong to the group between them.
 
-scontrol sends a request only when the one before is answered. The program keeps several under way: a new order for a
-thousand jobs takes it half as long.
+scontrol sends a request only after the one before is answered. Our program has several under way, and sets the site
+factors of a thousand jobs in half the time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.parse import clock
 
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
-"""What may stand in a scontrol command: no blank, quote, newline, comma or '='."""
+"""Texts that are safe in a scontrol command: without blanks, quotes, newlines, commas and '='."""
 
 _GRES = re.compile(r"[A-Za-z0-9_.:-]+")
 _SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
@@ -53,15 +53,14 @@ _SITE_FACTORS_PER_MARK = 50
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
 
 Group = tuple[Change, ...]
-"""Changes with one marker behind them."""
+"""Changes that are followed by one marker in scontrol's input."""
 
 
 def groups(changes: Iterable[Change]) -> list[Group]:
-    """The changes in order, cut where a marker goes: new site factors together, any other change alone.
+    """The changes in order, in groups that each get a marker: site factors together, any other change alone.
 
-    A marker costs scontrol as much as a command, so a new order for a thousand jobs must not carry a thousand of them.
-    Which site factor of a group was refused is found out by giving the group again (`single`); other changes may not be
-    given twice.
+    A marker takes scontrol as long as a command, so a thousand site factors must not have a thousand markers. Which
+    site factor of a group was refused is found by writing the group again (`single`); other changes are not repeatable.
     """
     found: list[Group] = []
     for alike, run in itertools.groupby(changes, lambda change: isinstance(change, SetSiteFactor)):
@@ -71,12 +70,12 @@ def groups(changes: Iterable[Change]) -> list[Group]:
 
 
 def single(changes: Iterable[Change]) -> list[Group]:
-    """Each change as a group of its own."""
+    """One group for each change."""
     return [(change,) for change in changes]
 
 
 def text(groups: Sequence[Group], mark: str, names: Mapping[int, str] = _NO_NAMES) -> str:
-    """Standard input for scontrol. Raises `SlurmError` for a name that scontrol might read as something else."""
+    """Standard input for scontrol. Raises `SlurmError` for names that scontrol could misread."""
     lines = []
     for i, group in enumerate(groups):
         lines += [command(change, names) for change in group]
@@ -85,7 +84,7 @@ def text(groups: Sequence[Group], mark: str, names: Mapping[int, str] = _NO_NAME
 
 
 def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[tuple[Group, str], ...]:
-    """The groups scontrol complained about, and its words; it never having come to a group is a complaint too."""
+    """The groups for which scontrol printed an error, with its message, and those that it did not come to."""
     found = []
     rest = stderr
     for i, group in enumerate(groups):
@@ -101,9 +100,9 @@ def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[tuple[G
 
 
 def command(change: Change, names: Mapping[int, str] = _NO_NAMES, spelled: Callable[[float], str] | None = None) -> str:
-    """One line of scontrol for one change. `names` are how jobs are called where an id would mean more.
+    """One line of scontrol for one change. `names` has names of jobs whose id alone would mean more (an array's).
 
-    `spelled` says how to write times, `moment` unless told.
+    `spelled` writes times; None for `moment`.
     """
     spelled = spelled or moment
     job = names.get(change.job_id, str(int(change.job_id))) if isinstance(change, JobChange) else ""
@@ -150,9 +149,9 @@ def _safe(word: str, accepted: re.Pattern[str] = _SAFE) -> str:
 
 
 def refusal(change: Change) -> ChangeFailure | None:
-    """Why scontrol cannot be given this change, None if it can.
+    """Why this change cannot be written by scontrol, None if it can.
 
-    Asked of each change before a batch is written, so that one odd name does not keep all the others from Slurm.
+    Called for each change before a batch is written, so that one invalid name does not stop all the others.
     """
     try:
         _ = command(change) if fits_a_line(change) else arguments(change)
@@ -162,9 +161,9 @@ def refusal(change: Change) -> ChangeFailure | None:
 
 
 def shown(change: Change) -> str:
-    """The change as a command of Slurm's for people to read, times as Slurm prints them.
+    """The change as a command of Slurm for people to read, with times as Slurm prints them.
 
-    Where an odd name keeps it from Slurm, the reason stands behind it.
+    If it cannot be written, because of an invalid name, the reason follows.
     """
     match change:
         case SetSiteFactor(job_id, factor):
@@ -182,12 +181,12 @@ def shown(change: Change) -> str:
 
 
 def fits_a_line(change: Change) -> bool:
-    """Whether scontrol can read the change on a line: quotes around blanks would become part of the text."""
+    """Whether the change can be a line of scontrol's input; scontrol does not remove quotes around blanks there."""
     return not isinstance(change, TargetJob | SetAdminComment) or _SAFE_NOTE.fullmatch(change.admin_comment) is not None
 
 
 def arguments(change: Change, names: Mapping[int, str] = _NO_NAMES) -> list[str]:
-    """A change that does not fit a line as arguments of a scontrol process of its own. Raises `SlurmError`."""
+    """The arguments of a scontrol process for a change that cannot be a line. Raises `SlurmError`."""
     if not isinstance(change, TargetJob | SetAdminComment):
         raise SlurmError(f"scontrol has no arguments for {change}")
     nodes = [f"ReqNodeList={_list(change.nodes)}"] if isinstance(change, TargetJob) else []
@@ -206,7 +205,7 @@ def _list(words: Sequence[str]) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A moment as Slurm's commands read it: since the epoch, for local times of an autumn night come twice."""
+    """A time as Slurm's commands read it: since the epoch, since local times are ambiguous when clocks go back."""
     return f"uts{round(seconds)}"
 
 
@@ -215,7 +214,7 @@ _UNREACHABLE = 1
 
 
 def find(release: str, timeout_s: float, environment: Mapping[str, str]) -> str | None:
-    """The program, if it is built for this release (as `22.05`); libslurm speaks to no other one reliably."""
+    """The path of the program if it is built for this release (such as `22.05`), as libslurm requires; else None."""
     import shutil  # brings the compression libraries, which commands that only read do not need
 
     beside = str(Path(sys.executable).parent)  # where pip puts it, whether or not that is on PATH
@@ -231,13 +230,13 @@ def find(release: str, timeout_s: float, environment: Mapping[str, str]) -> str 
 def write(
     program: str, changes: Sequence[SetSiteFactor], timeout_s: float, environment: Mapping[str, str]
 ) -> tuple[ChangeFailure, ...]:
-    """Set them all; returns those that Slurm refused. Raises `SlurmUnreachableError` if it does not answer."""
+    """Set the site factors; returns those that Slurm refused. Raises `SlurmUnreachableError` if it does not answer."""
     lines = "".join(f"{change.job_id} {change.site_factor}\n" for change in changes)
     answer = process.run([program], timeout_s, environment, stdin=lines)
     refusals = {job_id: why for job_id, _, why in (line.partition(" ") for line in answer.out.splitlines())}
     if answer.returncode == _UNREACHABLE:
         raise SlurmUnreachableError(f"{PROGRAM}: {next(iter(refusals.values()), answer.err.strip())}")
-    if answer.returncode != 0:  # it did not come to its end: nothing is known of any change
+    if answer.returncode != 0:  # it was interrupted: the result of each change is unknown
         why = answer.err.strip() or f"{PROGRAM} ended with status {answer.returncode}"
         return tuple(ChangeFailure(change, why) for change in changes)
     return tuple(

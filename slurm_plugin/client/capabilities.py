@@ -242,7 +242,7 @@ class Capabilities(Struct, frozen=True):
         return self.settings.get(capability.key, "(null)")
 
 
-def heeds_network(settings: Mapping[str, str]) -> bool:
+def respects_topology(settings: Mapping[str, str]) -> bool:
     """Whether slurm.conf lets Slurm choose nodes of a gang by where they are (switch tree, blocks, torus)."""
     return settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
 

@@ -55,7 +55,7 @@ class SignalJob(Struct, frozen=True):
 
 
 class RequeueJob(Struct, frozen=True):
-    """Put a running batch job back to the queue. A job that has ended by then is left alone.
+    """Put a running batch job back into the queue. Nothing is done if the job has ended meanwhile.
 
     Slurm makes it eligible only after the life of a credential (two minutes); `StartAtOnce` lifts that.
     """
@@ -64,16 +64,13 @@ class RequeueJob(Struct, frozen=True):
 
 
 class StartAtOnce(Struct, frozen=True):
-    """Make a pending job eligible now. Works only once a requeue is through, and is safe some seconds after that.
-
-    See `steering.requeue_delay`.
-    """
+    """Make a pending job eligible now. After a requeue this is safe from `standing.SETTLE_S` on."""
 
     job_id: int
 
 
 class DelayStart(Struct, frozen=True):
-    """Let a pending job start no sooner than then. If nobody sets it anew, it starts by itself."""
+    """Let a pending job start at `until_s` at the earliest."""
 
     job_id: int
     until_s: int
@@ -117,7 +114,7 @@ class SetGres(Struct, frozen=True):
 
 
 class SetNodeCount(Struct, frozen=True):
-    """Let a pending job ask for so many nodes, with so many tasks and CPUs in all."""
+    """Let a pending job ask for this number of nodes, and this number of tasks and CPUs in all."""
 
     job_id: int
     nodes: int
@@ -143,7 +140,7 @@ Change = JobChange | CreateReservation | ExtendReservation | DeleteReservation
 
 
 class ChangeFailure(Struct, frozen=True):
-    """A change that Slurm refused, and its words."""
+    """A change that Slurm refused, and its message."""
 
     change: Change
     message: str

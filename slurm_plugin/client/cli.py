@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from explsched.errors import SlurmError, SlurmUnreachableError
 from explsched.log import event
 from slurm_plugin.client import batch, parse, process, squeue
-from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, heeds_network, settings
+from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, respects_topology, settings
 from slurm_plugin.client.changes import (
     CancelJob,
     Change,
@@ -164,7 +164,7 @@ class CliClient:
             # It fails where there is nothing to show.
             shown = process.run(["scontrol", "show", "topology"], self._timeout_s, self._environment).out
             partitions = process.run(["scontrol", "show", "partition", "-o"], self._timeout_s, self._environment).out
-            self._topology = parse.network(shown, partitions, is_heeded=heeds_network(known))
+            self._topology = parse.network(shown, partitions, is_respected=respects_topology(known))
             self._topology_of, self._topology_until_s = of, time.monotonic() + _TOPOLOGY_LASTS_S
             if self._topology.fault:
                 event(_LOG, logging.WARNING, "topology unknown, gangs get no leases", why=self._topology.fault)

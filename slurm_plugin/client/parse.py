@@ -1,8 +1,8 @@
 """Reads Slurm's text: its notations, and what sprio, `scontrol show` and sdiag print.
 
-Notations are those of host lists, generic resources, times and nothing at all; the commands tell priorities, nodes,
-reservations and the controller's load. Pure; every function raises `ValueError` on text it does not understand. For
-jobs see `squeue`.
+The notations are of numbers, host lists, generic resources, times and absent values; the commands print priorities,
+nodes, reservations, the topology and the controller's load. Pure; every function raises `ValueError` on text that it
+does not understand. For jobs see `squeue`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _KIND = {
 }
 _MIB = {"": 1.0, "K": 2.0**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _REMEMBERED = lru_cache(maxsize=4096)
-"""For texts that thousands of jobs share."""
+"""Caches functions of texts that thousands of jobs have in common."""
 
 
 _MOST = 4_294_967_295
-"""The largest number that Slurm keeps in 32 bits."""
+"""The largest 32-bit number of Slurm."""
 
 _LATEST_S = 100_000_000_000
-"""The year 5138. Beyond 9999 a time could not even be printed."""
+"""The year 5138; times beyond the year 9999 could not be printed."""
 
 _MOST_HOSTS = 1_000_000
 
 
 def whole(text: str, most: int = _MOST) -> int:
-    """A whole number from 0 on, in ASCII digits. What is larger than `most` is no number of Slurm's."""
+    """A whole number from 0 to `most`, in ASCII digits."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 20) or int(text) > most:
         raise ValueError(f"number {text[:40]!r}")
     return int(text)
@@ -60,7 +60,7 @@ def signed(text: str) -> int:
 
 
 def number(text: str) -> int:
-    """A number that not every release prints; 0 without it."""
+    """A number that not every release prints, of up to 9 digits; 0 for any other text. Never raises."""
     return whole(text) if text.isdecimal() and text.isascii() and len(text) < 10 else 0
 
 
@@ -71,13 +71,13 @@ def gpu_count(tres: str) -> int:
 
 @_REMEMBERED
 def as_gres(tres: str) -> str:
-    """The list as the option `--gres` is written."""
+    """The list in the notation of the option `--gres`: `gres/gpu:a100=2` becomes `gpu:a100:2`."""
     return re.sub(r"(^|,)gres[:/]", r"\1", text_of(tres)).replace("=", ":")
 
 
 @_REMEMBERED
 def count(tres: str, kind: Literal["gpu", "shard"]) -> int:
-    """How many of a kind are in a list; 0 if there are none.
+    """GPUs or shards in a list; 0 if there are none.
 
     Where a site accounts GPUs by type, `gres/gpu=2` is the total and `gres/gpu:a100=2` a part of it.
     """
@@ -88,20 +88,20 @@ def count(tres: str, kind: Literal["gpu", "shard"]) -> int:
 
 @_REMEMBERED
 def gpu_types(*texts: str) -> frozenset[str]:
-    """The types of GPU that lists name, such as `a100` in `gres:gpu:a100:2`."""
+    """The types of GPUs in lists, such as `a100` in `gres:gpu:a100:2`."""
     matches = (_KIND["gpu"].match(part.strip()) for text in texts for part in text.split(","))
     return frozenset(match["type"].removeprefix(":") for match in matches if match and match["type"])
 
 
 @_REMEMBERED
 def memory_mib(tres: str) -> int:
-    """Memory in a list such as `cpu=4,mem=2000M,node=2`; 0 if it has none."""
+    """MiB of memory in a list such as `cpu=4,mem=2000M,node=2`; 0 if it has none."""
     match = re.search(r"(?:^|,)mem=([0-9.]{1,15})([KMGTP]?)", tres)
     return int(float(match[1]) * _MIB[match[2]]) if match else 0
 
 
 def count_tasks(text: str) -> int:
-    """Tasks of an array in squeue's spelling: `3`, `2-9%2`, `1,4-10:2`; 1 for a job that is no array."""
+    """Number of tasks of an array as squeue prints them: `3`, `2-9%2`, `1,4-10:2`; 1 for a job that is no array."""
     if text_of(text) == "":
         return 1
     total = 0
@@ -116,7 +116,7 @@ def count_tasks(text: str) -> int:
 
 @_REMEMBERED
 def expand_hosts(text: str, most: int = _MOST_HOSTS) -> tuple[str, ...]:
-    """Host names of a Slurm host list, `most` of them: `n[1-2,05],m3` gives n1, n2, n05, m3."""
+    """Host names of a Slurm host list, at most `most`: `n[1-2,05],m3` gives n1, n2, n05, m3."""
     hosts: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
@@ -142,12 +142,12 @@ def _range(text: str, most: int) -> list[str]:
 
 
 def time_s(text: str) -> float | None:
-    """A point in time printed with SLURM_TIME_FORMAT=%s; None where Slurm has none."""
+    """A time printed with SLURM_TIME_FORMAT=%s, in seconds since the epoch; None if Slurm has none."""
     return None if text_of(text) == "" else float(whole(text, _LATEST_S))
 
 
 def clock(time_s: float | None) -> str:
-    """A point in time as Slurm prints it, local; N/A for None."""
+    """A time as Slurm prints it, in the local time zone; N/A for None and infinity."""
     if time_s is None or time_s == float("inf"):
         return "N/A"
     return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
@@ -155,7 +155,7 @@ def clock(time_s: float | None) -> str:
 
 @_REMEMBERED
 def duration_s(text: str) -> float | None:
-    """[days-]hours:minutes:seconds or minutes:seconds; None for UNLIMITED."""
+    """Seconds of [days-]hours:minutes:seconds or minutes:seconds; None for UNLIMITED or no value."""
     if text in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit") or text_of(text) == "":
         return None
     days, dash, clock = text.rpartition("-")
@@ -169,29 +169,18 @@ def duration_s(text: str) -> float | None:
 
 
 def text_of(value: str) -> str:
-    """The value, or nothing where Slurm prints one of its words for nothing."""
+    """The value; "" if it is one of the words that Slurm prints for no value."""
     return "" if value in _NOTHING else value
 
 
-_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
-_TYPED_GPUS = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
-
-
-def gpus_of(tres: str) -> int:
-    """GPUs of a TRES list such as `cpu=8,gres/gpu=4`. Where Slurm accounts for types alone, they are summed up."""
-    total = _GPUS.search(tres)
-    return int(total[1]) if total else sum(int(count) for count in _TYPED_GPUS.findall(tres))
-
-
 PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
-"""Asked of sprio: job, priority, site factor; then age, association, fair share, size, partition, QOS, TRES, nice."""
+"""sprio's format: job, priority, site factor; then age, association, fair share, size, partition, QOS, TRES, nice."""
 
 
 class Priority(Struct, frozen=True, gc=False):
-    """A job's site factor, and its priority without it: one for each of its partitions.
+    """A job's site factor, and its priorities without it (`natives`), one for each of its partitions.
 
-    `fair_share` is the part of the priority that its association has for being served less than it is due, `age` the
-    part for its waiting, both weighted.
+    `fair_share` and `age` are these weighted parts of the priority.
     """
 
     site_factor: int
@@ -201,7 +190,7 @@ class Priority(Struct, frozen=True, gc=False):
 
 
 class AgeRule(Struct, frozen=True):
-    """What a job's waiting counts in its priority: `points` after `max_age_s`, computed each `period_s`."""
+    """How Slurm's priority grows with a job's age: by `points` within `max_age_s`, computed every `period_s`."""
 
     points: float
     max_age_s: float
@@ -209,7 +198,7 @@ class AgeRule(Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> AgeRule | None:
-        """From `scontrol show config`; None where age counts nothing, or it does not say what."""
+        """From `scontrol show config`; None if age does not count, or its settings are missing or unreadable."""
         try:
             times_s = [duration_s(settings.get(f"Priority{name}", "")) for name in ("MaxAge", "CalcPeriod")]
             points = float(whole(settings.get("PriorityWeightAge", "0")))
@@ -219,9 +208,9 @@ class AgeRule(Struct, frozen=True):
         return cls(points, max_age_s, period_s) if points and max_age_s and period_s else None
 
     def lag(self, age: int, accrue_s: float, now_s: float) -> int:
-        """How much more than `age` the waiting counts by now.
+        """How much higher the age part would be if Slurm computed it now; `age` is the part that it computed last.
 
-        0 where that is more than Slurm may be behind: then ages are not what is assumed here.
+        0 if the difference is more than `_LATE_PERIODS` can explain: then the part does not follow this rule.
         """
         due = self.points * min(1.0, max(0.0, now_s - accrue_s) / self.max_age_s)
         lag = round(due) - age
@@ -229,22 +218,23 @@ class AgeRule(Struct, frozen=True):
 
 
 def by_one_clock(lags: Mapping[int, int]) -> dict[int, int]:
-    """Lags of jobs that Slurm has computed together are one number: what they differ by is the rounding of their parts.
+    """The lags without rounding: those at most 1 below the largest become equal to it.
 
-    Of one point nobody can tell whether it is a lag at all.
+    Slurm computes most jobs together, so their true lags are equal; they differ by the rounding of the parts. If the
+    largest is 1, it may be rounding itself, and there are no lags.
     """
     most = max(lags.values(), default=0)
     return {job_id: most if most - lag <= 1 else lag for job_id, lag in lags.items()} if most > 1 else {}
 
 
 _LATE_PERIODS = 3
-"""So many periods after it is due a busy slurmctld has computed all priorities anew."""
+"""A busy slurmctld computes all priorities at most this many periods late."""
 
 
 def priorities(text: str) -> dict[int, Priority]:
-    """Job id -> priority, from sprio with `PRIORITY_FORMAT`. A job in several partitions has several lines.
+    """Priority by job id, from sprio with `PRIORITY_FORMAT`. A job in several partitions has several lines.
 
-    Slurm cuts priorities off at 1, after adding up; the parts tell what lies below, as far as their rounding allows.
+    Slurm raises sums below 1 to 1; in that case the parts are added up here, which is exact but for their rounding.
     """
     found: dict[int, Priority] = {}
     for line in text.split("\n"):
@@ -260,14 +250,14 @@ def priorities(text: str) -> dict[int, Priority]:
                 of_tres = sum(signed(part) for part in re.findall(r"=(-?\d+)", tres))
                 native = sum(map(signed, parts)) + of_tres - signed(nice)
         except ValueError:
-            continue  # of this job no priority is known, and it is left where it stands
+            continue  # a job without a known priority is not moved
         before = found[job_id].natives if job_id in found else ()
         found[job_id] = Priority(site, (*before, native), fair_share, age)
     return found
 
 
 def node(line: str) -> SlurmNode:
-    """One line of `scontrol show node -o`. Of a key that stands twice the first counts: free text comes last."""
+    """One line of `scontrol show node -o`. The first of equal keys counts, because free text comes last."""
     values = {key: value for key, equals, value in map(_pair, reversed(line.split())) if equals}
     missing = [key for key in ("NodeName", "State") if not values.get(key)]
     if missing or "Gres" not in values:
@@ -326,8 +316,8 @@ _BLOCK = re.compile(r"(?:BlockName|AggregatedBlock)=\S+ BlockIndex=\d+ Nodes=(\S
 def topology(text: str) -> dict[str, tuple[Switch, ...]]:
     """The switches or blocks above each node, from `scontrol show topology`.
 
-    In every level that a node misses it counts as below the switch that it has in the level beneath. Gangs larger than
-    all blocks are put on any.
+    A node without a switch of some level has there the switch of the level below. All blocks together count as one
+    more switch, so that gangs larger than a block can be placed.
     """
     above: defaultdict[str, dict[int, Switch]] = defaultdict(dict)
     has_blocks = False
@@ -351,17 +341,17 @@ def topology(text: str) -> dict[str, tuple[Switch, ...]]:
     return {node: (*_padded(known, levels), *all_blocks) for node, known in above.items()}
 
 
-def network(shown: str, partitions: str, *, is_heeded: bool) -> Topology:
-    """From `scontrol show topology` and `scontrol show partition`; `is_heeded`: slurm.conf names a network's plugin."""
-    # From 25.05 on topology.yaml may have several, and slurm.conf need not name one.
+def network(shown: str, partitions: str, *, is_respected: bool) -> Topology:
+    """From `scontrol show topology` and `scontrol show partition`; `is_respected`: slurm.conf has a TopologyPlugin."""
+    # From 25.05 on topology.yaml may have several topologies, and slurm.conf need not name a plugin.
     if own := re.search(r"^PartitionName=(\S+) .*?\bTopology=(\S+)", partitions, re.MULTILINE):
         return Topology(fault=f"partition {own[1]} has a topology of its own ({own[2]})")
     try:
         switches = topology(shown)
     except ValueError as error:
         return Topology(fault=str(error))
-    if is_heeded and not switches:
-        return Topology(fault="scontrol show topology tells of no switch and no block")
+    if is_respected and not switches:
+        return Topology(fault="scontrol show topology shows no switch and no block")
     return Topology(switches)
 
 

@@ -80,7 +80,7 @@ def run(
             check=False,
             pass_fds=pass_fds,
         )
-    except FileNotFoundError as error:
+    except (FileNotFoundError, PermissionError) as error:  # the latter if PATH has a directory closed to this user
         raise SlurmError(f"{argv[0]} is not installed or not on PATH (Debian package slurm-client)") from error
     except subprocess.TimeoutExpired as error:
         raise SlurmUnreachableError(f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s") from error

@@ -1,4 +1,4 @@
-"""What Slurm tells, as frozen records. Times are seconds since the epoch."""
+"""Slurm's jobs, nodes, reservations and load as frozen records. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _OUT_OF_USE = frozenset({
     *("DOWN", "UNKNOWN", "ERROR", "FUTURE", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "NOT_RESPONDING"),
     *("MAINT", "MAINTENANCE", "POWER_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG", "BLOCKED", "EXTERNAL"),
 })  # fmt: skip
-"""Not here: RESERVED, which leases bring about, too (the reservation itself tells), and POWERED_DOWN, for Slurm turns
-such a node on as soon as a job is given to it."""
+"""Node states in which Slurm starts no job. RESERVED is missing because leases cause it, too (reservations are read
+themselves), and POWERED_DOWN because Slurm turns such a node on as soon as a job is placed there."""
 
 
 LEAST_PRIORITY = 1
-"""Slurm cuts priorities off here; 0 means held."""
+"""The lowest priority of a job that is not held; Slurm raises lower sums to it."""
 
 
 class QueuedJob(Struct, frozen=True, gc=False):
-    """One job or array task in Slurm's queue: as much as tells whose turn it is.
+    """One job or array task in Slurm's queue, with what decides on the order of starts.
 
-    `ready` jobs wait for nothing but room or jobs of higher priority. `start_s` is the start of a job that runs, and
-    None of one that waits. `limit_s` is its time limit, None where it has none.
+    `ready` jobs wait for nothing but free resources or jobs of higher priority. `start_s` is None for a waiting job,
+    `limit_s` is the time limit, None if there is none.
     """
 
     job_id: int
@@ -42,30 +42,37 @@ class QueuedJob(Struct, frozen=True, gc=False):
 class SlurmJob(Struct, frozen=True, gc=False):
     """One record of slurmctld's job table. A pending job array is one record with `array_tasks` > 1.
 
-    `state` is Slurm's long name (PENDING, RUNNING, COMPLETING, ...). `gpus` is the total asked for or
-    allocated, `gpus_per_node` is set when each node's share is fixed. `gpu_nodes` is (node, GPUs) of the
-    allocation, empty while pending. `site_factor` is None where Slurm does not tell. `time_limit_s` None means
-    unlimited. `eligible_s` is when the job may start at the earliest, None while that is not known (held, dependency).
-    `start_s` is the real start of a running job, or slurmctld's estimate for a pending one. `gres_per_node` is what is
-    asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
+    Attributes:
+        partition: one partition, or a list separated by commas.
+        state: Slurm's long name (PENDING, RUNNING, COMPLETING, ...).
+        priority: the priority in force.
+        site_factor: None if Slurm does not show it.
+        eligible_s: earliest start, None while that is unknown (held, dependency).
+        start_s: the start of a running job, or slurmctld's estimate for a pending one.
+        time_limit_s: None if unlimited.
+        gpus: the total asked for or allocated.
+        gpus_per_node: GPUs of each node, None if their number is not fixed.
+        gpu_nodes: (node, GPUs) of the allocation, empty while pending.
+        cpus: CPUs asked for or allocated. A waiting job with `cpus_per_gpu` will get more.
+        gres_per_node: asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
+        shards_per_node: asked for of gres/shard, 0 for none.
+        node_names: the nodes of the allocation.
+        gpu_indices: (node, indices of the job's GPUs there), as far as known; read only while some job asks for shards.
+        required_nodes: nodes that a waiting job must have.
+        het_job_id: for components of a heterogeneous job, which start together, the id of the first; None for others.
+        natives: the priorities that Slurm itself gives a waiting job, without a site factor: one for each partition of
+            its list, none while it is held or may not start yet. They may be below `LEAST_PRIORITY`.
+        nice: what its owner subtracts from the priority.
+        features: --constraint as squeue prints it, empty for none; likewise `licenses`.
+        exclusive: NODE if it shares its nodes with no other job, or USER, MCS, TOPO; empty for any.
+        gpu_type: type of GPU asked for, empty for any; several are separated by commas.
+        requeues: false after --no-requeue, at submission or since.
+        fair_share: that part of a waiting job's priority, None if Slurm shows none.
+        most_switches: the number of --switches, 0 without it.
+        accrue_s: time from which its age counts, None if it does not count.
+        age_lag: how much higher its natives would be if Slurm computed them now. It computes them at once for a job
+            that is changed, and for all others every PriorityCalcPeriod; with the lag they are comparable.
 
-    `shards_per_node` is what the job asks of gres/shard, 0 for none. `node_names` are the nodes of the allocation, and
-    `gpu_indices` is (node, indices of its GPUs there) as far as Slurm tells; it is asked only where jobs want shards.
-    `required_nodes` are those that a waiting job must have. `het_job_id` is the first component's id for each component
-    of a heterogeneous job, which start together or not at all; None for other jobs.
-
-    `natives` are the priorities that Slurm itself gives a waiting job, without any site factor: one for each partition
-    of its list, none while it is held or may not start yet. What lies below `LEAST_PRIORITY` has its effect only with a
-    site factor. `priority` is the one in force. `nice` is what its owner
-    takes off. `partition` may be a list. `features` (--constraint) and `licenses` are as squeue prints them, empty for
-    none. `exclusive` is with whom alone it shares its nodes: NODE for nobody, USER, MCS, TOPO; empty for all. `cpus`
-    is less than a waiting job with `cpus_per_gpu` will get. `fair_share` is that part of a waiting job's priority, None
-    where Slurm tells none. `requeues` is false where its owner has said --no-requeue, then or since. `gpu_type` is the
-    type of GPU that is asked for, empty for any; several are separated by commas. `most_switches` is what --switches
-    says, 0 without it. `accrue_s` is from when on its age counts, None where it does not.
-
-    `age_lag` is how much higher its natives would be by now, had Slurm just computed them: it does that of a job that
-    is changed at once, of all others each PriorityCalcPeriod. So jobs are compared by one clock, as Slurm will itself.
     """
 
     job_id: int
@@ -123,21 +130,21 @@ class SlurmJob(Struct, frozen=True, gc=False):
 
     @property
     def native_priority(self) -> int | None:
-        """The best priority that Slurm itself gives it; None where it tells none."""
+        """The best priority that Slurm itself gives the job; None if Slurm shows none."""
         return self.priority_with(0) if self.natives else None
 
     def priority_with(self, site_factor: int) -> int:
-        """The best priority that it has by now with a site factor; only where Slurm tells its own."""
+        """The best priority that the job has by now with this site factor; it must have `natives`."""
         natives = self.natives
         best = natives[0] if len(natives) == 1 else max(natives)
         return max(LEAST_PRIORITY, best + self.age_lag + site_factor)
 
     @property
     def is_in_force(self) -> bool:
-        """Whether the priority in force is what Slurm's own and the site factor add up to; true where nothing is known.
+        """Whether the priority in force is the sum of Slurm's own and the site factor; true if these are unknown.
 
-        Slurm rounds the parts, so one may be off by 1. Backfill writes an older priority back over a new one when it
-        has let go of its locks meanwhile. Of a job in several partitions squeue shows the one tried last.
+        It may differ by 1, because Slurm rounds the parts. Backfill can restore an older priority after it has yielded
+        its locks. For a job in several partitions squeue shows the priority in the partition that was tried last.
         """
         if not self.natives or self.site_factor is None:
             return True
@@ -151,8 +158,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
 class SlurmNode(Struct, frozen=True, gc=False):
     """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`.
 
-    `cpus` and `memory_mib` are what jobs can have in all, 0 where that is not known; `..._taken` is what they hold.
-    `gpu_types` are the types of its GPUs, as far as they have one.
+    `cpus` and `memory_mib` are what jobs can have in all, 0 if unknown; `..._taken` is what they hold. `gpu_types` are
+    the types of its GPUs, empty if they have none.
     """
 
     name: str
@@ -169,20 +176,20 @@ class SlurmNode(Struct, frozen=True, gc=False):
 
     @property
     def gpu_memory_mib(self) -> int:
-        """Memory of each GPU, as far as its type or a feature tells; 0 where neither does."""
+        """Memory of each GPU by its type or a feature; 0 if unknown."""
         return gpu_memory_of_node(self.gpu_types, self.features)[0]
 
     @property
     def gpu_memory_feature(self) -> str:
-        """The feature that tells, for --constraint; empty where none does."""
+        """The feature that names the memory of its GPUs, for --constraint; empty if none does."""
         return gpu_memory_of_node(self.gpu_types, self.features)[1]
 
     @property
     def schedulable(self) -> bool:
-        """Whether Slurm would start a new job here when there is room."""
+        """Whether Slurm would start a new job on the node if there were room."""
         flags = set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
         if "POWERING_UP" in flags:
-            flags -= {"NOT_RESPONDING"}  # it will
+            flags -= {"NOT_RESPONDING"}  # it will respond soon
         return not flags & _OUT_OF_USE
 
 
@@ -192,7 +199,7 @@ class ShardRule(StrEnum):
     FIRST_FIT = "first-fit"
     """The one with the lowest index."""
     LEAST_LOADED = "least-loaded"
-    """The one with most shards free, of equals the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
+    """The one with most free shards, then the lowest index (SelectTypeParameters has LL_SHARED_GRES)."""
 
 
 class SlurmReservation(Struct, frozen=True, gc=False):
@@ -207,11 +214,11 @@ class SlurmReservation(Struct, frozen=True, gc=False):
 
 
 class ControllerLoad(Struct, frozen=True):
-    """How busy slurmctld is, from sdiag. Used to leave it alone when it is.
+    """How busy slurmctld is, from sdiag; the daemon sends less when it is.
 
-    `backfill_last_cycle_s` is what the last cycle worked, without the time that it slept. `backfills` tells whether a
-    cycle is under way: what is written meanwhile it may overwrite. `backfill_began_s` is when the last one began, that
-    one or the one before; 0 where none has.
+    `backfill_last_cycle_s` is the time that the last cycle worked, without the time that it slept. `backfills`: a cycle
+    is under way, which may overwrite priorities that are written meanwhile. `backfill_began_s` is when the
+    present cycle or the one before began, as sdiag shows it; 0 if there was none.
     """
 
     server_threads: int
@@ -223,9 +230,9 @@ class ControllerLoad(Struct, frozen=True):
 
 
 class Topology(Struct, frozen=True):
-    """Where nodes are in the network as Slurm heeds it: what is above each, leaf first; empty where all are alike.
+    """The switches above each node, leaf first, as far as Slurm respects them; empty if it does not.
 
-    `fault` says why that is not known although Slurm heeds a network; "" where it is.
+    `fault` says why the switches are unknown although Slurm respects a topology; "" if they are known.
     """
 
     switches: Mapping[str, tuple[Switch, ...]] = field(default_factory=dict)
@@ -233,13 +240,13 @@ class Topology(Struct, frozen=True):
 
     @property
     def counts_switches(self) -> bool:
-        """Whether it is a tree of switches, so that it can be told below how many a job is."""
+        """Whether it is a tree of switches (not blocks), so that a job's number of switches is defined."""
         above = next(iter(self.switches.values()), ())
         return bool(above) and not above[0].holds
 
 
 class ClusterRecords(Struct, frozen=True):
-    """All that a pass looks at, read at one time."""
+    """All records that a pass reads, at one time."""
 
     nodes: tuple[SlurmNode, ...]
     jobs: tuple[SlurmJob, ...]
@@ -276,9 +283,9 @@ _SIZE = re.compile(r"(?<!\d)(\d{1,4})gi?b?(?![a-z0-9])")
 
 
 def gpu_memory_of_node(gpu_types: Iterable[str], features: Iterable[str]) -> tuple[int, str]:
-    """MiB of each GPU, and the feature that tells, "" where the type does; (0, "") where nothing does, or both differ.
+    """MiB of each GPU, and a feature that names this size, "" if none does; (0, "") if the size is unknown.
 
-    Of GPUs of several sizes the smallest counts.
+    Types come before features; of several sizes the smallest counts.
     """
     by_type = [found for name in gpu_types if (found := gpu_memory_mib(name))]
     telling = {name: found for name in sorted(features) if (found := gpu_memory_mib(name))}

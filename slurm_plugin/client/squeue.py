@@ -1,4 +1,4 @@
-"""Reads what squeue and `scontrol show job` print of jobs.
+"""Reads jobs from the output of squeue and `scontrol show job`.
 
 Pure; every function raises `ValueError` on text it does not understand.
 """
@@ -29,7 +29,7 @@ from slurm_plugin.client.parse import (
 from slurm_plugin.client.records import QueuedJob, SlurmJob
 
 CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime")
-"""What Slurm changes of a waiting job from one minute to the next."""
+"""Fields of a waiting job that Slurm itself changes all the time."""
 
 JOB_FIELDS = (
     *CHANGING_FIELDS,
@@ -70,15 +70,15 @@ JOB_FIELDS = (
     "Name",
     "Comment",
 )
-"""Fields asked of squeue, in this order, by their names up to 25.11. Name and comments are free text."""
+"""squeue's fields in this order, by their names up to 25.11. Name and comments are free text."""
 
 _OVERSUBSCRIBE = {"NO": "NODE", "OK": "", "YES": ""}
 
 
 def field_names(version: SlurmVersion) -> tuple[str, ...]:
-    """What this release's squeue calls the fields.
+    """The names of the fields in this release's squeue.
 
-    Up to 25.11 it is OverSubscribe that tells of --exclusive, by NO. In 26.05 that is NO of every job.
+    Up to 25.11 OverSubscribe is NO with --exclusive; in 26.05 it is NO for every job, and Exclusive is a field.
     """
     newer = {"OverSubscribe": "Exclusive"} if EXCLUSIVE_FIELD.is_in(version) else {}
     return tuple(newer.get(name, name) for name in JOB_FIELDS)
@@ -88,19 +88,19 @@ _GPU_FIELDS = ("tres-per-node", "tres-per-job", "tres-per-task", "tres-per-socke
 
 
 def records(text: str, record_mark: str) -> list[str]:
-    """The records of what squeue printed. The mark is random, so that no user's text can hold it."""
+    """Split the output of squeue into records. The mark is random, so that no user's text can contain it."""
     return [record.lstrip("\n") for record in text.split(record_mark)[:-1]]
 
 
 _MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
-"""More than any cluster has: sums of what is asked for stay numbers that arrays can hold."""
+"""More than any cluster has; sums over jobs still fit 64-bit integers."""
 
 QUEUE_FORMAT = "%A|%P|%Q|%t|%r|%S|%D|%l"
 _READY = frozenset({"None", "Priority", "Resources"})
 
 
 def queued(line: str) -> QueuedJob:
-    """One line of squeue in `QUEUE_FORMAT`, which has no text of users. Raises `ValueError`."""
+    """One line of squeue in `QUEUE_FORMAT`, which contains no free text. Raises `ValueError`."""
     job_id, partitions, priority, state, reason, start, nodes, limit = line.split("|")
     runs = state != "PD"
     return QueuedJob(
@@ -177,10 +177,10 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
 
 
 class JobReader:
-    """Reads squeue's records again and again: what has not changed since the last time costs a look into a table.
+    """Reads squeue's records pass after pass; unchanged ones are looked up instead of parsed.
 
-    A record is known by its text. The job id stands in it before anything that a user can choose, so whatever his text
-    holds, a job is only taken for itself.
+    The key is the record's text. The job id comes before all free text, so whatever users write, no job can be taken
+    for another.
     """
 
     def __init__(self) -> None:
@@ -190,9 +190,9 @@ class JobReader:
         self._before: dict[str, SlurmJob] = {}
 
     def begin(self, field_mark: str, names: tuple[str, ...] = JOB_FIELDS) -> None:
-        """A new reading of these fields, with this random mark between; only what the last reading had is known.
+        """Begin a reading with this random mark between fields. Records that the last one did not have are forgotten.
 
-        Where the fields are others, the same text means something else.
+        All are forgotten if the fields have changed, because the same text then has another meaning.
         """
         self._before, self._known = (self._known if names == self._names else {}), {}
         self._field_mark, self._names = field_mark, names
@@ -214,7 +214,7 @@ class JobReader:
 
 
 def exclusive(f: dict[str, str]) -> str:
-    """With whom alone a job shares its nodes: NODE for nobody, USER, MCS, TOPO; empty for everybody."""
+    """`SlurmJob.exclusive`: NODE, USER, MCS or TOPO; empty for a job that shares its nodes with any other."""
     if "Exclusive" in f:
         said = text_of(f["Exclusive"])
         return "" if said == "NO" else said
@@ -225,7 +225,8 @@ def exclusive(f: dict[str, str]) -> str:
 def requested_nodes(f: dict[str, str]) -> int:
     """Nodes that a pending job asks for.
 
-    Of a requeued job squeue shows the nodes of its last run, whatever was changed since; the TRES are up to date.
+    For a requeued job squeue shows the number of nodes of its last run, even if it was changed since; the TRES are up
+    to date.
     """
     match = re.search(r"(?:^|,)node=(\d+)(?:,|$)", f["tres-alloc"])
     return whole(match[1], _MOST_NODES) if match else whole(f["NumNodes"].partition("-")[0], _MOST_NODES)
@@ -234,7 +235,7 @@ def requested_nodes(f: dict[str, str]) -> int:
 def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:
     """GPUs of a request without a fixed share per node.
 
-    For --gpus-per-socket Slurm does not say how many sockets a job gets: one per node is assumed.
+    With --gpus-per-socket Slurm does not show the number of sockets: one per node is assumed.
     """
     return (
         gpu_count(f["tres-per-job"]) or gpu_count(f["tres-per-task"]) * tasks or gpu_count(f["tres-per-socket"]) * nodes
@@ -242,13 +243,13 @@ def requested_gpus(f: dict[str, str], tasks: int, nodes: int) -> int:
 
 
 def shards(f: dict[str, str], tasks: int, nodes: int) -> int:
-    """Shards on each node of a job, which are spread evenly where it asks for them by job or task."""
+    """Shards on each node of a job; those asked for by job or task are spread evenly, rounded up."""
     spread_out = count(f["tres-per-job"], "shard") or count(f["tres-per-task"], "shard") * tasks
     return count(f["tres-per-node"], "shard") or -(-spread_out // max(nodes, 1))
 
 
 def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tuple[str, int], ...]:
-    """GPUs per node of an allocation: the fixed share, or the total spread evenly, the first nodes more."""
+    """(node, GPUs) of an allocation: `per_node` each, or the total spread evenly, with the remainder on the first."""
     if not names or total <= 0:
         return ()
     if per_node:
@@ -274,9 +275,9 @@ _DETAIL_GPUS = re.compile(
 
 
 def held_gpus(text: str, nodes: Mapping[int, Sequence[str]]) -> dict[int, HeldGpus]:
-    """The GPUs of each job that holds some; without the jobs of which it is not certain.
+    """The GPUs of each job that holds some, from `scontrol show job -d`; without jobs for which they are not certain.
 
-    `nodes` are those of each job, by squeue: a name or comment could tell of others, or of a million of them.
+    `nodes` are the nodes of each job by squeue: a job's name or comment could pretend others, or a million of them.
     """
     starts = list(_DETAIL_RECORD.finditer(text))
     ends = [start.start() for start in starts[1:]] + [len(text)]
@@ -289,7 +290,7 @@ def held_gpus(text: str, nodes: Mapping[int, Sequence[str]]) -> dict[int, HeldGp
 
 
 def _held_in(record: str, own: Sequence[str]) -> HeldGpus | None:
-    """What one record tells; None if it tells something twice, of other nodes, or in a way that is not understood."""
+    """The GPUs in one record; None if a node is listed twice or is not the job's, or a text is not understood."""
     by_node: dict[str, tuple[int, ...]] = {}
     known = frozenset(own)
     for nodes, gres in _DETAIL_SHARE.findall(record):
@@ -307,7 +308,7 @@ def _held_in(record: str, own: Sequence[str]) -> HeldGpus | None:
 def _indices(gres: str) -> tuple[int, ...]:
     """GPU indices in a list such as `gpu:a100:2(IDX:0,2-3),shard:1(IDX:5)`. Raises `ValueError`.
 
-    Newer Slurms list of each GPU how many of its shards the job has: `shard:3(0/8,3/8)` is GPU 1.
+    Newer releases list for each GPU how many of its shards the job has: `shard:3(0/8,3/8)` is GPU 1.
     """
     found: set[int] = set()
     at = 0

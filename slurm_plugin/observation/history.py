@@ -21,19 +21,19 @@ DECAY = 5.0
 """The weight of the k-th neighbour is exp(-k / DECAY)."""
 RECENT = 24
 RECENT_WEIGHT = 0.2
-"""So many jobs of a group that ended last count as much in all, in neighbours: of many that are submitted at once the
-ones in the middle have no neighbour that has ended."""
+"""The `RECENT` jobs of a group that ended last weigh as much as `RECENT_WEIGHT` neighbours together: of many
+jobs submitted at once, those in the middle have no neighbour that has ended."""
 BACKOFF = 0.1
-"""A neighbour of the next wider group counts so much less."""
+"""Factor on the weight of neighbours for each wider group."""
 ENOUGH = 3
-"""Where so many jobs of a group have ended, wider groups do not count."""
+"""If this many jobs of a group have ended, wider groups do not count."""
 _HISTORY_PRIOR = 0.02
-"""Weight of the Pareto tail that stands in for what the history has not seen, in neighbours."""
+"""Weight, in neighbours, of a Pareto tail for run times longer than any in the history."""
 LONGER = 1.1
-"""What is left of a running job is judged anew when it has run so many times as long."""
+"""A running job is estimated again when its run time has grown by this factor."""
 _SOON_S = 30.0
 _AT_ONCE = 1024
-"""So many jobs are judged at once: of a long queue all are after each reading of sacct, and each takes 20 kB."""
+"""Jobs estimated in one batch: each takes 20 kB, and after each reading of sacct a whole queue is estimated."""
 _NUMBER = re.compile(r"\d+")
 _NOBODY = 0
 
@@ -59,7 +59,7 @@ class Likeness(NamedTuple):
 
 
 class AlikeJobs(NamedTuple):
-    """In what its jobs are alike, and what they have there."""
+    """A group of similar jobs: the properties that they share, and the values of these."""
 
     alike_in: str
     values: tuple[str | int, ...]
@@ -100,7 +100,7 @@ class _Members:
         self.ends += 1
 
     def near(self, place: int) -> Ints:
-        """The neighbours of a job of the group, itself in the middle; `_NOBODY` where there is none."""
+        """The neighbours of a job of the group, the job itself in the middle, padded with `_NOBODY`."""
         return self._jobs[place : place + 2 * NEIGHBOURS + 1]
 
 
@@ -116,16 +116,16 @@ class RunTimes:
         self._length_s: Floats = np.zeros(1024)
         self._ended = np.zeros(1024, dtype=np.bool_)
         self._left_s: Floats = np.full(1024, np.nan)
-        self._judged_at_s: Floats = np.full(1024, -np.inf)
+        self._estimated_at_s: Floats = np.full(1024, -np.inf)
         self._weight = weights_of_neighbours(DECAY)
 
     @property
     def jobs(self) -> int:
-        """How many jobs it has."""
+        """Number of jobs added."""
         return len(self._places) - 1
 
     def add(self, likeness: Likeness) -> int:
-        """The next job that was submitted; its number."""
+        """Add the job submitted next; returns its number."""
         number = len(self._places)
         if number >= self._length_s.size:
             self._grow()
@@ -138,7 +138,7 @@ class RunTimes:
         self._length_s[number], self._ended[number] = run_s, True
         for members, place, _ in self._places[number]:
             members.ended(number)
-            self._judged_at_s[members.near(place)] = -np.inf
+            self._estimated_at_s[members.near(place)] = -np.inf
 
     def left_s(self, numbers: Ints, ran_s: Floats) -> Floats:
         """The effective time left of running jobs, given their run times so far; seconds, same shape.
@@ -146,15 +146,15 @@ class RunTimes:
         NaN if no similar job has ended. It is the inverse of the Gittins index, so that known and estimated remaining
         times compare.
         """
-        judged_s = self._judged_at_s[numbers]
-        stale = np.isneginf(judged_s) | (ran_s > LONGER * judged_s + _SOON_S)
-        stale |= ran_s > judged_s + self._left_s[numbers]  # it should have ended
+        estimated_s = self._estimated_at_s[numbers]
+        stale = np.isneginf(estimated_s) | (ran_s > LONGER * estimated_s + _SOON_S)
+        stale |= ran_s > estimated_s + self._left_s[numbers]  # it should have ended
         again = numbers[stale]
-        self._length_s[again] = self._judged_at_s[again] = ran_s[stale]
+        self._length_s[again] = self._estimated_at_s[again] = ran_s[stale]
         for at in range(0, again.size, _AT_ONCE):
             some = again[at : at + _AT_ONCE]
-            self._left_s[some] = self._judged(some)
-        left_s: Floats = self._left_s[numbers] + self._judged_at_s[numbers] - ran_s
+            self._left_s[some] = self._estimates_s(some)
+        left_s: Floats = self._left_s[numbers] + self._estimated_at_s[numbers] - ran_s
         return left_s
 
     def expected(self, number: int, probabilities: Sequence[float]) -> Expectation | None:
@@ -171,7 +171,7 @@ class RunTimes:
         nearest = next(alike_in for members, _, alike_in in self._places[number] if members.ends)
         return Expectation(tuple(found.tolist()), nearest)
 
-    def _judged(self, numbers: Ints) -> Floats:
+    def _estimates_s(self, numbers: Ints) -> Floats:
         found = [self._neighbours(number) for number in numbers.tolist()]
         weight = np.zeros((numbers.size, max(theirs.size for theirs, _ in found)))
         near = np.full(weight.shape, _NOBODY, dtype=np.int64)
@@ -200,7 +200,7 @@ class RunTimes:
         self._length_s = np.append(self._length_s, np.zeros(more))
         self._ended = np.append(self._ended, np.zeros(more, dtype=np.bool_))
         self._left_s = np.append(self._left_s, np.full(more, np.nan))
-        self._judged_at_s = np.append(self._judged_at_s, np.full(more, -np.inf))
+        self._estimated_at_s = np.append(self._estimated_at_s, np.full(more, -np.inf))
 
 
 def of_history(past: Iterable[tuple[Likeness, float]]) -> RunTimes:

@@ -83,20 +83,20 @@ class Remembered(Struct, frozen=True):
     """What a daemon knows from earlier passes; all of it is optional.
 
     Attributes:
-        yielding: jobs that have been asked to save and leave.
-        served_s: jobs for which others have been requeued, and the last time.
-        leased_in_vain: waiting jobs whose leases have used up their time.
+        asked_to_leave: jobs that have been asked to save and leave.
+        served_s: when another job was last requeued for a job, by that job's id.
+        leased_in_vain: waiting jobs that did not start in their leases and get no more.
         unreported_s: run time of trainings that ended without a curve, by user.
         trainings: earlier trainings of sweeps, by job id.
         others_factors: the part of waiting jobs' site factors that others have set.
         fresh_leases: jobs whose leases changed too recently to change again.
         ended_runs: run times of ended jobs.
-        rests: begin times of their own of jobs that the daemon has delayed.
-        granted_steps: the step at which each training's sweep last let it run on.
+        rests: jobs whose start the daemon has delayed, with the begin time that they had before.
+        granted_steps: the step at which each training's sweep last let it continue.
 
     """
 
-    yielding: frozenset[int] = frozenset()
+    asked_to_leave: frozenset[int] = frozenset()
     served_s: Mapping[int, float] = field(default_factory=dict)
     leased_in_vain: frozenset[int] = frozenset()
     unreported_s: Mapping[str, float] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def served_in_vain(
 ) -> frozenset[int]:
     """Waiting jobs that have not started since others were last requeued for them.
 
-    `served_s` is the daemon's own memory, `preempted` the records in AdminComments.
+    `served_s` is what the daemon remembers (see `Remembered`), `preempted` the records in AdminComments.
     """
     latest_s = dict(served_s)
     for record in preempted:
@@ -122,7 +122,7 @@ def served_in_vain(
                 latest_s[one.beneficiary] = max(one.time_s, latest_s.get(one.beneficiary, one.time_s))
     if not latest_s:
         return frozenset()
-    task_start_s: dict[int, float] = {}  # an array, whose own record keeps waiting while its tasks start
+    task_start_s: dict[int, float] = {}  # latest start of a task by array: the array's own record remains pending
     for job in jobs.values():
         if job.array_job_id in latest_s and job.state != "PENDING" and job.start_s is not None:
             task_start_s[job.array_job_id] = max(job.start_s, task_start_s.get(job.array_job_id, 0.0))
@@ -134,7 +134,7 @@ def served_in_vain(
 
 
 def _waits_since(job: SlurmJob, time_s: float) -> bool:
-    """Whether the job is waiting and has not run since that time: Slurm resets the submission time at a requeue."""
+    """Whether the job is pending and has not run since that time (Slurm sets the submission time at a requeue)."""
     has_run = job.restarts > 0 and job.submit_s > time_s
     return job.state == "PENDING" and not has_run
 
@@ -146,7 +146,10 @@ _LEAST_S = 1.0
 
 
 class RunsWithoutReports:
-    """Kept by user, in memory: a restarted daemon grants each user one more quantum."""
+    """Run time of trainings that ended without enough reports for a curve, by user, fading with `FADES_S`.
+
+    In memory: a restarted daemon grants each user one more quantum.
+    """
 
     def __init__(self) -> None:
         self._unreported_s: dict[str, float] = {}
@@ -159,7 +162,7 @@ class RunsWithoutReports:
         return self._unreported_s
 
     def note(self, jobs: Iterable[Job], now_s: float) -> None:
-        """Take in what a pass sees: all jobs that wait or run, with what they have reported."""
+        """Take in all jobs that wait or run in a pass, with what they have reported."""
         elapsed_s = 0.0 if self._now_s is None else max(0.0, now_s - self._now_s)
         self._now_s = now_s
         faded = math.exp(-elapsed_s / FADES_S)
@@ -172,7 +175,8 @@ class RunsWithoutReports:
                 unreported_s[user] = unreported_s.get(user, 0.0) + ran_s
         self._unreported_s = unreported_s
         before = self._running_s
-        self._running_s = {  # a requeued job keeps its run time: its owner may have requeued it
+        # The largest run time seen counts: one that its owner requeues does not begin anew.
+        self._running_s = {
             job.job_id: (job.user, max(job.executed_s(now_s), before.get(job.job_id, ("", 0.0))[1]))
             for job in present.values()
             if job.is_of_sweep and len(job.points) < MIN_POINTS
@@ -180,12 +184,12 @@ class RunsWithoutReports:
 
 
 MOST_ENDED = 4096
-"""Largest number of ended trainings kept per sweep; beyond it the latest half and the best are kept. Otherwise each
-pass would read and evaluate all trainings of a sweep that runs for weeks."""
+"""Largest number of ended trainings kept per sweep; beyond it the latest half and the best one are kept. Each pass
+reads and evaluates all of them, which would take too long in a sweep that runs for weeks."""
 
 
 class SweepTrainings:
-    """The trainings of sweeps that have others waiting or running, those that have ended among them.
+    """All trainings, ended ones included, of sweeps that still have some waiting or running.
 
     The curves of ended trainings predict what the others of the sweep can reach, and their best value is the one to
     beat. A restarted daemon reads them from the record of the last one (`sweep_record.ended_before`).
@@ -204,7 +208,7 @@ class SweepTrainings:
         return self._seen
 
     def note(self, jobs: Iterable[Job], ended: Iterable[Job], uids: Mapping[int, int], now_s: float) -> None:
-        """Take in what a pass sees: jobs that wait or run, and ended ones with all that they have reported."""
+        """Take in the jobs that wait or run in a pass, and ended trainings with all that they have reported."""
         present = {job.job_id: SeenTraining(job, uids[job.job_id]) for job in jobs if job.is_of_sweep}
         sweeps = {_sweep(training.job) for training in present.values()}
         gone = {job.job_id: SeenTraining(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
@@ -231,7 +235,7 @@ class GrantedSteps:
         self._steps = {}
         for job in jobs:
             last = float(job.points[-1].step) if job.points else 0.0
-            if job.job_id in held_back and job.consents:
+            if job.job_id in held_back and job.allows_preemption:
                 self._steps[job.job_id] = min(job.granted_step, math.nextafter(last, 0.0))
             else:
                 self._steps[job.job_id] = last if math.isinf(job.granted_step) else max(job.granted_step, last)
@@ -242,7 +246,7 @@ def _sweep(job: Job) -> tuple[str, str | None]:
 
 
 def _latest(ended: Mapping[int, SeenTraining]) -> Mapping[int, SeenTraining]:
-    """The ended trainings that are kept, from all of them in order of their ends."""
+    """The ended trainings that are kept; `ended` is in order of their ends."""
     of_sweep: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for job_id, one in ended.items():
         told = one.job.exploration
@@ -270,8 +274,8 @@ def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:
 
 
 REASON_HOLDS_S = 60.0
-"""A reason is used for this long after Slurm last gave it: within a minute (the default sched_interval) Slurm tests the
-job again and gives a new one."""
+"""How long a reason is used after Slurm last gave it: within a minute (the default sched_interval) Slurm tests the job
+again and gives a new one."""
 
 
 class _LastReason(NamedTuple):
@@ -285,8 +289,8 @@ class _LastReason(NamedTuple):
 class HiddenReasons:
     """Reasons of waiting jobs that only our own write of a site factor has hidden.
 
-    With each write Slurm sets the reason to None until it tests the job again. Until then the old reason still holds,
-    unless Slurm has given another one, somebody has changed the job, or too much time has passed.
+    At each write Slurm sets the reason to None until it tests the job again. Until then the old reason still holds,
+    unless the job has been changed or `REASON_HOLDS_S` have passed.
     """
 
     def __init__(self) -> None:
@@ -334,9 +338,9 @@ class _Rest(NamedTuple):
 
 
 class Rests:
-    """Jobs whose start the daemon has delayed, and not their owners: only such a delay may be lifted before its time.
+    """Jobs whose start the daemon, and not their owner, has delayed: only such a delay may be lifted early.
 
-    In memory: one of an earlier daemon that was killed counts as the job's own begin time, and lapses.
+    In memory: a delay by an earlier daemon that was killed counts as the job's own begin time.
     """
 
     def __init__(self) -> None:
@@ -433,7 +437,7 @@ class Memory:
         )
 
     def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
-        """By job whose start the daemon has delayed: its own begin time."""
+        """The own begin time of each job whose start the daemon has delayed."""
         return self._rests.own_begins_s(jobs, now_s)
 
     def note_jobs(self, snapshot: Snapshot, uids: Mapping[int, int]) -> None:

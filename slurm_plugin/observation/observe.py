@@ -68,13 +68,24 @@ _NO_PROGRESS = JobProgress()
 
 
 class Observation(Struct, frozen=True):
-    """One look at the cluster: the policy's view, and the records it was made from (by job id, by node name).
+    """What a pass sees of the cluster: the policy's snapshot, and the records that it was made from.
 
-    `preempted` has the jobs that have been preempted, or whose AdminComment others use. `leased_in_vain` are waiting
-    jobs that get no more leases. `others_factors` are the parts of site factors that others have set. `fresh_leases`
-    are jobs whose leases changed too recently to change again. `unmodelled` are waiting jobs that are left to Slurm,
-    with the reason. `rests` are jobs that the daemon has delayed, with their own begin times. `topology_fault` says why
-    it is not known how near the nodes are to each other, "" where it is, or does not matter.
+    Attributes:
+        snapshot: the input of the policy.
+        jobs: Slurm's records of all jobs that have not ended, by job id.
+        reservations: Slurm's reservations, leases included.
+        progress: what jobs have reported, by job id.
+        option_faults: why the options of a job are ignored, by job id.
+        preempted: records of jobs that have been preempted, or whose AdminComment others use, by job id.
+        nodes: Slurm's records of nodes, by name.
+        shard_rule: how Slurm chooses the GPU for shards.
+        leased_in_vain: waiting jobs that get no more leases.
+        others_factors: the parts of site factors that others have set, by job id.
+        fresh_leases: jobs whose leases changed too recently to change again.
+        unmodelled: why a waiting job is left to Slurm, by job id.
+        rests: jobs whose start the daemon has delayed, with the begin time that they had before.
+        topology_fault: why the network topology is unknown; "" if it is known or not used.
+
     """
 
     snapshot: Snapshot
@@ -93,8 +104,8 @@ class Observation(Struct, frozen=True):
     topology_fault: str = ""
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
-        """The options in a job's comment. Raises `JobOptionError` for one of `option_faults`."""
-        return job_options.parse(self.jobs[job_id].comment)
+        """The options in a job's comment; None if there are none, or they are ignored (`option_faults`)."""
+        return None if job_id in self.option_faults else job_options.parse(self.jobs[job_id].comment)
 
 
 def observe(
@@ -110,11 +121,20 @@ def observe(
 ) -> Observation:
     """Build the snapshot from Slurm's records and the reported progress.
 
-    `remembered` is what a daemon knows from earlier passes. `partitions` names the partitions that are steered; empty
-    means all. Jobs of other partitions are in the snapshot while they hold GPUs, because those GPUs are taken. Jobs
-    without GPUs are never in it, so no policy can affect them. Jobs that have been preempted as often as `budget`
-    allows are not preempted again; None allows any number. `order` gives the scope and when a job is overdue; None: the
-    default. `reach` is `preemption.reach`. `run_times` estimates run times.
+    Jobs of partitions that are not steered are in the snapshot only while they hold GPUs, because those GPUs are taken.
+    Jobs without GPUs are never in it, so no policy can affect them.
+
+    Args:
+        seen: Slurm's records.
+        spool: reads the progress files.
+        now_s: time of the pass, seconds since the epoch.
+        partitions: the partitions that are steered; empty means all.
+        remembered: what a daemon knows from earlier passes.
+        budget: how often a job may be preempted; None for any number of times.
+        order: the scope, and when a job is overdue; None for the defaults.
+        reach: `preemption.reach`: whether jobs of other scopes may be preempted, too, as fair share says.
+        run_times: estimates run times; None for none.
+
     """
     rules = order or OrderSection()
     wanted = frozenset(partitions)
@@ -129,14 +149,14 @@ def observe(
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     per_gpu = most_shards_per_gpu(nodes)
     queue = _QueueRules(
-        now_s,
-        rules,
-        known,
-        budget,
-        Requirements(nodes),
-        seen.topology,
-        FairShares(records.values() if reach == "fair-share" else ()),
-        served_in_vain(records, known.served_s, preempted.values()),
+        now_s=now_s,
+        rules=rules,
+        known=known,
+        budget=budget,
+        requirements=Requirements(nodes),
+        topology=seen.topology,
+        fair_shares=FairShares(records.values() if reach == "fair-share" else ()),
+        in_vain=served_in_vain(records, known.served_s, preempted.values()),
         has_nodes=bool(nodes),
         only_leases=bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations),
     )
@@ -163,28 +183,28 @@ def observe(
     absences = _absences(seen.reservations, now_s)
     snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, absences, known.ended_runs)
     return Observation(
-        snapshot,
-        records,
-        seen.reservations,
-        progress,
-        faults,
-        preempted,
-        by_name,
-        seen.shard_rule,
-        known.leased_in_vain,
-        known.others_factors,
-        known.fresh_leases,
-        left_to_slurm,
-        known.rests,
-        seen.topology.fault,
+        snapshot=snapshot,
+        jobs=records,
+        reservations=seen.reservations,
+        progress=progress,
+        option_faults=faults,
+        preempted=preempted,
+        nodes=by_name,
+        shard_rule=seen.shard_rule,
+        leased_in_vain=known.leased_in_vain,
+        others_factors=known.others_factors,
+        fresh_leases=known.fresh_leases,
+        unmodelled=left_to_slurm,
+        rests=known.rests,
+        topology_fault=seen.topology.fault,
     )
 
 
 class _QueueRules(Struct, frozen=True):
-    """What decides where a job stands, beside its own record and reports; see `observe`.
+    """What decides on a job's position in the queue beside its own record and reports; see `observe`.
 
-    `in_vain` are jobs that did not start although others were preempted for them. `only_leases`: all reservations are
-    leases of ours, and there are some.
+    `in_vain` are jobs that did not start although others were preempted for them. `only_leases`: there are
+    reservations, and all are leases of the daemon.
     """
 
     now_s: float
@@ -199,7 +219,7 @@ class _QueueRules(Struct, frozen=True):
     only_leases: bool
 
     def standing(self, job: Job, record: SlurmJob, past: PreemptionRecord | None) -> tuple[Job, str]:
-        """The job with its position in the queue and what may happen to it; and why it is left to Slurm, "" if not."""
+        """The job with its scope, priority and permissions; and why it is left to Slurm, "" if it is not."""
         partition, why = job.partition, ""
         if record.state == "PENDING":
             fitting = self.requirements.node_set(record)
@@ -211,7 +231,7 @@ class _QueueRules(Struct, frozen=True):
         planned = may_be_planned(
             record,
             self.now_s,
-            consents=job.consents,
+            allows_preemption=job.allows_preemption,
             only_leases=self.only_leases,
             own_begin_s=known.rests.get(job_id),
         )
@@ -225,12 +245,12 @@ class _QueueRules(Struct, frozen=True):
             lane=lane(record),
             is_overdue=waited_s(job, record, self.now_s) > self.rules.max_wait_s,
             eligible=job.holds_gpus or (planned and is_modelled),
-            # Whether room would still be below so few switches once others have left is not looked at again.
+            # Preemption does not check whether the GPUs it frees are below few enough switches.
             may_displace=is_modelled
             and not record.most_switches
             and waits_for_room(record)
             and job_id not in self.in_vain,
-            yielding=job_id in known.yielding,
+            asked_to_leave=job_id in known.asked_to_leave,
             user_silent_s=known.unreported_s.get(record.user, 0.0),
             is_spared=record.het_job_id is not None or _is_spent(past, self.budget, self.now_s),
             granted_step=known.granted_steps.get(job_id, math.inf),
@@ -259,7 +279,7 @@ def _with_stages_of_equals(
 ) -> list[Job]:
     """Jobs without measured stages get those of the same user's jobs with the same name and size.
 
-    Muri (SIGCOMM 2022, section 5) measures a model once, too, and not each of its jobs.
+    Muri (SIGCOMM 2022, section 5), too, measures each model once and not each job.
     """
     known: dict[tuple[str, str, GpuRequest], StageProfile] = {}
     for job in (*(one.job for one in ended), *jobs):
@@ -295,9 +315,10 @@ def _node(node: SlurmNode, sets: frozenset[str], above: tuple[Switch, ...]) -> N
 
 
 def _absences(reservations: Iterable[SlurmReservation], now_s: float) -> Iterator[Absence]:
-    """What reservations of others take from the jobs that are planned, none of which is in one.
+    """When reservations that are not leases take nodes from the planned jobs, none of which is in such a reservation.
 
-    Of a reservation of parts of its nodes little is told, so all of it counts. One whose start floats is always near.
+    A reservation of parts of its nodes counts as whole nodes: Slurm does not show which parts. One with TIME_FLOAT
+    always counts from now.
     """
     for reservation in reservations:
         if leased_job(reservation.name) is None:
@@ -322,7 +343,7 @@ def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions
 
 @lru_cache(maxsize=100_000)
 def _log_once(fault: str, job_id: int, why: str) -> None:
-    """Cached, so that it is logged once for a job and not in every pass: users write comments."""
+    """Log a warning about what a user wrote. Cached, so that it appears once per job and not in every pass."""
     event(_LOG, logging.WARNING, fault, job=job_id, why=why)
 
 
@@ -344,7 +365,7 @@ def policy_job(
     sizes: tuple[tuple[int, int], ...],
     per_gpu: int,
 ) -> Job:
-    """The job as policies see it; `sizes` are the GPUs of earlier runs, as far as they are known."""
+    """The job as policies see it; `sizes` has (run, GPUs) of earlier runs where known, `per_gpu` shards of a GPU."""
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
     exploration = _with_params(options.exploration if options else None, progress)
@@ -378,7 +399,7 @@ def policy_job(
 
 
 def _part(record: SlurmJob, options: job_options.JobOptions | None, per_gpu: int) -> GpuPart | None:
-    """The part of a GPU of a job that asks for one: its shards are memory, and time where it does not say otherwise."""
+    """The part of a GPU that a job asks for: its shards are its memory, and its time unless its options say more."""
     if not asks_for_a_part(record, per_gpu):
         return None
     memory = record.shards_per_node / per_gpu
@@ -389,7 +410,7 @@ def _part(record: SlurmJob, options: job_options.JobOptions | None, per_gpu: int
 
 
 def _with_params(exploration: Exploration | None, progress: JobProgress) -> Exploration | None:
-    """With the hyper-parameters that the job itself told; these count before those of its comment."""
+    """Add the hyper-parameters that the job has reported; they override those in its comment."""
     if exploration is None or not progress.parameters.values:
         return exploration
     return replace(
@@ -398,10 +419,10 @@ def _with_params(exploration: Exploration | None, progress: JobProgress) -> Expl
 
 
 def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:
-    """The sizes at which the job can run. Tasks of arrays that wait are one record, and keep the size they ask for.
+    """The sizes at which the job can run; None if it keeps the size that it asks for.
 
-    So do requests that are not so many GPUs on each node (--gpus, --gpus-per-task): Slurm cannot change those. And
-    --switches was said of the size asked for.
+    Not resized are waiting tasks of an array, which are one record; requests without a number of GPUs per node (--gpus,
+    --gpus-per-task), which Slurm cannot change; and jobs with --switches, which was chosen for one size.
     """
     if options is None or options.elastic is None or record.gpus_per_node is None or record.array_tasks > 1:
         return None

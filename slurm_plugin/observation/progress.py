@@ -1,8 +1,8 @@
-"""Reads the progress files that jobs append to, one JSON object a line; `explsched.spool` says where they lie.
+"""Reads the progress files that jobs append to, one JSON object per line; `explsched.spool` says where they are.
 
-The files are written by users' jobs, so nothing in them is trusted beyond its form: a file counts only if it is a
-regular file owned by the job's user, lines are bounded, malformed ones are counted and skipped. Files are read
-incrementally; what a job writes beyond the limits is counted, never kept.
+The files are written by users' jobs, so they are checked: a file is read only if it is a regular file owned by the
+job's user, the length of lines is limited, and malformed lines are counted and skipped. Files are read incrementally;
+what exceeds the limits is counted, not kept.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from slurm_plugin.job_options import stage_profile
 
 MAX_LINE_BYTES = 4096
 MAX_BYTES_PER_READ = 1 << 17
-"""Of a file and in a pass: a file of rubbish of this length takes some hundredths of a second."""
+"""Per file and pass; this much malformed text takes some hundredths of a second."""
 
 MAX_BYTES_PER_USER = 1 << 21
-"""Of all files of a user and in a pass. The rest is read in later ones."""
+"""For all files of a user together, per pass. The rest is read in later passes."""
 
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
@@ -43,7 +43,7 @@ MAX_RUNS = 1024
 """More than any job is requeued."""
 MAX_PARAMETERS = 64
 _SKEW_S = 60.0
-"""Clocks of nodes differ a little. One that is ahead by more is set right by the file's own time."""
+"""How far ahead a node's clock may be. If it is further ahead, times are corrected by the file's modification time."""
 
 NO_SKEW: Mapping[int, float] = MappingProxyType({})
 _LOG = logging.getLogger("explsched.progress")
@@ -87,7 +87,7 @@ class ReportedParameters:
 
     @property
     def values(self) -> Mapping[str, Parameter]:
-        """What counts."""
+        """The parameters that count: the last reported value of each name."""
         return {**self.former, **self.latest}
 
     @property
@@ -96,7 +96,7 @@ class ReportedParameters:
         return self.differed | {k for k, value in self.latest.items() if self.former.get(k, value) != value}
 
     def plus(self, run: int, reported: Mapping[str, Parameter]) -> ReportedParameters | None:
-        """With the parameters of a run's line; None for too many names, or a run that is over."""
+        """With parameters that a run has reported; None if there are too many names, or a later run has reported."""
         before = self
         if run > self.run:
             before = ReportedParameters(run, self.values, _NONE, self.changed)
@@ -109,8 +109,8 @@ class JobProgress:
     """Everything a job has reported so far.
 
     `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `parameters` are
-    its hyper-parameters. `stages` is what its iterations took where they were fastest: a job that shares its GPU is
-    slower. `exit_status` is what its last run ended with, None if it reported none.
+    its hyper-parameters. `stages` has the stage times of the fastest report, since a job that shares its GPU is slower.
+    `exit_status` is that of its last run, None if it reported none.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -129,7 +129,7 @@ class JobProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether its command said that it succeeded, or said nothing after the last of its steps.
+        """Whether its command has reported success, or has reported its last step and no status.
 
         The last step is `total_steps`, or one less where steps are counted from 0.
         """
@@ -139,19 +139,19 @@ class JobProgress:
 
     @property
     def failure(self) -> str:
-        """What its last run reported of its failure, for people; "" if nothing."""
+        """A sentence about the failure of its last run; "" if it reported none."""
         return f"its command ended with status {self.exit_status}" if self.exit_status else ""
 
     def instead_of(self, metric: str) -> tuple[str, ...]:
-        """The metrics that it has reported, if `metric` is none of them: mostly a name that was forgotten."""
+        """The metrics that it has reported if `metric` is not among them (often --metric was forgotten), else none."""
         names = sorted({report.metric for report in self.reports})
         return () if metric in names else tuple(names)
 
     def points(self, metric: str, gpus: int, earlier: tuple[tuple[int, int], ...] = ()) -> tuple[ProgressPoint, ...]:
         """The curve of a metric over the GPU-seconds of a job of `gpus` GPUs.
 
-        `earlier` are (run, GPUs) of runs for which it is known; an elastic job may have had other sizes. The same
-        tuple, not merely an equal one, until something new is read: policies fit it only once.
+        `earlier` has (run, GPUs) of runs whose size is known; an elastic job may have had other sizes. Returns the same
+        object until something new is read, so that policies fit a curve only once.
         """
         key = metric, gpus, earlier
         if key not in self._points:
@@ -164,11 +164,11 @@ class JobProgress:
         return self._points[key]
 
     def run_s(self, reports: Sequence[ProgressReport]) -> list[float]:
-        """Seconds of run time the job had behind it at each of some of its reports."""
+        """The job's run time at each of some of its reports, over all its runs, in seconds."""
         return self._behind(reports, lambda _run: 1)
 
     def _behind(self, reports: Iterable[ProgressReport], weight: Callable[[int], int]) -> list[float]:
-        """Run time that the job had behind it at each of the reports, a second of each run counting its weight."""
+        """Run time at each of the reports over all runs; a second of a run counts `weight(run)`."""
         began = {run.restart: (run.start_s, weight(run.restart)) for run in self.runs}
         order = sorted(self.runs, key=lambda run: run.restart)
         numbers = [run.restart for run in order]
@@ -203,8 +203,8 @@ class _Line(msgspec.Struct, frozen=True):
     stages: Annotated[str, Meta(max_length=128)] | None = None
     status: Annotated[int, Meta(ge=0, le=255)] | None = None
 
-    def is_whole(self) -> bool:
-        """Whether it says something. Numbers of JSON are finite."""
+    def is_complete(self) -> bool:
+        """Whether it has all fields of one of these."""
         says = self.event is not None or self.params is not None or self.stages is not None
         return says or (self.step is not None and self.value is not None)
 
@@ -214,7 +214,7 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 @dataclass(slots=True)
 class _File:
-    """What has been read of one file. `skew_s`: how far ahead the clock of each run's node is, where it matters."""
+    """What has been read of one file. `skew_s`: by run, how far its node's clock is ahead, if more than `_SKEW_S`."""
 
     inode: int
     offset: int = 0
@@ -225,11 +225,11 @@ class _File:
 class ProgressSpool:
     """The spool directory. Keeps what it has read, so that each pass reads only what is new.
 
-    A file system that hangs, or answers with errors, keeps nobody from work: what was read before holds on.
+    If the file system hangs or fails, passes continue with what was read before.
     """
 
     def __init__(self, directory: Path, patience_s: float = 10.0) -> None:
-        self._directory = directory
+        self._spool = directory
         self._reading = BoundedCall(patience_s)
         self._files: dict[int, _File] = {}
         self._known: dict[int, JobProgress] = {}
@@ -239,53 +239,55 @@ class ProgressSpool:
         """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten."""
         try:
             if not self._reading.run(partial(self._look, dict(owners), now_s)):
-                self._tell(f"the file system has not answered for {self._reading.patience_s:g} s")
+                self._log_once(f"the file system has not answered for {self._reading.patience_s:g} s")
         except OSError as error:
-            self._tell(error.strerror or str(error))
+            self._log_once(error.strerror or str(error))
         known = self._known
         return {job_id: known[job_id] for job_id in sorted(known.keys() & owners.keys())}
 
     def _look(self, owners: Mapping[int, int], now_s: float) -> None:
         """Read all files anew, in a thread of its own."""
         try:
-            spool = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             self._known = {}
             return
         except OSError as error:
-            self._tell(error.strerror or str(error))
+            self._log_once(error.strerror or str(error))
             return
         try:
             known: dict[int, JobProgress] = {}
             self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in owners}
             budgets = dict.fromkeys(owners.values(), MAX_BYTES_PER_USER)
-            for place in _places(spool, frozenset(owners.values())):
+            for directory in _directories(spool, frozenset(owners.values())):
                 try:
-                    for job_id in place.jobs(owners):
+                    for job_id in directory.jobs(owners):
                         if job_id not in known or known[job_id].refused is not None:
-                            known[job_id] = self._read_one(place, job_id, owners[job_id], now_s, budgets)
+                            known[job_id] = self._read_one(directory, job_id, owners[job_id], now_s, budgets)
                 finally:
-                    place.close()
+                    directory.close()
             self._known, self._fault = known, ""
         except OSError as error:
-            self._tell(error.strerror or str(error))
+            self._log_once(error.strerror or str(error))
         finally:
             os.close(spool)
 
-    def _tell(self, fault: str) -> None:
+    def _log_once(self, fault: str) -> None:
         if fault != self._fault:
             self._fault = fault
-            event(_LOG, logging.WARNING, "progress not read, the last holds", spool=str(self._directory), why=fault)
+            event(_LOG, logging.WARNING, "progress not read, the last holds", spool=str(self._spool), why=fault)
 
-    def _read_one(self, place: _Place, job_id: int, uid: int, now_s: float, budgets: dict[int, int]) -> JobProgress:
-        path = self._directory / place.name / f"{job_id}.jsonl"
+    def _read_one(
+        self, directory: _Directory, job_id: int, uid: int, now_s: float, budgets: dict[int, int]
+    ) -> JobProgress:
+        path = self._spool / directory.name / f"{job_id}.jsonl"
         earlier = self._files.get(job_id)
         try:
-            # O_NONBLOCK: opening a fifo that somebody put there must not hang the daemon.
+            # O_NONBLOCK: opening a fifo that a user put there must not hang the daemon.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(path.name, flags, dir_fd=place.descriptor)
+            descriptor = os.open(path.name, flags, dir_fd=directory.descriptor)
         except OSError as error:
-            return _passing(error, path, earlier)
+            return _unreadable(error, path, earlier)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -306,7 +308,7 @@ class ProgressSpool:
                 self._advance(kept, data, now_s)
             return kept.progress
         except OSError as error:
-            return _passing(error, path, earlier)
+            return _unreadable(error, path, earlier)
         finally:
             os.close(descriptor)
 
@@ -315,33 +317,33 @@ class ProgressSpool:
         if newline:
             kept.offset += len(complete) + 1
             kept.progress = fold(kept.progress, complete.split(b"\n"), now_s, kept.skew_s)
-        elif len(data) > MAX_LINE_BYTES:  # a line without end: pass over it, or it would be read for ever
+        elif len(data) > MAX_LINE_BYTES:  # a line without an end is skipped, or it would be read again and again
             kept.offset += len(data)
             kept.progress = fold(kept.progress, [data], now_s)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A directory with progress files: a user's own, or the spool itself, where all users' may lie (`uid` None)."""
+class _Directory:
+    """A directory with progress files: a user's own, or the spool itself with files of any user (`uid` None)."""
 
     name: str
     descriptor: int
     uid: int | None
 
     def jobs(self, owners: Mapping[int, int]) -> list[int]:
-        """Jobs that have a file here. A user who makes a million others hides none but his own."""
+        """Jobs that have a file here, of at most `MOST_FILES` names, so that a user can hide only the user's own."""
         with os.scandir(self.descriptor) as entries:
             names = [entry.name for entry in itertools.islice(entries, MOST_FILES) if _is_progress_name(entry.name)]
         found = (int(name[:-6]) for name in names)
         return sorted(job_id for job_id in found if job_id in owners and self.uid in (None, owners[job_id]))
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the directory."""
         os.close(self.descriptor)
 
 
-def _places(spool: int, uids: frozenset[int]) -> Iterator[_Place]:
-    """Where the jobs of some users may have files. What may not be read is passed over: others' are closed to users."""
+def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
+    """The directories that may have files of these users. Those that this user may not read are skipped."""
     for name, uid in sorted(directories(spool)):
         if uid in uids:
             try:
@@ -349,21 +351,21 @@ def _places(spool: int, uids: frozenset[int]) -> Iterator[_Place]:
             except OSError:
                 continue
             if os.fstat(descriptor).st_uid == uid:
-                yield _Place(name, descriptor, uid)
+                yield _Directory(name, descriptor, uid)
             else:
                 os.close(descriptor)
-    yield _Place("", os.dup(spool), None)
+    yield _Directory("", os.dup(spool), None)
 
 
-def _passing(error: OSError, path: Path, earlier: _File | None) -> JobProgress:
-    """What holds while a file cannot be read: what was read of it before."""
+def _unreadable(error: OSError, path: Path, earlier: _File | None) -> JobProgress:
+    """The progress while a file cannot be read: what was read of it before."""
     if earlier is not None:
         return earlier.progress
     return JobProgress(refused=f"{path}: {error.strerror}")
 
 
 def _note_skew(skew_s: dict[int, float], tail: bytes, written_s: float) -> None:
-    """How far ahead a node's clock is: its newest line was written when the file system says, by the server's clock."""
+    """Note how far a node's clock is ahead: the time of its newest line minus that of the file, by the file server."""
     complete, _newline, _rest = tail.rpartition(b"\n")
     line = _parse(complete.rpartition(b"\n")[2])
     if line is not None and line.time_s - written_s > _SKEW_S and len(skew_s) < MAX_RUNS:
@@ -371,7 +373,7 @@ def _note_skew(skew_s: dict[int, float], tail: bytes, written_s: float) -> None:
 
 
 def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mapping[int, float] = NO_SKEW) -> JobProgress:
-    """Add complete lines to what is known; `skew_s` is how far ahead the clocks of some runs are. Pure."""
+    """Add complete lines to a job's progress; `skew_s` is how far the clock was ahead in some runs. Pure."""
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
     exit_status, malformed, stages = progress.exit_status, progress.malformed, progress.stages
@@ -435,11 +437,11 @@ def _is_progress_name(name: str) -> bool:
 
 
 def _parse(line: bytes) -> _Line | None:
-    """The line if it has the form of a report or an event, else None."""
+    """The line; None if it is malformed."""
     if not line or len(line) > MAX_LINE_BYTES:
         return None
     try:
         read = _DECODER.decode(line)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return read if read.is_whole() else None
+    return read if read.is_complete() else None

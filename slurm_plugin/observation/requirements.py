@@ -1,4 +1,4 @@
-"""What a job asks for: GPUs or shards of some, and what else its nodes must have; where that is free. Pure."""
+"""What a job asks for (GPUs or shards, and other properties of its nodes), and where that is free. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_plugin.observation.standing import OWN_PINS, leased_job
 
 
 def most_shards_per_gpu(nodes: Iterable[SlurmNode]) -> int:
-    """Shards of a GPU; where nodes differ the most of them, 0 where no node has any."""
+    """Shards per GPU: the most that any node has, 0 if none has shards."""
     return max((node.shards // node.gpus for node in nodes if node.gpus), default=0)
 
 
@@ -25,7 +25,7 @@ def asks_for_a_part(record: SlurmJob, shards_per_gpu: int) -> bool:
 
 
 def gpu_request(record: SlurmJob, shards_per_gpu: int) -> GpuRequest:
-    """The GPUs it needs, those it only needs a part of included."""
+    """The GPUs that the job asks for; one of which it needs only a part counts as one."""
     gpus = _gpus_of_shards(record, shards_per_gpu)
     memory_mib = least_gpu_memory_mib(record.features)
     if gpus:
@@ -34,12 +34,12 @@ def gpu_request(record: SlurmJob, shards_per_gpu: int) -> GpuRequest:
 
 
 def least_gpu_memory_mib(constraint: str) -> int:
-    """What each GPU of a job must have, as far as the features that it asks for tell; 0 where they do not."""
+    """MiB of memory that each GPU of a job must have by the features in its constraint; 0 if these name none."""
     return max((min(map(gpu_memory_mib, part.split("|"))) for part in constraint.split("&")), default=0)
 
 
 def gpu_allocation(record: SlurmJob, shards_per_gpu: int) -> tuple[NodeGpus, ...]:
-    """The GPUs it holds, with their indices where Slurm tells them."""
+    """The GPUs that the job holds, with their indices if Slurm shows them."""
     if record.gpu_indices:
         return tuple(NodeGpus(node, len(indices), indices) for node, indices in record.gpu_indices)
     gpus = _gpus_of_shards(record, shards_per_gpu)
@@ -56,7 +56,7 @@ def _gpus_of_shards(record: SlurmJob, shards_per_gpu: int) -> int:
 
 
 _SIMPLE = re.compile(r"[A-Za-z0-9_.-]+(&[A-Za-z0-9_.-]+)*")
-"""Features that a node must all have. Counts, brackets, and both signs together are not modelled."""
+"""Features of which a node must have all. Counts, brackets, and `&` together with `|` are not modelled."""
 
 _ANY_OF = re.compile(r"[A-Za-z0-9_.-]+(\|[A-Za-z0-9_.-]+)+")
 """Features of which a node must have one."""
@@ -65,7 +65,7 @@ NO_NODE = "no node of its partition has all that it asks for"
 
 
 class Needs(Struct, frozen=True):
-    """What each node of a job must have; at least so much, for Slurm tells little of jobs that wait."""
+    """What each node of a job must have at least: Slurm shows little of what waiting jobs ask for."""
 
     cpus: int
     memory_mib: int
@@ -83,7 +83,7 @@ class Needs(Struct, frozen=True):
         return cls(-(-cpus // nodes), record.memory_mib // nodes, features, record.gpu_type, any_of)
 
     def are_met_by(self, node: SlurmNode) -> bool:
-        """Whether an empty node has it all; what Slurm does not tell of a node counts as enough."""
+        """Whether the node would be sufficient if it were empty; what Slurm does not show counts as enough."""
         enough = (not node.cpus or node.cpus >= self.cpus) and (
             not node.memory_mib or node.memory_mib >= self.memory_mib
         )
@@ -99,7 +99,7 @@ class Needs(Struct, frozen=True):
 
 
 class NodeSet(Struct, frozen=True):
-    """The nodes a job can run on: a name that stands for them, as a partition's does, and the nodes."""
+    """The nodes that a job can run on, and a name for the set that serves as a partition's name in the plan."""
 
     name: str
     nodes: frozenset[str]
@@ -127,14 +127,14 @@ def unmodelled(record: SlurmJob, topology: Topology) -> str:
 
 
 class Requirements:
-    """The node sets of waiting jobs, one for each kind of need; a plain partition where all its nodes do."""
+    """The node sets of waiting jobs, one for each partition and `Needs`; the partition itself if all its nodes do."""
 
     def __init__(self, nodes: Iterable[SlurmNode]) -> None:
         self._nodes = tuple(nodes)
         self._known: dict[tuple[str, Needs], NodeSet] = {}
 
     def node_set(self, record: SlurmJob) -> NodeSet:
-        """The nodes for a modelled job. None at all: no node of its partitions has what it asks for."""
+        """The nodes for a modelled job; an empty set if no node of its partitions has what it asks for."""
         needs = Needs.of(record)
         key = record.partition, needs
         if key not in self._known:
@@ -153,7 +153,7 @@ class Requirements:
         return self._known[key]
 
     def names_by_node(self) -> Mapping[str, frozenset[str]]:
-        """For each node the names of the sets it is in, plain partitions not counted."""
+        """For each node the names of the sets that it is in, except whole partitions."""
         names: defaultdict[str, set[str]] = defaultdict(set)
         for (partition, _), found in self._known.items():
             for node in found.nodes if found.name != partition else ():
@@ -162,7 +162,7 @@ class Requirements:
 
 
 class FreeResources(Struct):
-    """What is free on a node, while jobs are allocated to it on trial."""
+    """What is free on a node; mutable, to try allocations."""
 
     gpus: int
     cpus: float
@@ -189,7 +189,7 @@ def free_once_gone(
 
 
 def _without_gpu_jobs(node: SlurmNode) -> FreeResources:
-    """A node whose GPUs are all free; what Slurm does not tell counts as unlimited."""
+    """The node with all its GPUs free; CPUs and memory that Slurm does not show count as unlimited."""
     cpus = node.cpus - node.cpus_taken if node.cpus else float("inf")
     memory_mib = node.memory_mib - node.memory_taken_mib if node.memory_mib else float("inf")
     return FreeResources(node.gpus, cpus, memory_mib)
@@ -205,7 +205,7 @@ def fits(record: SlurmJob, free: Mapping[SlurmNode, FreeResources]) -> bool:
 
 
 def allocate(records: Iterable[SlurmJob], free: Mapping[SlurmNode, FreeResources]) -> None:
-    """Take what the jobs would get, in their order. Of those alike, the first that does not fit speaks for all."""
+    """Take what the jobs would get, in their order. After the first that does not fit, equal ones are not tried."""
     blocked: set[tuple[object, ...]] = set()
     for record in records:
         shape = (record.gpus, record.gpus_per_node, record.nodes, record.partition, Needs.of(record))
@@ -236,6 +236,6 @@ def _allocate_one(record: SlurmJob, free: Mapping[SlurmNode, FreeResources]) -> 
 
 
 def _is_suitable(record: SlurmJob, needs: Needs, node: SlurmNode, there: FreeResources) -> bool:
-    """Whether the job may run there and finds CPUs and memory; GPUs apart."""
+    """Whether the job may run on the node and its CPUs and memory are free there; GPUs are not checked."""
     may_run = not node.partitions.isdisjoint(record.partitions) and node.schedulable and needs.are_met_by(node)
     return may_run and there.cpus >= needs.cpus and there.memory_mib >= needs.memory_mib

@@ -22,7 +22,7 @@ from explsched.log import event
 from sched_policy.model import Job
 from sched_policy.order import still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
-from slurm_plugin.client.parse import gpus_of
+from slurm_plugin.client.parse import gpu_count
 from slurm_plugin.observation.history import Likeness, RunTimes, of_history
 from slurm_plugin.observation.memory import SavedState
 
@@ -56,7 +56,7 @@ def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedJob], int]:
     for row in rows:
         try:
             job_id, user, queue, submitted, ended, elapsed, state, tres, name = row
-            likeness = Likeness(gpus_of(tres), queue, user, name)
+            likeness = Likeness(gpu_count(tres), queue, user, name)
             run = (float(submitted), float(ended) if ended.isdecimal() else 0.0, float(elapsed), state, likeness)
             runs.setdefault(int(job_id), []).append(run)
         except ValueError:  # free text with a line break; all such rows are reported in one line

@@ -271,7 +271,7 @@ class LentPlaces:
         stands = {
             job.job_id: round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0)
             for job in snapshot.jobs
-            if (job.consents or job.job_id in served) and job.state is JobState.PENDING and job.native_priority
+            if (job.allows_preemption or job.job_id in served) and job.state is JobState.PENDING and job.native_priority
         }
         self._waited = stands
         swaps = dict(self._notes.swaps)

@@ -1,4 +1,4 @@
-"""The standing of a pending job: whether Slurm would start it if there were room, and its scope and peers. Pure."""
+"""Whether Slurm would start a pending job if there were room, and with which jobs it may exchange places. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REST_S = 600.0
 
 
 def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
-    """Whether the job waits for its begin time. Slurm gives that as the reason only once it has looked at the job."""
+    """Whether the job's begin time is still to come; Slurm's reason says so only after Slurm has tested the job."""
     return record.state == "PENDING" and record.eligible_s is not None and record.eligible_s > now_s
 
 
@@ -58,27 +58,27 @@ def has_settled(record: SlurmJob, now_s: float) -> bool:
 
 _ROOM = frozenset({"Resources", "Priority"})
 _UNTESTED = frozenset({"None", ""})
-"""Not tested since it was submitted or changed. Each of our own writes brings it about: see `memory.HiddenReasons`."""
+"""Slurm's reasons for a job not tested since it was submitted or changed, also by us: see `memory.HiddenReasons`."""
 
 _DELAYED = frozenset({*_ROOM, *_UNTESTED, "BeginTime"})
 _TIERS = ("Nodes required for job are ", "Nodes_required_for_job_are_")
 """Slurm's reasons instead of Resources where partitions have tiers or nodes are down."""
 
 OWN_PINS = "explsched-group:"
-"""In the AdminComment of a job that we sent to a node ourselves."""
+"""In the AdminComment of a job that the daemon has pinned to a node."""
 
 _PIN_WAITS = "ReqNodeNotAvail, UnavailableNodes:"
-"""What Slurm says in place of Resources of a job whose node it keeps for another one that comes first."""
+"""Slurm's reason instead of Resources for a pinned job whose node is kept for an earlier job."""
 
 _RESERVED = ("ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, May be reserved for other job")
 """Slurm's reasons for a job that would run into a reservation; leases are reservations too."""
 
 
 def waits_for_room(record: SlurmJob) -> bool:
-    """Whether Slurm says that the job would start if its GPUs were free: only then others may be interrupted for it.
+    """Whether Slurm would start the job if its GPUs were free: only then others may be preempted for it.
 
-    None does not say so: Slurm has not tested the job yet. Of the components of a heterogeneous job one may say so
-    while another cannot start.
+    False with reason None, because Slurm has not tested the job yet, and for components of a heterogeneous job, of
+    which one may have the right reason while another cannot start.
     """
     return record.state == "PENDING" and record.het_job_id is None and record.reason in _ROOM
 
@@ -95,14 +95,14 @@ def may_start(record: SlurmJob, now_s: float) -> bool:
 
 
 def may_keep_lease(record: SlurmJob) -> bool:
-    """Whether the job's lease may stay: the job may wait for the lease to begin, or not have been tested again."""
+    """Whether the job's lease may stay: it may be waiting for the lease to begin, or not have been tested since."""
     in_lease = record.reservation == lease_name(record.job_id)
     untested = is_untested(record) or (in_lease and record.reason == "Reservation")
     return waits_for_room(record) or (record.state == "PENDING" and record.het_job_id is None and untested)
 
 
 def may_be_planned(
-    record: SlurmJob, now_s: float, *, consents: bool, only_leases: bool, own_begin_s: float | None = None
+    record: SlurmJob, now_s: float, *, allows_preemption: bool, only_leases: bool, own_begin_s: float | None = None
 ) -> bool:
     """Whether a pending job belongs in the plan: Slurm may start it once there is room, as far as is known.
 
@@ -118,9 +118,9 @@ def may_be_planned(
         return False
     if waits_for_begin(record, now_s):
         is_lifted = waits_for_requeue_delay(record, now_s) if own_begin_s is None else own_begin_s <= now_s
-        return consents and is_lifted and record.reason in _DELAYED
+        return allows_preemption and is_lifted and record.reason in _DELAYED
     if record.reason.startswith(_PIN_WAITS) and record.required_nodes and OWN_PINS in record.admin_comment:
-        return True  # what our pin brings about is no reason to take it back
+        return True  # the reason is a consequence of our pin
     if record.reason.startswith(_TIERS) or (only_leases and record.reason.startswith(_RESERVED)):
         return True
     return waits_for_room(record) or may_keep_lease(record)
@@ -156,7 +156,7 @@ def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStandi
 class FairShares:
     """The fair-share factor of each association (user and account), as sprio shows it for pending jobs.
 
-    It is unknown for an association without pending jobs: then preemption stays within its scope.
+    For an association without pending jobs it is unknown; preemption then stays within its scope.
     """
 
     def __init__(self, records: Iterable[SlurmJob]) -> None:

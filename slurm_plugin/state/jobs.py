@@ -1,4 +1,4 @@
-"""What a view says about each job: its row in `status` and the sentences of `explain`. Pure."""
+"""The row of each job in `status`, and its sentences in `explain`, made from a view. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _row(view: View, job: Job) -> JobRow:
 
 
 def _reason(view: View, job: Job, progress: JobProgress) -> str:
-    """Slurm's reason why it waits, then the most useful to know: a fault of its own, who shares its GPU, its worth."""
+    """Slurm's reason for a waiting job, then the first of: a fault of its own, jobs that share its GPU, its score."""
     fault = view.seen.option_faults.get(job.job_id)
     fault = f"its options are ignored: {fault}" if fault else progress.refused
     ours = fault or view.sharers.summary(job.job_id) or view.scores[job.job_id].reason
@@ -102,9 +102,8 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
     record = view.seen.jobs[job.job_id]
     yield f"Job {job.job_id} of {job.user}: {job.state}, {_gpus(job.request.total)} in partition {record.partition}."
     if job.state is JobState.PENDING:
-        factor = (
-            "" if record.site_factor is None else f", site factor {record.site_factor}"
-        )  # sprio lists who may start
+        # None of a job that may not start yet: sprio does not list it.
+        factor = "" if record.site_factor is None else f", site factor {record.site_factor}"
         yield f"Slurm says: {record.reason}; priority {record.priority}{factor}."
     yield f"Rank {view.ranks[job.job_id]} of {len(view.ranks)} under policy {view.config.policy}: " + (
         f"{view.scores[job.job_id].reason}."
@@ -125,7 +124,7 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
 
 
 def _nearness(view: View, placement: Sequence[NodeGpus]) -> str:
-    """How near to each other a gang's nodes are, as far as that matters."""
+    """Below which switches a gang's nodes are; "" if it has one node or the topology is not used."""
     if len(placement) == 1:
         return ""
     if fault := view.seen.topology_fault:
@@ -136,7 +135,7 @@ def _nearness(view: View, placement: Sequence[NodeGpus]) -> str:
 
 
 def _waiting(view: View, job: Job) -> str:
-    """What the plan means for the job. Nothing is said of a start that Slurm's reason, CPUs or memory rule out."""
+    """What the plan means for the job, and what prevents its start."""
     record, now_s = view.seen.jobs[job.job_id], view.seen.snapshot.now_s
     if why := view.seen.unmodelled.get(job.job_id):
         return f"It is left to Slurm, because {why}: it gets no reservation, and no job is preempted for it."
@@ -158,7 +157,7 @@ def _waiting(view: View, job: Job) -> str:
 
 
 def _resting(record: SlurmJob, now_s: float) -> str:
-    """Why a training does not go on although GPUs may be idle."""
+    """Why a training does not continue although GPUs may be idle."""
     until = f" until {clock(record.eligible_s)}" if waits_for_begin(record, now_s) else ""
     return (
         f"It rests, also while GPUs are idle: its sweep does not let it go on now. The daemon delays its start{until} "
@@ -167,7 +166,7 @@ def _resting(record: SlurmJob, now_s: float) -> str:
 
 
 def _starting(view: View, record: SlurmJob, start: Start) -> str:
-    """GPUs alone do not start a job."""
+    """What a planned start still needs: CPUs and memory, or a cycle of Slurm."""
     where = ", ".join(f"{share.gpus} on {share.node}" for share in start.placement)
     needs = Needs.of(record)
     shorts = ((share.node, needs.lacks_now(view.seen.nodes[share.node])) for share in start.placement)
@@ -239,7 +238,7 @@ def _history(view: View, job: Job) -> Iterator[str]:
 
 def _sizes(view: View, job: Job) -> Iterator[str]:
     if job.elastic is None:
-        options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
+        options = view.seen.options(job.job_id)
         if options is not None and options.elastic is not None:
             yield "Its sizes are not used: it must ask for GPUs on each node, and arrays keep their size."
         return
@@ -251,8 +250,6 @@ def _sizes(view: View, job: Job) -> Iterator[str]:
 
 
 def _sharing(view: View, job: Job) -> Iterator[str]:
-    if job.job_id in view.seen.option_faults:
-        return
     options = view.seen.options(job.job_id)
     if options is None:
         return
@@ -269,7 +266,7 @@ def _sharing(view: View, job: Job) -> Iterator[str]:
 
 
 def _former_spellings(view: View, job: Job) -> Iterator[str]:
-    options = None if job.job_id in view.seen.option_faults else view.seen.options(job.job_id)
+    options = view.seen.options(job.job_id)
     for warning in options.warnings if options else ():
         yield f"In its comment {warning}."
 

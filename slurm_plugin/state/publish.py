@@ -1,7 +1,7 @@
-"""Makes the state of a pass and writes it: whole or not at all, readable for those who may see everybody's jobs.
+"""Makes the state of a pass and writes it atomically, readable for those who may see all users' jobs.
 
-Beside it the daemon's metrics in Prometheus' text format, for node_exporter's textfile collector and for
-`sexplsched web`. They name no job and no user, so everybody may read them. Sweeps are counted, not named.
+Writes the daemon's metrics, too, in Prometheus' text format, for node_exporter's textfile collector and for
+`sexplsched web`. They name no job, user or sweep, so everybody may read them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _OPEN_MODE, _PRIVATE_MODE = 0o644, 0o640
 
 
 def private(can: Capabilities, readers: Literal["group", "all"]) -> tuple[str, ...]:
-    """What users who are no operators may not see: those words of PrivateData that concern the state, and progress."""
+    """What users who are not operators may not see: the words of PrivateData that concern the state, and `PROGRESS`."""
     words = can.settings.get("PrivateData", "jobs").replace(" ", "").lower()
     hidden = tuple(word for word in words.split(",") if word in _HIDING)
     return (*hidden, PROGRESS) if readers == "group" else hidden
@@ -75,7 +75,7 @@ def state_of(
     samples: Iterable[Sample] = (),
     source: str = "daemon",
 ) -> State:
-    """The state of a view and the changes it led to."""
+    """The state to publish: a view, and the changes that followed from it."""
     seen = view.seen
     return State(
         written_s=seen.snapshot.now_s,
@@ -114,7 +114,7 @@ def _nodes(view: View) -> Iterator[NodeRow]:
 def _devices(
     gpus: int, held: Sequence[tuple[int, int]], known: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Who holds each GPU of a node: as Slurm tells, and jobs of which it does not tell on those that are left."""
+    """The holders of each GPU of a node: `known` ones from Slurm; jobs without known GPUs are put on the others."""
     located = {job_id for holders in known for job_id in holders}
     left = deque(at for at in range(gpus) if not known[at])
     devices = list(known)
@@ -180,7 +180,7 @@ def _plan(view: View) -> Iterator[PlanLine]:
 
 
 def sample(view: View) -> Sample:
-    """How much of the cluster is in use."""
+    """GPUs and jobs of the cluster at the time of the view."""
     nodes, all_jobs = view.seen.snapshot.nodes, view.seen.snapshot.jobs
     holding = [job for job in all_jobs if job.holds_gpus]
     waiting = sum(job.state is JobState.PENDING for job in all_jobs)
@@ -248,14 +248,14 @@ _TRAINING_STATES = ("running", "waiting", "paused")
 
 
 def _training_state(row: JobRow) -> str:
-    """What a training does: one that waits again after it has run is paused."""
+    """running, waiting or paused: a training that waits again after a preemption is paused."""
     if row.state != JobState.PENDING:
         return "running"
     return "paused" if row.preempted else "waiting"
 
 
 def gpu_uses(nodes: Iterable[NodeRow]) -> Mapping[str, int]:
-    """GPUs held by one job, shared by several, free, and unavailable: free on a node that takes no job."""
+    """Number of GPUs held by one job, shared by several, free, and unavailable (free on a node that takes no job)."""
     found = dict.fromkeys(("one job", "shared", "free", "unavailable"), 0)
     for node in nodes:
         takes_jobs = not _UNAVAILABLE.search(node.state)
@@ -266,7 +266,7 @@ def gpu_uses(nodes: Iterable[NodeRow]) -> Mapping[str, int]:
 
 
 def exposition(state: State, publish_s: float) -> bytes:
-    """The text. `publish_s` is what making and writing the state took."""
+    """The metrics in Prometheus' text format; `publish_s` is how long making and writing the state took."""
     # Loaded when something is published: `status` without a daemon makes a state, and is waited for.
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
@@ -281,10 +281,10 @@ def exposition(state: State, publish_s: float) -> bytes:
 
 
 class Publisher:
-    """Writes state and metrics to a directory. One that cannot be written to keeps the daemon from nothing."""
+    """Writes state and metrics to a directory. If that fails it is logged once, and the daemon continues."""
 
     def __init__(self, directory: Path) -> None:
-        """Samples of an earlier daemon are taken over."""
+        """Start with the samples of an earlier daemon."""
         self.directory = directory
         before = read(directory)
         self._samples = deque(before.samples if before else (), maxlen=_SAMPLES)
@@ -293,7 +293,7 @@ class Publisher:
     def publish(
         self, view: View, changes: Sequence[SlurmChange], hidden: tuple[str, ...], cluster: str, totals: Totals
     ) -> None:
-        """Replace what is there."""
+        """Replace the published state and metrics."""
         began_s = time.monotonic()
         new = sample(view)
         if not self._samples or new.time_s - self._samples[-1].time_s >= _SAMPLE_EVERY_S:
@@ -304,7 +304,7 @@ class Publisher:
         try:
             if not self.directory.exists():
                 self.directory.mkdir()
-                self.directory.chmod(0o755)  # whatever the umask: what may be read is up to the files
+                self.directory.chmod(0o755)  # despite the umask; the modes of the files decide who may read them
             self._write(FILE, msgspec.json.encode(state), mode)
             took_s = time.monotonic() - began_s
             self._write(METRICS_FILE, exposition(state, took_s), _OPEN_MODE)

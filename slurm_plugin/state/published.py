@@ -1,6 +1,6 @@
-"""The state as it is published: one JSON file that the daemon replaces after each pass.
+"""The published state: one JSON file that the daemon replaces after each pass.
 
-Light: reading it needs neither numpy nor the policies. What only some readers want stays encoded until they ask.
+Reading it needs neither numpy nor the policies. Parts that only some commands need stay encoded until `part`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from explsched.parameters import Parameter
 
 FILE = "state.json"
 PROGRESS = "progress"
-"""Word among the private things: what a job reports concerns its owner, though all may see that there is the job."""
+"""In `State.private`: what jobs report may be seen by their owners only, though all may see that the jobs exist."""
 
 _FORM = 2
 _OVER = frozenset({"COMPLETED", "ENDED"})
@@ -28,7 +28,7 @@ _STALE_S = 60.0
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _TO_ANSWER_S = 5.0
 HIDDEN = 0
-"""Stands for the id of a job that the reader may not see."""
+"""In place of the id of a job that the reader may not see."""
 
 _Part = TypeVar("_Part")
 
@@ -71,7 +71,7 @@ COLUMNS = tuple(JobRow.__struct_fields__)
 
 
 class Explanation(Struct, frozen=True):
-    """What there is to say about one job. One that is not steered has no row, and one sentence that says why."""
+    """What `explain` says about one job. A job that is not steered has no row, and one sentence that says why."""
 
     jobid: int
     user: str
@@ -80,11 +80,11 @@ class Explanation(Struct, frozen=True):
 
 
 class Curve(Struct, frozen=True):
-    """What a job reported: (step, value), thinned out.
+    """The reports of a job as (step, value); of many only some are kept.
 
-    `state` is COMPLETED for a training of a sweep that came to its end, ENDED for one that is over in another way;
-    `failure` is what it told of that. `direction` is `min` or `max`, `best` its best value so far, `run_s` the run time
-    of all its runs.
+    `state` is COMPLETED for a training of a sweep that has reached its end, ENDED for one that ended otherwise, with
+    what it reported of that in `failure`. `direction` is `min` or `max`, `best` the best value so far, `run_s` the run
+    time of all runs.
     """
 
     jobid: int
@@ -109,10 +109,10 @@ class Curve(Struct, frozen=True):
 
 
 class NodeRow(Struct, frozen=True):
-    """One node, and how many GPUs which job holds there. `devices` has the holders of each GPU, by index.
+    """One node; `jobs` has (job, GPUs that it holds there), `devices` the holders of each GPU, by index.
 
-    Which GPUs a job holds is known where Slurm tells; otherwise it stands on the first ones that are left. A holder of
-    `HIDDEN` is a job that the reader may not see.
+    If Slurm does not show which GPUs a job holds, it is listed on the first ones without known holders. `HIDDEN` is in
+    place of jobs that the reader may not see.
     """
 
     name: str
@@ -124,7 +124,7 @@ class NodeRow(Struct, frozen=True):
 
 
 class LeaseRow(Struct, frozen=True):
-    """One reservation. `job` is the one that a lease of ours is for, None for a reservation of the site's."""
+    """One reservation. `job` is the job that a lease is for, None for a reservation of the site."""
 
     name: str
     job: int | None
@@ -134,7 +134,7 @@ class LeaseRow(Struct, frozen=True):
 
 
 class PlanLine(Struct, frozen=True):
-    """One line of `plan`: what (start, reserve, preempt, ...), for which jobs, and a description."""
+    """One line of `plan`: its kind (start, reserve, preempt, ...), the jobs, and a description."""
 
     kind: str
     jobs: tuple[int, ...]
@@ -142,7 +142,7 @@ class PlanLine(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """The cluster at one moment."""
+    """GPUs and jobs of the cluster at one time, for the history on the web page."""
 
     time_s: float
     gpus: int
@@ -152,7 +152,7 @@ class Sample(Struct, frozen=True):
 
 
 class Totals(Struct, frozen=True):
-    """What the daemon has done since it started, and how long its last pass took. Counters but for the last."""
+    """Counters since the daemon started, and in `pass_s` how long its last pass took."""
 
     passes: int = 0
     failed_passes: int = 0
@@ -167,8 +167,8 @@ class Totals(Struct, frozen=True):
 class State(Struct, frozen=True):
     """What one pass saw and planned. Times are seconds since the epoch.
 
-    `source` is `daemon`, or `slurm` where a command has looked itself. `private` has words of Slurm's PrivateData, and
-    `PROGRESS`. `explanations`, `curves`, `plan` and `changes` are read by the functions of the same names.
+    `source` is `daemon`, or `slurm` if a command has asked Slurm. `private` has words of Slurm's PrivateData, and
+    `PROGRESS`. `explanations`, `curves`, `plan` and `changes` are decoded by `part`.
     """
 
     written_s: float
@@ -194,31 +194,31 @@ class State(Struct, frozen=True):
 
     @property
     def stale_after_s(self) -> float:
-        """The age at which the daemon should have written another one long ago."""
+        """The age from which the state is stale: a running daemon would have replaced it long before."""
         return _STALE_PASSES * self.interval_s + _STALE_S
 
     def is_stale(self, now_s: float) -> bool:
-        """Whether the daemon should have written another one long ago."""
+        """Whether the daemon seems not to run any more."""
         return self.age_s(now_s) > self.stale_after_s
 
     def explanation(self, job_id: int) -> Explanation | None:
-        """What there is to say about a job; None for one that neither waits nor runs."""
+        """The explanation of a job; None for one that neither waits nor runs."""
         found = part(self.explanations, tuple[Explanation, ...])
         return next((one for one in found if one.jobid == job_id), None)
 
 
 def part(encoded: Raw, kind: type[_Part]) -> _Part:
-    """A part of the state that had been left encoded."""
+    """Decode one of the encoded parts of a state."""
     return msgspec.json.decode(encoded, type=kind)
 
 
 def encoded(value: object) -> Raw:
-    """A part of the state, left encoded until somebody wants it."""
+    """Encode a part of a state, for `part`."""
     return Raw(msgspec.json.encode(value))
 
 
 def read(directory: Path) -> State | None:
-    """The published state; None where there is none that this user may read, or none of this release."""
+    """The published state; None if there is none, this user may not read it, or it is of another release."""
     try:
         descriptor = os.open(directory / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -234,7 +234,7 @@ def peer(connection: socket.socket) -> int:
 
 
 def ask(path: Path) -> State | None:
-    """What whoever calls may see, from the daemon's socket; None if nobody serves it who owns its directory."""
+    """What the calling user may see, from the socket; None if neither root nor the directory's owner serves it."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_TO_ANSWER_S)
@@ -248,7 +248,7 @@ def ask(path: Path) -> State | None:
 
 
 def decoded(text: bytes) -> State | None:
-    """A state as it is written and sent; None if it is none of this release."""
+    """Decode a state; None if it is invalid or of another release."""
     try:
         found = msgspec.json.decode(text, type=State)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
@@ -257,7 +257,7 @@ def decoded(text: bytes) -> State | None:
 
 
 class Change(Struct, frozen=True):
-    """One change that the pass made, or that a command's look would need; `jobid` is None for one of no job."""
+    """A change of Slurm that the pass made, or that a daemon would make; `jobid` is None if it concerns no job."""
 
     jobid: int | None
     text: str

@@ -1,12 +1,12 @@
-"""Who may see what of the published state, and the Unix socket that sends it to ordinary users.
+"""Decides which parts of the published state a user may see, and serves them to ordinary users by a Unix socket.
 
-Slurm's `PrivateData` may hide other people's jobs, nodes, partitions and reservations; what a job reports is its
-owner's unless the site says otherwise. A page and the daemon's socket have many readers: what is the same for all of
-them is worked out once.
+Slurm's `PrivateData` may hide other users' jobs, nodes, partitions and reservations; what a job reports is visible to
+its owner only, unless the site allows more. The web page and the socket have many readers, so what is the same for all
+of them is computed once.
 
-The kernel says who connects (SO_PEERCRED), so there is nothing to claim and nothing to parse: whoever connects is sent
-his state as JSON, and the connection ends. The daemon runs this beside itself as a process of its own, so that readers
-cost its passes nothing; on other hosts that see the state's directory, `sexplschedd --serve-state` does.
+The kernel says which user connects (SO_PEERCRED), so nothing is read from the connection: each user is sent the visible
+state as JSON, and the connection is closed. The daemon runs the server as a process of its own, so that readers do not
+slow its passes; on other hosts that see the state's directory, `sexplschedd --serve-state` runs it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Visible:
     """A state, and what each user may see of it."""
 
     def __init__(self, state: State) -> None:
-        """All that does not depend on the reader."""
+        """Compute what does not depend on the reader."""
         self.state = state
         if not state.private:
             return
@@ -85,18 +85,18 @@ class Visible:
             self._open_lines = [replace(line, text="") for line in self._plan]
 
     def of(self, user: str) -> State:
-        """What a user may see: all of it, all but what others' jobs report, or only what is his."""
+        """What a user may see: everything, everything except what others' jobs report, or only the user's own."""
         if not self.state.private:
             return self.state
         return self._all_jobs(user) if self.state.private == (PROGRESS,) else self._own_jobs(user)
 
     def _owner_of(self, line: PlanLine) -> str | None:
-        """Whose jobs a line of the plan is about; None if they are several users'."""
+        """The owner of the jobs in a line of the plan; None if they belong to several users."""
         owners = {self._owner.get(job_id) for job_id in line.jobs}
         return owners.pop() if len(owners) == 1 else None
 
     def _all_jobs(self, user: str) -> State:
-        """Everybody's jobs, but what they report and what follows from it for the user's own only."""
+        """All jobs; what they report and what follows from it only for the user's own."""
         lines = _with_own(self._open_lines, self._plan, self._lines.get(user, ()))
         sentences = _with_own(self._open_sentences, self._explained, self._sentences.get(user, ()))
         return replace(
@@ -108,11 +108,11 @@ class Visible:
         )
 
     def _own_jobs(self, user: str) -> State:
-        """The user's own jobs only, and no id of another's in any text."""
+        """The user's own jobs only, with no id of other users' jobs in any text."""
         state, ours = self.state, self._jobs_of.get(user, set())
-        words = _Words({str(job_id) for job_id in self._owner.keys() - ours})
+        hidden = _HiddenIds({str(job_id) for job_id in self._owner.keys() - ours})
         own_rows = (state.jobs[at] for at in self._rows.get(user, ()))
-        rows = (replace(row, reason=words.of(row.reason), sharing=words.of(row.sharing)) for row in own_rows)
+        rows = (replace(row, reason=hidden.masked(row.reason), sharing=hidden.masked(row.sharing)) for row in own_rows)
         sentences = [self._explained[at] for at in self._sentences.get(user, ())]
         lines = [self._plan[at] for at in self._lines.get(user, ())]
         shows_nodes = "nodes" not in state.private
@@ -122,22 +122,24 @@ class Visible:
             nodes=tuple(_with_holders(node, ours) for node in state.nodes if shows_nodes),
             leases=tuple(lease for lease in state.leases if lease.job in ours),
             samples=state.samples if shows_nodes else (),
-            explanations=encoded([replace(one, sentences=tuple(map(words.of, one.sentences))) for one in sentences]),
+            explanations=encoded(
+                [replace(one, sentences=tuple(map(hidden.masked, one.sentences))) for one in sentences]
+            ),
             curves=encoded(self._curves.get(user, [])),
-            plan=encoded([replace(line, text=words.of(line.text)) for line in lines]),
+            plan=encoded([replace(line, text=hidden.masked(line.text)) for line in lines]),
             changes=encoded(
-                [replace(change, text=words.of(change.text)) for change in self._changes if change.jobid in ours]
+                [replace(change, text=hidden.masked(change.text)) for change in self._changes if change.jobid in ours]
             ),
         )
 
 
-class _Words:
-    """Texts without the ids of hidden jobs. A number that happens to be such an id goes, too."""
+class _HiddenIds:
+    """Replaces ids of hidden jobs in texts, and any other number that happens to be equal to one."""
 
     def __init__(self, hidden: Container[str]) -> None:
         self._hidden = hidden
 
-    def of(self, text: str) -> str:
+    def masked(self, text: str) -> str:
         return _NUMBER.sub(lambda found: "another" if found[0] in self._hidden else found[0], text)
 
 
@@ -149,7 +151,7 @@ def _by_user(found: Iterable[tuple[str | None, _One]]) -> Mapping[str | None, li
 
 
 def _with_own(others: list[_One], all_of_it: tuple[_One, ...], own: Iterable[int]) -> list[_One]:
-    """What is open to everybody, with the user's own in full."""
+    """The lines that everybody may see, with those of the user (positions `own`) in full."""
     found = others.copy()
     for at in own:
         found[at] = all_of_it[at]
@@ -176,7 +178,7 @@ class ServingError(ExplschedError):
 
 
 class StateServer:
-    """Sends the newest state in a directory to whoever connects. Bounded in connections, memory and time."""
+    """Sends each connecting user the newest state in a directory. Connections, memory and time are limited."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / FILE
@@ -186,7 +188,7 @@ class StateServer:
         self._connected: Counter[int] = Counter()
 
     async def answer(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Handle one connection."""
         uid = peer(writer.get_extra_info("socket"))
         self._connected[uid] += 1
         try:
@@ -202,7 +204,7 @@ class StateServer:
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _send(self, writer: asyncio.StreamWriter, text: bytes) -> None:
-        """A piece at a time, so that a reader who does not read costs a piece of memory and no more."""
+        """Send in pieces, so that a client that does not read costs only the memory of one piece."""
         for begin in range(0, len(text), _PIECE_BYTES):
             writer.write(memoryview(text)[begin : begin + _PIECE_BYTES])
             await writer.drain()
@@ -210,7 +212,7 @@ class StateServer:
             await asyncio.sleep(0.01)
 
     def state_for(self, uid: int) -> bytes:
-        """What a user may see; nothing for a user without a name, and while nothing is published."""
+        """What a user may see as JSON; empty for a uid without a name, and while nothing is published."""
         self._refresh()
         if self._visible is None:
             return b""
@@ -240,10 +242,10 @@ class StateServer:
 
 
 class ServerProcess:
-    """The server as a child of the daemon: started again when it ends, and gone when the daemon is."""
+    """The server as a child process of the daemon: restarted when it ends, and ended with the daemon."""
 
     def __init__(self, directory: Path, path: Path, patience_s: float = _TO_ANSWER_S) -> None:
-        """`patience_s`: after so long a server that was told to end is killed."""
+        """`patience_s`: how long `end` waits before it kills the server."""
         self.path = path
         self._patience_s = patience_s
         self._argv = argv(directory, path, _WITH_PARENT)
@@ -253,32 +255,32 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process, None before it was started."""
+        """The process id, None before the first start."""
         return self._process.pid if self._process else None
 
     def keep(self) -> None:
-        """See to it that it runs. Called once a pass; where it cannot run, users ask Slurm.
+        """Start the server if it does not run; call this once per pass. While it cannot run, users' commands ask Slurm.
 
-        One that ends again and again is started after 1, 2, 4 ... passes, at most 64.
+        If it ends again and again it is restarted after 1, 2, 4 ... passes, at most 64.
         """
         if self._process is not None and self._process.poll() is None:
             self._backoff = 0
             return
         if self._process is not None:
-            self._told(f"it ended with status {self._process.returncode}")
+            self._log_once(f"it ended with status {self._process.returncode}")
             self.end()
             self._pause, self._backoff = self._backoff, min(max(1, 2 * self._backoff), 64)
         if self._pause:
             self._pause -= 1
             return
         try:
-            # It reads its standard input, to which nobody writes: that it ends there means that the daemon is gone.
+            # Nothing is written to its standard input; end of file tells the server that the daemon is gone.
             self._process = subprocess.Popen(self._argv, stdin=subprocess.PIPE)
         except OSError as error:
-            self._told(str(error))
+            self._log_once(str(error))
 
     def end(self) -> None:
-        """When the daemon ends, or serves another socket."""
+        """End the server: the daemon ends, or will serve another socket."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             try:
@@ -288,19 +290,19 @@ class ServerProcess:
                 self._process.wait()
             self._process = None
 
-    def _told(self, fault: str) -> None:
+    def _log_once(self, fault: str) -> None:
         if fault != self._fault:
             event(_LOG, logging.WARNING, "state not served, users ask Slurm", socket=str(self.path), why=fault)
         self._fault = fault
 
 
 def argv(directory: Path, path: Path, *more: str) -> list[str]:
-    """The command that serves a state's directory at a socket."""
+    """The command line that serves the state in a directory at a socket."""
     return [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(directory), str(path), *more]
 
 
 def bound(path: Path) -> socket.socket:
-    """The socket, open to all users of this host. Raises `ServingError`."""
+    """A listening socket that all users of this host may connect to. Raises `ServingError`."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
@@ -320,7 +322,7 @@ def bound(path: Path) -> socket.socket:
 
 
 async def serve(directory: Path, path: Path, *, with_parent: bool = False) -> None:
-    """Until a signal comes, or with `with_parent` until standard input ends. Raises `ServingError`."""
+    """Serve until SIGTERM or SIGINT, or with `with_parent` until standard input ends. Raises `ServingError`."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, done.set)
@@ -335,7 +337,7 @@ async def serve(directory: Path, path: Path, *, with_parent: bool = False) -> No
 
 
 def main(directory: str, path: str, *more: str) -> None:
-    """The process."""
+    """Run the server process."""
     try:
         asyncio.run(serve(Path(directory), Path(path), with_parent=_WITH_PARENT in more))
     except ServingError as error:

@@ -1,4 +1,4 @@
-"""What the cluster looks like to the policy, the plan the daemon would make of it, and who shares a GPU with whom."""
+"""The cluster as the policy sees it, the plan for it, and which jobs share GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Gpu = tuple[str, int]
 
 
 class GpuHolders(Struct, frozen=True):
-    """The holders of every GPU that Slurm names, and the planned group of every job that belongs to one."""
+    """The jobs on each GPU, as far as Slurm shows them, and the planned group of each job that has one."""
 
     seen: Observation
     holders: Mapping[Gpu, tuple[int, ...]]
@@ -36,7 +36,7 @@ class GpuHolders(Struct, frozen=True):
 
     @classmethod
     def of(cls, seen: Observation) -> GpuHolders:
-        """Who shares in this observation."""
+        """The holders in this observation."""
         holders: defaultdict[Gpu, tuple[int, ...]] = defaultdict(tuple)
         for job in seen.jobs.values():
             for gpu in _gpus(seen, job.job_id):
@@ -45,7 +45,7 @@ class GpuHolders(Struct, frozen=True):
         return cls(seen, holders, groups)
 
     def device(self, job_id: int) -> str:
-        """The GPUs that the job holds, as in `n1:0`; empty where Slurm has not been asked or does not tell."""
+        """The GPUs that the job holds, as in `n1:0`; empty if unknown (`SlurmJob.gpu_indices`)."""
         return device_name(self.seen.jobs[job_id].gpu_indices)
 
     def beside(self, job_id: int) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ class GpuHolders(Struct, frozen=True):
         return tuple(sorted(found - {job_id}))
 
     def summary(self, job_id: int) -> str:
-        """One phrase for a table; empty for a job that shares nothing."""
+        """A phrase for tables; empty for a job that shares no GPU."""
         group = self.groups.get(job_id)
         if group is not None:
             with_whom = _list(other for other in group.job_ids if other != job_id)
@@ -63,7 +63,7 @@ class GpuHolders(Struct, frozen=True):
         return f"shares its GPU with {_list(others)}" if others else ""
 
     def sentences(self, job: Job) -> Iterator[str]:
-        """What there is to explain."""
+        """Sentences for `explain` about the job's GPUs, its group and its pin."""
         record, others, held = self.seen.jobs[job.job_id], self.beside(job.job_id), self.device(job.job_id)
         note, group = GroupAnnotation.of(record.admin_comment), self.groups.get(job.job_id)
         if held:
@@ -84,7 +84,7 @@ def _gpus(seen: Observation, job_id: int) -> Iterator[Gpu]:
 
 
 def _state(group: LiveGroup) -> str:
-    """How far the group is."""
+    """The state of a group in words."""
     if not group.is_complete:
         return "dissolves: one of its jobs has ended"
     if group.verified is False:
@@ -99,7 +99,7 @@ def _list(job_ids: Iterable[int]) -> str:
 
 
 class View(Struct, frozen=True):
-    """One look: what Slurm and the jobs tell, and what the policy makes of it."""
+    """One look at the cluster: the observation, and the policy's plan, scores and estimates for it."""
 
     config: Config
     seen: Observation
@@ -113,7 +113,7 @@ class View(Struct, frozen=True):
 
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
-        """The view of what Slurm has told. Raises `PolicyError` if the policy fails."""
+        """The view of records read from Slurm. Raises `PolicyError` if the policy fails."""
         own_factors = OwnFactors.of_visitor(config.order.site_factor_file)
         spool = ProgressSpool(config.progress.spool)
         ended = ended_before(read(config.progress.spool), records.jobs, spool, config.order.scope, now_s)
@@ -132,8 +132,10 @@ class View(Struct, frozen=True):
 
     @classmethod
     def planned(cls, config: Config, seen: Observation, plan: Plan) -> View:
-        """The view of a pass whose plan there is already."""
+        """The view of an observation for which a plan has been made."""
         scores = {score.job_id: score for score in plan.scores}
+        for job in seen.snapshot.jobs:  # another package's policy may rank only some
+            scores.setdefault(job.job_id, Score(job.job_id, 0.0, f"policy {config.policy} does not rank it"))
         return cls(
             config,
             seen,

@@ -153,7 +153,7 @@ class Controller:
         used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)
         remembered = replace(
             self._memory.remembered(found.jobs, found.reservations, now_s),
-            yielding=self._tracker.underway,
+            asked_to_leave=self._tracker.underway,
             served_s=self._tracker.served_s,
             others_factors={
                 job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()
@@ -362,7 +362,7 @@ class Controller:
 
     def _interruptions(self, plan: Plan, seen: Observation, steering: Sequence[Change]) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
-        yielding = (*plan.preemptions, *resized_while_running(plan, jobs))
+        leaving = (*plan.preemptions, *resized_while_running(plan, jobs))
         # Its owner may have moved a job out of our reach: no room is made for it any more.
         asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in jobs}
         factors = {change.job_id: change.site_factor for change in steering if isinstance(change, SetSiteFactor)}
@@ -371,7 +371,7 @@ class Controller:
         ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
         in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
         clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s)
-        steps = self._tracker.advance(yielding, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s)
+        steps = self._tracker.advance(leaving, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s)
         # A cancelled job holds its GPUs until it is gone.
         stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)
         return (*steps, *(CancelJob(stop.job_id) for stop in stops))

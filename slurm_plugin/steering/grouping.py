@@ -116,12 +116,11 @@ def group_changes(plan: Plan, releases: Releases, seen: Observation) -> tuple[Ch
         job_id for group in live if group.is_complete and group.verified is not False for job_id in group.job_ids
     }
     beside = _as_they_run(live)
-    yielding = {
-        job.job_id for job in seen.snapshot.jobs if job.yielding
-    }  # the cost of their preemption is being recorded on them
+    # The cost of their preemption is being recorded on them.
+    leaving = {job.job_id for job in seen.snapshot.jobs if job.asked_to_leave}
     changes: list[Change] = []
     for record in seen.jobs.values():
-        if record.state == "COMPLETING" or record.job_id in yielding:
+        if record.state == "COMPLETING" or record.job_id in leaving:
             continue
         if not record.admin_comment and record.job_id not in wanted:
             continue  # nothing of ours is on it, and nothing is to be

@@ -220,7 +220,7 @@ class PreemptionTracker:
                 del self._underway[job_id]  # it has ended or has been requeued: nothing left to do
                 if step.noted and job is not None:
                     self._left[job_id] = step, now_s, _last_report_s(reported)
-            elif not job.consents:
+            elif not job.allows_preemption:
                 del self._underway[job_id]  # its owner has withdrawn consent since it was signalled
             elif reported.ended:
                 del self._underway[job_id]  # its work is done: a requeue would only run it again
@@ -263,7 +263,7 @@ class PreemptionTracker:
                 self._left[job_id] = step, left_s, _last_report_s(reported)
                 if job is None or now_s - left_s > _SAVED_S:
                     del self._left[job_id]
-            elif not job.consents or reported.ended or _last_report_s(reported) != last_report_s:
+            elif not job.allows_preemption or reported.ended or _last_report_s(reported) != last_report_s:
                 del self._left[job_id]
             elif now_s - left_s >= self._budget.grace_s:
                 del self._left[job_id]
@@ -386,7 +386,7 @@ def requeues_in_vain(
 
 def _leaving(seen: Observation) -> frozenset[int]:
     """Running jobs that have been asked to leave."""
-    return frozenset(job.job_id for job in seen.snapshot.running if job.yielding)
+    return frozenset(job.job_id for job in seen.snapshot.running if job.asked_to_leave)
 
 
 def _served_in_vain(

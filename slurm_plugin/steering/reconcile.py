@@ -106,14 +106,14 @@ def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Ite
     once the plan lets them run, or once the daemon no longer schedules them, but not before their own begin time.
     """
     now_s = seen.snapshot.now_s
-    consenting = {job.job_id for job in seen.snapshot.jobs if job.consents}
+    opted_in = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption}
     for record in (record for record in seen.jobs.values() if record.job_id not in resized):
-        if record.job_id in plan.rests and record.job_id in consenting:
+        if record.job_id in plan.rests and record.job_id in opted_in:
             if record.state == "PENDING" and (record.eligible_s or 0.0) < now_s + REST_S / 2:
                 yield DelayStart(record.job_id, math.ceil(now_s + REST_S))
         elif record.job_id in seen.rests:
             yield from _lifted(record, seen.rests[record.job_id], now_s)
-        elif record.job_id in consenting and waits_for_requeue_delay(record, now_s) and has_settled(record, now_s):
+        elif record.job_id in opted_in and waits_for_requeue_delay(record, now_s) and has_settled(record, now_s):
             yield StartAtOnce(record.job_id)
 
 
@@ -131,8 +131,8 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
 
     Slurm reserves whole nodes, so only the plan's reservations of whole nodes become leases: a lease for a part of a
     node would keep others from the rest. For small jobs the order is enough, since Slurm's backfill plans their start.
-    Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all. Where
-    Slurm heeds a network that is not known, gangs get none: it might not take their nodes.
+    Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all. If
+    Slurm respects a topology that is not known, gangs get none: it might not take their nodes.
 
     Slurm starts a job in a reservation before all others. While its nodes are idle and the plan starts other jobs
     there, it gets no lease: it would start in their place.
@@ -149,7 +149,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if _can_be_leased(seen, reservation.job_id)
     }
     result: list[Change] = []
-    standing: set[int] = set()
+    standing: dict[int, SlurmReservation] = {}
     for lease in seen.reservations:
         job_id = leased_job(lease.name)
         if job_id is None:
@@ -157,7 +157,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         reservation = wanted.get(job_id)
         stays = reservation is not None and _still_right(lease, reservation, now_s, limits.slack_s)
         if stays or _is_held(lease, job_id, seen):
-            standing.add(job_id)
+            standing[job_id] = lease
             if seen.jobs[job_id].reservation != lease.name:
                 result.append(AttachReservation(job_id, lease.name))
             if lease.end_s - now_s < RENEW_S:
@@ -169,7 +169,9 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         result.append(DeleteReservation(lease.name))
     for job_id, reservation in wanted.items():
         if job_id not in standing and not _would_overtake(reservation, plan, seen):
-            result.extend(_create(reservation, seen.jobs[job_id], now_s))
+            create = _create(reservation, seen.jobs[job_id], now_s)
+            if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
+                result += [create, AttachReservation(job_id, create.name)]
     leases = {lease.name for lease in seen.reservations} | {lease_name(job_id) for job_id in wanted}
     for job in seen.jobs.values():  # an expired lease leaves its name on the job
         orphaned = leased_job(job.reservation) is not None and job.reservation not in leases
@@ -215,14 +217,15 @@ def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
     return is_ahead and job_id in seen.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
 
 
-def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> tuple[Change, ...]:
-    name = lease_name(job.job_id)
+def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> CreateReservation:
     nodes = tuple(sorted(share.node for share in reservation.placement))
     start_s = math.ceil(max(reservation.start_s, now_s + LEAD_S))
-    return (
-        CreateReservation(name, start_s, LEASE_MIN, nodes, (job.user,), job.partition),
-        AttachReservation(job.job_id, name),
-    )
+    return CreateReservation(lease_name(job.job_id), start_s, LEASE_MIN, nodes, (job.user,), job.partition)
+
+
+def _overlap(new: CreateReservation, lease: SlurmReservation) -> bool:
+    in_time = new.start_s < lease.end_s and lease.start_s < new.start_s + 60 * new.duration_min
+    return in_time and not set(new.nodes).isdisjoint(lease.nodes)
 
 
 def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGres, ...]:

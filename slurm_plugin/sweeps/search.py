@@ -108,6 +108,13 @@ class Search:
 
     def advance(self, now_s: float) -> SearchStanding:
         """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job."""
+        try:
+            return self._pass(now_s)
+        except OSError as error:
+            where = error.filename or self._directory
+            raise SearchError(f"{self._path}: {where}: {error.strerror}; then repeat the command") from error
+
+    def _pass(self, now_s: float) -> SearchStanding:
         self._directory.mkdir(exist_ok=True)
         with self._locked() as lock:
             self._id = self._identify()

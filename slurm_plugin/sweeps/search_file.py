@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from explsched import strict_yaml
 from explsched.errors import ExplschedError
+from explsched.job_options.table import CHECKPOINT
 from explsched.parameters import is_name, shown
 from explsched.strict_yaml import Section
 
@@ -108,7 +109,7 @@ def load(path: Path) -> SearchFile:
     """Read and check the file. Raises `ConfigError`, or `SearchError` with a line for each fault."""
     faults: list[str] = []
     found = strict_yaml.read(SearchFile, strict_yaml.mapping(strict_yaml.file_text(path), path), faults)
-    if found is not None:
+    if found is not None and not faults:  # a key that was left out for a fault of its own contradicts nothing
         faults += _contradictions(found)
     if found is None or faults:
         raise SearchError("\n".join(f"{path}: {fault}" for fault in faults))
@@ -128,3 +129,8 @@ def _contradictions(found: SearchFile) -> Iterator[str]:
         yield f"space: a grid of {found.grid_points} trials: accepted are {_LARGEST_GRID}; random takes any space"
     if found.budget.trials is None and found.budget.gpu_hours is None:
         yield "budget: is empty: accepted are trials, gpu_hours, or both"
+    if found.job.checkpoint is not None:
+        try:
+            CHECKPOINT.canonical(found.job.checkpoint)
+        except ValueError as error:
+            yield f"job.checkpoint: {error}"

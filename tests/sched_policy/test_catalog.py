@@ -88,6 +88,17 @@ def test_the_example_is_as_short_as_promised() -> None:
             "make = lambda options: P()",
             "policy 'bad' made a list instead of a Plan",
         ),
+        (
+            "class make:\n  name, summary, needs_durations = 'worse', '', False\n  def __init__(self, o): pass\n"
+            "  def plan(self, s): return []",
+            "policy 'bad' of package 'bad' calls itself 'worse': both names must be the same",
+        ),
+        (
+            "import numpy\nfrom sched_policy.plan import Plan, Ranking\n"
+            "class make:\n  name, summary, needs_durations = 'bad', '', False\n  def __init__(self, o): pass\n"
+            "  def plan(self, s): return Plan(scores=Ranking(s, numpy.zeros(1), str))",
+            r"a ranking needs one value per job, of shape \(3,\), found \(1,\)",
+        ),
     ],
 )
 def test_a_package_that_does_not_work_is_named_and_harms_nobody_else(tmp_path: Path, code: str, fault: str) -> None:

@@ -65,7 +65,7 @@ def test_among_jobs_that_are_worth_next_to_nothing_nobody_moves() -> None:
         {"exploration": Exploration(sweep="digits")},
         {"is_spared": True},
         {"state": JobState.COMPLETING},
-        {"yielding": True},
+        {"asked_to_leave": True},
         {"ran_s": 500.0},
         {"ran_s": 5000.0, "first_report_s": NOW_S - 500.0},  # it took long to start
         {"ran_s": 5000.0, "first_report_s": None, "points": curve(0.5, 1.0, 100.0)},  # and is still at it
@@ -80,7 +80,7 @@ def test_a_job_that_never_reports_has_its_quantum_from_its_start_on() -> None:
     assert preempted({1: 1.0, 2: 9.0}, holding(1, ran_s=700.0, first_report_s=None), job(2)) == [1]
 
 
-@pytest.mark.parametrize("fields", [{"yielding": True}, {"state": JobState.COMPLETING}])
+@pytest.mark.parametrize("fields", [{"asked_to_leave": True}, {"state": JobState.COMPLETING}])
 def test_room_that_is_being_made_is_for_the_best_that_is_blocked(fields: dict[str, Any]) -> None:
     leaves = holding(1, "n1", **fields)
     worth = {1: 0.0, 2: 1.0, 3: 9.0, 4: 8.0}

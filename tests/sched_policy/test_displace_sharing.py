@@ -28,7 +28,7 @@ def test_a_job_that_shares_its_gpu_is_not_displaced_for_a_gpu() -> None:
 
 
 def test_a_job_that_makes_room_already_is_not_asked_again() -> None:
-    leaves = replace(long_job(1, 0), yielding=True)
+    leaves = replace(long_job(1, 0), asked_to_leave=True)
     first, second = (job(number, time_limit_s=60.0) for number in (8, 9))
     assert preempted(leaves, first, second, gpus=1) == []
-    assert preempted(replace(leaves, yielding=False), first, second, gpus=1) == [1]
+    assert preempted(replace(leaves, asked_to_leave=False), first, second, gpus=1) == [1]

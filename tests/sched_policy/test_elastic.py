@@ -106,7 +106,7 @@ def test_a_job_grows_only_on_nodes_of_its_partition() -> None:
         {"exploration": None},
         {"ran_s": 50.0},
         {"is_spared": True},
-        {"yielding": True},
+        {"asked_to_leave": True},
         {"time_limit_s": 1060.0},  # 60 s are left: it would save 45 s, which is less than two restarts
         {"first_report_s": NOW_S - 101, "ran_s": 3000.0, "time_limit_s": 3600.0},  # it took 2899 s to start
     ],
@@ -117,7 +117,7 @@ def test_a_running_job_is_left_alone_unless_it_pays(fields: dict[str, Any]) -> N
 
 def test_a_running_job_is_left_alone_while_somebody_waits_or_makes_room() -> None:
     assert sizes(planned(holding(1, 2, 1, 8), job(2, 7), on=1)) == {}
-    assert sizes(planned(holding(1, 2, 1, 8), running(2, "n1", 1, yielding=True))) == {}
+    assert sizes(planned(holding(1, 2, 1, 8), running(2, "n1", 1, asked_to_leave=True))) == {}
 
 
 def test_gpus_of_a_job_that_will_move_are_not_given_away_yet() -> None:

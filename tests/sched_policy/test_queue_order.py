@@ -42,7 +42,7 @@ def test_a_gang_keeps_its_place_where_one_job_holds_all_its_nodes() -> None:
 
 
 def test_gpus_that_are_being_vacated_count_as_free() -> None:
-    vacating = (running(1, "n1", 4, yielding=True), FULL[1])
+    vacating = (running(1, "n1", 4, asked_to_leave=True), FULL[1])
     assert queue_order(ranked(3, 4), snapshot(*vacating, wide(3), job(4, 4))) == (3, 4)
     cleaned_up = (running(1, "n1", 4, state=JobState.COMPLETING), FULL[1])
     assert queue_order(ranked(3, 4), snapshot(*cleaned_up, wide(3), job(4, 4))) == (3, 4)

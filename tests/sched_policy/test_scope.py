@@ -195,7 +195,7 @@ def test_a_job_like_one_that_was_turned_down_is_asked_about_again_when_less_is_f
     """The GPU that is vacated would let Bob's job start once Ada's victim went, until a job of hers gets it."""
     held = [
         running(1, "n1", 3, user="ada", scope="ada", exploration=EXPLORING),
-        running(2, "n1", 1, user="eve", scope="eve", yielding=True),
+        running(2, "n1", 1, user="eve", scope="eve", asked_to_leave=True),
         running(3, "n2", 4, user="eve", scope="eve"),
     ]
     bob = of("bob", 4, 900, gpus=4)

@@ -1,4 +1,4 @@
-"""A plan that cannot be carried out, or that touches who did not consent, is refused and says why."""
+"""A plan that cannot be carried out, or that touches jobs that do not allow it, is refused and says why."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ WRONG = [
     (
         Plan(preemptions=(Preemption(1, ""),)),
         (running(1, "n1"),),
-        "preempts job 1, which does not run or has not consented",
+        "preempts job 1, which does not run or does not allow preemption",
     ),
     (
         Plan(preemptions=(Preemption(1, ""),)),
         (replace(HELD, is_spared=True),),
-        "preempts job 1, which .* not consented",
+        "preempts job 1, which .* not allow preemption",
     ),
     (Plan(preemptions=(Preemption(1, ""),)), (replace(HELD, state=JobState.COMPLETING),), "which does not run"),
     (Plan(preemptions=(Preemption(2, ""),)), (job(2, exploration=CONSENT),), "which does not run"),
@@ -102,9 +102,9 @@ WRONG = [
     ),
     (Plan(preemptions=(Preemption(1, "", 2),)), (HELD, running(2, "n1")), "for job 2, which may not displace"),
     (Plan(preemptions=(Preemption(1, "", 9),)), (HELD,), "for job 9, which may not displace"),
-    (Plan(stops=(Stop(1, ""),)), (HELD,), "stops job 1, which has not consented"),
-    (Plan(stops=(Stop(1, ""),)), (running(1, "n1"),), "stops job 1, which has not consented"),
-    (Plan(stops=(Stop(2, ""),)), (job(2, exploration=Exploration()),), "stops job 2, which has not consented"),
+    (Plan(stops=(Stop(1, ""),)), (HELD,), "stops job 1, which does not allow that"),
+    (Plan(stops=(Stop(1, ""),)), (running(1, "n1"),), "stops job 1, which does not allow that"),
+    (Plan(stops=(Stop(2, ""),)), (job(2, exploration=Exploration()),), "stops job 2, which does not allow that"),
     (resizes(2, 3), (ELASTIC,), "to 3 GPUs, which it did not offer"),
     (resizes(2, 4), (replace(ELASTIC, array_tasks=2),), "which it did not offer"),
     (resizes(1, 4), (replace(HELD, elastic=Elastic(1, 4), exploration=None),), "neither waits nor may be preempted"),

@@ -47,7 +47,7 @@ def test_it_saves_before_its_limit_ends_it(policy: str) -> None:
     [
         {"exploration": None},
         {"is_spared": True},
-        {"yielding": True},
+        {"asked_to_leave": True},
         {"time_limit_s": None},
         {"elastic": None},
         {"elastic": Elastic(1, 2)},  # it has all that it can use: the limit is for this size

@@ -14,7 +14,7 @@ from slurm_plugin.client.capabilities import (
     Capability,
     RateLimit,
     SlurmVersion,
-    heeds_network,
+    respects_topology,
     settings,
 )
 
@@ -107,4 +107,4 @@ def test_a_full_bucket_is_all_that_a_pass_can_take_at_once() -> None:
     ],
 )
 def test_whether_slurm_places_gangs_by_its_network(line: str, is_known: bool) -> None:  # noqa: FBT001  a case's values
-    assert heeds_network(settings(line)) is is_known
+    assert respects_topology(settings(line)) is is_known

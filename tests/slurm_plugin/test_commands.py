@@ -34,6 +34,14 @@ def test_a_missing_command_names_its_package() -> None:
         process.run(["squeeue"], 1, process.environment({}))
 
 
+def test_a_command_that_may_not_be_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where PATH, inherited from root, names a directory that this user may not read."""
+    (tmp_path / "squeue").touch(mode=0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmError, match="squeue is not installed.*slurm-client"):
+        process.run(["squeue"], 1, process.environment({}))
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -317,21 +317,21 @@ SwitchName=root Level=2 LinkSpeed=1 Nodes=n[1-2] Switches=middle,s2
     ],
 )
 def test_a_network_that_is_not_understood_is_not_known(shown: str) -> None:
-    found = parse.network(shown, "", is_heeded=True)
+    found = parse.network(shown, "", is_respected=True)
     assert found.fault
     assert not found.switches
 
 
-def test_where_slurm_heeds_no_network_all_nodes_are_alike() -> None:
-    assert parse.network("", "", is_heeded=False) == parse.network("\n", "", is_heeded=False) == Topology()
+def test_without_a_topology_plugin_all_nodes_are_equally_near() -> None:
+    assert parse.network("", "", is_respected=False) == parse.network("\n", "", is_respected=False) == Topology()
 
 
 def test_a_topology_that_only_topology_yaml_names_counts() -> None:
     """Slurm 25.11 and 26.05 then say TopologyPlugin = topology/flat."""
-    assert parse.network(TREE, "", is_heeded=False).switches.keys() == {"n1", "n2", "n3", "n4", "n5"}
+    assert parse.network(TREE, "", is_respected=False).switches.keys() == {"n1", "n2", "n3", "n4", "n5"}
 
 
 def test_partitions_with_topologies_of_their_own_are_left_to_slurm() -> None:
     shown = "PartitionName=main Nodes=n[1-4] State=UP\nPartitionName=racked PreemptMode=OFF Topology=racks State=UP\n"
-    assert parse.network(TREE, shown, is_heeded=True).fault == "partition racked has a topology of its own (racks)"
-    assert not parse.network(TREE, shown.replace(" Topology=racks", ""), is_heeded=True).fault
+    assert parse.network(TREE, shown, is_respected=True).fault == "partition racked has a topology of its own (racks)"
+    assert not parse.network(TREE, shown.replace(" Topology=racks", ""), is_respected=True).fault

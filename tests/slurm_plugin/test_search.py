@@ -82,6 +82,7 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"command": []}, "command: must be a list"),
         ({"nmae": "x"}, "unknown key 'nmae'; did you mean 'name'"),
         ({"name": "a b"}, "name: must be a string matching"),
+        ({"job": {"checkpoint": "KILL"}}, "job.checkpoint: found 'KILL', accepted: USR1, USR2"),
     ],
 )
 def test_faults_are_named_with_file_and_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -90,6 +91,23 @@ def test_faults_are_named_with_file_and_key(tmp_path: Path, changes: dict[str, A
         load(path)
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_numbers_and_time_limits_are_read_as_they_are_meant(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "name: digits\ncommand: [python, train.py]\nbudget: {trials: 1e2}\njob: {time: 2:00:00}\n"
+        "space: {lr: {low: 1e-4, high: 1E0, log: true}, decay: {values: [1e-4, 1e-3]}}\n"
+    )
+    found = load(path)
+    assert (found.space["lr"].low, found.space["lr"].high, found.budget.trials) == (1e-4, 1.0, 100)
+    assert (found.job.time, found.space["decay"].values) == ("2:00:00", ("1e-4", "1e-3"))
+
+
+def test_one_wrong_key_is_one_fault(tmp_path: Path) -> None:
+    with pytest.raises(ExplschedError) as caught:
+        load(written(tmp_path, space={"lr": {"low": "small", "high": 1.0}}, budget={"trials": -1}))
+    assert str(caught.value).count("\n") == 1
 
 
 def run(*words: object) -> Any:
@@ -261,6 +279,7 @@ def test_the_best_report_is_a_trials_value_and_one_without_has_failed(tmp_path: 
     )
     assert found["best_params"].keys() == {"lr"}
     assert found["gpu_h"] == pytest.approx(5 / 3600)
+    assert f"(1 without a report: see {trials}/*/output)" in run(path).stdout
 
 
 @optuna_is_needed
@@ -290,6 +309,19 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     done = run(written(tmp_path, space={"lr": {"low": 1.0, "high": 2.0}}))
     assert "was created: space; choose another name" in str(done.exception)
     assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
+
+
+@optuna_is_needed
+def test_a_directory_that_cannot_be_written_is_named_and_nothing_is_lost(tmp_path: Path, slurm: Path) -> None:
+    path, trials = written(tmp_path, parallel=2), tmp_path / "digits.sweep" / "trials"
+    trials.parent.mkdir()
+    trials.touch()
+    done = run(path)
+    assert isinstance(done.exception, ExplschedError)
+    assert f"{path}: {trials}/0: Not a directory" in str(done.exception)
+    trials.unlink()
+    assert json.loads(run(path, "--json").stdout)["under_way"] == 2
+    assert [name for name, _when in jobs_of(slurm)] == ["digits-0", "digits-1", "digits-next"]
 
 
 @optuna_is_needed

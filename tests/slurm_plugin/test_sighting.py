@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -45,6 +46,14 @@ def test_a_daemon_of_this_host_that_was_killed_is_noticed_at_once(tmp_path: Path
 def test_no_daemon_and_no_spool_are_noticed(tmp_path: Path) -> None:
     assert f"no daemon runs (no heartbeat in {tmp_path})" in str(instance.notice(tmp_path, 0.0))
     assert f"the spool {tmp_path}/gone is missing" in str(instance.notice(tmp_path / "gone", 0.0))
+
+
+def test_a_full_spool_is_not_taken_for_a_daemon_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = SimpleNamespace(f_bavail=1, f_frsize=4096, f_blocks=1 << 21, f_favail=9, f_files=10, f_flag=0)
+    monkeypatch.setattr("os.statvfs", lambda _path: full)
+    says = str(instance.notice(tmp_path, 0.0))
+    assert f"the spool {tmp_path} cannot be written (its file system is full)" in says
+    assert "no daemon" not in says
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"holder": 3}', b"\xff\xfe", b"[" * 5000])

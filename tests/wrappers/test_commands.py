@@ -327,6 +327,15 @@ def test_a_grid_of_empty_or_equal_values_is_refused(capsys: pytest.CaptureFixtur
     assert "accepted are different values, none empty" in capsys.readouterr().err
 
 
-def test_a_hostile_sweep_name_in_a_template_is_refused(sbatch: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sxbatch.main(["--sweep", "$(x)", "--template", "sweep", "--param-grid", "a=1", "--", "true"]) == 2
+@pytest.mark.parametrize(("sweep", "name"), [("größe/你好 1", "'größe-你好-1'"), ('$(x)"', "-x-")])
+def test_a_jobs_name_takes_what_a_template_accepts_of_the_sweeps(
+    capsys: pytest.CaptureFixture[str], sweep: str, name: str
+) -> None:
+    assert sxbatch.main(["--sweep", sweep, "--template", "sweep", "--dry-run", "--json", "--", "true"]) == 0
+    assert f"#SBATCH --job-name={name}\n" in json.loads(capsys.readouterr().out)["script"]
+
+
+def test_a_hostile_name_in_a_template_is_refused(sbatch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sxbatch.main(["--param", "name=$(x)", "--template", "sweep", "--", "true"]) == 2
+    assert "parameter name='$(x)'" in capsys.readouterr().err
     assert not sbatch.exists()

@@ -203,7 +203,7 @@ def test_jobs_that_share_with_nobody_wait_in_no_group() -> None:
 
 
 def test_muri_asks_nobody_twice_to_go() -> None:
-    leaves = holding(1, "n1", 0, may_share=False, yielding=True, time_limit_s=1e6)
+    leaves = holding(1, "n1", 0, may_share=False, asked_to_leave=True, time_limit_s=1e6)
     made = plan("muri-s", leaves, job(2, may_share=False, time_limit_s=60.0), gpus=1)
     assert (made.starts, made.preemptions) == ((), ())
 
@@ -366,7 +366,7 @@ def test_groups_by_worth_let_nobody_join_a_job_that_it_does_not_suit_or_that_is_
     waiting = job(2, profile=COMPUTES)
     unlike = holding(1, "n1", 0, profile=COMPUTES, start_s=NOW_S - 1.0)
     assert not started(plan("explsched-share", unlike, waiting, gpus=1))
-    leaving = holding(1, "n1", 0, profile=READS, start_s=NOW_S - 1.0, yielding=True)
+    leaving = holding(1, "n1", 0, profile=READS, start_s=NOW_S - 1.0, asked_to_leave=True)
     assert not started(plan("explsched-share", leaving, waiting, gpus=1))
 
 

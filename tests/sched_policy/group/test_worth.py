@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sched_policy.group.worth import MOST_KINDS, Crowd, Packer, worth_of
+from sched_policy.group.worth import MOST_KINDS, Packer, SizeBucket, worth_of
 from sched_policy.model import StageProfile
 from tests.sched_policy.group.profiles import different, profiles
 
@@ -18,39 +18,39 @@ READS = StageProfile(1.0, 0.9, 0.1, 0.0)
 COMPUTES = StageProfile(1.0, 0.1, 0.9, 0.0)
 
 
-def crowd(packer: Packer, kinds: list[StageProfile], worths: list[float], gpus: int = 1, **more: Any) -> Crowd:
-    return Crowd(gpus, tuple(packer.kind(kind) for kind in kinds), tuple(worths), **more)
+def bucket(packer: Packer, kinds: list[StageProfile], worths: list[float], gpus: int = 1, **more: Any) -> SizeBucket:
+    return SizeBucket(gpus, tuple(packer.kind(kind) for kind in kinds), tuple(worths), **more)
 
 
 def test_everyone_runs_alone_while_there_is_room() -> None:
     packer = Packer()
-    assert packer.pack([crowd(packer, [READS, COMPUTES], [1.0, 1.0])], 2) == [[(0,), (1,)]]
+    assert packer.pack([bucket(packer, [READS, COMPUTES], [1.0, 1.0])], 2) == [[(0,), (1,)]]
 
 
 def test_jobs_that_suit_each_other_share_the_only_gpu() -> None:
     packer = Packer()
-    (groups,) = packer.pack([crowd(packer, [COMPUTES, COMPUTES, READS], [1.0, 1.0, 1.0])], 1)
+    (groups,) = packer.pack([bucket(packer, [COMPUTES, COMPUTES, READS], [1.0, 1.0, 1.0])], 1)
     assert [tuple(sorted(group)) for group in groups] == [(0, 2)]
 
 
 def test_a_job_worth_much_more_keeps_its_gpu_to_itself() -> None:
     packer = Packer()
-    assert packer.pack([crowd(packer, [READS, COMPUTES], [10.0, 1.0])], 1) == [[(0,)]]
+    assert packer.pack([bucket(packer, [READS, COMPUTES], [10.0, 1.0])], 1) == [[(0,)]]
     # Muri's matching would make a pair of them, whatever they are worth.
 
 
 def test_a_large_job_waits_for_small_ones_that_are_worth_more_per_gpu() -> None:
     packer = Packer(max_members=1)
-    small = crowd(packer, [READS] * 3, [3.0, 2.0, 0.5])
-    large = crowd(packer, [COMPUTES], [1.0], gpus=2)
+    small = bucket(packer, [READS] * 3, [3.0, 2.0, 0.5])
+    large = bucket(packer, [COMPUTES], [1.0], gpus=2)
     assert packer.pack([small, large], 4) == [[(0,), (1,)], [(0,)]]
     assert packer.pack([small, large], 2) == [[(0,), (1,)], []]
 
 
 def test_members_get_gpus_of_their_own_while_some_are_left() -> None:
     packer = Packer()
-    small = crowd(packer, [READS, COMPUTES], [1.0, 1.0])
-    large = crowd(packer, [READS], [0.1], gpus=4)  # wanted, but there is no room for it
+    small = bucket(packer, [READS, COMPUTES], [1.0, 1.0])
+    large = bucket(packer, [READS], [0.1], gpus=4)  # wanted, but there is no room for it
     groups, none = packer.pack([small, large], 3)
     assert sorted(groups) == [(0,), (1,)]
     assert none == []
@@ -58,21 +58,21 @@ def test_members_get_gpus_of_their_own_while_some_are_left() -> None:
 
 def test_jobs_that_share_with_nobody_are_alone() -> None:
     packer = Packer()
-    assert packer.pack([crowd(packer, [READS, COMPUTES], [1.0, 1.0], may_share=False)], 1) == [[(0,)]]
+    assert packer.pack([bucket(packer, [READS, COMPUTES], [1.0, 1.0], may_share=False)], 1) == [[(0,)]]
 
 
 def test_a_group_that_runs_is_kept_unless_others_are_worth_clearly_more() -> None:
     packer = Packer(stay=1.5)
     for worth, kept in ((1.4, [(0,)]), (20.0, [(1,)])):
-        alike = crowd(packer, [COMPUTES, COMPUTES], [1.0, worth], together=((0,),))
+        alike = bucket(packer, [COMPUTES, COMPUTES], [1.0, worth], together=((0,),))
         assert packer.pack([alike], 1) == [kept]
 
 
 def test_a_waiting_job_joins_a_running_one_that_it_suits() -> None:
     packer = Packer(stay=1.5)
-    assert packer.pack([crowd(packer, [READS, COMPUTES], [1.0, 1.0], together=((0,),))], 1) == [[(0, 1)]]
+    assert packer.pack([bucket(packer, [READS, COMPUTES], [1.0, 1.0], together=((0,),))], 1) == [[(0, 1)]]
     # Who runs together is not split: both would have to move.
-    apart = crowd(packer, [READS, COMPUTES, COMPUTES], [1.0, 1.0, 1.0], together=((0, 1),))
+    apart = bucket(packer, [READS, COMPUTES, COMPUTES], [1.0, 1.0, 1.0], together=((0, 1),))
     assert sorted(packer.pack([apart], 2)[0]) == [(0, 1), (2,)]
 
 
@@ -81,7 +81,7 @@ def test_the_first_group_is_the_best_of_all_groups() -> None:
     ones = np.ones(len(kinds))
     worths = worth_of(np.geomspace(100.0, 1e6, len(kinds)), ones, ones, 8).tolist()
     packer = Packer()
-    everyone = crowd(packer, kinds, worths, gpus=8)
+    everyone = bucket(packer, kinds, worths, gpus=8)
     (groups,) = packer.pack([everyone], 8)
     subsets = chain.from_iterable(combinations(range(len(kinds)), size) for size in range(1, 5))
     best = max(packer.worth(everyone, subset) for subset in subsets)
@@ -90,11 +90,11 @@ def test_the_first_group_is_the_best_of_all_groups() -> None:
 
 def test_a_large_job_takes_the_place_of_small_ones_that_leave_gpus_unused() -> None:
     packer = Packer(max_members=1)
-    crowds = [crowd(packer, [COMPUTES], [1.0]), crowd(packer, [COMPUTES], [0.9], gpus=2)]
-    assert packer.pack(crowds, 2) == [[], [(0,)]]
-    assert packer.pack(crowds, 3) == [[(0,)], [(0,)]]
-    crowds[0] = crowd(packer, [COMPUTES, COMPUTES], [1.0, 1.0])
-    assert packer.pack(crowds, 2) == [[(0,), (1,)], []]
+    buckets = [bucket(packer, [COMPUTES], [1.0]), bucket(packer, [COMPUTES], [0.9], gpus=2)]
+    assert packer.pack(buckets, 2) == [[], [(0,)]]
+    assert packer.pack(buckets, 3) == [[(0,)], [(0,)]]
+    buckets[0] = bucket(packer, [COMPUTES, COMPUTES], [1.0, 1.0])
+    assert packer.pack(buckets, 2) == [[(0,), (1,)], []]
 
 
 def test_a_job_is_worth_the_waiting_of_those_behind_it_and_its_own() -> None:
@@ -122,14 +122,14 @@ def test_no_job_runs_twice_and_no_gpu_is_given_twice(jobs: int, capacity: int, s
     assert jobs <= MOST_KINDS or len(set(made)) > MOST_KINDS
     price = packer.prices([packer.kind(kind) for kind in made])
     worths = worth_of(np.random.default_rng(seed).uniform(1.0, 1e6, jobs), np.ones(jobs), price, capacity).tolist()
-    crowds = [crowd(packer, made[::2], worths[::2]), crowd(packer, made[1::2], worths[1::2], gpus=2)]
-    packed = packer.pack(crowds, capacity)
+    buckets = [bucket(packer, made[::2], worths[::2]), bucket(packer, made[1::2], worths[1::2], gpus=2)]
+    packed = packer.pack(buckets, capacity)
     for groups in packed:
         places = [place for group in groups for place in group]
         assert len(places) == len(set(places))
-    wanted = sum(one.gpus * len(groups) for one, groups in zip(crowds, packed, strict=True))
+    wanted = sum(one.gpus * len(groups) for one, groups in zip(buckets, packed, strict=True))
     assert wanted <= capacity
-    assert wanted >= min(capacity - 1, sum(one.gpus * len(one.kinds) for one in crowds))
+    assert wanted >= min(capacity - 1, sum(one.gpus * len(one.kinds) for one in buckets))
 
 
 def test_group_sizes_are_checked() -> None:

@@ -42,22 +42,22 @@ def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> 
 
 def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
     spent, left = PreemptionBudget(1.0, 10, max_per_job_per_hour=1), PreemptionBudget(1.0, 10, max_per_job_per_hour=2)
-    consents = "explsched:checkpoint=USR1"
-    for budget, may_yield in ((spent, False), (left, True), (None, True)):
-        job = job_of(tmp_path, budget, comment=consents, admin_comment=ONCE, restarts=1)
-        assert (job.consents, job.may_yield) == (True, may_yield)
+    allowed = "explsched:checkpoint=USR1"
+    for budget, is_preemptible in ((spent, False), (left, True), (None, True)):
+        job = job_of(tmp_path, budget, comment=allowed, admin_comment=ONCE, restarts=1)
+        assert (job.allows_preemption, job.is_preemptible) == (True, is_preemptible)
 
 
 def test_a_job_that_slurm_would_not_requeue_does_not_consent(tmp_path: Path) -> None:
     """Whatever its comment says: the owner may have changed either since it was submitted."""
     job = job_of(tmp_path, comment="explsched:checkpoint=USR1", requeues=False, state="RUNNING")
-    assert (job.consents, job.may_yield) == (False, False)
+    assert (job.allows_preemption, job.is_preemptible) == (False, False)
 
 
 def test_a_component_of_a_heterogeneous_job_is_spared(tmp_path: Path) -> None:
     """Slurm requeues all of them together, those that did not consent, too."""
     job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=4, state="RUNNING")
-    assert (job.consents, job.may_yield) == (True, False)
+    assert (job.allows_preemption, job.is_preemptible) == (True, False)
 
 
 def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
 
 def test_a_requeued_job_that_consents_is_planned_while_slurm_delays_it(tmp_path: Path) -> None:
     delayed = {"restarts": 1, "eligible_s": NOW_S + 100}
-    consents = "explsched:checkpoint=USR1"
-    assert job_of(tmp_path, comment=consents, **delayed).eligible
+    allowed = "explsched:checkpoint=USR1"
+    assert job_of(tmp_path, comment=allowed, **delayed).eligible
     assert not job_of(tmp_path, comment="", **delayed).eligible
-    assert not job_of(tmp_path, comment=consents, eligible_s=NOW_S + 100).eligible  # its own --begin
-    assert not job_of(tmp_path, comment=consents, restarts=1, eligible_s=NOW_S + 7200).eligible  # delayed by its owner
-    assert not job_of(tmp_path, comment=consents, reason="JobHeldUser", **delayed).eligible
+    assert not job_of(tmp_path, comment=allowed, eligible_s=NOW_S + 100).eligible  # its own --begin
+    assert not job_of(tmp_path, comment=allowed, restarts=1, eligible_s=NOW_S + 7200).eligible  # delayed by its owner
+    assert not job_of(tmp_path, comment=allowed, reason="JobHeldUser", **delayed).eligible
 
 
 def test_jobs_of_other_partitions_are_seen_as_long_as_they_hold_gpus(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_who_was_asked_to_make_room_is_known_to_the_policy(tmp_path: Path) -> No
     found = observe(
         ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, remembered=Remembered(frozenset({2}))
     )
-    assert {job.job_id: job.yielding for job in found.snapshot.jobs} == {1: False, 2: True}
+    assert {job.job_id: job.asked_to_leave for job in found.snapshot.jobs} == {1: False, 2: True}
 
 
 def test_the_start_that_slurm_expects_is_no_start(tmp_path: Path) -> None:

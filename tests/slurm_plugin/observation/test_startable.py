@@ -14,8 +14,8 @@ MAINTENANCE = "ReqNodeNotAvail, Reserved for maintenance"
 TIERS = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 
 
-def planned(*, consents: bool = False, only_leases: bool = False, **fields: Any) -> bool:
-    return may_be_planned(record(5, **fields), NOW_S, consents=consents, only_leases=only_leases)
+def planned(*, allows_preemption: bool = False, only_leases: bool = False, **fields: Any) -> bool:
+    return may_be_planned(record(5, **fields), NOW_S, allows_preemption=allows_preemption, only_leases=only_leases)
 
 
 @pytest.mark.parametrize("reason", ["Resources", "Priority"])

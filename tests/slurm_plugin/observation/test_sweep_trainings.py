@@ -134,10 +134,10 @@ def test_who_is_there_or_of_another_sweep_or_user_is_not_adopted(tmp_path: Path)
     assert sorted(adopted(tmp_path, notes, training(1), training(2, state="COMPLETED"))) == [2]
 
 
-def told(job_id: int, step: int, granted_step: float, *, consents: bool = True) -> Job:
+def told(job_id: int, step: int, granted_step: float, *, allows_preemption: bool = True) -> Job:
     """A training as a pass sees it, when it last reported at this step."""
     points = (ProgressPoint(step, 10.0 * step, 0.5),) if step else ()
-    signal = "USR1" if consents else None
+    signal = "USR1" if allows_preemption else None
     return job(
         job_id, exploration=Exploration(sweep="s", checkpoint_signal=signal), points=points, granted_step=granted_step
     )
@@ -155,7 +155,7 @@ def test_a_training_is_granted_what_the_last_decision_saw_of_it_if_that_let_it_r
     assert granted.of([runs]) == {1: 7.0}
     granted.note([told(1, 9, 7.0)], frozenset({1}))
     assert granted.of([runs, record(2, state="RUNNING")]) == {1: 7.0, 2: 0.0}
-    granted.note([told(1, 9, 7.0, consents=False)], frozenset({1}))
+    granted.note([told(1, 9, 7.0, allows_preemption=False)], frozenset({1}))
     assert granted.of([runs]) == {1: 9.0}  # it cannot be paused, so it runs on
 
 

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from explsched.cli import root
 from sched_policy.model import Switch
+from sched_policy.plan import Plan, Score
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
 from slurm_plugin.config import Config, ProgressSection
@@ -293,3 +294,15 @@ def test_explain_says_how_near_the_nodes_of_a_gang_are(tmp_path: Path, topology:
 
 def test_a_job_without_a_time_limit_is_said_to_have_none(tmp_path: Path) -> None:
     assert published(tmp_path, jobs=(record(55, time_limit_s=None),)).jobs[0].reason == "Priority; no time limit"
+
+
+def test_a_job_that_the_policy_does_not_rank_is_explained(tmp_path: Path) -> None:
+    config = Config(policy="fifo", progress=ProgressSection(spool=tmp_path))
+    ranked = View.of(config, ClusterRecords((), (record(1), record(2)), ()), NOW_S)
+    some = Plan(scores=(Score(2, 1.0, "ranked"),))
+    told = [one.sentences for one in explanations(View.planned(config, ranked.seen, some))]
+    ranks = [next(sentence for sentence in one if sentence.startswith("Rank")) for one in told]
+    assert ranks == [
+        "Rank 2 of 2 under policy fifo: policy fifo does not rank it.",
+        "Rank 1 of 2 under policy fifo: ranked.",
+    ]

@@ -306,7 +306,7 @@ def test_a_group_is_over_when_a_job_is_being_cleaned_up() -> None:
 def test_what_is_being_noted_of_a_job_that_yields_is_not_overwritten() -> None:
     note = "explsched-group:group=1&of=2&node=n1&since=5"
     seen = look(on_gpu(1, 0, admin_comment=note))
-    yields = Snapshot.of(NOW_S, seen.snapshot.nodes, [replace(seen.snapshot.jobs[0], yielding=True)])
+    yields = Snapshot.of(NOW_S, seen.snapshot.nodes, [replace(seen.snapshot.jobs[0], asked_to_leave=True)])
     assert carried_out(plan(), replace(seen, snapshot=yields)) == ()
 
 

@@ -177,12 +177,12 @@ def test_the_name_of_a_lease_that_ran_out_is_taken_off_the_job() -> None:
     assert lease_changes(Plan(), seen(runs), LIMITS) == ()
 
 
-def test_the_requeue_delay_is_lifted_for_consenting_jobs_only() -> None:
-    consenting = job(5, exploration=Exploration(checkpoint_signal="USR1"))
+def test_the_requeue_delay_is_lifted_for_jobs_that_allow_preemption_only() -> None:
+    opted_in = job(5, exploration=Exploration(checkpoint_signal="USR1"))
     other = job(6)
     # The reason is not BeginTime before Slurm has looked at the job, which it may not do for minutes.
     waiting = [record(i, restarts=1, eligible_s=NOW_S + 100, submit_s=NOW_S - SETTLE_S) for i in (5, 6)]
-    wanted = changes(Plan(), seen(*waiting, jobs=(consenting, other)), LIMITS)
+    wanted = changes(Plan(), seen(*waiting, jobs=(opted_in, other)), LIMITS)
     assert [c for c in wanted if isinstance(c, StartAtOnce)] == [StartAtOnce(5)]
 
 
@@ -281,3 +281,12 @@ def test_a_fresh_lease_stays_although_the_plan_has_moved() -> None:
     assert lease_changes(Plan(), started, LIMITS) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
     begun = replace(fresh, reservations=(lease(5, NOW_S - 30),))
     assert DeleteReservation("explsched_5") in lease_changes(elsewhere, begun, LIMITS)
+
+
+def test_no_lease_is_asked_for_beside_one_that_stays_on_its_nodes() -> None:
+    held = record(5, reservation="explsched_5")
+    fresh = replace(seen(held, record(6), leases=(lease(5),)), fresh_leases=frozenset({5}))
+    assert lease_changes(Plan(reservations=(promise(6, NOW_S + 719),)), fresh, LIMITS) == ()  # Slurm refuses overlaps
+    for room in (promise(6, NOW_S + 720), replace(promise(6), placement=(NodeGpus("n2", 4),))):
+        created = lease_changes(Plan(reservations=(room,)), fresh, LIMITS)
+        assert [type(change) for change in created] == [CreateReservation, AttachReservation]

@@ -87,7 +87,7 @@ def test_a_requeue_does_not_count_on_what_others_that_were_asked_have_not_left_y
 ) -> None:
     """Job 9 was asked to go, too; as long as it has not, the first in the queue takes all that job 1 leaves."""
     plan, seen = one_gpu_for_job_2(other())
-    jobs = [replace(job, yielding=job.job_id in (1, 9)) for job in seen.snapshot.jobs]
+    jobs = [replace(job, asked_to_leave=job.job_id in (1, 9)) for job in seen.snapshot.jobs]
     seen = replace(seen, snapshot=Snapshot.of(seen.snapshot.now_s, seen.snapshot.nodes, jobs))
     assert requeues_in_vain(plan, seen, {2: {1}}, {}, ready) == in_vain
 
