@@ -219,7 +219,7 @@ class AdaptiveHalving(Struct, frozen=True):
     """
 
     tolerance: float = 0.01
-    doubt: float = 0.03
+    doubt: float = 0.01
     least_finishing: float = 3 / 8
     usual_contenders: float = 1 / 8
     finishing_per_contender: float = 3.0
