@@ -371,10 +371,12 @@ class Controller:
         ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
         in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
         clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s)
-        steps = self._tracker.advance(leaving, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s)
+        stopped = dict.fromkeys(stop.job_id for stop in plan.stops)
+        steps = self._tracker.advance(
+            leaving, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s, stopped.keys()
+        )
         # A cancelled job holds its GPUs until it is gone.
-        stops = (stop for stop in plan.stops if jobs[stop.job_id].state is not JobState.COMPLETING)
-        return (*steps, *(CancelJob(stop.job_id) for stop in stops))
+        return (*steps, *(CancelJob(n) for n in stopped if jobs[n].state is not JobState.COMPLETING))
 
 
 def _given_back(seen: Observation, others: Mapping[int, int], most: int) -> tuple[SetSiteFactor, ...]:

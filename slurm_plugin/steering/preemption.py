@@ -152,8 +152,9 @@ class PreemptionTracker:
         now_s: float,
         in_vain: Mapping[int, int | None] = _NO_HEIRS,
         clear_from_s: float = 0.0,
+        stopped: AbstractSet[int] = frozenset(),
     ) -> tuple[Change, ...]:
-        """The next step of each preemption: requeue jobs that are ready, signal newly selected ones.
+        """The next step of each preemption: requeue jobs that are ready, unless `stopped`, signal newly selected ones.
 
         No job is requeued for another before `clear_from_s` (`backpressure.Recalculations`). `in_vain` are the
         beneficiaries that would not start now if their victims left, each with its `heirs` entry. A job whose
@@ -172,6 +173,8 @@ class PreemptionTracker:
         changes: list[Change] = []
         freed: Counter[int] = Counter()
         for job_id in self._ready(progress, now_s):
+            if job_id in stopped:
+                continue
             step, job = self._underway[job_id], jobs[job_id]
             if not step.noted:
                 record = records.get(job_id, PreemptionRecord(job.submit_s))

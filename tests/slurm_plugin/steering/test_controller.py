@@ -113,6 +113,19 @@ def test_a_job_that_was_cancelled_and_is_not_gone_yet_is_not_cancelled_again(
     assert slurm.applied == []
 
 
+def test_a_job_that_is_stopped_after_it_was_asked_to_save_is_not_requeued_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((holding(5, comment=ELASTIC + "&sweep=digits&stop=1"),))
+    plans = [resized(5, 2), Plan(stops=(Stop(5, "nothing left to learn"),))]
+    policy = SimpleNamespace(name="fixed", plan=lambda _snapshot: plans.pop(0))
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: policy)
+    daemon = Controller(slurm, configured(tmp_path))
+    daemon.reconcile(NOW_S)
+    daemon.reconcile(NOW_S + PreemptionSection().grace_s)
+    assert slurm.carried_out == [SignalJob(5, "USR1"), CancelJob(5)]
+
+
 def test_nothing_is_sent_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = FakeSlurm((holding(5),))
     assert controller(slurm, tmp_path, monkeypatch, Plan()).reconcile(NOW_S).failures == ()
