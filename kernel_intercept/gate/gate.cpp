@@ -19,7 +19,7 @@ constexpr int kAttachPatienceMs = 100;
 constexpr std::uint32_t kCounters = 4096;
 constexpr std::uint32_t kWarmUpLaunches = 1;  // the first launch may load its module
 constexpr std::uint32_t kFirstSamples = 8;
-constexpr std::uint32_t kSampleEvery = 64;
+constexpr std::uint32_t kSampleEvery = 64, kSeldom = 1024;  // the latter once a key is well known
 
 std::array<Link, kMaxGpus> links;
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
@@ -118,7 +118,7 @@ bool sampling_due(std::uint64_t key_hash) noexcept {
     const std::uint32_t count = asks.load(std::memory_order_relaxed);
     asks.store(count + 1, std::memory_order_relaxed);  // what threads lose to each other does not matter
     return (count >= kWarmUpLaunches && count < kWarmUpLaunches + kFirstSamples) ||
-           (count != 0 && count % kSampleEvery == 0);
+           (count != 0 && count % (count < kSeldom ? kSampleEvery : kSeldom) == 0);
 }
 
 Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept {
@@ -211,8 +211,9 @@ void drained(int ordinal) noexcept {
     slot.counters.drained_ns.store(shared::now_ns(), std::memory_order_relaxed);
     if (control.policy == shared::Policy::kQuota) slot.client.busy.store(0, std::memory_order_relaxed);
     slot.counters.drains.fetch_add(1, std::memory_order_relaxed);
-    if (control.waiting.load(std::memory_order_relaxed) != 0 || slot.client.busy.load() != 0)
-        place.link->notify();
+    // Where the GPU reports, the manager sees the end by itself.
+    const bool unseen = slot.client.busy.load() != 0 && slot.client.reports.load() == 0;
+    if (control.waiting.load(std::memory_order_relaxed) != 0 || unseen) place.link->notify();
 }
 
 void record(int ordinal, const Sample& sample) noexcept {
