@@ -135,7 +135,7 @@ void Gpu::set_batch(std::uint64_t open, bool allowed) {
     const bool keeps = allowed && runs_on_ns >= kLeastAllowanceNs;
     const std::uint64_t batch_ns =
         std::clamp(runs_on_ns / (keeps ? kBatchesOn : 1) / count, kLeastBatchNs, kMostBatchNs);
-    const bool keeps_now = keeps && !beside_.measures_alone();
+    const bool keeps_now = keeps && !beside_.measures_alone() && beside_.keeps(kept);
     // What its own batch takes after the allowance, and what the manager is late, is in the loss that was
     // measured.
     const std::uint64_t others_ns = std::min((count - 1) * batch_ns, runs_on_ns);

@@ -180,7 +180,7 @@ void of_many_only_a_few_run_at_the_same_time() {
 }
 
 // What runs on when a high-priority client begins: an allowance in which one gate is open, and a batch. Of
-// the usual latency it takes the promised share over what is lost meanwhile, 0.3 until it has been measured.
+// the usual latency it takes the promised share over what is lost meanwhile, 0.5 until it has been measured.
 void what_runs_on_is_a_share_of_the_latency_for_all_together() {
     auto group = settings(Policy::kGroup);
     group.high_share_permille = 100;
@@ -198,7 +198,7 @@ void what_runs_on_is_a_share_of_the_latency_for_all_together() {
     begin(gpu, high, 2 * kMs, kNow);
     finish(gpu, high);
     serve_until(kNow + 3 * kMs);
-    const auto one_ns = static_cast<std::uint64_t>(2e6 * 100 / 1000 / 0.3);
+    const auto one_ns = static_cast<std::uint64_t>(2e6 * 100 / 1000 / 0.5);
     CHECK(control.batch_ns == one_ns / 3 && control.allowance_ns == one_ns);
     CHECK(control.kept == low);
     // Nothing of it for work that waits on the host, or after a long rest: then nobody looks in time.
@@ -209,10 +209,12 @@ void what_runs_on_is_a_share_of_the_latency_for_all_together() {
     CHECK(control.batch_ns == one_ns / 4 && control.allowance_ns == 0);  // of two
     // With work soon after: the other one's batch is taken off.
     slot_of(gpu, other).client.reports = 1;
-    begin(gpu, high, 2 * kMs, now_ns + 202 * kMs);
-    finish(gpu, high);
     now_ns += 202 * kMs;
-    serve_until(now_ns + 3 * kMs);
+    for (int i = 0; i < 2; ++i) {  // the first is followed by one that has the GPU to itself
+        begin(gpu, high, 2 * kMs, now_ns);
+        finish(gpu, high);
+        serve_until(now_ns + 3 * kMs);
+    }
     CHECK(control.batch_ns == one_ns / 12 && control.allowance_ns == one_ns / 2 - one_ns / 12);
 }
 
