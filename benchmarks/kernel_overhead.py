@@ -72,7 +72,6 @@ def _measure(build: Path) -> dict[str, float]:
         managed = {
             **interposed,
             "EXPLSCHED_KM_SOCKET": socket,
-            "EXPLSCHED_GATE": "device",
             SHARE.variable: "best-effort",
         }
         high = {**managed, SHARE.variable: "high"}

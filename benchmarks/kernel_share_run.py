@@ -155,7 +155,6 @@ class Bench:
                 time.sleep(0.01)
             yield {
                 "EXPLSCHED_KM_SOCKET": str(socket),
-                "EXPLSCHED_GATE": "device",
                 "LD_PRELOAD": str(self._interposer),
             }
         finally:

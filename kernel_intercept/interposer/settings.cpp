@@ -7,7 +7,7 @@ namespace explsched::intercept {
 
 std::atomic<Mode> g_mode{Mode::kUnread};
 
-std::atomic<bool> g_gate_on_device{false};
+std::atomic<bool> g_gate_on_device{true};
 
 namespace {
 
@@ -30,7 +30,7 @@ bool keep_trace_path(const char* value) noexcept {
 Mode read_environment() noexcept {
     Mode found = Mode::kOn;
     const char* gate = std::getenv("EXPLSCHED_GATE");
-    g_gate_on_device.store(gate != nullptr && std::strcmp(gate, "device") == 0, std::memory_order_relaxed);
+    g_gate_on_device.store(gate == nullptr || std::strcmp(gate, "host") != 0, std::memory_order_relaxed);
     if (is_off(std::getenv("EXPLSCHED_INTERCEPT"))) {
         found = Mode::kOff;
     } else if (keep_trace_path(std::getenv("EXPLSCHED_TRACE"))) {

@@ -15,9 +15,8 @@ enum class Mode : std::uint8_t {
 
 extern std::atomic<Mode> g_mode;
 
-// EXPLSCHED_GATE=device: best-effort work waits on the GPU, by memory operations in the program's streams.
-// Otherwise there are none, and best-effort launches wait on the host: a process that dies while the GPU
-// waits for it has not been tried on real hardware yet.
+// Best-effort work waits on the GPU, by memory operations in the program's streams. EXPLSCHED_GATE=host: there
+// are none, and best-effort launches wait on the host.
 extern std::atomic<bool> g_gate_on_device;
 
 Mode read_environment() noexcept;

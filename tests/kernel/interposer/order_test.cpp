@@ -1,6 +1,5 @@
 // What stands between launches in a stream: which calls tell the gate that what was launched before them is
-// done, and which make it wait for the word of the GPU that it has passed them. Run with GATE_SIGNALS=1 and
-// EXPLSCHED_GATE=device.
+// done, and which make it wait for the word of the GPU that it has passed them. Run with GATE_SIGNALS=1.
 
 #include <dlfcn.h>
 
