@@ -8,11 +8,12 @@
 //   gpu_measure worker ROLE SECONDS STAMPS BLOCKS ROUNDS ROUNDS    one side, server or training; likewise
 //
 // The server answers requests of 60 short kernels, which arrive at random (Poisson), and waits for each. The
-// training launches ahead and never waits but for full queues. All kernels do a fixed amount of work, half of
-// them arithmetic, half of them memory; how much takes how long is measured once, alone, and is the same in
-// all arms. Kernels note when they began and ended by the GPU's clock: `overlap` is the share of the server's
-// kernel time in which a kernel of the training ran. An arm that fails says why, and the others go on. Times
-// in microseconds.
+// training launches ahead and never waits but for full queues. Blocks of kernels come and go, as in most
+// libraries; in the persistent arms those of the training stay as long as a kernel runs. All kernels do a
+// fixed amount of work, half of them arithmetic, half of them memory; how much takes how long is measured
+// once, alone, and is the same in all arms. Kernels note when they began and ended by the GPU's clock:
+// `overlap` is the share of the server's kernel time in which a kernel of the training ran. An arm that fails
+// says why, and the others go on. Times in microseconds.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -47,10 +48,12 @@ constexpr std::size_t kMemoryBytes = std::size_t{256} << 20;  // more than cache
 constexpr double kRequestUs[] = {10, 20, 30, 40, 60};         // of the server's kernels, in turns
 constexpr double kStepUs[] = {5, 15, 40, 100, 250};           // of the training's
 constexpr int kRequestKernels = 60;
+constexpr double kWaveUs = 20;  // of kernels whose blocks come and go: of some that fill the GPU at once
+constexpr unsigned kBlocksAtOnce = 4;  // times as many as are needed to keep it busy
 constexpr double kMeanPauseUs = 5000;
 constexpr double kReadyUs = 60e6, kAfterUs = 30e6;  // for what hangs
 constexpr double kAllUs = 330e6;                    // later no arm begins, so that what was measured is told
-constexpr double kDeathSeconds = 10;                // of arms in which one is killed
+constexpr double kDeathSeconds = 4;                 // of arms in which one is killed
 constexpr double kWarmUpUs = 1e6;                   // until the clocks are up
 
 constexpr int kDeviceComputeMode = 20;  // CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
@@ -61,6 +64,10 @@ constexpr std::size_t kMostStamps = std::size_t{1} << 20;  // later kernels note
 struct Stamp {
     std::uint64_t began_ns, ended_ns;
 };
+
+// Whether all blocks of a kernel are on the GPU for as long as it runs, as of those that are called
+// persistent, or come and go, as of most.
+enum class Blocks : std::uint8_t { kStay, kComeAndGo };
 
 class Gpu {
    public:
@@ -74,18 +81,22 @@ class Gpu {
         call("cuModuleGetFunction", &kernels_[1], loaded.module, "memory");
         call("cuMemAlloc_v2", &memory_, kMemoryBytes);
         call("cuMemAlloc_v2", &stamps_, kMostStamps * sizeof(Stamp));
+        call("cuMemsetD8_v2", stamps_, static_cast<unsigned char>(0), kMostStamps * sizeof(Stamp));
         call("cuStreamCreate", &stream_, 1U);  // CU_STREAM_NON_BLOCKING
         if (calibration_.blocks == 0) {
             int multiprocessors = 0;
             call("cuDeviceGetAttribute", &multiprocessors, kDeviceMultiprocessors, 0);
             calibration_.blocks = static_cast<unsigned>(2 * multiprocessors);
         }
-        for (const int kind : {0, 1}) launch_rounds(kind, 1, 0);  // loads the kernel
+        for (const int kind : {0, 1}) launch_rounds(kind, 1, 1, 0);  // loads the kernel
         wait();
     }
 
-    void launch(int kind, double us) {
-        launch_rounds(kind, static_cast<std::uint32_t>(std::max(1.0, us * calibration_.rounds_per_us[kind])),
+    void launch(int kind, double us, Blocks blocks) {
+        const unsigned times =
+            blocks == Blocks::kStay ? 1 : kBlocksAtOnce * static_cast<unsigned>(std::ceil(us / kWaveUs));
+        const double rounds = us * calibration_.rounds_per_us[kind] / times;
+        launch_rounds(kind, times, static_cast<std::uint32_t>(std::max(1.0, rounds)),
                       launched_ < kMostStamps ? stamps_ : 0);
         ++launched_;
     }
@@ -102,7 +113,7 @@ class Gpu {
 
     Calibration calibrated() {
         for (const double until_us = now_us() + kWarmUpUs; now_us() < until_us; wait())
-            launch_rounds(0, kMany, 0);
+            launch_rounds(0, 1, kMany, 0);
         for (const int kind : {0, 1})
             calibration_.rounds_per_us[kind] =
                 (kMany - kFew) / std::max(median_us(kind, kMany) - median_us(kind, kFew), 1.0);
@@ -120,10 +131,10 @@ class Gpu {
    private:
     static constexpr std::uint32_t kFew = 2000, kMany = 22'000;
 
-    void launch_rounds(int kind, std::uint32_t rounds, DevicePointer stamps) {
+    void launch_rounds(int kind, unsigned times, std::uint32_t rounds, DevicePointer stamps) {
         auto number = static_cast<std::uint32_t>(launched_);
         void* parameters[] = {&memory_, &rounds, &stamps, &number};
-        call("cuLaunchKernel", kernels_[kind], calibration_.blocks, 1U, 1U, 256U, 1U, 1U, 0U, stream_,
+        call("cuLaunchKernel", kernels_[kind], times * calibration_.blocks, 1U, 1U, 256U, 1U, 1U, 0U, stream_,
              static_cast<void**>(parameters), static_cast<void**>(nullptr));
     }
 
@@ -131,7 +142,7 @@ class Gpu {
         double us[15];
         for (double& one : us) {
             const double from_us = now_us();
-            launch_rounds(kind, rounds, 0);
+            launch_rounds(kind, 1, rounds, 0);
             wait();
             one = now_us() - from_us;
         }
@@ -162,7 +173,7 @@ void serve(Gpu& gpu, double end_us) {
     while (now_us() < end_us) {
         usleep(static_cast<useconds_t>(pause(random)));
         const double from_us = now_us();
-        for (int i = 0; i < kRequestKernels; ++i) gpu.launch(i % 2, kRequestUs[i % 5]);
+        for (int i = 0; i < kRequestKernels; ++i) gpu.launch(i % 2, kRequestUs[i % 5], Blocks::kComeAndGo);
         gpu.wait();
         latencies.push_back(now_us() - from_us);
     }
@@ -170,10 +181,18 @@ void serve(Gpu& gpu, double end_us) {
                 latencies.size(), quantile(latencies, 0.5), quantile(latencies, 0.99), gpu.output());
 }
 
-void train(Gpu& gpu, double seconds, double end_us) {
+// From the begin of a request's first kernel to the end of its last: without what the host adds.
+void tell_gpu_times(const std::vector<Stamp>& all) {
+    std::vector<double> us;
+    for (std::size_t i = 0; i + kRequestKernels <= all.size(); i += kRequestKernels)
+        us.push_back(static_cast<double>(all[i + kRequestKernels - 1].ended_ns - all[i].began_ns) / 1e3);
+    std::printf(", \"gpu_p50_us\": %.1f, \"gpu_p99_us\": %.1f", quantile(us, 0.5), quantile(us, 0.99));
+}
+
+void train(Gpu& gpu, double seconds, double end_us, Blocks blocks) {
     double work_us = 0;
     for (long i = 0; now_us() < end_us; ++i) {
-        gpu.launch(static_cast<int>(i % 2), kStepUs[i % 5]);
+        gpu.launch(static_cast<int>(i % 2), kStepUs[i % 5], blocks);
         work_us += kStepUs[i % 5];
     }
     const double from_us = now_us();
@@ -194,10 +213,11 @@ int gpu_bench::work(const std::string& role, double seconds, const std::string& 
     if (role == "server") {
         serve(gpu, end_us);
     } else {
-        train(gpu, seconds, end_us);
+        train(gpu, seconds, end_us, role == "persistent" ? Blocks::kStay : Blocks::kComeAndGo);
     }
-    std::fflush(stdout);
     const std::vector<Stamp> all = gpu.stamps();
+    if (role == "server") tell_gpu_times(all);
+    std::fflush(stdout);
     std::ofstream(stamps, std::ios::binary)
         .write(reinterpret_cast<const char*>(all.data()),
                static_cast<std::streamsize>(all.size() * sizeof(Stamp)));
@@ -274,6 +294,9 @@ class Child {
         if (pid_ > 0) kill(pid_, SIGKILL);
         status();
     }
+    void stop() const {
+        if (pid_ > 0 && kill(pid_, SIGSTOP) == 0) usleep(100'000);
+    }
     int status() {
         int found = -1;
         if (pid_ > 0) waitpid(pid_, &found, 0);
@@ -327,8 +350,12 @@ class Arms {
     Arms& operator=(const Arms&) = delete;
 
     void all() {
-        const Side server{"server", "server", {}}, training{"training", "training", {}};
+        const Side server{"server", "server", {}}, training{"training", "training", {}},
+            persistent{"training", "persistent", {}};
+        const double seconds = seconds_;
+        seconds_ = 2 * seconds;  // of the arms that are compared closest
         add("server_alone", run({server}, none_));
+        seconds_ = seconds;
         add("training_alone", run({training}, none_));
         add("time_slices", run({server, training}, none_));
         // Where it starts and serves nobody, as in some containers, each arm would wait for it.
@@ -336,35 +363,41 @@ class Arms {
         const std::string both = starts ? run({server, training}, mps_) : kNoMps;
         const bool has_mps = both.find("\"failed\"") == std::string::npos;
         add("mps", both);
-        const auto under_mps = [&](const char* name, const char* variable, const char* value) {
-            if (!has_mps) return add(name, "{\"failed\": \"no MPS, see mps\"}");
-            Side below = training;
-            below.variables.emplace_back(variable, value);
-            add(name, run({server, below}, mps_));
+        const auto under_mps = [&](const char* name, const std::vector<Side>& sides) {
+            add(name, has_mps ? run(sides, mps_) : "{\"failed\": \"no MPS, see mps\"}");
         };
-        under_mps("mps_priority", "CUDA_MPS_CLIENT_PRIORITY", "1");
-        under_mps("mps_percentage", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30");
+        const auto below = [&](const char* variable, const char* value) {
+            Side side = training;
+            side.variables.emplace_back(variable, value);
+            return side;
+        };
+        under_mps("mps_server_alone", {server});
+        under_mps("mps_priority", {server, below("CUDA_MPS_CLIENT_PRIORITY", "1")});
+        under_mps("mps_percentage", {server, below("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30")});
+        under_mps("mps_persistent", {server, persistent});
         const Variables& served = has_mps ? mps_ : none_;
-        for (const char* gate : {"host", "device"})
-            add(std::string("explsched_") + gate, group(gate, Killed::kNobody, served));
+        add("explsched_server_alone", managed("group", {high("device")}, Killed::kNobody, served));
+        add("explsched_host", group("host", "training", Killed::kNobody, served));
+        seconds_ = 2 * seconds;
+        add("explsched_device", group("device", "training", Killed::kNobody, served));
+        seconds_ = seconds;
+        add("explsched_device_persistent", group("device", "persistent", Killed::kNobody, served));
+        add("explsched_device_without_mps", group("device", "training", Killed::kNobody, none_));
         add("explsched_quota_30_70", quota(served));
         // Last, since what MPS does then is not defined.
         seconds_ = std::min(seconds_, kDeathSeconds);
         for (const char* gate : {"host", "device"})
-            add(std::string("explsched_") + gate + "_manager_killed", group(gate, Killed::kManager, served));
-        add("explsched_device_training_killed", group("device", Killed::kTraining, served));
-        add("explsched_device_server_killed", group("device", Killed::kServer, served));
+            add(std::string("explsched_") + gate + "_manager_killed",
+                group(gate, "training", Killed::kManager, served));
+        add("explsched_device_server_killed", group("device", "training", Killed::kServer, served));
+        seconds_ *= 3;
+        add("explsched_device_trainings_killed", group("device", "training", Killed::kTraining, served));
         if (starts) stop_mps();
     }
 
    private:
     using Children = std::vector<std::unique_ptr<Child>>;
-    enum class Killed : std::uint8_t {
-        kServer,
-        kTraining,
-        kManager,
-        kNobody
-    };  // the first two by their place
+    enum class Killed : std::uint8_t { kServer, kTraining, kManager, kNobody };
 
     static std::string member(const std::string& name, const std::string& value) {
         return '"' + name + "\": " + value;
@@ -377,21 +410,23 @@ class Arms {
         std::fflush(stdout);
     }
 
+    std::unique_ptr<Child> started(const Side& side, const Variables& common) const {
+        Variables variables = common;
+        variables.insert(variables.end(), side.variables.begin(), side.variables.end());
+        return std::make_unique<Child>(
+            std::vector<std::string>{program_, "worker", side.role, std::to_string(seconds_),
+                                     stamps_of(side.name), std::to_string(calibration_.blocks),
+                                     std::to_string(calibration_.rounds_per_us[0]),
+                                     std::to_string(calibration_.rounds_per_us[1])},
+            variables);
+    }
+
     // `at_half_time` returns more members of what is printed.
     std::string run(const std::vector<Side>& sides, const Variables& common,
                     const std::function<std::string(Children&)>& at_half_time = {}) {
         if (now_us() > last_start_us_) return "{\"failed\": \"no time is left\"}";
         Children children;
-        for (const Side& side : sides) {
-            Variables variables = common;
-            variables.insert(variables.end(), side.variables.begin(), side.variables.end());
-            children.push_back(std::make_unique<Child>(
-                std::vector<std::string>{program_, "worker", side.role, std::to_string(seconds_),
-                                         stamps_of(side.name), std::to_string(calibration_.blocks),
-                                         std::to_string(calibration_.rounds_per_us[0]),
-                                         std::to_string(calibration_.rounds_per_us[1])},
-                variables));
-        }
+        for (const Side& side : sides) children.push_back(started(side, common));
         std::string text;
         const double ready_by_us = now_us() + kReadyUs;
         for (std::size_t i = 0; i < sides.size(); ++i) {
@@ -429,8 +464,8 @@ class Arms {
         Child({"sh", "-c", "echo quit | timeout -s KILL 20 nvidia-cuda-mps-control"}, mps_).status();
     }
 
-    // Runs them with a manager, which tells at half time whom it serves, or is killed then. Without it they
-    // would run all the same, and the figures be another arm's.
+    // Runs them with a manager, which tells at half time whom it serves, if nobody is killed then. Without it
+    // they would run all the same, and the figures be another arm's.
     std::string managed(const std::string& policy, const std::vector<Side>& sides, Killed killed,
                         const Variables& common) {
         const std::vector<std::string> command{manager_, "--dir", directory_ + "/km"};
@@ -445,7 +480,8 @@ class Arms {
         if (stat(socket().c_str(), &found) != 0) return "{\"failed\": \"the kernel manager does not start\"}";
         std::string text = run(sides, common, [&](Children& children) -> std::string {
             if (killed == Killed::kManager) return manager.kill_hard(), "";
-            if (killed != Killed::kNobody) children[static_cast<std::size_t>(killed)]->kill_hard();
+            if (killed == Killed::kTraining) return killed_often(children[1], sides[1], common);
+            if (killed == Killed::kServer) children[0]->kill_hard();
             const std::string status = Child(with({"--status"}), {}).text(now_us() + 3e6, true);
             return ", " + member("manager", status.empty() ? "null" : status);
         });
@@ -453,6 +489,25 @@ class Arms {
         unlink(socket().c_str());
         return text;
     }
+
+    // A training is killed, and the next one started, as often as there is time for it: with work that waits
+    // on the GPU, and half of them while they are stopped.
+    std::string killed_often(std::unique_ptr<Child>& training, const Side& side, const Variables& common) {
+        std::mt19937 random{3};
+        int killed = 0;
+        for (const double until_us = now_us() + seconds_ * 0.4e6; now_us() < until_us;) {
+            usleep(100'000 + random() % 200'000);
+            if (killed % 2 != 0) training->stop();
+            training->kill_hard();
+            ++killed;
+            training = started(side, common);
+            if (training->text(until_us, true) != "ready") break;
+            training->go();
+        }
+        training->kill_hard();
+        return ", " + member("trainings_killed", std::to_string(killed + 1));
+    }
+
     std::string socket() const { return directory_ + "/km/kernel-manager.sock"; }
 
     Side managed_side(const std::string& name, const std::string& role, Variables own) const {
@@ -460,13 +515,17 @@ class Arms {
         return {name, role, own};
     }
 
-    std::string group(const std::string& gate, Killed killed, const Variables& common) {
-        const auto side = [&](const std::string& role, const char* priority) {
-            Variables own{{EXPL_SHARE_VARIABLE, priority}, {"EXPLSCHED_GATE", gate}};
-            if (role == "training") own.emplace_back("CUDA_MPS_CLIENT_PRIORITY", "1");
-            return managed_side(role, role, own);
-        };
-        return managed("group", {side("server", "high"), side("training", "best-effort")}, killed, common);
+    Side high(const std::string& gate) const {
+        return managed_side("server", "server", {{EXPL_SHARE_VARIABLE, "high"}, {"EXPLSCHED_GATE", gate}});
+    }
+
+    std::string group(const std::string& gate, const std::string& training, Killed killed,
+                      const Variables& common) {
+        const Side best_effort = managed_side("training", training,
+                                              {{EXPL_SHARE_VARIABLE, "best-effort"},
+                                               {"EXPLSCHED_GATE", gate},
+                                               {"CUDA_MPS_CLIENT_PRIORITY", "1"}});
+        return managed("group", {high(gate), best_effort}, killed, common);
     }
 
     std::string quota(const Variables& common) {
