@@ -20,7 +20,7 @@ from tests.docs.blocks import PAGES, ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 _STORED = re.compile(r"`benchmarks/results/(\w+\.json)`")
-_COMMAND = re.compile(r"python -m benchmarks\.|`scripts/")
+_COMMAND = re.compile(r"python -m benchmarks\.|`scripts/|`benchmarks/gpu/plan ")
 _NUMBER = r"([+-]?\d[\d,]*(?:\.\d+)?)"
 _NO_FIGURES = {
     ("docs/kernels.md", "kernel_virtual.json"),
@@ -283,6 +283,51 @@ def _oracle_row(mix: str) -> Claim:
     return Claim("docs/kernels.md", "kernel_oracle.json", f"| {mix} | {cells} |", figures)
 
 
+def _gpu_row(row: str, arm: str) -> Claim:
+    def figures(report: Any) -> list[float]:
+        arms = report["arms"]
+        server, alone = arms[arm]["server"], arms["training_alone"]["training"]["work_us_per_s"]
+        return [server["p50_us"] / 1e3, server["p99_us"] / 1e3, 100 * arms[arm]["training"]["work_us_per_s"] / alone]
+
+    return Claim("docs/kernels.md", "gpu_h100.json", f"| {row} | {{}} | {{}} | {{}} |", figures)
+
+
+_REQUEST_US = 60 * 32
+"""Work of a request: its kernels take 32 us on average."""
+
+
+def _on_a_gpu(report: Any) -> list[float]:
+    arms, seconds = report["arms"], report["seconds"]
+    ours, mps, slices = (arms[name] for name in ("explsched_device", "mps", "time_slices"))
+
+    def work(arm: Any, its_seconds: float) -> float:
+        return float(arm["server"]["requests"] * _REQUEST_US / its_seconds + arm["training"]["work_us_per_s"])
+
+    in_slices = work(slices, seconds)
+    return [
+        _more(ours["server"]["p99_us"] / arms["server_alone"]["server"]["p99_us"]),
+        100 * ours["training"]["work_us_per_s"] / mps["training"]["work_us_per_s"],
+        work(ours, 2 * seconds) / in_slices,  # this arm runs twice as long
+        work(mps, seconds) / in_slices,
+    ]
+
+
+def _quota(report: Any) -> list[float]:
+    arms = report["arms"]
+    works = [arms["explsched_quota_30_70"][f"request_{share}"]["work_us_per_s"] for share in ("0.3", "0.7")]
+    alone = arms["training_alone"]["training"]["work_us_per_s"]
+    return [*(100 * work / sum(works) for work in works), 100 * sum(works) / alone]
+
+
+_GPU_ARMS = {
+    "time slices": "time_slices",
+    "MPS": "mps",
+    "MPS, client priority": "mps_priority",
+    "MPS, training on 30 % of the threads": "mps_percentage",
+    "explsched": "explsched_device",
+    "explsched, without MPS": "explsched_device_without_mps",
+    "explsched, gate on the host": "explsched_host",
+}
 _ARMS = {
     "with priority": "known_priority",
     "with priority, profiles learnt": "learnt_priority",
@@ -376,6 +421,23 @@ CLAIMS = (
     *(_share_row(trace) for trace in ("trace1", "trace1_pr", "trace2", "trace2_pr")),
     *(_themis_row(trace) for trace in ("trace1", "trace1_pr", "trace2", "trace2_pr")),
     *(_hostile_row(row, arm) for row, arm in _ARMS.items()),
+    *(_gpu_row(row, arm) for row, arm in _GPU_ARMS.items()),
+    Claim(
+        "docs/kernels.md",
+        "gpu_h100.json",
+        "keeps the p99 within {} % of a server alone, with {} % of the training that MPS gets done while its requests "
+        "take three times as long. All work together is {} of that in time slices, {} under MPS.",
+        _on_a_gpu,
+    ),
+    Claim("docs/kernels.md", "gpu_h100.json", "got {} and {} % of the work, {} % of what one training", _quota),
+    Claim(
+        "docs/kernels.md",
+        "gpu_h100.json",
+        "the p99 is {} ms, and {} under MPS",
+        lambda report: [
+            report["arms"][arm]["server"]["p99_us"] / 1e3 for arm in ("explsched_device_persistent", "mps_persistent")
+        ],
+    ),
     *(_oracle_row(mix) for mix in _ONE_TRAINING),
     Claim(
         "docs/kernels.md",
