@@ -5,8 +5,8 @@
 // What runs together shares compute and bandwidth: all are slowed down by max(1, sum of compute, sum of
 // bandwidth) and, if several clients run, by a factor of each pair of clients that only this model knows. A
 // stream that waits for a word in memory blocks all streams of its client on the same hardware channel, of
-// which a client has two, as under MPS. Costs of memory operations: ~0.9 us each as a batch (public figures
-// of an RTX 5090).
+// which a client has two, as under MPS. Gaps between kernels and costs of memory operations are those of an
+// H100 (benchmarks/results/gpu_h100.json: 1.7 us; 1.8 for a write, 2.7 for a write and a wait in one batch).
 //
 // What NVIDIA's drivers offer to divide the multiprocessors, off unless an arm asks for it:
 //
@@ -69,8 +69,8 @@ struct Stream {
 struct DeviceSettings {
     double clock_swing{0.2};     // the clock changes by up to this share, every 50 ms
     double most_hidden{0.15};    // of the unknown factors between pairs of clients
-    std::uint64_t gap_ns{1200};  // between two kernels of a stream
-    std::uint64_t memop_ns{900};
+    std::uint64_t gap_ns{1600};  // between two kernels of a stream
+    std::uint64_t memop_ns{1300};
     std::uint64_t visible_ns{5000};  // until a word written by a host is seen, at most
     std::uint64_t block_ns{20'000};  // until the blocks have ended that a kernel meets
 };
