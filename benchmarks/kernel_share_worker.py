@@ -1,14 +1,22 @@
 """One side of `benchmarks.kernel_share_real`: an inference server or a training, in a process of its own.
 
-Prints `ready` after its warm-up, waits for a line on standard input, works, and prints one line of JSON.
+Says on what it runs after its warm-up. Then it answers each line on standard input by one line of JSON:
+
+    SECONDS          one unit of work after the other, until another line comes
+    SECONDS RATE     requests that arrive at this rate per second; what has arrived is served, unless the input ends
+    STEPS            of the role `outputs`: a training from its start, by eager steps, and four times as many as a graph
+    stop             nothing
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import select
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,9 +27,17 @@ from benchmarks.kernel_share_load import run_closed_loop, serve_open_loop
 from kernel_intercept.profile.manager import SOCKET_VARIABLE, ask
 from wrappers import mps
 
-_WARM_UP = 30
-_BATCH_INFERENCE, _BATCH_RESNET, _BATCH_TRANSFORMER = 4, 32, 8  # as in Orion's evaluation (EuroSys'24, table 1)
-_IMAGE, _CLASSES, _TOKENS, _WIDTH = 224, 1000, 128, 768
+_WARM_UP = 20
+_BATCH_INFERENCE = 4
+_BATCH_TRAINING = {"resnet50": 128, "transformer": 32, "tiny": 8}
+_EAGER_PART = 4  # eager batches are as in Orion's evaluation (EuroSys'24, table 1), and bound by the host
+_LOSS_EVERY = 10
+_CLASSES, _TOKENS, _WIDTH = 1000, 128, 768
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
+    """With its normalization."""
+    return nn.Sequential(nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs))
 
 
 class Bottleneck(nn.Module):
@@ -29,20 +45,11 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        outputs = 4 * width
-        self.body = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, outputs, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
+        outputs, relu = 4 * width, nn.ReLU(inplace=True)
+        first, second = convolution(inputs, width, 1), convolution(width, width, 3, stride)
+        self.body = nn.Sequential(first, relu, second, relu, convolution(width, outputs, 1))
         same = inputs == outputs and stride == 1
-        skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-        self.skip: nn.Module = nn.Identity() if same else skip
+        self.skip: nn.Module = nn.Identity() if same else convolution(inputs, outputs, 1, stride)
 
     def forward(self, images: Tensor) -> Tensor:
         """Same extents as the input, or half of them."""
@@ -51,12 +58,7 @@ class Bottleneck(nn.Module):
 
 def resnet(blocks: tuple[int, ...]) -> nn.Sequential:
     """ResNet-50 for blocks 3, 4, 6, 3; without torchvision, which not every node has."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, 2, 1),
-    ]
+    layers: list[nn.Module] = [convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     inputs = 64
     for stage, count in enumerate(blocks):
         width = 64 << stage
@@ -78,61 +80,141 @@ def build(model: str, device: torch.device, batch: int) -> tuple[nn.Module, Tens
     torch.manual_seed(1)
     if model == "transformer":
         return transformer(12).to(device), torch.randn(batch, _TOKENS, _WIDTH, device=device)
-    network = resnet((3, 4, 6, 3) if model == "resnet50" else (1,))
-    images = torch.randn(batch, 3, _IMAGE if model == "resnet50" else 32, _IMAGE if model == "resnet50" else 32)
-    return (
-        network.to(device, memory_format=torch.channels_last),
-        images.to(device).contiguous(memory_format=torch.channels_last),
-    )
+    blocks, extent = ((3, 4, 6, 3), 224) if model == "resnet50" else ((1,), 32)
+    network = resnet(blocks).to(device, memory_format=torch.channels_last)
+    return network, torch.randn(batch, 3, extent, extent).to(device, memory_format=torch.channels_last)
 
 
-def inference(model: str, device: torch.device) -> Callable[[], None]:
-    """A function that serves one request and returns when its result is there."""
+def inference(model: str, device: torch.device, eager: bool) -> Callable[[], None]:  # noqa: FBT001
+    """A function that serves one request and returns when its result is there: as a CUDA graph, unless `eager`."""
     network, inputs = build(model, device, _BATCH_INFERENCE)
     network.eval()
 
-    def serve() -> None:
+    def forward() -> Tensor:
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16):
-            network(inputs).argmax(1).cpu()
+            return network(inputs).argmax(1)
+
+    if eager or device.type != "cuda":
+        return lambda: forward().cpu()
+    for _ in range(_WARM_UP):
+        forward()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = forward()
+
+    def serve() -> None:
+        graph.replay()
+        answer.cpu()
 
     return serve
 
 
-def training(model: str, device: torch.device) -> Callable[[], None]:
-    """A function that does one step of SGD and returns when it is done."""
-    batch = _BATCH_TRANSFORMER if model == "transformer" else _BATCH_RESNET
+def training(model: str, device: torch.device, eager: bool, steps: int) -> Callable[[], None]:  # noqa: FBT001
+    """A function that does so many steps of SGD and reads the loss, so that it returns when they are done."""
+    batch = _BATCH_TRAINING[model] // (_EAGER_PART if eager else 1)
     network, inputs = build(model, device, batch)
     network.train()
     labels = torch.randint(_CLASSES, (batch,), device=device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001, momentum=0.9)
 
+    def work() -> None:
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(device.type, torch.bfloat16):
+                loss = nn.functional.cross_entropy(network(inputs), labels)
+            loss.backward()
+            optimizer.step()
+        loss.item()
+
+    return work
+
+
+def digests(device: torch.device, steps: float) -> dict[str, dict[str, str]]:
+    """Of the parameters after a deterministic training, by eager steps, and then by replays of one captured step."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(mode=True)
+    torch.manual_seed(3)
+    first, second = (nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64)), nn.Conv2d(64, 128, 3, 2, 1)
+    last = (nn.Flatten(), nn.Linear(128 * 256, 512), nn.GELU(), nn.Linear(512, 100))
+    network = nn.Sequential(*first, nn.ReLU(), second, nn.ReLU(), *last).to(device)
+    images, labels = torch.randn(64, 3, 32, 32).to(device), torch.randint(100, (64,)).to(device)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16):
-            loss = nn.functional.cross_entropy(network(inputs), labels)
-        loss.backward()
+        nn.functional.cross_entropy(network(images), labels).backward()
         optimizer.step()
-        loss.item()  # as a training that logs: it keeps one step in flight
 
-    return step
+    def digest() -> str:
+        parts = [parameter.detach().cpu().numpy().tobytes() for parameter in network.parameters()]
+        return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+    for _ in range(int(steps)):
+        step()
+    found = {"eager": digest()}
+    if device.type != "cuda":
+        return {"digests": found}
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(5):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        step()
+    for _ in range(4 * int(steps)):
+        graph.replay()
+    return {"digests": {**found, "graph": digest()}}
+
+
+def loaded(work: Callable[[], None], size: int, seconds: float, rate: float | None = None) -> dict[str, float]:
+    """What the work takes, in a closed loop or with requests at this rate."""
+
+    def wait(seconds: float) -> bool:
+        return not select.select([sys.stdin], [], [], max(0.0, seconds))[0]
+
+    if rate is None:
+        return run_closed_loop(work, size, seconds, wait)
+    return serve_open_loop(work, rate, seconds, wait)
 
 
 @click.command()
-@click.argument("role", type=click.Choice(["inference", "training"]))
-@click.option("--model", type=click.Choice(["resnet50", "transformer", "tiny"]), required=True)
-@click.option("--device", required=True, help="As torch names it.")
-@click.option("--seconds", type=float, required=True)
-@click.option("--rate", type=float, help="Requests per second; without it one follows the other.")
-@click.option("--seed", type=int, default=1)
-def main(role: str, model: str, device: str, seconds: float, rate: float | None, seed: int) -> None:
-    """Warm up, say `ready`, wait for a line, work, print JSON."""
-    place = torch.device(device)
-    work = inference(model, place) if role == "inference" else training(model, place)
-    for _ in range(_WARM_UP):
+@click.argument("role", type=click.Choice(["inference", "training", "outputs"]))
+@click.argument("device")
+@click.option("--model", type=click.Choice(list(_BATCH_TRAINING)), required=True)
+@click.option("--eager", is_flag=True)
+def main(role: str, device: str, model: str, eager: bool) -> None:  # noqa: FBT001  click passes by name
+    """Warm up, say on what, and answer lines."""
+    try:
+        place = torch.device(device)
+        answer = prepared(role, place, model, eager=eager)
+        name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu: a try, not a measurement"
+        say({"machine": {"device": name, "torch": torch.__version__, "cuda": torch.version.cuda}})
+        for line in sys.stdin:
+            if line != "stop\n":
+                say(answer(*map(float, line.split())))
+    except Exception as error:
+        click.echo(json.dumps({"failed": f"{type(error).__name__}: {error}"}))
+        raise
+
+
+def prepared(role: str, device: torch.device, model: str, *, eager: bool) -> Callable[..., dict[str, object]]:
+    """The function that answers a line's numbers, after its warm-up."""
+    if role == "outputs":
+        digests(device, 1)
+        return partial(digests, device)
+    size = 1 if eager or role == "inference" else _LOSS_EVERY
+    work = inference(model, device, eager) if role == "inference" else training(model, device, eager, size)
+    for _ in range(-(-_WARM_UP // size)):
         work()
-    click.echo("ready")
-    sys.stdin.readline()
-    found = run_closed_loop(work, seconds) if rate is None else serve_open_loop(work, rate, seconds, seed)
+    return partial(loaded, work, size)
+
+
+def say(found: dict[str, object]) -> None:
+    """Answer a line, and tell whether MPS and the gate serve this process."""
     click.echo(json.dumps({**found, "mps": mps.answering(os.environ) is not None, "gate": gate_counters()}))
 
 

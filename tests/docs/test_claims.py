@@ -292,6 +292,15 @@ def _gpu_row(row: str, arm: str) -> Claim:
     return Claim("docs/kernels.md", "gpu_h100.json", f"| {row} | {{}} | {{}} | {{}} |", figures)
 
 
+def _torch_row(row: str, arm: str) -> Claim:
+    def figures(report: Any) -> list[float]:
+        one = report["arms"][arm]
+        both = [one["both"][f"service_{which}_ms"] for which in ("p50", "p99")]
+        return [one["alone"]["service_p50_ms"], *both, one["training"]["rate"]]
+
+    return Claim("docs/kernels.md", "kernel_share_h100.json", f"| {row} | {{}} | {{}} | {{}} | {{}} |", figures)
+
+
 _REQUEST_US = 60 * 32
 """Work of a request: its kernels take 32 us on average."""
 
@@ -422,6 +431,21 @@ CLAIMS = (
     *(_themis_row(trace) for trace in ("trace1", "trace1_pr", "trace2", "trace2_pr")),
     *(_hostile_row(row, arm) for row, arm in _ARMS.items()),
     *(_gpu_row(row, arm) for row, arm in _GPU_ARMS.items()),
+    *(
+        _torch_row(row, arm)
+        for row, arm in (
+            ("in time slices", "time slices"),
+            ("under MPS", "mps"),
+            ("with explsched", "explsched"),
+            ("with explsched, without MPS", "explsched without mps"),
+        )
+    ),
+    Claim(
+        "docs/kernels.md",
+        "kernel_share_h100.json",
+        "which does {} steps a second alone",
+        lambda report: [report["arms"]["time slices"]["training_alone"]["rate"]],
+    ),
     Claim(
         "docs/kernels.md",
         "gpu_h100.json",
