@@ -184,13 +184,14 @@ def _nobody(_stages: str) -> None:
 
 def _follow(directory: Path, tell: Callable[[str], None], ended: Event) -> None:
     meter = Meter()
-    is_last = False
+    is_last, seen = False, 0
     while not is_last:
         is_last = ended.wait(_POLL_S)
         counters: dict[str, Counters] = {}
         for path in sorted(directory.glob("*.stages")):
             if (found := Counters.read(path)) is not None:
                 counters[path.name] = found
+        seen = max((seen, *(each.iterations for each in counters.values())))
         news = meter.look(counters, is_last=is_last)
         if news is not None:
             tell(str(news))
@@ -199,4 +200,9 @@ def _follow(directory: Path, tell: Callable[[str], None], ended: Event) -> None:
         sys.stderr.write(
             f"sxrun: an iteration takes {iteration:.4g} ms: reading {io:.4g}, computing {gpu:.4g}, "
             f"communicating {net:.4g}; --stages {meter.best}\n"
+        )
+    else:
+        why = f"{seen} iterations were counted, too few" if seen else "no iteration of a PyTorch training was seen"
+        sys.stderr.write(
+            f"sxrun: stages are not measured: {why} ({_WARM_UP} warm up, {_WINDOW} more count; read once a second)\n"
         )

@@ -128,6 +128,8 @@ def colocate(
             plots.draw_counts(in_use, "GPUs in use", plot_path)
         except OSError as error:
             raise TraceError(f"{plot_path}: cannot be written: {error.strerror}") from error
+    if any(row.refused for row in rows):
+        click.echo("warning: instances were refused, so placements are compared at different work (--nodes)", err=True)
     if as_json:
         shape = {"nodes": nodes, "gpus_per_node": gpus_per_node, "gpu_memory_gib": gpu_memory_gib}
         click.echo(json.dumps({**shape, "placements": [to_builtins(row) for row in rows]}, indent=1))

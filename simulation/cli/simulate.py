@@ -165,6 +165,15 @@ def compare(
         return
     columns = [PolicyColumn(one.policy, one.values) for one in finished]
     click.echo("\n".join(table(columns, room())))
+    fewer = [(one.policy, one.values["completed"]) for one in columns if _completes_less(one, columns[0])]
+    if fewer:
+        counts = ", ".join(f"{policy} {completed:g}" for policy, completed in fewer)
+        whole = f"{columns[0].policy} {columns[0].values['completed']:g}"
+        click.echo(f"warning: fewer jobs completed their work ({counts}; {whole}), which shortens JCTs", err=True)
+
+
+def _completes_less(column: PolicyColumn, first: PolicyColumn) -> bool:
+    return (column.values["completed"] or 0) < (first.values["completed"] or 0)
 
 
 def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from itertools import accumulate, chain, pairwise
-from math import fsum, inf, isnan
+from math import fsum, inf, isclose, isnan
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +251,7 @@ def measure(outcome: TraceOutcome) -> Metrics:
         preemptions=sum(job.preemptions for job in jobs),
         held_gpu_h=use.held_gpu_h,
         useful_gpu_h=useful_gpu_h,
-        wasted_gpu_h=None if use.held_gpu_h is None or useful_gpu_h is None else use.held_gpu_h - useful_gpu_h,
+        wasted_gpu_h=_wasted(use.held_gpu_h, useful_gpu_h),
         lost_gpu_h=fsum(job.lost_gpu_s for job in jobs) / 3600 if jobs else None,
         gain_per_gpu_h=fsum(gain for gain, _ in explored) / fsum(spent for _, spent in explored) if explored else None,
         avg_job_gain_per_gpu_h=_mean([gain / spent for gain, spent in explored]),
@@ -260,6 +260,13 @@ def measure(outcome: TraceOutcome) -> Metrics:
         avg_best_gpu_h=_mean([one.best_gpu_s / 3600 for one in outcome.sweeps if one.best_gpu_s is not None]),
         avg_regret_area=_mean([one.regret_area for one in outcome.sweeps]),
     )
+
+
+def _wasted(held: float | None, useful: float | None) -> float | None:
+    """Held minus useful. Both are sums of times: what rounding leaves of equal ones is nothing."""
+    if held is None or useful is None:
+        return None
+    return 0.0 if isclose(held, useful, rel_tol=_ROUNDING) else held - useful
 
 
 def span_s(outcome: TraceOutcome) -> tuple[float, float]:

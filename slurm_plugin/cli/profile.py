@@ -197,6 +197,12 @@ def _find(search: RequestSearch, find: Callable[[], FoundRequest], csv_path: Pat
     finally:
         if csv_path is not None:
             _write(csv_path, search.trials.values())
+    if found.limit_percent == search.step_percent:
+        click.echo(
+            f"warning: {search.step_percent} % of the GPU is as fast as all of it: does the command use the GPU, and "
+            "is its share enforced (`sexplsched doctor`)?",
+            err=True,
+        )
     request, limit = f"{found.request_percent / 100:g}", f"{found.limit_percent / 100:g}"
     if as_json:
         click.echo(

@@ -113,6 +113,16 @@ def test_what_is_printed_is_what_jobs_and_services_take(program: Path) -> None:
     assert "services.yaml: kernel: {request: 0.25, limit: 0.5}" in done.stdout
 
 
+@pytest.mark.parametrize(("gpu", "is_doubted"), [((0.002, 0.001, 0.6), False), ((0.002, 0.0, 1.0), True)])
+def test_a_share_that_changes_nothing_is_doubted(
+    program: Path, gpu: tuple[float, float, float], *, is_doubted: bool
+) -> None:
+    """A command that uses no GPU, or whose kernels nothing intercepts, is as fast with any share."""
+    done = call(program, "training", "--step=25", gpu=gpu)
+    assert done.exit_code == 0, done.output
+    assert ("25 % of the GPU is as fast as all of it" in done.stderr) == is_doubted
+
+
 @pytest.mark.parametrize(
     ("text", "timeout_s", "words"),
     [

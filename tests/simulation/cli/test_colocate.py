@@ -36,6 +36,13 @@ def test_a_table_for_people() -> None:
     assert len({len(text) for text in lines}) == 1
 
 
+@pytest.mark.parametrize(("nodes", "is_warned"), [(50, False), (4, True)])
+def test_a_full_cluster_is_warned_of(nodes: int, *, is_warned: bool) -> None:
+    """There every placement has all GPUs in use, and each RATIO is 1, however much one refuses."""
+    done = CliRunner().invoke(root, ["colocate", "--instances", "60", "--nodes", str(nodes)])
+    assert ("instances were refused" in done.stderr) == is_warned
+
+
 def test_a_file_gives_what_its_events_gave(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     made = json.loads(run("--instances", "40", "--seed", "7", "--nodes", "40", "--write-events", str(path), "--json"))

@@ -249,6 +249,15 @@ def test_a_comparison_for_people(trace: Path) -> None:
     assert re.search(r"^jobs +3 +3 +\(1\.00x\)$", result.stdout, re.MULTILINE)
 
 
+def test_jct_of_a_policy_that_completes_fewer_jobs_is_warned_of(trace: Path) -> None:
+    """Two jobs that share a GPU run half as fast, and reach their time limits."""
+    trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s\n1,0,1,300,400\n2,0,1,300,400\n")
+    words = ("compare", "--trace", str(trace), "--cluster", "1x1", "-j", 1)
+    assert "completed" not in call(*words, "--policies", "fifo,srsf").stderr
+    warned = call(*words, "--policies", "fifo,sjf-ffs").stderr
+    assert "fewer jobs completed their work (sjf-ffs 0; fifo 2), which shortens JCTs" in warned
+
+
 def test_a_table_goes_on_below_where_it_is_too_wide() -> None:
     columns = [PolicyColumn(policy, {"jobs": 1.0, "avg_jct_s": value}) for policy, value in (("a", 2.0), ("b", 5.0))]
     assert table(columns, 100) == [

@@ -94,6 +94,13 @@ def test_overheads_are_waste() -> None:
     assert found.wasted_gpu_h == pytest.approx(4 * 30 / 3600)
 
 
+def test_what_rounding_leaves_is_no_waste() -> None:
+    """A ratio to it, as `compare` shows, would be 10^14."""
+    assert 0.8 - 0.1 > 0.7  # in floating point
+    alone = outcome(record(1, 0.1, 0.1, 0.8, 4, run_s=0.7), usage=(Usage(0.1, 4, 0, 1, 0), Usage(0.8, 0, 4, 0, 0)))
+    assert measure(alone).wasted_gpu_h == 0
+
+
 def test_work_that_was_lost_is_waste_and_a_stopped_job_was_worth_its_while() -> None:
     lost = [record(n, 0, 0, 100, run_s=400, ending=e) for n, e in enumerate((Ending.TIME_LIMIT, Ending.FAILED))]
     kept = [record(n + 2, 0, 0, 100, run_s=400, ending=e) for n, e in enumerate((Ending.STOPPED, Ending.ABANDONED))]
