@@ -2,17 +2,22 @@
 
 Each attack has figures of its own: what was forwarded to a replica, how many cold starts it caused (each would start a
 job), what secrets a stranger has seen, and how much longer another client's requests took meanwhile (the ratio of its
-99th percentiles, that without an attack is the one before). The attacks:
+99th percentile to that without an attack, from before and after it). The attacks:
 
     keyless      requests without a key: methods x targets x headers x bodies, in an order drawn by lot
     admin        what model servers have besides inference, with a good key
     smuggling    requests that two servers could read differently, with a good key
     silent       connections that say nothing, from addresses of their own
-    elsewhere    the same ones to another server of this machine: what of a bystander's wait is the machine's
     stranger     a listener on the port of a replica's server; of another user where this runs as root
 
 Of silent connections there are two ratios: of all the time, and `steady`, once all of them have been made: opening
 20,000 of them takes this machine's CPUs seconds, whoever listens.
+
+Attackers have machines of their own, but here they share the CPUs with gateway, bystander and replica. So HAProxy has a
+CPU to itself, with and without an attack, and on the others attackers run when nobody else does (SCHED_IDLE; in the
+bystander's session, because Linux shares CPUs between sessions first). What an attack costs the bystander is then what
+it costs the gateway. With `--contend` attackers have the priority of all others, which also shows what they take from
+the machine; `attack_s` tells whether they were slower without it.
 """
 
 from __future__ import annotations
@@ -32,18 +37,20 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
-from benchmarks.gateway.upstream import free_port, haproxy
+from benchmarks.gateway.upstream import free_port, one_cpu_less
 from inference_gateway.dataplane.endpoints import WakeListener
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, digest_of
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint
 from inference_gateway.replicas import reports, submission
@@ -57,7 +64,9 @@ _SILENT_ADDRESSES = 4
 _BYSTANDERS = "/v1/completions"
 _CLIENTS = 4
 _PAUSE_S = 0.01
-_QUIET_S, _STEADY_S, _OPENING_S = 3.0, 5.0, 120.0
+QUIET_S = 3.0
+"""For so long the bystander is measured before an attack, and after it."""
+_STEADY_S, _OPENING_S = 5.0, 120.0
 _OPEN = ("/healthz", "/healthz?x=1", "/healthz#x", "http://x/healthz")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PRI", "FOO")
 _TARGETS = (
@@ -146,13 +155,17 @@ class Sample:
 
 @dataclass(slots=True)
 class Site:
-    """A gateway with a recording replica for `big` and none for `asleep`; what a bystander met before and during."""
+    """A gateway with a recording replica for `big` and none for `asleep`; what a bystander met without and during.
+
+    `contend` leaves attackers the priority of all others.
+    """
 
     plane: HaproxyDataPlane
     recorder: Recorder
     calls: WakeListener
     paths: GatewayPaths
-    before: list[Sample] = field(default_factory=list)
+    contend: bool
+    quiet: list[Sample] = field(default_factory=list)
     during: list[Sample] = field(default_factory=list)
 
     @property
@@ -203,10 +216,29 @@ def p99(samples: Iterable[Sample]) -> float:
     return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
 
-async def all_of(port: int, requests: list[bytes]) -> list[bytes]:
+T = TypeVar("T")
+
+
+async def attacking(site: Site, call: Callable[[], T]) -> T:
+    """Its value, from a thread whose processes give way to all others."""
+
+    def called() -> T:
+        if not site.contend:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread; processes inherit it
+        return call()
+
+    with ThreadPoolExecutor(1) as thread:
+        return await asyncio.get_running_loop().run_in_executor(thread, called)
+
+
+async def all_of(site: Site, requests: list[bytes]) -> list[bytes]:
     """Send requests from another process, which leaves the replica and the bystander theirs; the answers."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return await asyncio.get_running_loop().run_in_executor(pool, _send, port, requests)
+
+    def call() -> list[bytes]:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            return pool.submit(_send, site.port, requests).result()
+
+    return await attacking(site, call)
 
 
 def _send(port: int, requests: list[bytes]) -> list[bytes]:
@@ -231,7 +263,7 @@ async def keyless(site: Site, count: int) -> dict[str, float]:
         f"{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}".encode() + body
         for method, target, headers, body in drawn
     ]
-    answers = await all_of(site.port, requests)
+    answers = await all_of(site, requests)
     refused = (b"", b"400", b"401", b"405", b"408", b"501")
     opened = sum(
         answer[9:12] not in refused and not (method in ("GET", "HEAD") and target in _OPEN)
@@ -240,44 +272,31 @@ async def keyless(site: Site, count: int) -> dict[str, float]:
     return {"requests": float(len(requests)), "open": float(opened)}
 
 
-async def admin(site: Site, _: int) -> dict[str, float]:
-    """Every method on every path."""
+async def admin(site: Site, count: int) -> dict[str, float]:
+    """Every method on every path, again and again, since the bystander's 99th percentile needs some hundred samples."""
     methods = ("GET", "POST", "PUT", "DELETE")
-    requests = [_head(method, path) + b"x-service: big\r\n" + _BODIES[0] for method in methods for path in _ADMIN]
-    await all_of(site.port, requests)
+    requests = max(1, count // 500) * [
+        _head(method, path) + b"x-service: big\r\n" + _BODIES[0] for method in methods for path in _ADMIN
+    ]
+    await all_of(site, requests)
     return {"requests": float(len(requests)), "reached": float(len(site.recorder.forwarded()))}
 
 
-async def smuggling(site: Site, _: int) -> dict[str, float]:
-    """One request each, with another one in what may be its body."""
+async def smuggling(site: Site, count: int) -> dict[str, float]:
+    """Requests with another one in what may be their body; repeated as those of `admin`."""
     hidden = (_SMUGGLED, b"0\r\n\r\n" + _SMUGGLED, b"1\r\nZ\r\n0\r\n\r\n" + _SMUGGLED)
     start = _head("POST", "/services/big/v1/chat/completions").replace(b"connection: close\r\n", b"")
-    requests = [
+    requests = max(1, count // 5000) * [
         start + lengths.replace("{n}", str(len(body))).encode() + b"\r\n" + body
         for lengths, body in itertools.product(_LENGTHS, hidden)
     ]
-    await all_of(site.port, requests)
+    await all_of(site, requests)
     seen = site.recorder.requests
     return {
         "requests": float(len(requests)),
         "smuggled": float(seen.count("get /smuggled")),
         "passed": float(len(seen)),
     }
-
-
-async def silent(site: Site, count: int) -> dict[str, float]:
-    """Silent connections to the gateway."""
-    return await _silent(site, site.port, count)
-
-
-async def elsewhere(site: Site, count: int) -> dict[str, float]:
-    """Silent connections to an HAProxy that the bystander does not ask."""
-    directory = site.paths.root / "elsewhere"
-    directory.mkdir()
-    with free_port() as port:
-        answer = f"frontend f\n  bind 127.0.0.1:{port}\n  http-request return status 200\n"
-        with haproxy(directory, "elsewhere", answer):
-            return await _silent(site, port, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +309,7 @@ class Held:
     over_s: float
 
 
-async def _silent(site: Site, port: int, count: int) -> dict[str, float]:
+async def silent(site: Site, count: int) -> dict[str, float]:
     """Silent connections from a few addresses; how many were made, and how many of them were open after 5 s.
 
     Each address is a process of its own, since that is whose open files Linux limits. Raises `ClickException` if the
@@ -298,20 +317,21 @@ async def _silent(site: Site, port: int, count: int) -> dict[str, float]:
     """
     counts = [len(range(first, count, _SILENT_ADDRESSES)) for first in range(_SILENT_ADDRESSES)]
     sources = [f"127.0.3.{number + 1}" for number in range(_SILENT_ADDRESSES)]
-    loop = asyncio.get_running_loop()
-    spawning = multiprocessing.get_context("spawn")
-    meeting = (spawning.Barrier(_SILENT_ADDRESSES, timeout=_OPENING_S),)
-    with ProcessPoolExecutor(_SILENT_ADDRESSES, spawning, _meet_at, meeting) as pool:
-        asked = zip(sources, counts, strict=True)
-        tasks = [loop.run_in_executor(pool, _stay_silent, port, source, number) for source, number in asked]
-        found = await asyncio.gather(*tasks)
+
+    def call() -> list[Held]:
+        spawning = multiprocessing.get_context("spawn")
+        meeting = (spawning.Barrier(_SILENT_ADDRESSES, timeout=_OPENING_S),)
+        with ProcessPoolExecutor(_SILENT_ADDRESSES, spawning, _meet_at, meeting) as pool:
+            return list(pool.map(_stay_silent, itertools.repeat(site.port), sources, counts))
+
+    found = await attacking(site, call)
     first_s, last_s = max(held.all_made_s for held in found), min(held.over_s for held in found)
     steady = [sample for sample in site.during if first_s <= sample.began_s < last_s]
     return {
         "connections": float(sum(held.made for held in found)),
         "left_open": float(sum(held.left for held in found)),
         "steady_requests": float(len(steady)),
-        **({"steady_p99_ratio": p99(steady) / p99(site.before)} if steady else {}),
+        **({"steady_p99_ratio": p99(steady) / p99(site.quiet)} if steady else {}),
     }
 
 
@@ -393,17 +413,18 @@ async def stranger(site: Site, count: int) -> dict[str, float]:
     wrapper = [sys.executable, "-m", "inference_gateway.replicas.serve", "--directory", str(directory)]
     options = ["--gateway", "127.0.0.1", "--key-variable", "K", "--grace-s", "0", "--"]
     server = ["sh", "-c", f"echo {{port}} > {told}.new; mv {told}.new {told}; exec sleep 600"]
-    replica = subprocess.Popen([*wrapper, *options, *server], start_new_session=True, stderr=subprocess.DEVNULL)
+    argv = [*wrapper, *options, *server]
+    replica = await attacking(site, lambda: subprocess.Popen(argv, process_group=0, stderr=subprocess.DEVNULL))
     thief: subprocess.Popen[str] | None = None
     try:
         while not told.exists() or (place := reports.registered(directory)) is None:
             await asyncio.sleep(0.05)
-        argv = [sys.executable, "-c", _LISTENER, told.read_text().strip()]
-        thief = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/")
+        listener = [sys.executable, "-c", _LISTENER, told.read_text().strip()]
+        thief = await attacking(site, lambda: subprocess.Popen(listener, stdout=subprocess.PIPE, text=True, cwd="/"))
         listens = await asyncio.to_thread((thief.stdout or sys.stdin).readline)
         site.plane.add("taken", Endpoint(name, place.host, place.port, 8))
         head = _head("POST", "/services/taken/v1/chat/completions")
-        answers = await all_of(site.port, [head + _BODIES[1]] * min(count, 20))
+        answers = await all_of(site, [head + _BODIES[1]] * min(count, 20))
         key = (directory / "key").read_text().strip()
     finally:
         if thief is not None:
@@ -422,14 +443,13 @@ async def stranger(site: Site, count: int) -> dict[str, float]:
 
 
 ATTACKS: dict[str, Callable[[Site, int], Awaitable[dict[str, float]]]] = {
-    "keyless": keyless, "admin": admin, "smuggling": smuggling, "silent": silent, "elsewhere": elsewhere,
-    "stranger": stranger,
+    "keyless": keyless, "admin": admin, "smuggling": smuggling, "silent": silent, "stranger": stranger,
 }  # fmt: skip
 
 
 @asynccontextmanager
-async def running(directory: Path) -> AsyncIterator[Site]:
-    """A gateway with proofs, as users have it."""
+async def running(directory: Path, cpu: int, *, contend: bool) -> AsyncIterator[Site]:
+    """A gateway with proofs, as users have it, and this CPU for its HAProxy."""
     paths = GatewayPaths(directory / "state")
     paths.make()
     authority = Authority.of(paths.identity)
@@ -440,6 +460,7 @@ async def running(directory: Path) -> AsyncIterator[Site]:
             GatewaySettings(directory / "g", port, services=services, keys=keys, trust=authority.trust)
         )
         plane.start()
+        os.sched_setaffinity(HaproxyStatistics(plane.files).workers().current, {cpu})
         try:
             recorder = Recorder()
             identity, trusted = directory / "identity.pem", directory / "authority.pem"
@@ -450,47 +471,62 @@ async def running(directory: Path) -> AsyncIterator[Site]:
             replica = await asyncio.start_server(recorder.serve, "127.0.0.1", back, ssl=context, reuse_port=True)
             plane.add("big", Endpoint("r1", "127.0.0.1", back, 64))
             with WakeListener(plane.files.control_socket) as calls:
-                yield Site(plane, recorder, calls, paths)
+                yield Site(plane, recorder, calls, paths, contend)
             replica.close()
         finally:
             await asyncio.to_thread(plane.stop, 0.0)
 
 
 async def attack(site: Site, name: str, count: int) -> dict[str, float]:
-    """One attack, and what became of it. The bystander is measured before it and meanwhile."""
-    quiet, over = asyncio.Event(), asyncio.Event()
-    asyncio.get_running_loop().call_later(_QUIET_S, quiet.set)
-    site.before, site.during = [], []
-    await bystand(site.port, quiet, site.before)
+    """One attack, and what became of it. The bystander is measured before it, meanwhile and after it."""
+    site.quiet, site.during = [], []
+    await _bystand_quiet(site)
     site.cold_starts()
     site.recorder.requests.clear()
+    over = asyncio.Event()
     meanwhile = asyncio.create_task(bystand(site.port, over, site.during))
+    began_s = time.monotonic()
     found = await ATTACKS[name](site, count)
+    found["attack_s"] = time.monotonic() - began_s
     over.set()
     await meanwhile
+    await _bystand_quiet(site)
     during_s = p99(site.during)
-    found |= {"bystander_p99_ms": 1000 * during_s, "bystander_p99_ratio": during_s / p99(site.before)}
+    found |= {"bystander_p99_ms": 1000 * during_s, "bystander_p99_ratio": during_s / p99(site.quiet)}
     if name == "keyless":
         found |= {"forwarded": float(len(site.recorder.forwarded())), "cold_starts": float(site.cold_starts())}
     return {f"{name}_{figure}": value for figure, value in found.items()}
 
 
+async def _bystand_quiet(site: Site) -> None:
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(QUIET_S, over.set)
+    await bystand(site.port, over, site.quiet)
+
+
 @click.command()
 @click.option("--part", "parts", multiple=True, type=click.Choice(list(ATTACKS)), help="Default: all.")
-@click.option("--requests", default=10_000, show_default=True, type=click.IntRange(1, 20_000), help="Without a key.")
+@click.option(
+    "--requests",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(1, 20_000),
+    help="Without a key; others in proportion.",
+)
 @click.option("--connections", default=20_000, show_default=True, type=click.IntRange(1, 20_000), help="Silent ones.")
+@click.option("--contend", is_flag=True, help="Give attackers the priority of all others.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(parts: tuple[str, ...], requests: int, connections: int, as_json: bool) -> None:  # noqa: FBT001  click
+def main(parts: tuple[str, ...], requests: int, connections: int, contend: bool, as_json: bool) -> None:  # noqa: FBT001  click
     """Attack a gateway of this program's own."""
 
     async def run(directory: Path) -> dict[str, float]:
         figures: dict[str, float] = {}
-        async with running(directory) as site:
+        async with running(directory, cpu, contend=contend) as site:
             for name in parts or ATTACKS:
-                figures |= await attack(site, name, connections if name in ("silent", "elsewhere") else requests)
+                figures |= await attack(site, name, connections if name == "silent" else requests)
         return figures
 
-    with tempfile.TemporaryDirectory(prefix="igwa") as scratch:
+    with tempfile.TemporaryDirectory(prefix="igwa") as scratch, one_cpu_less() as cpu:
         Path(scratch).chmod(0o755)  # a stranger starts in it
         figures = asyncio.run(run(Path(scratch)))
     print(json.dumps(figures) if as_json else "\n".join(f"{name:<32} {value:.3f}" for name, value in figures.items()))

@@ -26,7 +26,7 @@ from statistics import median
 
 import click
 
-from benchmarks.gateway.upstream import free_port, haproxy, upstream
+from benchmarks.gateway.upstream import free_port, haproxy, one_cpu_less, upstream
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import ApiKey, GatewaySettings, ServiceSettings, Trust, digest_of
 from inference_gateway.dataplane.statistics import HaproxyStatistics
@@ -48,7 +48,7 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         "wrk.headers['Authorization']='Bearer key-500'\n"
     )
     with ExitStack() as stack:
-        proxy_cpu = stack.enter_context(_one_cpu_less())
+        proxy_cpu = stack.enter_context(one_cpu_less())
         backs = [stack.enter_context(upstream(_made(directory / f"up{index}"))) for index in range(2)]
         authority = Authority.of(directory / "identity")
         replicas = [stack.enter_context(upstream(_made(directory / f"tls{index}"), authority)) for index in range(2)]
@@ -84,20 +84,6 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         ratios = [ours / theirs for ours, theirs in zip(costs["gateway"], costs[other], strict=True)]
         figures[f"cpu_ratio_vs_{other}"] = median(ratios)
     return figures
-
-
-@contextmanager
-def _one_cpu_less() -> Iterator[int]:
-    """Keep this process and its children off a CPU, which is the value. Raises `RuntimeError` if there is but one."""
-    cpus = os.sched_getaffinity(0)
-    if len(cpus) < 2:
-        raise RuntimeError("one CPU is not enough: the proxies need one of their own")
-    first = min(cpus)
-    os.sched_setaffinity(0, cpus - {first})
-    try:
-        yield first
-    finally:
-        os.sched_setaffinity(0, cpus)
 
 
 @contextmanager

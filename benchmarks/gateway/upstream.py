@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,6 +23,20 @@ def free_port() -> Iterator[int]:
     """A port that nobody else gets; servers that bind with SO_REUSEADDR share it."""
     with reserved(1) as (port,):
         yield port
+
+
+@contextmanager
+def one_cpu_less() -> Iterator[int]:
+    """Keep this process and its children off a CPU, which is the value. Raises `RuntimeError` if there is but one."""
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) < 2:
+        raise RuntimeError("one CPU is not enough: the proxies need one of their own")
+    first = min(cpus)
+    os.sched_setaffinity(0, cpus - {first})
+    try:
+        yield first
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
 @contextmanager
