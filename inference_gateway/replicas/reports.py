@@ -1,13 +1,14 @@
 """The reports of a replica's job to the gateway, as files in the replica's directory.
 
-    endpoint   JSON: the address at which it will listen, written once the job has a port
-    leaving    present once the replica has been told to end
+    endpoint   JSON: the address at which it will listen, empty until the job has a port
+    leaving    not empty once the replica has been told to end
     usage      JSON: tokens by API key, from the `usage` of its server's answers
     reading    JSON: the last prompts that it has read, in bytes of bodies, and the time taken
 
 Files, because the directory is on storage that gateway and nodes share anyway, and because files survive a restart of
-the gateway. An endpoint does not mean readiness; only an answer over HTTP does. Standard library only: this runs in
-jobs.
+the gateway. The first two exist from the start and are opened at each look: an NFS client remembers for up to half a
+minute that a file is missing, but asks the server at each opening of one that exists (nfs(5)). An endpoint does not
+mean readiness; only an answer over HTTP does. Standard library only: this runs in jobs.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ class Registration:
     restarts: int = 0
 
 
+def prepare(directory: Path) -> None:
+    """Create the files that the gateway looks at before there is anything to report."""
+    for name in ("endpoint", "leaving"):
+        (directory / name).touch()
+
+
 def register(directory: Path, registration: Registration) -> None:
-    """Report where the replica will listen; a reader finds the whole file or none."""
+    """Report where the replica will listen; a reader finds all of it or nothing."""
     replace_file(directory / "endpoint", json.dumps(asdict(registration)))
-    (directory / "leaving").unlink(missing_ok=True)
+    (directory / "leaving").write_bytes(b"")
 
 
 def registered(directory: Path) -> Registration | None:
@@ -52,12 +59,19 @@ def registered(directory: Path) -> Registration | None:
 
 def leave(directory: Path) -> None:
     """Report that the replica is about to end."""
-    (directory / "leaving").touch()
+    (directory / "leaving").write_bytes(b"leaving\n")
 
 
 def leaving(directory: Path) -> bool:
     """Whether the replica is about to end. Called for every replica every second, so without the cost of a `Path`."""
-    return os.path.exists(f"{directory}/leaving")  # noqa: PTH110
+    try:
+        file = os.open(f"{directory}/leaving", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.read(file, 1) != b""
+    finally:
+        os.close(file)
 
 
 _FILE = "usage"

@@ -14,6 +14,7 @@ import jinja2
 
 from explsched.job_options.comment import write as job_word
 from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.replicas import reports
 from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
 from inference_gateway.services import KernelSection, ReplicaSection, ServiceSection
@@ -141,6 +142,7 @@ def prepare(name: str, paths: GatewayPaths, text: str, authority: Authority) -> 
     """Make the replica's directory with its identity and, for reference, its script. Raises `OSError`."""
     directory = paths.replica(name)
     directory.mkdir(mode=0o700)
+    reports.prepare(directory)
     (directory / "script.sh").write_text(text, encoding="utf-8")
     (directory / AUTHORITY).write_text(authority.trust.authority, encoding="ascii")
     (directory / IDENTITY).touch(mode=0o600)

@@ -187,6 +187,16 @@ def test_the_status_of_a_server_that_a_signal_ended(start: Callable[..., subproc
     assert process.returncode == 128 + 9
 
 
+def test_what_the_gateway_looks_at_exists_before_there_is_anything_to_report(place: Path) -> None:
+    """An NFS client remembers for long that a file is missing."""
+    reports.prepare(place)
+    assert (place / "endpoint").exists() and (place / "leaving").exists()
+    assert reports.registered(place) is None
+    assert not reports.leaving(place)
+    reports.leave(place)
+    assert reports.leaving(place)
+
+
 def test_a_new_run_is_not_leaving(place: Path) -> None:
     reports.leave(place)
     reports.register(place, Registration("h", 1, 1))

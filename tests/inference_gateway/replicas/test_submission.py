@@ -90,6 +90,12 @@ class TestPlaces:
         assert len(left) == 3
         assert "chat-0" in left
 
+    def test_the_files_that_the_gateway_looks_at_exist_from_the_start(self, tmp_path: Path) -> None:
+        paths = GatewayPaths(tmp_path)
+        paths.make()
+        submission.prepare("chat-1", paths, "#!/bin/bash\n", Authority.of(paths.identity))
+        assert {"endpoint", "leaving"} <= {path.name for path in paths.replica("chat-1").iterdir()}
+
 
 def _quoted(word: str) -> str:
     import shlex
