@@ -102,6 +102,11 @@ class Sweep:
         return np.array([trial.has_ended for trial in self.trials], dtype=np.bool_)
 
     @cached_property
+    def has_params(self) -> bool:
+        """Whether hyper-parameters differ between trainings."""
+        return any(trial.params != self.trials[0].params for trial in self.trials)
+
+    @cached_property
     def runs(self) -> Bools:
         """Which trainings run and are not leaving, shape (N,)."""
         return np.array([trial.is_running for trial in self.trials], dtype=np.bool_)
