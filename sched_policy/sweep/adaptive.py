@@ -4,8 +4,9 @@ Trainings are compared at equal progress. GPUs are split between two aims. *Fini
 end; a running contender is not displaced, so that noise causes no swaps. *Exploring*: the other GPUs go to trainings
 with the largest hope per second until their progress doubles, so that no GPU is idle. Where hyper-parameters differ,
 hope follows from them and from the trainings' standing, also for trainings that have never run: a first run is cheap, a
-late one expensive. Once the leader has run to its end, the forecast's chances count as well: what is left is to become
-certain, so the trainings that keep the sweep from being done continue, rarely the second best that is far advanced.
+late one expensive. Until enough trainings can be compared, those with usual learning rates go first. Once the leader
+has run to its end, the forecast's chances count as well: what is left is to become certain, so the trainings that keep
+the sweep from being done continue, rarely the second best that is far advanced.
 Where there are only curves, each training gets a first run; then the forecast's chances count, and the best trainings
 run to their ends on as many GPUs as early ranks are uncertain: on at least 3/8, and on all where many are contenders.
 When the forecast's probability that anything still beats the best by more than `tolerance` falls below `doubt`, only
@@ -24,14 +25,17 @@ them, ranks will change, and only finishing shows which is best.
 them. Numbers count by their ranks in the sweep, so a rate and its logarithm are equivalent; words are equal or not.
 Length scale and noise are the most likely of a small grid (Rasmussen & Williams 2006, 5.4.1; the scale of the values is
 set to its maximum likelihood). A learning rate has four times the weight: no other hyper-parameter matters as much
-(Bengio 2012, arXiv 1206.5533, 3.1), which cannot be learnt from a few trainings.
+(Bengio 2012, arXiv 1206.5533, 3.1), which cannot be learnt from a few trainings. Its prior mean is worse the further a
+learning rate is from 0.01, which works for most networks; usual ones are above 1e-6 (same place, 3.1.1).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
-from itertools import pairwise, product
+from functools import lru_cache
+from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -46,6 +50,7 @@ _MOST_SEEN = 128  # the cost grows with the cube
 _SCALES = (0.5, 1.0, 2.0, 4.0)
 _NOISES = (0.1, 0.4, 1.5)
 _RATES_WEIGHT = 4.0  # of a learning rate in the distance
+_USUAL_RATE, _DECADES = 0.01, 4.0  # where a learning rate is best in most cases, and how far a bad one is from there
 
 
 def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
@@ -63,7 +68,9 @@ def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
         seen, places = seen[kept], places[kept]
     values = np.log((places + 1.0) / (places.max() + 1.0))
     mean, scale = float(values.mean()), float(values.std()) or 1.0
-    values = (values - mean) / scale
+    prior = unusual(sweep)
+    prior -= prior[seen].mean()
+    values = (values - mean) / scale - prior[seen]
     doubt = np.maximum(sweep.progress[seen], LEVELS[0]) ** -0.5
     doubt = np.diag(doubt / np.median(doubt))
     near = _distances(columns, seen, seen)
@@ -81,8 +88,17 @@ def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
     far = _distances(columns, seen, np.arange(len(sweep.trials)))
     part = np.linalg.solve(lower, np.exp(-far / length))
     std = np.sqrt(np.maximum(1.0 - (part**2).sum(axis=0), 0.0) * variance)
-    expected: Floats = scale * (part.T @ whitened - 0.5 * std)
+    expected: Floats = scale * (prior + part.T @ whitened - 0.5 * std)
     return expected
+
+
+def unusual(sweep: Sweep) -> Floats:
+    """How far learning rates are from the usual one, shape (N,), in standard deviations of the logarithm of places."""
+    found = np.zeros(len(sweep.trials))
+    for i, trial in enumerate(sweep.trials):
+        rates = [v for name, v in trial.params.items() if _is_rate(name) and isinstance(v, (int, float))]
+        found[i] = sum((math.log10(rate / _USUAL_RATE) / _DECADES) ** 2 for rate in rates if 0.0 < rate < math.inf)
+    return found
 
 
 class _Column(NamedTuple):
@@ -105,10 +121,12 @@ def _columns(sweep: Sweep) -> list[_Column]:
     return columns
 
 
+@lru_cache(256)
 def _is_rate(name: str) -> bool:
-    """Whether the name is that of a learning rate, such as `lr`, `learning_rate`, `optimizer.lr` or `learningRate`."""
+    """Whether the name is that of a learning rate, as `lr`, `optimizer.learningRate`, `lr_init`; not as `lr_decay`."""
     words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
-    return "lr" in words or "learningrate" in words or ("learning", "rate") in pairwise(words)
+    words = words[:-1] if words[-1:] == ["init"] else words
+    return words[-1:] in (["lr"], ["learningrate"]) or words[-2:] == ["learning", "rate"]
 
 
 def _distances(columns: list[_Column], these: Ints, those: Ints) -> Floats:
@@ -151,6 +169,11 @@ class SweepStanding(Struct, frozen=True, eq=False):
         return self.margin >= 0
 
 
+def _first_level(sweep: Sweep) -> int:
+    """The level from which a training is compared: 4.4 % of its length, 3.1 % where there are only curves."""
+    return _DOUBLING + 1 if sweep.has_params else _DOUBLING  # few are tried before the best one, so longer
+
+
 def standing(sweep: Sweep) -> SweepStanding:
     """Compare all trainings of a sweep."""
     best_at = _best_at(sweep)
@@ -169,11 +192,10 @@ def standing(sweep: Sweep) -> SweepStanding:
             improved = best_at[here, k - _DOUBLING] - value[here]
             margin[here] = np.where(improved > 0, improved - (value[here] - all_there[0]), -np.inf)
     compared = int((level >= _DOUBLING).sum())
-    has_paid = sweep.progress * sweep.length_s >= sweep.restart_s
-    has_paid |= sweep.has_ended
+    has_paid = (sweep.progress * sweep.length_s >= sweep.restart_s) | sweep.has_ended
     return SweepStanding(
         ahead=ahead,
-        is_known=(level >= _DOUBLING) & has_paid,
+        is_known=(level >= _first_level(sweep)) & has_paid,
         margin=margin,
         contenders=(float((margin >= 0).sum()) + 0.5) / (compared + 1.0),
     )
@@ -290,14 +312,15 @@ class AdaptiveHalving(Struct, frozen=True):
         value = self._value(sweep, now)
         stays = [trials[i].is_running and bool(now.may_lead[i]) for i in range(len(trials))]
         able = sorted((i for i in going if known[i]), key=lambda i: (not stays[i], value[i], i))
-        finishing = able[: 1 if _columns(sweep) else self._finishing(now, gpus)]
+        finishing = able[: 1 if sweep.has_params else self._finishing(now, gpus)]
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
             role = "a contender" if stays[i] else "one of the best"
             yield i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
         others = set(going).difference(finishing)
         tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
-        for i in sorted(tried_first, key=lambda i: (trials[i].waits, not trials[i].steps.size, i)):
+        odd = unusual(sweep)
+        for i in sorted(tried_first, key=lambda i: (trials[i].waits, not trials[i].steps.size, odd[i], i)):
             yield i, "explored: not far enough to be compared"
         hope, by = self._hope(sweep, chance, promises)
         worth = self._worth(sweep, known, hope)
@@ -327,7 +350,7 @@ class AdaptiveHalving(Struct, frozen=True):
 
         A first run counts as doubled once it has come far enough to be compared.
         """
-        look_s = np.where(known, sweep.restart_s, LEVELS[_DOUBLING] * sweep.length_s)
+        look_s = np.where(known, sweep.restart_s, LEVELS[_first_level(sweep)] * sweep.length_s)
         gone_s, left_s = sweep.progress * sweep.length_s, (1.0 - sweep.progress) * sweep.length_s
         more_s = np.maximum(np.minimum(np.maximum(gone_s, look_s), left_s), 1e-3 * sweep.length_s)
         hope = np.maximum(hope, _LEAST_HOPE / len(sweep.trials)) * np.where(known & sweep.runs, _SWAP, 1.0)

@@ -19,10 +19,9 @@ from msgspec import Struct
 
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.plan import Preemption, Stop
-from sched_policy.snapshot import Latest, Snapshot
+from sched_policy.snapshot import Floats, Latest, Snapshot
 from sched_policy.sweep.trials import (
-    DecisionMemory,
-    ReportMemory,
+    Memory,
     Strategy,
     Sweep,
     SweepAction,
@@ -30,6 +29,7 @@ from sched_policy.sweep.trials import (
     Trial,
     TrialState,
     Verdict,
+    oriented,
 )
 
 SweepKey = tuple[str, str, str, str, Direction]
@@ -93,7 +93,7 @@ class Sweeps(Struct, frozen=True):
         site = _Site.of(snapshot)
         choices = [self._of_scope(by_scope[scope], site) for scope in sorted(by_scope)]
         _DECISIONS.forget_all_but(members)
-        _REPORTS.forget_all_but(job.points for job in chain(*members.values(), snapshot.ended))
+        _REPORTS.forget_all_but(job.job_id for job in chain(*members.values(), snapshot.ended))
         wishes = {job_id: wish for choice in choices for job_id, wish in choice.wishes.items()}
         return Choice(
             wishes,
@@ -177,8 +177,8 @@ class _Site:
 
 
 _LATEST: Latest[Choice] = Latest()
-_REPORTS = ReportMemory()
-_DECISIONS = DecisionMemory()
+_REPORTS: Memory[tuple[Floats, Floats]] = Memory()  # by job
+_DECISIONS: Memory[SweepDecision] = Memory()
 
 
 def chosen(sweeps: Sweeps, snapshot: Snapshot) -> Choice:
@@ -207,7 +207,8 @@ def _weighed(own: Sequence[Job]) -> tuple[Sequence[Job], Sequence[Job]]:
 
 def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
     """The job as its sweep's strategy sees it."""
-    steps, values = _REPORTS.recall(job.points, job.exploration.direction if job.exploration else Direction.MIN)
+    direction = job.exploration.direction if job.exploration else Direction.MIN
+    steps, values = _REPORTS.recall(job.job_id, (job.points, direction), lambda: oriented(job.points, direction))
     last = job.points[-1] if job.points else None
     known = last is not None and last.step > 0
     return Trial(
@@ -331,7 +332,8 @@ def _choice(
         for job_id, job in jobs.items()
         if job.can_leave and job_id not in stopping and _is_settled(job, site.now_s)
     }
-    coming_gpus = sum(jobs[job_id].request.total for job_id in stopping if _comes_free(jobs[job_id]))
+    stopped = (jobs[job_id] for job_id in stopping)
+    coming_gpus = sum(job.request.total for job in stopped if job.holds_gpus and not _is_leaving(job))
     free = site.gpus - site.held_gpus + site.leaving_gpus + coming_gpus
     resting = [v for v in rests if v.trial_id in able]
     victims = [(jobs[v.trial_id], v) for v in resting] + [(jobs[v.trial_id], v) for v in reversed(later)]
@@ -339,10 +341,6 @@ def _choice(
     gone = {preemption.job_id for preemption in pausing}
     pausing += [Preemption(v.trial_id, v.reason) for v in resting if v.trial_id not in gone]
     return Choice(wishes, tuple(pausing), stops)
-
-
-def _comes_free(job: Job) -> bool:
-    return job.holds_gpus and not _is_leaving(job)
 
 
 def _making_room(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -100,6 +100,11 @@ class Sweep:
     def has_ended(self) -> Bools:
         """Which trainings have ended, shape (N,)."""
         return np.array([trial.has_ended for trial in self.trials], dtype=np.bool_)
+
+    @cached_property
+    def has_params(self) -> bool:
+        """Whether hyper-parameters differ between trainings."""
+        return any(trial.params != self.trials[0].params for trial in self.trials)
 
     @cached_property
     def runs(self) -> Bools:
@@ -201,58 +206,32 @@ class Strategy(Protocol):
         ...
 
 
-Points = tuple[ProgressPoint, ...]
+_Value = TypeVar("_Value")
 
 
-class ReportMemory:
-    """A cache of steps and oriented values, by the identity of the (immutable) tuple of points.
-
-    Each entry holds its tuple, so that no other object can get its id. `forget_all_but` drops unused entries.
-    """
+class Memory(Generic[_Value]):
+    """A cache of one value for each key, valid while the state that it was made from is unchanged."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, Direction], tuple[Points, Floats, Floats]] = {}
+        self._kept: dict[Hashable, tuple[object, _Value]] = {}
 
-    def recall(self, points: Points, direction: Direction) -> tuple[Floats, Floats]:
-        """Increasing steps, and values (lower is better). Skips points that are not finite or go back in steps."""
-        key = id(points), direction
-        if key not in self._kept:
-            self._kept[key] = points, *_oriented(points, direction)
-        return self._kept[key][1:]
-
-    def forget_all_but(self, in_use: Iterable[Points]) -> None:
-        """Drop the entries of all other reports."""
-        ids = {id(points) for points in in_use}
-        self._kept = {key: entry for key, entry in self._kept.items() if key[0] in ids}
-
-
-class DecisionMemory:
-    """A cache of the last decision about each sweep, valid while the sweep's state is unchanged."""
-
-    def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[object, SweepDecision]] = {}
-
-    def recall(self, key: Hashable, state: object, decide: Callable[[], SweepDecision]) -> SweepDecision:
-        """The decision about the sweep `key` in this state, which must include everything that the decision uses."""
+    def recall(self, key: Hashable, state: object, make: Callable[[], _Value]) -> _Value:
+        """The value of `key` in this state, which must include everything that `make` uses."""
         kept = self._kept.get(key)
         if kept is None or kept[0] != state:
-            kept = self._kept[key] = state, decide()
+            kept = self._kept[key] = state, make()
         return kept[1]
 
     def forget_all_but(self, in_use: Iterable[Hashable]) -> None:
-        """Drop the entries of all other sweeps."""
+        """Drop the values of all other keys."""
         keys = set(in_use)
         self._kept = {key: entry for key, entry in self._kept.items() if key in keys}
 
 
-def _oriented(points: Points, direction: Direction) -> tuple[Floats, Floats]:
-    sign = 1.0 if direction is Direction.MIN else -1.0
-    steps: Floats = np.array([point.step for point in points], dtype=np.float64)
-    values: Floats = np.array([point.value for point in points], dtype=np.float64)
-    if np.isfinite(values).all() and (steps[1:] > steps[:-1]).all():  # nearly always; after a restart all are read anew
-        return steps, sign * values
+def oriented(points: Iterable[ProgressPoint], direction: Direction) -> tuple[Floats, Floats]:
+    """Increasing steps, and values (lower is better). Skips points that are not finite or go back in steps."""
     table = np.array([(point.step, point.value) for point in points], dtype=np.float64).reshape(-1, 2)
     table = table[np.isfinite(table).all(axis=1)]
-    highest = np.maximum.accumulate(table[:, 0]) if len(table) else table[:, 0]
-    rises = np.concatenate([[True], table[1:, 0] > highest[:-1]]) if len(table) else np.empty(0, dtype=np.bool_)
-    return table[rises, 0], sign * table[rises, 1]
+    highest = np.maximum.accumulate(np.concatenate([[-np.inf], table[:, 0]]))
+    rises = table[:, 0] > highest[:-1]
+    return table[rises, 0], (1.0 if direction is Direction.MIN else -1.0) * table[rises, 1]
