@@ -13,9 +13,10 @@
 
 namespace explsched::gate {
 
-constexpr std::uint32_t kMostLaunches = 64;        // in a batch
-constexpr std::uint64_t kReportEvery = 16;         // launches that wait
-constexpr std::uint64_t kReportEveryNs = 1'000'000;  // of work, where nothing needs to wait: a report takes 3 us of an H100
+constexpr std::uint32_t kMostLaunches = 64;  // in a batch
+constexpr std::uint64_t kReportEvery = 16;   // launches that wait
+// Of work, where nothing needs to wait: a report takes 3 us of an H100.
+constexpr std::uint64_t kReportEveryNs = 1'000'000;
 // Launches in a stream: 660 operations at most, with a wait each. A driver takes 1,000 and then holds up the
 // launching thread; the rest is for streams that wait for that very thread.
 constexpr std::uint64_t kMostAhead = 320;

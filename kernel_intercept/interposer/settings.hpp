@@ -15,8 +15,8 @@ enum class Mode : std::uint8_t {
 
 extern std::atomic<Mode> g_mode;
 
-// Best-effort work waits on the GPU, by memory operations in the program's streams. EXPLSCHED_GATE=host: there
-// are none, and best-effort launches wait on the host.
+// Best-effort work waits on the GPU, by memory operations in the program's streams. EXPLSCHED_GATE=host:
+// there are none, and best-effort launches wait on the host.
 extern std::atomic<bool> g_gate_on_device;
 
 Mode read_environment() noexcept;

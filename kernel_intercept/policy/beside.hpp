@@ -51,8 +51,8 @@ class BesideRule {
         void again(std::uint64_t now, bool harmed);
     };
     struct Client {
-        std::uint32_t periods{0}, kept{4};   // the guess counts as so many measurements
-        double stretch{1}, loss{0.5};  // running means
+        std::uint32_t periods{0}, kept{4};  // the guess counts as so many measurements
+        double stretch{1}, loss{0.5};       // running means
         Seldom trial, keep;
     };
     bool allowed(std::uint32_t client, std::uint64_t expected) const;
