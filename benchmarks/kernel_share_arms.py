@@ -134,9 +134,8 @@ def run(sides: Pair, setup: Setup, rate: float | None) -> dict[str, Any]:
                 found["training_alone"] = training.ask(f"{setup.seconds / 2}")
                 rate = LOAD * found["capacity"]["rate"]
             found["alone"] = server.ask(f"{setup.seconds * 2 / 3} {rate}")
-            training.tell(
-                f"{setup.patience_s}"
-            )  # as long as the server takes: it may have requests left after `seconds`
+            # As long as the server takes: it may have requests left after `seconds`.
+            training.tell(f"{setup.patience_s}")
             found["both"] = server.ask(f"{setup.seconds} {rate}")
             found["training"] = training.ask("stop")
     except ArmError as error:

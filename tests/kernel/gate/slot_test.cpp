@@ -121,6 +121,17 @@ void the_manager_is_told_of_an_end_for_those_that_wait(Manager& manager) {
     gate::drained(0);
     CHECK(manager.notified() && !manager.notified());
     manager.page().control.waiting = 0;
+    // While it is busy, the manager looks for the end by itself if the GPU reports.
+    shared::ClientState& client = manager.page().slots[kSlot].client;
+    client.busy = shared::kGatesShut;
+    for (const std::uint32_t reports : {0U, 1U}) {
+        client.reports = reports;
+        gate::admit(0, gate::kUncounted, kLong);
+        gate::drained(0);
+        CHECK(manager.notified() == (reports == 0));
+    }
+    client.busy = shared::kIdle;
+    client.reports = 0;
 }
 
 // The end of a busy period is looked at by the manager.
