@@ -50,7 +50,7 @@ from slurm_plugin.steering.grouping import (
     pinned,
     withdrawal,
 )
-from slurm_plugin.steering.places import on_own_places, put_first, started_on_own_places
+from slurm_plugin.steering.places import by_priority, on_own_places, put_first, started_on_own_places
 from slurm_plugin.steering.preemption import PreemptionTracker, heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.reconcile import (
     SteeringLimits,
@@ -363,10 +363,11 @@ class Controller:
     def _interruptions(self, plan: Plan, seen: Observation, steering: Sequence[Change]) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         leaving = (*plan.preemptions, *resized_while_running(plan, jobs))
-        # Its owner may have moved a job out of our reach: no room is made for it any more.
-        asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in jobs}
         factors = {change.job_id: change.site_factor for change in steering if isinstance(change, SetSiteFactor)}
         now_s = seen.snapshot.now_s
+        self._tracker.serve_in_order(by_priority(seen, factors), jobs, seen.progress, now_s)
+        # Its owner may have moved a job out of our reach: no room is made for it any more.
+        asked = {job_id: going for job_id, going in self._tracker.victims.items() if job_id in jobs}
         ready = self._tracker.ready_for(seen.progress, now_s)
         ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
         in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)

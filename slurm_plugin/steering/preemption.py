@@ -102,6 +102,28 @@ class PreemptionTracker:
         ready = frozenset(self._ready(progress, now_s))
         return {job_id: going for job_id, going in self.victims.items() if going <= ready}
 
+    def serve_in_order(
+        self, order: Sequence[int], jobs: Mapping[int, Job], progress: Mapping[int, JobProgress], now_s: float
+    ) -> None:
+        """Let the victims that can be requeued now serve the beneficiaries that Slurm considers first (`order`).
+
+        Victims save at different times, and what the first of them leaves goes to the first in the queue. Only equal
+        jobs of one owner, for each of which one job leaves, exchange victims, which must be equal as well.
+        """
+        place = {job_id: at for at, job_id in enumerate(order)}
+        alike: defaultdict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+        for job_id, going in self.victims.items():
+            (victim, *more) = going
+            if not more and job_id in place and victim in jobs:
+                own = jobs[job_id]
+                alike[own.user, own.scope, own.partition, own.request, jobs[victim].request].append((job_id, victim))
+        for pairs in alike.values():
+            pairs.sort(key=lambda pair: place[pair[0]])
+            ready = {n for _, n in pairs if self._is_ready(n, self._underway[n], progress, now_s)}
+            first = sorted((victim for _, victim in pairs), key=lambda victim: victim not in ready)
+            for (job_id, _), victim in zip(pairs, first, strict=True):
+                self._underway[victim] = replace(self._underway[victim], beneficiary=job_id)
+
     @property
     def victims(self) -> Mapping[int, AbstractSet[int]]:
         """The jobs that have been signalled but not requeued, by the pending job that needs their GPUs."""
@@ -381,9 +403,9 @@ def requeues_in_vain(
     leaving = _leaving(seen)
     vain = _served_in_vain(ideal, seen, victims, leaving) | _served_in_vain(actual, seen, victims, leaving)
     gone = leaving & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
-    alone = {job_id: going for job_id, going in ready.items() if job_id not in vain and gone | going != leaving}
-    for job_id, going in alone.items():
-        vain |= _served_in_vain(actual, seen, {job_id: going}, gone)
+    now = {job_id: going for job_id, going in ready.items() if job_id not in vain}
+    if gone.union(*now.values()) != leaving:
+        vain |= _served_in_vain(actual, seen, now, gone)
     return vain
 
 
@@ -397,17 +419,18 @@ def _served_in_vain(
 ) -> frozenset[int]:
     """The beneficiaries that would not start if their victims and `leaving` left and Slurm scheduled in this order.
 
-    A plan considers only the jobs that are modelled. Slurm may give the freed GPUs to any job ahead in its queue: a
-    component of a heterogeneous job, a job of a partition that is not steered, or one submitted after the victims were
-    signalled. It may also keep them for a larger job ahead, whose planned start must not be delayed. And the
-    beneficiary may lack CPUs or memory.
+    Victims of beneficiaries that are earlier in this order, and would start, count as gone, too. A plan considers only
+    the jobs that are modelled. Slurm may give the freed GPUs to any job ahead in its queue: a component of a
+    heterogeneous job, a job of a partition that is not steered, or one submitted after the victims were signalled. It
+    may also keep them for a larger job ahead, whose planned start must not be delayed. And the beneficiary may lack
+    CPUs or memory.
     """
     place = {job_id: at for at, job_id in enumerate(order)}
     waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
-    vain = set()
-    for job_id, going in victims.items():
+    vain, gone = set(), leaving
+    for job_id in sorted(victims, key=lambda job_id: place.get(job_id, -1)):
         record = seen.jobs[job_id]
-        free = free_once_gone(seen.nodes, seen.snapshot.running, seen.jobs, leaving | going)
+        free = free_once_gone(seen.nodes, seen.snapshot.running, seen.jobs, gone | victims[job_id])
         # Slurm compares partition tiers before priorities: any job of another partition may be first.
         first = [
             other
@@ -416,7 +439,9 @@ def _served_in_vain(
             and (other.partition != record.partition or place.get(other.job_id, -1) < place.get(job_id, 0))
         ]
         allocate(sorted(first, key=lambda other: place.get(other.job_id, -1)), free)
-        if not fits(record, free):
+        if fits(record, free):
+            gone |= victims[job_id]
+        else:
             vain.add(job_id)
     for partition in {seen.jobs[job_id].partition for job_id in victims}:
         own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}

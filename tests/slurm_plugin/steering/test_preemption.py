@@ -406,3 +406,26 @@ def test_victims_of_one_job_go_together_when_the_last_has_saved() -> None:
     assert tracker.ready_for(both, 20) == {7: {5, 6}}
     changes = tracker.advance((), jobs, both, {}, 20)
     assert {5, 6} <= {change.job_id for change in changes if isinstance(change, RequeueJob)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "saved", "left_for"),
+    [
+        ((1, 1), (6,), {6: 8, 5: 9}),
+        ((1, 1), (5, 6), {5: 8, 6: 9}),
+        ((1, 1), (), {5: 8, 6: 9}),
+        ((1, 2), (6,), {5: 8, 6: 9}),
+    ],
+)
+def test_who_has_saved_first_leaves_for_the_first_in_the_queue(
+    sizes: tuple[int, int], saved: tuple[int, ...], left_for: dict[int, int]
+) -> None:
+    """The other's GPU would go to it anyway, and who had saved would have to wait."""
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {n: running(n, "n1", gpus, exploration=CONSENT) for n, gpus in zip((5, 6), sizes, strict=True)}
+    jobs |= {8: job(8), 9: job(9)}
+    tracker.advance((Preemption(5, "", 8), Preemption(6, "", 9)), jobs, {}, {}, 0)
+    tracker.serve_in_order((8, 9), jobs, {n: JobProgress(checkpoint_s=5) for n in saved}, 10)
+    assert tracker.beneficiaries == left_for
+    tracker.serve_in_order((), {}, {}, 10)  # some may have ended, or are out of reach
+    assert tracker.beneficiaries == left_for

@@ -92,6 +92,30 @@ def test_a_requeue_does_not_count_on_what_others_that_were_asked_have_not_left_y
     assert requeues_in_vain(plan, seen, {2: {1}}, {}, ready) == in_vain
 
 
+@pytest.mark.parametrize(
+    ("second", "kept"), [({}, {1, 4}), ({"gpus": 2, "gpus_per_node": 2}, {1}), ({"cpus": 99}, {1})]
+)
+def test_room_is_made_for_several_at_once(second: dict[str, Any], kept: set[int]) -> None:
+    """Of what job 4 leaves nothing is left over for the first in the queue, who gets what job 1 leaves."""
+    held = {"state": "RUNNING", "start_s": 1.0, "gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),)}
+    running = [record(n, comment="explsched:checkpoint=USR1", node_names=("n1",), **held) for n in (1, 4)]
+    alike = {"reason": "Resources", "gpus": 1, "gpus_per_node": 1, "natives": (50,), "priority": 50}
+    behind = {**alike, "natives": (40,), "priority": 40, "reason": "Priority", **second}
+    waits = (record(2, **alike), record(3, **behind))
+    there = SlurmNode("n1", "ALLOCATED", 2, frozenset({"main"}), cpus=16)
+    seen = observe(ClusterRecords((there,), (*running, *waits), ()), ProgressSpool(Path("/nowhere")), 1e4)
+    preemptions = (Preemption(1, "", 2), Preemption(4, "", 3))
+    plan = replace(catalog.build("srsf").plan(seen.snapshot), preemptions=preemptions)
+    assert {one.job_id for one in without_vain_preemptions(plan, seen).preemptions} == kept
+    jobs = [replace(job, asked_to_leave=job.job_id in (1, 4)) for job in seen.snapshot.jobs]
+    asked = replace(seen, snapshot=Snapshot.of(seen.snapshot.now_s, seen.snapshot.nodes, jobs))
+    both = {2: {1}, 3: {4}}
+    if len(kept) == 2:
+        assert requeues_in_vain(plan, asked, both, {}, both) == frozenset()
+        assert requeues_in_vain(plan, asked, both, {}, {2: {1}}) == frozenset()
+        assert requeues_in_vain(plan, asked, both, {}, {3: {4}}) == {3}
+
+
 def other(job_id: int = 3, **fields: Any) -> SlurmJob:
     base = {"reason": "Resources", "user": "bob", "gpus": 1, "gpus_per_node": 1, "natives": (60,), "priority": 60}
     return record(job_id, **{**base, **fields})
