@@ -189,7 +189,6 @@ class Process {
     }
     // Who is killed is there until it has been waited for.
     void kill_hard() const { kill(pid_, SIGKILL); }
-    void stop() const { kill(pid_, SIGSTOP); }
     void end() {
         if (pid_ <= 0) return;
         kill_hard();
@@ -403,25 +402,6 @@ void nobody_is_left_waiting(Daemon& daemon, Victims victims, bool frees) {
     CHECK_EQUAL(next.line(), std::string("done"));
 }
 
-// The work of a stopped client waits for its gate, which nobody opens: a high-priority client that waits for
-// its own work by freeing memory does not wait for that.
-void who_has_priority_frees_memory_without_others(Daemon& daemon) {
-    Process low(daemon, "best-effort", "short", 300), keeps_shut(daemon, "high", "endless", 1);
-    setenv("FREES_MEMORY", "1", 1);
-    Process high(daemon, "high", "first", 30);
-    unsetenv("FREES_MEMORY");
-    keeps_shut.go();
-    CHECK_EQUAL(keeps_shut.line(), std::string("launched"));
-    low.go();
-    CHECK_EQUAL(low.line(), std::string("launched"));
-    const Gates gates(daemon);
-    if (gates.wait_until(true, 1000) == 0) return;  // left running to see what that costs, or done
-    low.stop();
-    high.go();
-    CHECK_EQUAL(high.line(), std::string("launched"));
-    CHECK_EQUAL(high.line(), std::string("done"));
-}
-
 // Nobody dies, and the watchdog lets the work go on, time and again.
 void who_never_rests_does_not_starve_others(Daemon& daemon) {
     Process low(daemon, "best-effort", "short", 300), high(daemon, "high", "endless", 1);
@@ -480,7 +460,6 @@ int main(int argc, char** argv) {
     }
     CHECK(figures.deaths > 0);
     print_figures();
-    who_has_priority_frees_memory_without_others(daemon);
     who_never_rests_does_not_starve_others(daemon);
     who_waits_for_the_launching_thread_is_not_held_up(daemon);
     kill(control, SIGKILL);
