@@ -30,6 +30,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <sstream>
 #include <string>
@@ -159,14 +160,15 @@ class Gpu {
     Calibration calibration_;
 };
 
-double quantile(std::vector<double>& values, double share) {
+double quantile(std::vector<double> values, double share) {
     if (values.empty()) return 0;
     std::sort(values.begin(), values.end());
     return values[std::min(values.size() - 1,
                            static_cast<std::size_t>(share * static_cast<double>(values.size())))];
 }
 
-void serve(Gpu& gpu, double end_us) {
+// Returns how long each request took.
+std::vector<double> serve(Gpu& gpu, double end_us) {
     std::mt19937_64 random{7};
     std::exponential_distribution<double> pause(1 / kMeanPauseUs);
     std::vector<double> latencies;
@@ -179,14 +181,30 @@ void serve(Gpu& gpu, double end_us) {
     }
     std::printf("\"requests\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"output\": \"%08x\"",
                 latencies.size(), quantile(latencies, 0.5), quantile(latencies, 0.99), gpu.output());
+    return latencies;
 }
 
 // From the begin of a request's first kernel to the end of its last: without what the host adds.
-void tell_gpu_times(const std::vector<Stamp>& all) {
+std::vector<double> gpu_times(const std::vector<Stamp>& all) {
     std::vector<double> us;
     for (std::size_t i = 0; i + kRequestKernels <= all.size(); i += kRequestKernels)
         us.push_back(static_cast<double>(all[i + kRequestKernels - 1].ended_ns - all[i].began_ns) / 1e3);
-    std::printf(", \"gpu_p50_us\": %.1f, \"gpu_p99_us\": %.1f", quantile(us, 0.5), quantile(us, 0.99));
+    return us;
+}
+
+// Number, time and of that the GPU's: whether they are the first ones, while the gate learns, or any, and
+// whether host or GPU took longer.
+void tell_slowest(const std::vector<double>& latencies, const std::vector<double>& gpu_us) {
+    constexpr std::size_t kSlowest = 16;
+    std::vector<std::size_t> order(std::min(latencies.size(), gpu_us.size()));
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(),
+              [&latencies](std::size_t a, std::size_t b) { return latencies[a] > latencies[b]; });
+    std::printf(", \"slowest\": [");
+    for (std::size_t i = 0; i < std::min(order.size(), kSlowest); ++i)
+        std::printf("%s[%zu, %.1f, %.1f]", i == 0 ? "" : ", ", order[i], latencies[order[i]],
+                    gpu_us[order[i]]);
+    std::printf("]");
 }
 
 void train(Gpu& gpu, double seconds, double end_us, Blocks blocks) {
@@ -210,13 +228,18 @@ int gpu_bench::work(const std::string& role, double seconds, const std::string& 
     std::fflush(stdout);
     if (std::getchar() == EOF) return 1;
     const double end_us = now_us() + seconds * 1e6;
+    std::vector<double> latencies;
     if (role == "server") {
-        serve(gpu, end_us);
+        latencies = serve(gpu, end_us);
     } else {
         train(gpu, seconds, end_us, role == "persistent" ? Blocks::kStay : Blocks::kComeAndGo);
     }
     const std::vector<Stamp> all = gpu.stamps();
-    if (role == "server") tell_gpu_times(all);
+    if (role == "server") {
+        const std::vector<double> us = gpu_times(all);
+        std::printf(", \"gpu_p50_us\": %.1f, \"gpu_p99_us\": %.1f", quantile(us, 0.5), quantile(us, 0.99));
+        tell_slowest(latencies, us);
+    }
     std::fflush(stdout);
     std::ofstream(stamps, std::ios::binary)
         .write(reinterpret_cast<const char*>(all.data()),
@@ -376,7 +399,13 @@ class Arms {
         under_mps("mps_percentage", {server, below("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30")});
         under_mps("mps_persistent", {server, persistent});
         const Variables& served = has_mps ? mps_ : none_;
-        add("explsched_server_alone", managed("group", {high("device")}, Killed::kNobody, served));
+        // In turns: a hundredth of the requests are few, and what differs within a kind is no difference.
+        const auto server_managed = [&] {
+            return managed("group", {high("device")}, Killed::kNobody, served);
+        };
+        add("explsched_server_alone", server_managed());
+        under_mps("mps_server_alone_again", {server});
+        add("explsched_server_alone_again", server_managed());
         add("explsched_host", group("host", "training", Killed::kNobody, served));
         seconds_ = 2 * seconds;
         add("explsched_device", group("device", "training", Killed::kNobody, served));

@@ -159,6 +159,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
+    fakecuda::synchronise(fakecuda::current_context());  // as seen on an H100
     return put_back(pointer);
 }
 CUresult cuMemAllocHost_v2(void** pointer, std::size_t bytes) {

@@ -68,6 +68,7 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned int, CUjit_o
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) { return load(module); }
 
 CUresult cuModuleUnload(CUmodule module) {
+    if (CUcontext context = fakecuda::current_context()) fakecuda::synchronise(context);
     delete module;
     return CUDA_SUCCESS;
 }

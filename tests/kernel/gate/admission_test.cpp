@@ -68,6 +68,13 @@ void without_high_priority_clients_nothing_waits() {
     for (int i = 0; i < 1000; ++i) CHECK(!site.launch(kLow).waits && site.room(kLow));
 }
 
+// So a high-priority client that frees memory or synchronises waits for its own work alone.
+void high_priority_launches_never_wait() {
+    Site site;
+    shared::close_gate(site.signals->clients[kHigh].gate);
+    for (int i = 0; i < 1000; ++i) CHECK(!site.launch(kHigh).waits && site.room(kHigh));
+}
+
 void the_first_high_priority_launch_shuts_the_gates() {
     Site site;
     site.page->control.beside = std::uint64_t{1} << kOther;
@@ -189,6 +196,7 @@ int main() {
     best_effort_launches_wait_batch_by_batch();
     what_must_not_wait_does_not();
     without_high_priority_clients_nothing_waits();
+    high_priority_launches_never_wait();
     the_first_high_priority_launch_shuts_the_gates();
     gates_stay_open_for_the_allowance();
     progress_is_told_now_and_then_and_at_the_end();
