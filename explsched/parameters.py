@@ -67,6 +67,11 @@ def _own_word(word: str) -> str | None:
     return word if is_value else None
 
 
+def is_plain(value: Parameter) -> bool:
+    """Whether the value is a number, a truth value or a plain word, and no path, list or sentence."""
+    return not isinstance(value, str) or _SIMPLE.fullmatch(value) is not None
+
+
 def of_pairs(text: str) -> dict[str, Parameter]:
     """The parameters of `K=V,K=V`; the last of a name counts. Raises ValueError for text of another form."""
     found: dict[str, Parameter] = {}

@@ -24,7 +24,8 @@ from typing import NoReturn
 
 from explsched.job_options import comment
 from explsched.job_options.command_line import add, add_version, exported, read_for_submission, variable_lines
-from explsched.job_options.table import CHECKPOINT, SCHEDULED, SWEEP
+from explsched.job_options.table import CHECKPOINT, PARAMS, SCHEDULED, SWEEP
+from explsched.parameters import is_plain, listed, of_command
 from wrappers import template
 from wrappers.sbatch_options import CommandLine, SbatchOption, directives, read_script, sbatch_comment, split
 
@@ -216,7 +217,8 @@ def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
     elif line.rest:
         text = read_script(Path(line.rest[0]))
     values = job_values(options)
-    own = comment.write(values)
+    told = values if options.template else _with_parameters(values, line.rest[1:])
+    own = comment.write(told)
     kept = list(line.options)
     added = []
     if own:  # our --comment would hide the user's, wherever it comes from
@@ -232,6 +234,21 @@ def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
     script_words = [] if options.template else list(line.rest)
     end = ["--"] if script_words and script_words[0].startswith("-") else []
     return Submission(("sbatch", *added, *words, *end, *script_words), script, environment, text)
+
+
+def _with_parameters(values: dict[str, str], arguments: Sequence[str]) -> dict[str, str]:
+    """The values of a training of a sweep, with the hyper-parameters among its script's arguments.
+
+    The daemon so knows them before the training runs, and can tell whom to try first. Comments are public, so only
+    numbers and plain words count; too many are left out.
+    """
+    if not values.get(SWEEP.name) or PARAMS.name in values:
+        return values
+    found = {name: value for name, value in of_command(arguments).items() if is_plain(value)}
+    try:
+        return {**values, PARAMS.name: PARAMS.canonical(listed(found))} if found else values
+    except ValueError:
+        return values
 
 
 def show(submission: Submission, *, as_json: bool) -> None:

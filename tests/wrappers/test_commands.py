@@ -298,6 +298,25 @@ def test_command_line_over_environment_over_script(sbatch: Path, script: str, mo
     assert "sweep=given" in sbatch.read_text()
 
 
+@pytest.mark.parametrize(
+    ("words", "params"),
+    [
+        (["--lr=0.010", "--data=/secret/plans", "--opt", "adam", "--token=abc"], "lr%3D0.01%2Copt%3Dadam"),
+        (["--data=/secret/plans", "train"], None),
+        (["--tags=a,b"], None),
+        ([f"--p{n}={n}" for n in range(1000)], None),  # more than a comment takes
+    ],
+)
+def test_the_scripts_arguments_tell_a_sweeps_hyper_parameters_before_it_runs(
+    sbatch: Path, script: str, words: list[str], params: str | None
+) -> None:
+    told = f"explsched:sweep=s&metric=acc{f'&params={params}' if params else ''}"
+    sxbatch.main(["--sweep=s", script, *words])
+    assert sbatch.read_text().splitlines() == [f"--comment={told}", script, *words]
+    sxbatch.main(["--sweep=s", "--params=lr=3", script, *words])
+    assert "params=lr%3D3" in sbatch.read_text().splitlines()[0]
+
+
 def test_the_users_comment_is_kept(sbatch: Path, script: str) -> None:
     sxbatch.main(["--comment", "my own", "--early-stop", script])
     assert sbatch.read_text().splitlines()[0].endswith("&early-stop=1 my own")
