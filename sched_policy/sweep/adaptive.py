@@ -4,9 +4,10 @@ Trainings are compared at equal progress. GPUs are split between two aims. *Fini
 end; a running contender is not displaced, so that noise causes no swaps. *Exploring*: the other GPUs go to trainings
 with the largest hope per second until their progress doubles, so that no GPU is idle. Where hyper-parameters differ,
 hope follows from them and from the trainings' standing, also for trainings that have never run: a first run is cheap, a
-late one expensive. Until enough trainings can be compared, those with usual learning rates go first. Once the leader
-has run to its end, the forecast's chances count as well: what is left is to become certain, so the trainings that keep
-the sweep from being done continue, rarely the second best that is far advanced.
+late one expensive. Until enough trainings can be compared, those with usual learning rates go first. When few promise
+much, the others rest, and their GPUs are for others. Once the leader has run to its end, the forecast's chances count
+as well: what is left is to become certain, so the trainings that keep the sweep from being done continue, rarely the
+second best that is far advanced.
 Where there are only curves, each training gets a first run; then the forecast's chances count, and the best trainings
 run to their ends on as many GPUs as early ranks are uncertain: on at least 3/8, and on all where many are contenders.
 When the forecast's probability that anything still beats the best by more than `tolerance` falls below `doubt`, only
@@ -113,11 +114,12 @@ def _columns(sweep: Sweep) -> list[_Column]:
     columns = []
     for name in sorted({name for trial in sweep.trials for name in trial.params}):
         given = [trial.params.get(name) for trial in sweep.trials]
+        if len({value for value in given if value is not None}) < 2:
+            continue  # some may be told only once a training runs
         is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given)
         _, codes = np.unique(np.array(given if is_number else [str(v) for v in given]), return_inverse=True)
-        if codes.max() > 0:
-            values = codes / codes.max() if is_number else codes.astype(np.float64)
-            columns.append(_Column(values, is_number, _RATES_WEIGHT if _is_rate(name) else 1.0))
+        values = codes / codes.max() if is_number else codes.astype(np.float64)
+        columns.append(_Column(values, is_number, _RATES_WEIGHT if _is_rate(name) else 1.0))
     return columns
 
 
@@ -226,6 +228,10 @@ _LEAST_HOPE = 1e-3  # summed over all trainings: without it all could be 0 and h
 _SWAP = 1.3  # a running training is replaced only by one better by more than this factor: restarts cost
 
 
+_Turn = tuple[int, SweepAction, str]
+"""A training's position in its sweep, whether it should run, and why."""
+
+
 class AdaptiveHalving(Struct, frozen=True):
     """The default strategy.
 
@@ -237,6 +243,8 @@ class AdaptiveHalving(Struct, frozen=True):
         finishing_per_contender: fraction of the GPUs that finish trainings, per fraction of contenders above the usual.
         least_progress: fraction of its length that each training has run before any is stopped. Some do not improve at
             first and win in the end, which the forecast, made from what has improved, does not expect.
+        exploring: trainings that run at a time where hyper-parameters tell them apart, per training that is as
+            promising as the best (see `_worth_exploring`).
 
     """
 
@@ -246,6 +254,7 @@ class AdaptiveHalving(Struct, frozen=True):
     usual_contenders: float = 1 / 8
     finishing_per_contender: float = 3.0
     least_progress: float = 1 / 8
+    exploring: float = 0.6
 
     name: ClassVar[str] = "adaptive"
 
@@ -259,24 +268,21 @@ class AdaptiveHalving(Struct, frozen=True):
         # The leader's own chance to improve is no reason to keep others running.
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         now = standing(sweep)
-        order = self._order(sweep, gpus, now, expected.chance)
+        order = tuple(self._order(sweep, gpus, now, expected.chance))
         if others < self.doubt and self._has_seen_enough(sweep, histories):
-            return self._closing(sweep, now, order, others)
-        return SweepDecision(
-            tuple(
-                Verdict(sweep.trials[i].trial_id, SweepAction.RUN, expected.open / (place + 1.0), why)
-                for place, (i, why) in enumerate(order)
-            )
+            return self._closing(sweep, now, (i for i, _, _ in order), others)
+        verdicts = (
+            Verdict(sweep.trials[i].trial_id, action, expected.open / (place + 1.0), why)
+            for place, (i, action, why) in enumerate(order)
         )
+        return SweepDecision(tuple(verdicts))
 
     def _has_seen_enough(self, sweep: Sweep, histories: Histories) -> bool:
         """Whether enough has been reported to trust the forecast."""
         late = sweep.has_ended | (sweep.progress >= _LATE)
         return bool(late.any() and histories.seen.sum() >= min(_LEAST_SEEN, len(sweep.trials)))
 
-    def _closing(
-        self, sweep: Sweep, now: SweepStanding, order: Iterable[tuple[int, str]], still_open: float
-    ) -> SweepDecision:
+    def _closing(self, sweep: Sweep, now: SweepStanding, order: Iterable[int], still_open: float) -> SweepDecision:
         """Only the leader and trainings that the forecast may be wrong about continue; once they end, all stop."""
         chance = f"{100 * still_open:.2g} % chance that any other training still beats the best by "
         chance += f"{100 * self.tolerance:g} %"
@@ -285,7 +291,7 @@ class AdaptiveHalving(Struct, frozen=True):
         may_win |= now.is_known & (now.ahead == 0)
         going: list[tuple[int, str]] = []
         others: list[Trial] = []
-        for i, _ in order:
+        for i in order:
             if i == leader:
                 going.insert(0, (i, "leads"))
             elif may_win[i]:
@@ -303,8 +309,8 @@ class AdaptiveHalving(Struct, frozen=True):
         ]
         return SweepDecision(tuple(verdicts), None if going else f"done: {chance}")
 
-    def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[tuple[int, str]]:
-        """Positions of the trainings that have not ended, in the order in which they should run, and why."""
+    def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[_Turn]:
+        """The trainings that have not ended, in the order in which they should run."""
         trials, known = sweep.trials, now.is_known
         seen = np.flatnonzero(known)
         promises = promise(sweep, seen, now.ahead[seen].astype(np.float64))
@@ -316,16 +322,33 @@ class AdaptiveHalving(Struct, frozen=True):
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
             role = "a contender" if stays[i] else "one of the best"
-            yield i, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
+            yield i, SweepAction.RUN, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
         others = set(going).difference(finishing)
         tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
         odd = unusual(sweep)
         for i in sorted(tried_first, key=lambda i: (trials[i].waits, not trials[i].steps.size, odd[i], i)):
-            yield i, "explored: not far enough to be compared"
+            yield i, SweepAction.RUN, "explored: not far enough to be compared"
         hope, by = self._hope(sweep, chance, promises)
         worth = self._worth(sweep, known, hope)
-        for i in sorted(others.difference(tried_first), key=lambda i: (-worth[i], i)):
-            yield i, f"explored: of those that are not sure to lead, it promises most per second by {by}"
+        most = self._worth_exploring(sweep, hope[going], promises)
+        explored = sorted(others.difference(tried_first), key=lambda i: (-worth[i], i))
+        for place, i in enumerate(explored, start=len(finishing)):
+            if place < most + sweep.runs[i]:  # one more may stay than may start: restarts cost
+                why = f"explored: of those that are not sure to lead, it promises most per second by {by}"
+                yield i, SweepAction.RUN, why
+            else:
+                yield i, SweepAction.PAUSE, f"not worth a GPU now: {place} others promise much more by {by}"
+
+    def _worth_exploring(self, sweep: Sweep, hope: Floats, promises: Floats | None) -> float:
+        """How many trainings are worth their GPUs: a part of the number of equally good ones with the same entropy.
+
+        That number is the exponential of Shannon's entropy (perplexity): all while nothing is known, few once they can
+        be told apart. Where there are only curves, or the leader has ended, it is not limited.
+        """
+        if promises is None or sweep.has_ended[np.argmin(sweep.best)]:
+            return math.inf
+        share = hope / hope.sum()
+        return math.ceil(self.exploring * math.exp(-float(share @ np.log(share))))
 
     def _hope(self, sweep: Sweep, chance: Floats, promises: Floats | None) -> tuple[Floats, str]:
         """The expected benefit of exploring each training, shape (N,), and the source of the estimate.

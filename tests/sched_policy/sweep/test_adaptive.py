@@ -71,7 +71,9 @@ def test_hyper_parameters_tell_whom_to_try_first() -> None:
     tried = [i for i in wanted if i >= 100]
     assert set(tried[:4]) <= {105, 106, 107, 108, 109}
     untold = [trial(t.trial_id, steps=len(t.values)) for t in (*seen, *fresh)]
-    assert [i for i in AdaptiveHalving().decide(sweep(*untold), gpus=40).wanted if i >= 100] == sorted(tried)
+    in_turn = [i for i in AdaptiveHalving().decide(sweep(*untold), gpus=40).wanted if i >= 100]
+    assert in_turn == list(range(100, 115))
+    assert len(tried) < 8  # the others rest
 
 
 def test_hyper_parameters_of_any_kind_and_missing_ones_are_taken() -> None:
@@ -82,6 +84,19 @@ def test_hyper_parameters_of_any_kind_and_missing_ones_are_taken() -> None:
     found = promise(one, np.arange(8), np.arange(8.0))
     assert found is not None and found.shape == (9,) and np.isfinite(found).all()
     assert promise(sweep(*(trial(i, steps=4) for i in range(1, 9))), np.arange(8), np.arange(8.0)) is None
+
+
+def test_parameters_that_only_running_trainings_tell_and_are_equal_make_no_difference() -> None:
+    """sxrun tells all of its command's, `--steps=96` too; of those that wait only some are known."""
+    rates = [10.0**-i for i in range(10)]
+    told = [{"lr": rate, **({"steps": 96, "data": "here"} if i < 7 else {})} for i, rate in enumerate(rates)]
+    both = [
+        sweep(*(trial(i, steps=4 if i < 7 else 0, params=one) for i, one in enumerate(all_)))
+        for all_ in (told, [{"lr": rate} for rate in rates])
+    ]
+    found, expected = (promise(one, np.arange(7), np.arange(7.0)) for one in both)
+    assert found is not None and expected is not None
+    assert found.tolist() == expected.tolist()
 
 
 def test_who_stands_still_is_tried_further_where_hyper_parameters_like_its_own_did_well() -> None:
@@ -116,8 +131,27 @@ def test_once_the_leader_has_ended_those_go_on_that_may_still_beat_it() -> None:
     fresh = [rated(i, 10.0**-i, 0.9, steps=3) for i in range(12, 18)]
     goes_on = sweep(rated(1, 1e-3, 0.1, steps=TOTAL - 1), *behind, *fresh)
     ended = sweep(rated(1, 1e-3, 0.1, steps=TOTAL, state=TrialState.ENDED), *behind, *fresh)
-    assert set(AdaptiveHalving().decide(goes_on, gpus=6).wanted[:5]) == {1, 2, 3, 4, 5}
+    assert set(AdaptiveHalving(exploring=10.0).decide(goes_on, gpus=6).wanted[:5]) == {1, 2, 3, 4, 5}
+    assert AdaptiveHalving().decide(goes_on, gpus=6).wanted == (1, 2)
     assert set(AdaptiveHalving().decide(ended, gpus=6).wanted[1:6]) <= set(range(12, 18))
+
+
+def test_gpus_are_left_to_others_when_few_promise_much() -> None:
+    """One more stays than may start, so that small changes cause no restarts."""
+
+    def rated(trial_id: int, place: int, **fields: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return trial(trial_id, final=0.1 + 0.02 * place, steps=20, params={"lr": 2.0**-place}, **fields)
+
+    all_run = [rated(i, i, state=TrialState.RUNNING) for i in range(24)]
+    decision = AdaptiveHalving().decide(sweep(*all_run), gpus=24)
+    waiting = AdaptiveHalving().decide(sweep(*(rated(i, i, state=TrialState.PAUSED) for i in range(24))), gpus=24)
+    assert 1 < len(waiting.wanted) < 12
+    assert len(decision.wanted) == len(waiting.wanted) + 1
+    resting = [v for v in decision.verdicts if v.action is SweepAction.PAUSE]
+    assert len(resting) + len(decision.wanted) == 24
+    assert resting[0].reason.startswith("not worth a GPU now")
+    alike = AdaptiveHalving().decide(sweep(*(trial(i, final=0.5, steps=20) for i in range(24))), gpus=24)
+    assert len(alike.wanted) == 24  # without hyper-parameters
 
 
 @pytest.mark.parametrize("name", ["lr", "learning_rate", "optim.lr", "learningRate", "LR", "--learning-rate"])
