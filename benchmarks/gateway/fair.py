@@ -3,7 +3,8 @@
 Two replicas of eight requests each answer in half a second; 120 threads that ask without a pause fill them seven times
 over. The single thread is measured alone, then beside them: `in_turn` is the gateway with the order of
 `queue_target_s`, `by_class` the gateway without it, where the priority class of HAProxy's queue is left, and `fifo` an
-HAProxy alone, which knows no keys: first in, first out.
+HAProxy alone, which knows no keys: first in, first out. `ten` is a key with ten threads beside the 120, `batch` the
+single thread beside 120 of a batch key.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import aiohttp
 
@@ -27,6 +29,7 @@ _TOKEN_S = 0.02
 _TOKENS = 25
 _REPLICAS, _CONCURRENCY = 2, 8
 _THREADS = 120
+_TEN = 10
 _TARGETS_S = {"in_turn": 2.0, "by_class": 0.0}
 
 
@@ -48,7 +51,8 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
         server = subprocess.Popen([*argv, f"--token-ms={1000 * _TOKEN_S}"])
         stack.callback(server.wait)
         stack.callback(server.kill)
-        keys = tuple(ApiKey(name, digest_of(name)) for name in ("one", "many"))
+        keys = tuple(ApiKey(name, digest_of(name)) for name in ("one", "many", "ten"))
+        keys += (ApiKey("batch", digest_of("batch"), priority="batch"),)
         plane = HaproxyDataPlane(GatewaySettings(directory, port, services=services, keys=keys))
         stack.callback(plane.stop, grace_s=0)
         plane.start()
@@ -70,16 +74,24 @@ def measure(directory: Path, rounds: int, seconds: int) -> dict[str, float]:
             figures[f"fair_{name}_ratio"] = _p99(found.beside_s) / _p99(found.alone_s)
             figures[f"fair_{name}_requests"] = float(len(found.beside_s))
             figures[f"fair_{name}_others_per_s"] = found.others_per_s
+            figures[f"fair_{name}_ten_p99_ms"] = 1000 * _p99(found.ten_s)
+            figures[f"fair_{name}_batch_p99_ms"] = 1000 * _p99(found.beside_batch_s)
+            figures[f"fair_{name}_batch_p50_ms"] = 1000 * median(found.beside_batch_s)
     return figures
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """How long the single thread's requests took alone and beside the others, and how many of theirs were answered."""
+    """How long requests took: the single thread's alone, beside others and beside a batch key's, and those of ten.
+
+    `others_per_s` is how many of the others' were answered.
+    """
 
     alone_s: list[float]
     beside_s: list[float]
     others_per_s: float
+    ten_s: list[float]
+    beside_batch_s: list[float]
 
 
 def _p99(values: list[float]) -> float:
@@ -101,11 +113,18 @@ async def _latencies(port: int, service: str, length_s: float) -> _Found:
                     found.append(time.monotonic() - sent_s if answer.status == 200 else float("inf"))
             return found
 
+        async def beside(others: str, key: str, threads: int) -> tuple[list[float], float]:
+            """What a key's threads take beside the many of another, and how many of those are answered a second."""
+            began_s = time.monotonic()
+            until_s = began_s + length_s + 2
+            many = [asyncio.create_task(ask(others, until_s)) for _ in range(_THREADS)]
+            await asyncio.sleep(2)  # they wait for each other by then
+            found = await asyncio.gather(*(ask(key, until_s) for _ in range(threads)))
+            answered = sum(map(len, await asyncio.gather(*many)))
+            return [one for of_thread in found for one in of_thread], answered / (time.monotonic() - began_s)
+
         alone = await ask("one", time.monotonic() + length_s)
-        until_s = time.monotonic() + length_s + 2
-        began_s = time.monotonic()
-        others = [asyncio.create_task(ask("many", until_s)) for _ in range(_THREADS)]
-        await asyncio.sleep(2)  # they wait for each other by then
-        beside = await ask("one", until_s)
-        answered = sum(map(len, await asyncio.gather(*others)))
-        return _Found(alone, beside, answered / (time.monotonic() - began_s))
+        single, per_s = await beside("many", "one", 1)
+        ten, _ = await beside("many", "ten", _TEN)
+        beside_batch, _ = await beside("batch", "one", 1)
+        return _Found(alone, single, per_s, ten, beside_batch)

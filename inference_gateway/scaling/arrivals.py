@@ -1,16 +1,10 @@
-"""Statistics of the last seconds and minutes: means, and the level, trend and dispersion of arrivals."""
+"""Statistics of the last seconds and minutes: means, and the rate, trend and dispersion of arrivals."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-WINDOWS_S = (20, 60, 180)
-"""From fast to smooth."""
-
-_DOUBT = 4.0
 _TREND_BLOCK_S = 30
 _TREND_BLOCKS = 16
 _LEAST_BLOCKS = 4
@@ -18,15 +12,7 @@ _SURE = 0.3
 _MOST_DISPERSION = 20.0
 _DISPERSION_BLOCKS = 120
 _PRIOR_REQUESTS = 4.0
-_KEPT_S = max(max(WINDOWS_S), _TREND_BLOCK_S * _TREND_BLOCKS, 600)
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """A mean rate, and the age of the middle of its window."""
-
-    requests_per_s: float
-    age_s: float
+_KEPT_S = max(_TREND_BLOCK_S * _TREND_BLOCKS, 600)
 
 
 class Arrivals:
@@ -54,26 +40,6 @@ class Arrivals:
     def rate(self, seconds: int) -> float:
         """Mean arrivals per second over the last `seconds`; 0 while nothing is recorded."""
         return self.count(seconds) / max(1, min(seconds, self.seconds))
-
-    def level(self, dispersion: float) -> Level:
-        """The current rate: the mean over the longest window that the shorter ones do not contradict.
-
-        Long windows are smooth but slow. Each window has a confidence interval of 4 standard deviations,
-        sqrt(dispersion * mean / length), around its mean; longer windows are tried while all intervals intersect
-        (intersection of confidence intervals; Goldenshluger and Nemirovski, Math. Methods of Statistics 6(2), 1997).
-        Seconds before the first recorded one count as empty, so that a new rule does not act on three of them.
-        """
-        low, high = -math.inf, math.inf
-        best = Level(0.0, 0.0)
-        for window_s in WINDOWS_S:
-            length_s = max(WINDOWS_S[0], min(window_s, self.seconds))
-            mean = self.count(window_s) / length_s
-            doubt = _DOUBT * math.sqrt(dispersion * max(mean, 1 / length_s) / length_s)
-            low, high = max(low, mean - doubt), min(high, mean + doubt)
-            if low > high:
-                break
-            best = Level(mean, length_s / 2)
-        return best
 
     def rise(self) -> float:
         """How fast the rate rises, in requests/s per second; 0 unless a rise is fairly certain.

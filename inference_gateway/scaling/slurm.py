@@ -10,8 +10,10 @@ S is the service time of a request (C / requests per second of a replica), C a r
 square-root staffing (Halfin and Whitt, Operations Research 29(3), 1981; for time-varying rates: Jennings, Mandelbaum,
 Massey and Whitt, Management Science 42(10), 1996): waiting times depend on how many standard deviations of the work
 are spare, so a large service needs a smaller fraction. z is the measured dispersion of arrivals, 1 for a Poisson
-process. The forecast is the current rate plus, where a rise is fairly certain, the rise over the start time; see
-`arrivals`. The backlog is the work of the queued requests, spread over `backlog_starts` start times.
+process. The forecast is the mean rate of the last minute plus, where a rise is fairly certain (`Arrivals.rise`), the
+rise over the start time, at most half of that rate: a burst among quiet minutes looks like a rise, and with starts of
+minutes it would be carried far. The backlog is the work of the queued requests, spread over `backlog_starts` start
+times.
 
 out      the need was above N (ready and starting) for `out_after_s`: start all that are missing at once
 panic    the last 3 s brought 5 standard deviations more than N can serve: scale out at once, for the burst's rate
@@ -38,7 +40,10 @@ from inference_gateway.scaling.rules import Factor, Options, RuleKind, Seconds, 
 
 _PANIC_S = 3
 _PANIC_DEVIATIONS = 5.0
-_LONGEST_PANIC_S = 18  # with the 2 s before it: the shortest window of `Arrivals.level`
+_LONGEST_PANIC_S = 18  # what lasts longer counts by the mean, so that a panic does not ask for ever more
+_MEAN_S = 60
+_LEAST_MEAN_S = 20  # seconds before the first one count as empty, so that a new rule does not act on three of them
+_MOST_RISE = 0.5
 _IN_FLIGHT_S = 120
 _REFRESH_S = 10  # for the expensive estimates: a gateway runs the rules of many services every second
 _SHORTEST_S = 10.0  # a shorter start time is no useful unit for a backlog
@@ -116,8 +121,7 @@ class Slurm:
             self._short_dispersion = self._arrivals.dispersion(_PANIC_S)
             self._rise = self._arrivals.rise()
         dispersion = self._dispersion
-        level = self._arrivals.level(dispersion)
-        forecast = level.requests_per_s + self._rise * (level.age_s + capacity.start_s)
+        forecast = self._forecast()
         backlog = seen.queued * service_s / (self._options.backlog_starts * max(_SHORTEST_S, capacity.start_s))
         work = max(forecast * service_s, self._in_flight.value)
         need = self._replicas(work, self._options.headroom, dispersion, backlog)
@@ -140,12 +144,17 @@ class Slurm:
             return Decision(math.ceil(need), reason)
         return self._scale_in(seen, present, reason)
 
+    def _forecast(self) -> float:
+        """Requests per second when a replica that is started now will serve."""
+        mean = self._arrivals.count(_MEAN_S) / max(_LEAST_MEAN_S, min(_MEAN_S, self._arrivals.seconds))
+        return mean + min(self._rise * (_MEAN_S / 2 + self._capacity.start_s), _MOST_RISE * mean)
+
     def _replicas(self, work: float, headroom: float, dispersion: float, backlog: float) -> float:
         spare = headroom * math.sqrt(dispersion * work)
         return (work + spare + backlog) / (self._options.utilization * self._capacity.concurrency)
 
     def _burst(self, now_s: float, present: int) -> float:
-        """Requests per second since a burst began, 0 without one. After `_LONGEST_PANIC_S` the level includes it."""
+        """Requests per second since a burst began, 0 without one. A long one is found anew after `_LONGEST_PANIC_S`."""
         seconds = max(1, min(_PANIC_S, self._arrivals.seconds))
         usual = seconds * present * self._capacity.requests_per_s
         most = usual + _PANIC_DEVIATIONS * math.sqrt(self._short_dispersion * max(usual, 1.0))

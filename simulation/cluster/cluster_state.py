@@ -110,6 +110,11 @@ class ClusterState:
         """Whether no job waits or holds GPUs."""
         return not self._active.size
 
+    @property
+    def predicted(self) -> tuple[tuple[bool, bool] | None, ...]:
+        """How learnt run times compare with the real ones, see `TraceOutcome`."""
+        return tuple(self._table.predicted)
+
     def phase(self, row: int) -> JobPhase:
         """The phase of a job."""
         return JobPhase(int(self._table.phase[row]))

@@ -194,7 +194,9 @@ class _Simulation:
                 f"job {waiting[0].job_id} with {waiting[0].request.total} GPUs"
             )
         jobs, usage = self._state.records()
-        return TraceOutcome(self._policy.name, self._cluster, jobs, usage, self._handled)
+        return TraceOutcome(
+            self._policy.name, self._cluster, jobs, usage, self._handled, predicted=self._state.predicted
+        )
 
     def _handle(self, now_s: float, kind: _Kind, row: int, version: int) -> None:
         if kind in self._timers:

@@ -172,6 +172,7 @@ class JobTable:
         self.queued_s = self.submit_s.copy()
         self.preemptions = np.zeros(count, dtype=np.int64)
         self.held_gpu_s = np.zeros(count)
+        self.predicted: list[tuple[bool, bool] | None] = []
         self._run_times = None
         if settings.estimates.source is EstimateSource.LEARNT:
             self._run_times = of_history((_likeness(job), job.run_s) for job in settings.history)
@@ -180,7 +181,9 @@ class JobTable:
     def submitted(self, row: int, job: TraceJob) -> None:
         """The job is known from now on."""
         if self._run_times is not None:
-            self._number[row] = self._run_times.add(_likeness(job))
+            self._number[row] = number = self._run_times.add(_likeness(job))
+            found = self._run_times.judged(number, job.run_s)
+            self.predicted.append(found and (found.within_twice, found.within_quantiles))
 
     def ended(self, row: int) -> None:
         """The job has ended: its run time tells of others."""

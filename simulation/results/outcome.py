@@ -114,7 +114,9 @@ class Usage(Struct, frozen=True):
 class TraceOutcome(Struct, frozen=True):
     """A finished simulation. `jobs` in order of (submit time, job id); `usage` in order of time; `events` handled.
 
-    `sweeps` says how soon each sweep came to its best, where the trace has learning curves.
+    `sweeps` says how soon each sweep came to its best, where the trace has learning curves. `predicted` has, where run
+    times are learnt, for each job whether it ran between half and twice the median predicted at its submission, and
+    between the quantiles 0.1 and 0.9; None if no similar job had ended by then.
     """
 
     policy: str
@@ -123,6 +125,7 @@ class TraceOutcome(Struct, frozen=True):
     usage: tuple[Usage, ...]
     events: int
     sweeps: tuple[SweepReached, ...] = ()
+    predicted: tuple[tuple[bool, bool] | None, ...] = ()
 
 
 def write_jobs_csv(outcome: TraceOutcome, path: Path) -> None:
@@ -211,6 +214,11 @@ class Metrics:
     avg_best_s: float | None = _figure("s", "mean time to that model, from the sweep's submission, of those that did")
     avg_best_gpu_h: float | None = _figure("GPU h", "mean GPU-hours that a sweep had held by then, of those that did")
     avg_regret_area: float | None = _figure("", "mean regret over the GPU-hours of a sweep's whole work; 0 is best")
+    predicted_share: float | None = _figure("", "share of the jobs whose run time could be learnt from similar ones")
+    predicted_twice: float | None = _figure("", "of these, share that ran between half and twice the learnt median")
+    predicted_inside: float | None = _figure(
+        "", "of these, share between the learnt quantiles 0.1 and 0.9; 0.8 is best"
+    )
 
 
 def figures() -> tuple[Figure, ...]:
@@ -259,6 +267,9 @@ def measure(outcome: TraceOutcome) -> Metrics:
         avg_best_s=_mean([one.best_s for one in outcome.sweeps if one.best_s is not None]),
         avg_best_gpu_h=_mean([one.best_gpu_s / 3600 for one in outcome.sweeps if one.best_gpu_s is not None]),
         avg_regret_area=_mean([one.regret_area for one in outcome.sweeps]),
+        predicted_share=_mean([float(one is not None) for one in outcome.predicted]),
+        predicted_twice=_mean([float(one[0]) for one in outcome.predicted if one]),
+        predicted_inside=_mean([float(one[1]) for one in outcome.predicted if one]),
     )
 
 

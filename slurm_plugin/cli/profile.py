@@ -8,11 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import click
 import msgspec
@@ -35,6 +36,7 @@ a service also "latency_s", seconds per batch.
 BATCH_VARIABLE = "EXPLSCHED_BATCH"
 _MPS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _COLUMNS = ("batch", "share_percent", "latency_s", "throughput")
+_LAST_WORDS_S = 5.0
 _Positive = Annotated[float, Meta(gt=0)]
 
 
@@ -53,6 +55,7 @@ class Program:
     def __init__(self, command: Sequence[str], means: str, timeout_s: float) -> None:
         self._command, self._means, self._timeout_s = tuple(command), means, timeout_s
         self._has_met_kernels = means == "sms"
+        self._told: set[str] = set()
         beside = Path(sys.executable).parent / "sxrun"
         self._sxrun = str(beside) if beside.exists() else shutil.which("sxrun") or "sxrun"
 
@@ -72,17 +75,32 @@ class Program:
         words = [word.replace("{batch}", str(batch)) for word in self._command]
         what = f"batch {batch} at {share_percent} %"
         argv = [self._sxrun, *options, "--", *words]
-        with subprocess.Popen(argv, env={**os.environ, **added}, stdout=subprocess.PIPE, text=True) as running:
+        env = {**os.environ, **added}
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            notices, running.stderr = running.stderr, None  # `communicate` would keep them until the end
+            passing_on = threading.Thread(target=self._pass_on, args=(notices,), daemon=True)
+            passing_on.start()
             try:
                 printed, _ = running.communicate(timeout=self._timeout_s)
             except subprocess.TimeoutExpired as error:
                 running.terminate()  # sxrun passes it on
                 raise ProfileError(f"{what}: not done after {self._timeout_s:g} s (--timeout)") from error
+            finally:
+                passing_on.join(_LAST_WORDS_S)  # a process that the program has left behind may hold it open
         if running.returncode:
             raise ProfileError(f"{what}: {words[0]} ended with status {running.returncode}")
         answer = _answer(printed, what)
         latency_s = batch / answer.throughput if answer.latency_s is None else answer.latency_s
         return ShareTrial(batch, share_percent, latency_s, answer.throughput)
+
+    def _pass_on(self, stream: IO[str]) -> None:
+        """Print what a trial writes to stderr; what sxrun says is the same in each trial and is printed once."""
+        with stream:
+            for line in stream:
+                if line not in self._told:
+                    click.echo(line, err=True, nl=False)
+                if line.startswith("sxrun: "):
+                    self._told.add(line)
 
 
 def _answer(printed: str, what: str) -> _Answer:

@@ -78,6 +78,14 @@ class Expectation(Struct, frozen=True):
     alike_in: str
 
 
+class Judged(NamedTuple):
+    """How a prediction compares with the run time: between half and twice the median, inside quantiles 0.1 and 0.9."""
+
+    alike_in: str
+    within_twice: bool
+    within_quantiles: bool
+
+
 class _Members:
     """The jobs of one group in order of submission, padded with `_NOBODY` at either end."""
 
@@ -170,6 +178,14 @@ class RunTimes:
         found = self._length_s[near[order[np.minimum(at, order.size - 1)]]]
         nearest = next(alike_in for members, _, alike_in in self._places[number] if members.ends)
         return Expectation(tuple(found.tolist()), nearest)
+
+    def judged(self, number: int, run_s: float) -> Judged | None:
+        """The run time expected now beside the real one; None if no similar job has ended."""
+        found = self.expected(number, (0.1, 0.5, 0.9))
+        if found is None:
+            return None
+        least_s, median_s, most_s = found.run_s
+        return Judged(found.alike_in, median_s / 2 <= run_s <= 2 * median_s, least_s <= run_s <= most_s)
 
     def _estimates_s(self, numbers: Ints) -> Floats:
         found = [self._neighbours(number) for number in numbers.tolist()]

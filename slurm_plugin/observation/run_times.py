@@ -23,7 +23,7 @@ from sched_policy.model import Job
 from sched_policy.order import still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.parse import gpu_count
-from slurm_plugin.observation.history import Likeness, RunTimes, of_history
+from slurm_plugin.observation.history import Judged, Likeness, RunTimes, of_history
 from slurm_plugin.observation.memory import SavedState
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")
@@ -220,7 +220,7 @@ def coverage(past: Sequence[AccountedJob], known: Sequence[AccountedJob] = ()) -
     events = [(job.submit_s, 1, row) for row, job in enumerate(jobs)]
     events += [(max(job.end_s, job.submit_s), 2, row) for row, job in enumerate(jobs)]
     numbers: dict[int, int] = {}
-    hits: dict[str, list[tuple[bool, bool]]] = {}
+    hits: dict[str, list[Judged]] = {}
     for _, kind, row in sorted(events):
         job = jobs[row]
         if kind == 2:
@@ -229,19 +229,15 @@ def coverage(past: Sequence[AccountedJob], known: Sequence[AccountedJob] = ()) -
         numbers[row] = history.add(job.likeness)
         if row < len(known):
             continue
-        found = history.expected(numbers[row], (0.1, 0.5, 0.9))
-        if found is None:
-            hits.setdefault("", []).append((False, False))
-            continue
-        least_s, median_s, most_s = found.run_s
-        hit = (median_s / 2 <= job.run_s <= 2 * median_s, least_s <= job.run_s <= most_s)
-        hits.setdefault(found.alike_in, []).append(hit)
+        found = history.judged(numbers[row], job.run_s) or Judged("", within_twice=False, within_quantiles=False)
+        hits.setdefault(found.alike_in, []).append(found)
     lines = (_line(alike_in, theirs, len(past)) for alike_in, theirs in hits.items())
     return tuple(sorted(lines, key=lambda line: -line.jobs))
 
 
-def _line(alike_in: str, hits: Sequence[tuple[bool, bool]], jobs: int) -> Coverage:
+def _line(alike_in: str, hits: Sequence[Judged], jobs: int) -> Coverage:
     count, share = len(hits), len(hits) / jobs
     if not alike_in:
         return Coverage(alike_in, count, share)
-    return Coverage(alike_in, count, share, sum(hit[0] for hit in hits) / count, sum(hit[1] for hit in hits) / count)
+    twice, quantiles = (sum(hits) / count for hits in zip(*(hit[1:] for hit in hits), strict=True))
+    return Coverage(alike_in, count, share, twice, quantiles)

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernel_intercept.profile.requests import UNHARMED, RequestSearch, ShareTrial
+from kernel_intercept.profile.requests import UNHARMED, WHOLE, RequestSearch, ShareTrial
 from kernel_intercept.profile.store import ProfileError
-from slurm_plugin.cli.profile import profile
+from slurm_plugin.cli.profile import Program, profile
 
 # A GPU whose kernels have a serial part, a part that shrinks with the share up to a knee, and one per item.
 PROGRAM = """
@@ -121,6 +121,21 @@ def test_a_share_that_changes_nothing_is_doubted(
     done = call(program, "training", "--step=25", gpu=gpu)
     assert done.exit_code == 0, done.output
     assert ("25 % of the GPU is as fast as all of it" in done.stderr) == is_doubted
+
+
+def test_notices_of_sxrun_are_told_once_and_all_of_the_program(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sxrun = tmp_path / "sxrun"
+    text = "echo sxrun: no MPS >&2; echo step >&2; echo '{\"throughput\": 1}'"
+    sxrun.write_text(f"#!/bin/sh\n{text}\n", encoding="ascii")
+    sxrun.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # sxrun is sought beside it
+    tried = Program(["true"], "sms", 60.0)
+    for _ in range(3):
+        tried.run(1, WHOLE)
+    told = capsys.readouterr().err.splitlines()
+    assert sorted(told) == ["step", "step", "step", "sxrun: no MPS"]
 
 
 @pytest.mark.parametrize(

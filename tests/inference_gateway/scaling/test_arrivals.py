@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_gateway.scaling.arrivals import Arrivals, Level
+from inference_gateway.scaling.arrivals import Arrivals
 
 
 def known(counts: list[int]) -> Arrivals:
@@ -27,20 +27,6 @@ def test_ten_minutes_are_kept_whatever_comes() -> None:
     arrivals = known([1] * 10_000)
     assert arrivals.count(600) == 600
     assert arrivals.seconds <= 1200
-
-
-def test_a_steady_rate_is_seen_through_the_longest_window() -> None:
-    # The last 20 s alone say 6, within the doubt of 20 s; 3 minutes know better.
-    assert known([5] * 160 + [6] * 20).level(1.0) == Level(pytest.approx((5 * 160 + 6 * 20) / 180), 90)
-
-
-def test_a_step_is_seen_through_the_shortest_window() -> None:
-    assert known([5] * 160 + [40] * 20).level(1.0) == Level(40, 10)
-
-
-def test_a_burst_within_the_dispersion_is_no_step() -> None:
-    assert known([5] * 160 + [12] * 20).level(1.0) == Level(12, 10)
-    assert known([5] * 160 + [12] * 20).level(20.0).requests_per_s < 6
 
 
 def test_the_rise_of_a_ramp() -> None:
@@ -72,5 +58,4 @@ def test_a_trend_is_no_dispersion() -> None:
 
 def test_nothing_is_known_at_first() -> None:
     empty = Arrivals()
-    assert empty.level(1.0).requests_per_s == 0.0
     assert (empty.rise(), empty.dispersion(1), empty.rate(3)) == (0.0, 1.0, 0.0)

@@ -65,6 +65,15 @@ def test_a_rising_rate_is_met_ahead() -> None:
     assert ramp.replicas >= staffed(900 / 20 + 60 / 20, headroom=0.0)
 
 
+def test_a_forecast_is_at_most_half_above_the_last_minute() -> None:
+    """However long a start takes: what rose for some minutes, as in a burst, will not rise for an hour."""
+    slow = service(1, Capacity(1.0, 4, 3600.0), headroom=0.0)
+    for second in range(900):
+        slow.second(round(second / 20), in_flight=round(second / 5))
+    last_minute = (900 - 30) / 20
+    assert staffed(900 / 20, headroom=0.0) < slow.replicas <= staffed(1.5 * last_minute, headroom=0.0) + 1
+
+
 def test_starting_replicas_count_as_capacity() -> None:
     burst = service(1, Capacity(1.0, 4, 1000.0))
     burst.feed([1] * 200, in_flight=3)

@@ -20,7 +20,9 @@ from simulation.traces.formats.sacct import COMMAND
 
 ROOT = Path(__file__).parents[3]
 _OF_SWEEPS = ("best_reached", "avg_best_s", "avg_best_gpu_h", "avg_regret_area")
-_UNKNOWN = ("fragmentation", "gain_per_gpu_h", "avg_job_gain_per_gpu_h", *_OF_SWEEPS)  # no GPU is ever free, no curves
+_OF_LEARNT = ("predicted_share", "predicted_twice", "predicted_inside")
+# No GPU is ever free, no curves, nothing learnt.
+_UNKNOWN = ("fragmentation", "gain_per_gpu_h", "avg_job_gain_per_gpu_h", *_OF_SWEEPS, *_OF_LEARNT)
 _NAMES = [figure.name for figure in figures()]
 
 
@@ -238,6 +240,18 @@ def test_sweep_strategies_and_objectives_are_compared_in_one_table(tmp_path: Pat
 def test_a_sweep_that_is_cut_off_has_not_reached_its_best(sweep: Path) -> None:
     found = told("simulate", "--trace", sweep, "--cluster", "1x1", "--policy", "fifo", "--until", 120)
     assert (found["best_reached"], found["avg_best_s"], found["avg_best_gpu_h"]) == (0.0, None, None)
+
+
+def test_how_well_run_times_were_learnt_is_told(tmp_path: Path) -> None:
+    """The later jobs are as long as the earlier ones, which have ended by then."""
+    path = tmp_path / "alike.csv"
+    path.write_text("job_id,submit_s,gpus,run_s\n" + "".join(f"{n},{500 * n},1,100\n" for n in range(1, 9)))
+    words = ("--trace", path, "--cluster", "1x1", "--estimates", "learnt")
+    found = told("simulate", *words, "--policy", "srsf")
+    assert [found[name] for name in _OF_LEARNT] == [7 / 8, 1.0, 1.0]
+    assert "predicted_share" in call("simulate", *words, "--policy", "srsf").stdout
+    compared = call("compare", *words, "--policies", "fifo,srsf", "-j", 1).stdout
+    assert re.search(r"^predicted_inside +1 +1 ", compared, re.MULTILINE)
 
 
 def test_a_comparison_for_people(trace: Path) -> None:

@@ -22,7 +22,7 @@ from sched_policy.policy import Policy
 from sched_policy.snapshot import Columns, EndedRun, Snapshot
 from simulation.cluster.engine import SimulationError, simulate
 from simulation.cluster.settings import Estimates, PassTimes, Settings, SimulationSettingsError
-from simulation.results.outcome import Ending, JobRecord, TraceOutcome
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome, measure
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from slurm_plugin.client.records import ShardRule
@@ -238,6 +238,21 @@ def test_learnt_estimates_tell_short_jobs_from_long_ones_by_their_owners() -> No
     ]
     assert starts[0] == sorted(starts[0])  # nothing is known: in order of submission
     assert starts[1] == sorted(starts[1], reverse=True)
+
+
+def test_learnt_estimates_are_judged_at_submission() -> None:
+    """Ada's job is as long as her past ones, bob's ten times as long."""
+    owners = [("ada", 100.0), ("bob", 100.0)] * 20
+    past = tuple(TraceJob(i, float(i), 1, run_s, user=user) for i, (user, run_s) in enumerate(owners))
+    queue = Trace.of([TraceJob(1, 0.0, 1, 100.0, user="ada"), TraceJob(2, 1.0, 1, 1000.0, user="bob")])
+    learnt = replace(EXACT, estimates=Estimates.parse("learnt"), history=past)
+    outcome = simulate(queue, ONE_GPU, row("srsf"), learnt)
+    assert outcome.predicted == ((True, True), (False, False))
+    figures = measure(outcome)
+    assert (figures.predicted_share, figures.predicted_twice, figures.predicted_inside) == (1.0, 0.5, 0.5)
+    unknown = measure(simulate(queue, ONE_GPU, row("srsf"), replace(learnt, history=())))
+    assert (unknown.predicted_share, unknown.predicted_twice) == (0.0, None)
+    assert measure(simulate(queue, ONE_GPU, row("srsf"), EXACT)).predicted_share is None
 
 
 @pytest.mark.parametrize("text", ["oracle", "noisy", "noisy:", "noisy:-1", "noisy:nan", "exact:1", ""])
