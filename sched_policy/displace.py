@@ -59,16 +59,9 @@ class Displace(Struct, frozen=True):
         job needs, and none at all if even all of them would not make room for it.
         """
         value = ranking.value_of
-        victims = _Victims(
-            [
-                job
-                for job in snapshot.running
-                if job.job_id not in profile.sharing and job.may_leave(snapshot.now_s, self.quantum_s)
-            ],
-            value,
-            self.margin,
-            snapshot.nodes,
-        )
+        alone = (job for job in snapshot.running if job.job_id not in profile.sharing)
+        able = [job for job in alone if job.may_leave(snapshot.now_s, self.quantum_s)]
+        victims = _Victims(able, value, self.margin, snapshot.nodes)
         best = {snapshot.jobs[int(rows[0])].scope: ranking.values[rows].max() for rows in snapshot.rows_by_scope}
         free = profile.free_now()
         for job in snapshot.running:  # GPUs that earlier plans have freed go to the best blocked jobs first

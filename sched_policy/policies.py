@@ -52,9 +52,8 @@ def preemptive(name: str, summary: str, order: Order, options: PolicyOptions, ne
 
 def srsf(options: PolicyOptions) -> Policy:
     """Shortest remaining service first."""
-    return preemptive(
-        "srsf", "shortest remaining service (time x GPUs) first, preemptive", Srsf(), options, (SHORTEST_FIRST,)
-    )
+    summary = "shortest remaining service (time x GPUs) first, preemptive"
+    return preemptive("srsf", summary, Srsf(), options, (SHORTEST_FIRST,))
 
 
 def fifo(options: PolicyOptions) -> Policy:
@@ -94,10 +93,5 @@ def explsched_share(options: PolicyOptions) -> Policy:
 
     summary = "groups of up to 4 jobs whose progress is worth most, by known or learnt remaining service"
     learnt = Need(JobData.RUN_TIMES, "their length is judged by jobs of the same size submitted just before and after")
-    return Policy(
-        "explsched-share",
-        summary,
-        Gittins(options.quantum_s),
-        sharing=Interleave(ByWorth(), options.quantum_s),
-        needs=(learnt, GROUPED),
-    )
+    sharing = Interleave(ByWorth(), options.quantum_s)
+    return Policy("explsched-share", summary, Gittins(options.quantum_s), sharing=sharing, needs=(learnt, GROUPED))

@@ -112,10 +112,8 @@ class _Column(NamedTuple):
 
 def _columns(sweep: Sweep) -> list[_Column]:
     columns = []
-    for name in sorted({name for trial in sweep.trials for name in trial.params}):
+    for name in sweep.params:
         given = [trial.params.get(name) for trial in sweep.trials]
-        if len({value for value in given if value is not None}) < 2:
-            continue  # some may be told only once a training runs
         is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given)
         _, codes = np.unique(np.array(given if is_number else [str(v) for v in given]), return_inverse=True)
         values = codes / codes.max() if is_number else codes.astype(np.float64)
@@ -173,7 +171,7 @@ class SweepStanding(Struct, frozen=True, eq=False):
 
 def _first_level(sweep: Sweep) -> int:
     """The level from which a training is compared: 4.4 % of its length, 3.1 % where there are only curves."""
-    return _DOUBLING + 1 if sweep.has_params else _DOUBLING  # few are tried before the best one, so longer
+    return _DOUBLING + 1 if sweep.params else _DOUBLING  # few are tried before the best one, so longer
 
 
 def standing(sweep: Sweep) -> SweepStanding:
@@ -228,10 +226,6 @@ _LEAST_HOPE = 1e-3  # summed over all trainings: without it all could be 0 and h
 _SWAP = 1.3  # a running training is replaced only by one better by more than this factor: restarts cost
 
 
-_Turn = tuple[int, SweepAction, str]
-"""A training's position in its sweep, whether it should run, and why."""
-
-
 class AdaptiveHalving(Struct, frozen=True):
     """The default strategy.
 
@@ -269,18 +263,14 @@ class AdaptiveHalving(Struct, frozen=True):
         others = float(min(expected.open, expected.chance.sum() - expected.chance[leader]))
         now = standing(sweep)
         order = tuple(self._order(sweep, gpus, now, expected.chance))
-        if others < self.doubt and self._has_seen_enough(sweep, histories):
+        late = sweep.has_ended | (sweep.progress >= _LATE)
+        if others < self.doubt and late.any() and histories.seen.sum() >= min(_LEAST_SEEN, len(sweep.trials)):
             return self._closing(sweep, now, (i for i, _, _ in order), others)
         verdicts = (
             Verdict(sweep.trials[i].trial_id, action, expected.open / (place + 1.0), why)
             for place, (i, action, why) in enumerate(order)
         )
         return SweepDecision(tuple(verdicts))
-
-    def _has_seen_enough(self, sweep: Sweep, histories: Histories) -> bool:
-        """Whether enough has been reported to trust the forecast."""
-        late = sweep.has_ended | (sweep.progress >= _LATE)
-        return bool(late.any() and histories.seen.sum() >= min(_LEAST_SEEN, len(sweep.trials)))
 
     def _closing(self, sweep: Sweep, now: SweepStanding, order: Iterable[int], still_open: float) -> SweepDecision:
         """Only the leader and trainings that the forecast may be wrong about continue; once they end, all stop."""
@@ -309,8 +299,10 @@ class AdaptiveHalving(Struct, frozen=True):
         ]
         return SweepDecision(tuple(verdicts), None if going else f"done: {chance}")
 
-    def _order(self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats) -> Iterator[_Turn]:
-        """The trainings that have not ended, in the order in which they should run."""
+    def _order(
+        self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats
+    ) -> Iterator[tuple[int, SweepAction, str]]:
+        """Positions of the trainings that have not ended, in the order in which they should run."""
         trials, known = sweep.trials, now.is_known
         seen = np.flatnonzero(known)
         promises = promise(sweep, seen, now.ahead[seen].astype(np.float64))
@@ -318,7 +310,8 @@ class AdaptiveHalving(Struct, frozen=True):
         value = self._value(sweep, now)
         stays = [trials[i].is_running and bool(now.may_lead[i]) for i in range(len(trials))]
         able = sorted((i for i in going if known[i]), key=lambda i: (not stays[i], value[i], i))
-        finishing = able[: 1 if sweep.has_params else self._finishing(now, gpus)]
+        share = max(self.least_finishing, self.finishing_per_contender * (now.contenders - self.usual_contenders))
+        finishing = able[: 1 if sweep.params else max(1, round(min(1.0, share) * gpus))]
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
             role = "a contender" if stays[i] else "one of the best"
@@ -362,11 +355,6 @@ class AdaptiveHalving(Struct, frozen=True):
             return np.exp(-_STEEPNESS * promises), "its hyper-parameters and how it stands"
         least = _LEAST_HOPE / len(sweep.trials)
         return np.maximum(chance, least) * np.exp(-promises), "its curve and its hyper-parameters"
-
-    def _finishing(self, now: SweepStanding, gpus: int) -> int:
-        """The number of GPUs on which the best trainings run to their ends, where there are only curves."""
-        share = self.finishing_per_contender * (now.contenders - self.usual_contenders)
-        return max(1, round(min(1.0, max(self.least_finishing, share)) * gpus))
 
     def _worth(self, sweep: Sweep, known: Bools, hope: Floats) -> Floats:
         """Hope per second until a training's progress has doubled, after which it is judged again, shape (N,).

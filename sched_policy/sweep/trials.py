@@ -5,6 +5,7 @@ Each decision has a reason for the user.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -102,9 +103,10 @@ class Sweep:
         return np.array([trial.has_ended for trial in self.trials], dtype=np.bool_)
 
     @cached_property
-    def has_params(self) -> bool:
-        """Whether hyper-parameters differ between trainings."""
-        return any(trial.params != self.trials[0].params for trial in self.trials)
+    def params(self) -> tuple[str, ...]:
+        """Names of the hyper-parameters that differ. Values that are missing may be told once a training runs."""
+        given = {(name, value) for t in self.trials for name, value in t.params.items() if value is not None}
+        return tuple(sorted(name for name, count in Counter(name for name, _ in given).items() if count > 1))
 
     @cached_property
     def runs(self) -> Bools:

@@ -94,6 +94,8 @@ def test_parameters_that_only_running_trainings_tell_and_are_equal_make_no_diffe
         sweep(*(trial(i, steps=4 if i < 7 else 0, params=one) for i, one in enumerate(all_)))
         for all_ in (told, [{"lr": rate} for rate in rates])
     ]
+    curves = sweep(*(trial(i, params={"steps": 96} if i < 7 else {}) for i in range(10)))
+    assert (both[0].params, curves.params) == (("lr",), ())
     found, expected = (promise(one, np.arange(7), np.arange(7.0)) for one in both)
     assert found is not None and expected is not None
     assert found.tolist() == expected.tolist()
