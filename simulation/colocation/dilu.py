@@ -1,4 +1,4 @@
-"""Dilu's placements, those that they are compared with, and all by name; and the policy `dilu` for jobs.
+"""Dilu's placements, those that they are compared with, and the policy `dilu` for jobs.
 
 Resourcing-complementary placement lets instances share a GPU that together use it well (Dilu, ASPLOS 2025).
 `DiluOriginal` is what its authors publish; `Complementary` is ours, which needs fewer GPUs.
@@ -6,14 +6,12 @@ Resourcing-complementary placement lets instances share a GPU that together use 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 from msgspec import Struct
 
-from explsched.errors import PolicyError
 from sched_policy.catalog import PolicyOptions
 from sched_policy.group.gpus import GpuMap
 from sched_policy.model import Job
@@ -30,7 +28,6 @@ from simulation.colocation.instance import (
     InstanceShare,
     PlaceByKind,
     ShareBounds,
-    SharePlace,
     as_declared,
     filled,
     left_over,
@@ -230,25 +227,6 @@ class InflessByRequest(Struct, frozen=True):
     def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
         """The GPUs the rule chooses for an instance whose limit is its request."""
         return self.rule.choose(instance.with_shares(instance.request, instance.request), loads)
-
-
-SHARE_PLACEMENTS: Mapping[str, SharePlace] = {
-    "exclusive": Exclusive(),
-    "dilu": Complementary(),
-    "dilu-original": DiluOriginal(),
-    "infless-l": InflessByLimit(),
-    "infless-r": InflessByRequest(),
-}
-"""Placements of instances that share GPUs, by the name people call them."""
-
-
-def share_placement(name: str) -> SharePlace:
-    """The placement of that name. Raises `PolicyError`, naming the nearest known one, if there is none."""
-    if name not in SHARE_PLACEMENTS:
-        near = get_close_matches(name, SHARE_PLACEMENTS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PolicyError(f"unknown placement {name!r}{hint} (known: {', '.join(SHARE_PLACEMENTS)})")
-    return SHARE_PLACEMENTS[name]
 
 
 _ROUNDING = 1e-9
