@@ -110,13 +110,18 @@ def main(
 
 
 def _published(directory: Path, nodes: int, gpus_per_node: int) -> Mapping[str, Mapping[str, float]]:
-    """Number of instances -> placement -> most GPUs in use over those of exclusive placement."""
+    """Number of instances -> placement -> most GPUs in use over those of exclusive placement; also moves per start."""
     ratios: dict[str, dict[str, float]] = {}
     for size in ("100", "800", "3200"):
         trace = read_events(directory / f"instances-{size}.txt")
         runs = {name: _run(name, trace, nodes, gpus_per_node) for name in SHARE_PLACEMENTS}
         alone = runs["exclusive"].found.max_active_gpus
         ratios[size] = {name: round(run.found.max_active_gpus / alone, 4) for name, run in runs.items()}
+        ratios[size] |= {
+            f"{name}_moves_per_start": round(run.found.moves / run.found.started, 4)
+            for name, run in runs.items()
+            if run.found.moves
+        }
         ratios[size]["bound"] = round(bound(trace, ShareBounds()) / alone, 4)
     return ratios
 
