@@ -84,6 +84,44 @@ def test_a_gpu_is_emptied_by_at_most_so_many_moves() -> None:
     assert moved(ComplementaryMoves(most_moves=2), new, two_on_a_gpu()) == [(2, [0]), (1, [1])]
 
 
+def test_moves_for_room_count_too() -> None:
+    # `large` fits on GPU 0 once `small` is on GPU 2, and `medium` on GPU 1.
+    loads = cluster(
+        on(0, training(request=0.5, limit=0.7, gib=(30, 30)), 0, 1),
+        on(1, inference("small", 0.2, 0.75, 3), 0),
+        on(2, training("other", request=0.75, limit=0.75, gib=(30,)), 2),
+        on(3, inference("large", 0.5, 0.6, 6), 4),
+        on(4, inference("medium", 0.4, 0.5, 5), 4),
+        on(5, inference("beside", 0.1, 0.2, 4), 1),
+        nodes=3,
+    )
+    new = training("new", gib=(40, 40))
+    assert moved(ComplementaryMoves(most_moves=3), new, loads) == [(1, [2]), (3, [0]), (4, [1])]
+    assert moved(ComplementaryMoves(most_moves=2), new, loads) == []
+
+
+def two_gpus() -> GpuLoads:
+    """Of GPUs 4, 8 and 9 each hosts one instance; that on GPU 4 fits nowhere else."""
+    return cluster(
+        on(0, training(request=0.5, limit=0.7, gib=(30, 30)), 0, 1),
+        on(1, inference("stays", 0.8, 0.9, 2), 4),
+        on(2, inference("a", 0.4, 0.5, 5), 8),
+        on(3, inference("b", 0.4, 0.5, 6), 9),
+        nodes=4,
+    )
+
+
+def test_as_many_gpus_are_emptied_as_the_start_opens_and_one_that_cannot_be_is_passed_over() -> None:
+    assert moved(ComplementaryMoves(), training("new", request=0.9, gib=(40,)), two_gpus()) == [(2, [0])]
+    assert moved(ComplementaryMoves(), training("new", request=0.9, gib=(40, 40)), two_gpus()) == [(2, [0]), (3, [1])]
+
+
+def test_moves_that_only_shift_the_opening_are_not_made() -> None:
+    # The training takes GPUs 0 and 1. Emptied, GPU 4 would leave no room for it on GPU 0: it would take 1 and 2.
+    loads = cluster(on(0, inference("a", 0.5, 0.6, 6), 0), on(1, inference("b", 0.2, 0.3, 3), 4))
+    assert moved(ComplementaryMoves(), training("new", 0.4, 0.5, (10, 10)), loads) == []
+
+
 def test_no_gpu_is_half_emptied() -> None:
     loads = two_on_a_gpu()
     loads.add(on(3, inference("in the way", 0.4, 0.5, 5), 1))
