@@ -5,9 +5,10 @@ On generated events, and with `--published DIR` on `instances-N.txt` of Dilu's r
 
 After the large-scale simulation of Dilu (ASPLOS 2025): 3,200 instances on 1,000 nodes with 4 GPUs each, several seeds.
 Prints for each placement, over the seeds, `ratio` (most GPUs in use over those of exclusive placement: mean, worst),
-`mean_ratio` (the same of GPUs in use averaged over time), refused instances and CPU seconds per run. `bound` is what no
+`mean_ratio` (the same of GPUs in use averaged over time), refused instances, moves of running instances per start, the
+GiB moved, the share of starts that waited for moves, and CPU seconds per run. `bound` is what no
 placement within Dilu's bounds can undercut. A run in which memory, requests or limits were exceeded raises. The first
-seed is 100: `Complementary` was tuned on the seeds 0 to 5 and 1000 to 1029.
+seed is 100: `Complementary` and `ComplementaryMoves` were tuned on the seeds 0 to 5 and 1000 to 1029.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from statistics import mean
 
 import click
 
-from simulation.colocation.dilu import SHARE_PLACEMENTS
 from simulation.colocation.events import Action, InstanceTrace, generate, read_events
 from simulation.colocation.instance import GpuLoads, InstanceKind, ShareBounds
+from simulation.colocation.placements import SHARE_PLACEMENTS
 from simulation.colocation.simulator import Colocation, colocate
 
 _GPU_MIB = 40 * 1024
@@ -109,13 +110,18 @@ def main(
 
 
 def _published(directory: Path, nodes: int, gpus_per_node: int) -> Mapping[str, Mapping[str, float]]:
-    """Number of instances -> placement -> most GPUs in use over those of exclusive placement."""
+    """Number of instances -> placement -> most GPUs in use over those of exclusive placement; also moves per start."""
     ratios: dict[str, dict[str, float]] = {}
     for size in ("100", "800", "3200"):
         trace = read_events(directory / f"instances-{size}.txt")
         runs = {name: _run(name, trace, nodes, gpus_per_node) for name in SHARE_PLACEMENTS}
         alone = runs["exclusive"].found.max_active_gpus
         ratios[size] = {name: round(run.found.max_active_gpus / alone, 4) for name, run in runs.items()}
+        ratios[size] |= {
+            f"{name}_moves_per_start": round(run.found.moves / run.found.started, 4)
+            for name, run in runs.items()
+            if run.found.moves
+        }
         ratios[size]["bound"] = round(bound(trace, ShareBounds()) / alone, 4)
     return ratios
 
@@ -139,6 +145,9 @@ def _figures(done: Sequence[Run], exclusive: Sequence[Run]) -> Mapping[str, floa
         "sm_fragmentation": mean(run.found.mean_sm_fragmentation for run in done),
         "memory_fragmentation": mean(run.found.mean_memory_fragmentation for run in done),
         "refused": sum(len(run.found.refused) for run in done),
+        "moves_per_start": mean(run.found.moves / run.found.started for run in done),
+        "moved_gib": mean(run.found.moved_mib / 1024 for run in done),
+        "behind_moves": mean(run.found.behind_moves / run.found.started for run in done),
         "cpu_s": mean(run.cpu_s for run in done),
     }
 

@@ -1,9 +1,9 @@
 """The bound below which no placement can be."""
 
 from benchmarks.colocation import bound
-from simulation.colocation.dilu import SHARE_PLACEMENTS
 from simulation.colocation.events import Action, InstanceEvent, InstanceTrace, generate
 from simulation.colocation.instance import GpuLoads, Instance, InstanceKind, ShareBounds
+from simulation.colocation.placements import SHARE_PLACEMENTS
 from simulation.colocation.simulator import colocate
 
 

@@ -16,9 +16,9 @@ from explsched.cli import json_option
 from explsched.errors import PolicyError
 from explsched.tables import Column, lines, room
 from simulation.cli.outputs import picture_file
-from simulation.colocation.dilu import SHARE_PLACEMENTS, share_placement
 from simulation.colocation.events import InstanceEvent, InstanceTrace, generate, read_events, write_events
 from simulation.colocation.instance import GpuLoads, InstanceKind
+from simulation.colocation.placements import SHARE_PLACEMENTS, share_placement
 from simulation.colocation.simulator import Colocation
 from simulation.colocation.simulator import colocate as run
 from simulation.traces.trace import TraceError
@@ -30,7 +30,10 @@ example:
 
 
 class PlacementRow(Struct, frozen=True):
-    """One placement. GPUs are those in use; `ratio` is `max_gpus` over that of the first placement."""
+    """One placement. GPUs are those in use; `ratio` is `max_gpus` over that of the first placement.
+
+    `moves` of running instances moved `moved_gib` of memory in all, and `behind_moves` starts waited for them.
+    """
 
     placement: str
     max_gpus: int
@@ -42,6 +45,9 @@ class PlacementRow(Struct, frozen=True):
     refused: int
     refused_training: int
     events: int
+    moves: int
+    moved_gib: float
+    behind_moves: int
     cpu_s: float
 
 
@@ -166,12 +172,15 @@ def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Placement
         refused=len(found.refused),
         refused_training=found.refused_of(InstanceKind.TRAINING),
         events=found.events,
+        moves=found.moves,
+        moved_gib=found.moved_mib / 1024,
+        behind_moves=found.behind_moves,
         cpu_s=cpu_s,
     )
 
 
 def _table(rows: Sequence[PlacementRow]) -> str:
-    titles = ("GPUS", "RATIO", "MEAN", "SM_FRAG", "MEM_FRAG", "REFUSED", "CPU_S")
+    titles = ("GPUS", "RATIO", "MEAN", "SM_FRAG", "MEM_FRAG", "REFUSED", "MOVES", "MOVED_GIB", "CPU_S")
     columns = (Column("PLACEMENT"), *(Column(title, ">") for title in titles))
     return "\n".join(lines(columns, map(_cells, rows), room()))
 
@@ -185,5 +194,7 @@ def _cells(row: PlacementRow) -> tuple[object, ...]:
         f"{row.sm_fragmentation:.3f}",
         f"{row.memory_fragmentation:.3f}",
         row.refused,
+        row.moves,
+        f"{row.moved_gib:.0f}",
         f"{row.cpu_s:.2f}",
     )

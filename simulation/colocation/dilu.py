@@ -1,4 +1,4 @@
-"""Dilu's placements, those that they are compared with, and all by name; and the policy `dilu` for jobs.
+"""Dilu's placements, those that they are compared with, and the policy `dilu` for jobs.
 
 Resourcing-complementary placement lets instances share a GPU that together use it well (Dilu, ASPLOS 2025).
 `DiluOriginal` is what its authors publish; `Complementary` is ours, which needs fewer GPUs.
@@ -6,14 +6,12 @@ Resourcing-complementary placement lets instances share a GPU that together use 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 from msgspec import Struct
 
-from explsched.errors import PolicyError
 from sched_policy.catalog import PolicyOptions
 from sched_policy.group.gpus import GpuMap
 from sched_policy.model import Job
@@ -30,7 +28,6 @@ from simulation.colocation.instance import (
     InstanceShare,
     PlaceByKind,
     ShareBounds,
-    SharePlace,
     as_declared,
     filled,
     left_over,
@@ -79,7 +76,9 @@ class Complementary(PlaceByKind):
       the first new GPU. Dilu looks for a whole GPU first. But a GPU with much memory to spare is one that a training
       could use, while what trainings leave of theirs only a split can use. On each node the GPUs with the most free
       memory come first. Of the nodes the one wins that is left with the least memory on the GPUs taken; each of them
-      adds `split_cost` of its memory, because a split is charged its request on every one.
+      adds `split_cost` of its memory, because a split is charged its request on every one. With `gathers`, the new GPU
+      is on the node whose active GPUs have most memory to spare for a part of the LLM, of several on that with the
+      fewest new GPUs: a later LLM like it can then be split there.
     * training: on the node that has active GPUs for most of its memory entries (see `fit_entries`), so that it opens
       the fewest new GPUs. Dilu uses an active GPU only if it has room for the largest entry; most trainings have one
       entry that only an idle GPU can take. Of several nodes the one wins whose active GPUs have the mean load most like
@@ -91,6 +90,7 @@ class Complementary(PlaceByKind):
     """
 
     split_cost: float = 0.1
+    gathers: bool = False
 
     def _llm(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
         for place in (self._split, self._whole_on_active, self._whole_on_new):
@@ -114,6 +114,16 @@ class Complementary(PlaceByKind):
         left = (reached_mib - need_mib) / np.maximum(loads.capacity_mib[order], 1) + self.split_cost * taken
         last = int(enough[np.argmin(left[enough])])
         return filled(part, need_mib, order[first[last] : last + 1], free_mib)
+
+    def _whole_on_new(self, llm: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
+        gpus = np.flatnonzero(self.fit.feasible(llm, loads) & ~loads.active)
+        if self.gathers and gpus.size:
+            node, nodes = loads.node, len(loads.nodes)
+            open_to = loads.active & self.fit.open_to(part_of_split(llm), loads)
+            spare_mib = np.bincount(node, weights=open_to * (loads.capacity_mib - loads.memory_mib), minlength=nodes)
+            new = np.bincount(node[gpus], minlength=nodes)
+            gpus = gpus[np.lexsort((new[node[gpus]], -spare_mib[node[gpus]]))]
+        return as_declared(llm, gpus[:1]) if gpus.size else None
 
     def _training(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
         entries_mib = sorted(instance.memory_mib, reverse=True)
@@ -230,25 +240,6 @@ class InflessByRequest(Struct, frozen=True):
     def choose(self, instance: Instance, loads: GpuLoads) -> tuple[InstanceShare, ...] | None:
         """The GPUs the rule chooses for an instance whose limit is its request."""
         return self.rule.choose(instance.with_shares(instance.request, instance.request), loads)
-
-
-SHARE_PLACEMENTS: Mapping[str, SharePlace] = {
-    "exclusive": Exclusive(),
-    "dilu": Complementary(),
-    "dilu-original": DiluOriginal(),
-    "infless-l": InflessByLimit(),
-    "infless-r": InflessByRequest(),
-}
-"""Placements of instances that share GPUs, by the name people call them."""
-
-
-def share_placement(name: str) -> SharePlace:
-    """The placement of that name. Raises `PolicyError`, naming the nearest known one, if there is none."""
-    if name not in SHARE_PLACEMENTS:
-        near = get_close_matches(name, SHARE_PLACEMENTS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PolicyError(f"unknown placement {name!r}{hint} (known: {', '.join(SHARE_PLACEMENTS)})")
-    return SHARE_PLACEMENTS[name]
 
 
 _ROUNDING = 1e-9

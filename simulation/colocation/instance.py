@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -129,7 +130,7 @@ class GpuLoads:
         self.memory_mib: Ints = np.zeros(self.node.size, dtype=np.int64)
         self.instances: Ints = np.zeros(self.node.size, dtype=np.int64)
         self._hosted: dict[int, Hosted] = {}
-        self._keys_on: list[list[int]] = [[] for _ in range(self.node.size)]
+        self._keys_on: dict[int, list[int]] = {}
         self._keys_of: dict[str, list[int]] = {}
 
     @classmethod
@@ -158,7 +159,13 @@ class GpuLoads:
 
     def on_gpu(self, gpu: int) -> tuple[Hosted, ...]:
         """Instances on a GPU, in order of arrival."""
-        return tuple(self._hosted[key] for key in self._keys_on[gpu])
+        return tuple(self._hosted[key] for key in self._keys_on.get(gpu, ()))
+
+    def get(self, key: int) -> Hosted:
+        """The instance of that key. Raises `PolicyError` if there is no such key."""
+        if key not in self._hosted:
+            raise PolicyError(f"no instance {key} runs here")
+        return self._hosted[key]
 
     def of_service(self, service: str) -> tuple[Hosted, ...]:
         """Instances of a service, in order of arrival."""
@@ -172,24 +179,31 @@ class GpuLoads:
         self._keys_of.setdefault(hosted.instance.service, []).append(hosted.key)
         for share in hosted.shares:
             self._charge(share, 1)
-            self._keys_on[share.gpu].append(hosted.key)
+            self._keys_on.setdefault(share.gpu, []).append(hosted.key)
 
     def remove(self, key: int) -> Hosted:
         """Release everything an instance holds, on all its GPUs. Raises `PolicyError` if there is no such key."""
-        if key not in self._hosted:
-            raise PolicyError(f"no instance {key} runs here")
-        hosted = self._hosted.pop(key)
+        hosted = self.get(key)
+        del self._hosted[key]
         self._keys_of[hosted.instance.service].remove(key)
         if not self._keys_of[hosted.instance.service]:
             del self._keys_of[hosted.instance.service]
         for share in hosted.shares:
             self._charge(share, -1)
             self._keys_on[share.gpu].remove(key)
+            if not self._keys_on[share.gpu]:
+                del self._keys_on[share.gpu]
         return hosted
 
     def copy(self) -> GpuLoads:
         """A copy that can be changed without changing this."""
-        return GpuLoads.of(self.nodes, self.hosted)
+        made = copy(self)
+        for name in ("usable", "request_ppb", "limit_ppb", "memory_mib", "instances"):
+            setattr(made, name, getattr(self, name).copy())
+        made._hosted = dict(self._hosted)
+        made._keys_on = {gpu: list(keys) for gpu, keys in self._keys_on.items()}
+        made._keys_of = {service: list(keys) for service, keys in self._keys_of.items()}
+        return made
 
     def index(self, node: int, position: int) -> int:
         """The GPU at a position of a node."""

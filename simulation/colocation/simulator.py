@@ -1,6 +1,8 @@
 """Co-location of inference and training on shared GPUs: how many GPUs a placement needs for a trace of instances.
 
-After the large-scale simulation of Dilu (ASPLOS 2025): instances start and are deleted, nothing moves.
+After the large-scale simulation of Dilu (ASPLOS 2025): instances start and are deleted. Before a start a placement may
+move what runs. That takes no time here, but the copy starts before what it replaces ends, so both are counted and
+checked together.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from explsched.errors import ExplschedError
 from sched_policy.snapshot import Ints
 from simulation.colocation.events import Action, InstanceEvent
 from simulation.colocation.instance import GpuLoads, Hosted, InstanceKind, ShareBounds, SharePlace
+from simulation.colocation.moves import Move, MovingPlace
 
 
 class GpuUse(Struct, frozen=True):
@@ -43,6 +46,10 @@ class Colocation(Struct, frozen=True):
         started: how many instances got GPUs.
         refused: the starts that did not fit when they came, in that order; they do not come again.
         use: the cluster over time, one entry per moment at which something happened.
+        moves: moves of running instances.
+        moved_mib: memory of what was moved.
+        behind_moves: starts that waited for moves.
+        max_during_moves: most GPUs in use while an instance was held twice, there and here.
 
     """
 
@@ -51,6 +58,10 @@ class Colocation(Struct, frozen=True):
     started: int
     refused: tuple[InstanceEvent, ...]
     use: tuple[GpuUse, ...]
+    moves: int = 0
+    moved_mib: int = 0
+    behind_moves: int = 0
+    max_during_moves: int = 0
 
     def refused_of(self, kind: InstanceKind) -> int:
         """How many instances of a kind were refused."""
@@ -58,8 +69,8 @@ class Colocation(Struct, frozen=True):
 
     @property
     def max_active_gpus(self) -> int:
-        """Most GPUs in use at one time: what the placement needs."""
-        return max((use.active_gpus for use in self.use), default=0)
+        """Most GPUs in use at one time, that of a move included: what the placement needs."""
+        return max(self.max_during_moves, *(use.active_gpus for use in self.use), 0)
 
     @property
     def mean_active_gpus(self) -> float:
@@ -86,33 +97,81 @@ def colocate(events: Iterable[InstanceEvent], place: SharePlace, loads: GpuLoads
 
     Raises `OvercommitError` as soon as a placement exceeds the memory of a GPU or the bounds it promises.
     """
-    inspector = Inspector(loads, place.bounds)
-    request_ppb = np.zeros(loads.node.size, dtype=np.int64)
+    cluster = _Cluster(loads, place.bounds)
+    moving = place if isinstance(place, MovingPlace) else None
     refused: dict[int, InstanceEvent] = {}
     use: list[GpuUse] = []
-    handled = started = 0
+    handled = started = behind_moves = 0
     for event in events:
         handled += 1
         if event.action is Action.START:
+            moves = moving.moves(event.instance, loads) if moving else ()
+            for move in moves:
+                cluster.move(move)
+            behind_moves += bool(moves)
             shares = place.choose(event.instance, loads)
             if shares is None:
                 refused[event.key] = event
             else:
-                hosted = Hosted(event.key, event.instance, shares)
-                loads.add(hosted)
-                inspector.started(hosted)
-                request_ppb[[share.gpu for share in shares]] += event.instance.request_ppb
+                cluster.start(Hosted(event.key, event.instance, shares))
                 started += 1
         elif event.key not in refused:
-            hosted = loads.remove(event.key)
-            inspector.ended(hosted)
-            request_ppb[[share.gpu for share in hosted.shares]] -= event.instance.request_ppb
-        now = _use(event.time_s, loads, request_ppb)
+            cluster.end(event.key)
+        now = _use(event.time_s, loads, cluster.request_ppb)
         if use and use[-1].time_s == event.time_s:
             use[-1] = now
         else:
             use.append(now)
-    return Colocation(loads.node.size, handled, started, tuple(refused.values()), tuple(use))
+    return Colocation(
+        loads.node.size,
+        handled,
+        started,
+        tuple(refused.values()),
+        tuple(use),
+        moves=cluster.moves,
+        moved_mib=cluster.moved_mib,
+        behind_moves=behind_moves,
+        max_during_moves=cluster.max_during_moves,
+    )
+
+
+_COPY = -1
+"""The key of an instance that is to take the place of another, until it does."""
+
+
+class _Cluster:
+    """The loads, and what is counted and checked whenever they change."""
+
+    def __init__(self, loads: GpuLoads, bounds: ShareBounds) -> None:
+        self.request_ppb = np.zeros(loads.node.size, dtype=np.int64)
+        self.moves = self.moved_mib = self.max_during_moves = 0
+        self._loads = loads
+        self._inspector = Inspector(loads, bounds)
+
+    def start(self, hosted: Hosted) -> None:
+        self._loads.add(hosted)
+        self._inspector.started(hosted)
+        self._request(hosted, 1)
+
+    def end(self, key: int) -> Hosted:
+        hosted = self._loads.remove(key)
+        self._inspector.ended(hosted)
+        self._request(hosted, -1)
+        return hosted
+
+    def move(self, move: Move) -> None:
+        """Start the copy, then end the instance, whose key the copy takes: in between GPUs hold both."""
+        self.moves += 1
+        self.moved_mib += sum(share.memory_mib for share in move.shares)
+        self.start(Hosted(_COPY, self._loads.get(move.key).instance, move.shares))
+        self.max_during_moves = max(self.max_during_moves, int(np.count_nonzero(self._loads.active)))
+        hosted = self.end(move.key)
+        self._inspector.moved(hosted)
+        self.end(_COPY)
+        self.start(Hosted(move.key, hosted.instance, move.shares))
+
+    def _request(self, hosted: Hosted, sign: int) -> None:
+        self.request_ppb[[share.gpu for share in hosted.shares]] += sign * hosted.instance.request_ppb
 
 
 def _use(time_s: float, loads: GpuLoads, request_ppb: Ints) -> GpuUse:
@@ -160,6 +219,11 @@ class Inspector:
         for share in hosted.shares:
             del self._on[share.gpu][hosted.key]
             self._check_gpu(share.gpu)
+
+    def moved(self, hosted: Hosted) -> None:
+        """Check that it may be moved. Raises `OvercommitError`."""
+        if hosted.instance.kind is InstanceKind.TRAINING:
+            raise OvercommitError(f"{_name(hosted)} was moved; trainings stay where they are")
 
     def _check_whole(self, hosted: Hosted) -> None:
         gpus = {share.gpu for share in hosted.shares}

@@ -506,6 +506,14 @@ CLAIMS = (
     *(_published(size) for size in ("100", "800", "3200")),
     Claim("docs/colocation.md", "colocation.json", "mean of five seeds | {} | {} |", _generated),
     Claim(
+        "docs/colocation.md",
+        "colocation.json",
+        "needs {} of `exclusive` on the same generated events, with {} moves per start; {} of the starts wait",
+        lambda report: [
+            report["placements"]["dilu-moves"][name] for name in ("ratio", "moves_per_start", "behind_moves")
+        ],
+    ),
+    Claim(
         "docs/admin.md",
         "controller_load.json",
         "main cycle takes {} ms by Slurm alone, {} ms while the daemon puts a new queue in order, 200 writes a pass, "

@@ -10,9 +10,9 @@ from simulation.colocation.dilu import (
     Exclusive,
     InflessByLimit,
     InflessByRequest,
-    share_placement,
 )
 from simulation.colocation.instance import BestFit, Instance, InstanceShare, SharePlace, place_in_order
+from simulation.colocation.placements import share_placement
 from tests.simulation.colocation.builders import GIB, cluster, inference, llm, on, training
 
 BOTH = pytest.mark.parametrize("place", [DiluOriginal(), Complementary()])

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.colocation.dilu import SHARE_PLACEMENTS
 from simulation.colocation.events import Action, InstanceEvent, InstanceMix, generate
 from simulation.colocation.instance import GpuLoads, Instance, InstanceKind, InstanceShare, ShareBounds
+from simulation.colocation.placements import SHARE_PLACEMENTS
 from simulation.colocation.simulator import Colocation, OvercommitError, colocate
 from tests.sched_policy.hash_seeds import outputs
 from tests.simulation.colocation.builders import GIB, cluster, inference, llm, training
@@ -204,7 +204,7 @@ def test_results_depend_on_the_seed_and_on_nothing_else() -> None:
     program = (
         "from simulation.colocation.events import generate\n"
         "from simulation.colocation.simulator import colocate\n"
-        "from simulation.colocation.dilu import SHARE_PLACEMENTS\n"
+        "from simulation.colocation.placements import SHARE_PLACEMENTS\n"
         "from simulation.colocation.instance import GpuLoads\n"
         "for name, place in SHARE_PLACEMENTS.items():\n"
         "    loads = GpuLoads.uniform(60, 4, 40960)\n"
