@@ -514,6 +514,12 @@ CLAIMS = (
         ],
     ),
     Claim(
+        "docs/colocation.md",
+        "colocation.json",
+        "On Dilu's own events it needs {}, {} and {} with 100, 800 and 3,200 instances",
+        lambda report: [report["published"][size]["dilu-moves"] for size in ("100", "800", "3200")],
+    ),
+    Claim(
         "docs/admin.md",
         "controller_load.json",
         "main cycle takes {} ms by Slurm alone, {} ms while the daemon puts a new queue in order, 200 writes a pass, "
