@@ -239,8 +239,8 @@ def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
 def _with_parameters(values: dict[str, str], arguments: Sequence[str]) -> dict[str, str]:
     """The values of a training of a sweep, with the hyper-parameters among its script's arguments.
 
-    The daemon so knows them before the training runs, and can tell whom to try first. Comments are public, so only
-    numbers and plain words count; too many are left out.
+    So the daemon knows them before the training runs, and can tell which to try first. Comments are public: only
+    numbers and plain words are taken, and none if they are too many for a comment.
     """
     if not values.get(SWEEP.name) or PARAMS.name in values:
         return values

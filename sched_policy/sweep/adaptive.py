@@ -2,12 +2,12 @@
 
 Trainings are compared at equal progress. GPUs are split between two aims. *Finishing*: the best training runs to its
 end; a running contender is not displaced, so that noise causes no swaps. *Exploring*: the other GPUs go to trainings
-with the largest hope per second until their progress doubles, so that no GPU is idle. Where hyper-parameters differ,
-hope follows from them and from the trainings' standing, also for trainings that have never run: a first run is cheap, a
-late one expensive. Until enough trainings can be compared, those with usual learning rates go first. When few promise
-much, the others rest, and their GPUs are for others. Once the leader has run to its end, the forecast's chances count
-as well: what is left is to become certain, so the trainings that keep the sweep from being done continue, rarely the
-second best that is far advanced.
+with the largest hope per second until their progress doubles. Where hyper-parameters differ, hope follows from them and
+from the trainings' standing, also for trainings that have never run: a first run is cheap, a late one expensive. Until
+enough trainings can be compared, those with usual learning rates go first. When few promise much, the others rest, and
+their GPUs are for others. Once the leader has run to its end, the forecast's chances count as well: what is left is to
+become certain, so the trainings that keep the sweep from being done continue, rarely the second best that is far
+advanced.
 Where there are only curves, each training gets a first run; then the forecast's chances count, and the best trainings
 run to their ends on as many GPUs as early ranks are uncertain: on at least 3/8, and on all where many are contenders.
 When the forecast's probability that anything still beats the best by more than `tolerance` falls below `doubt`, only
@@ -52,6 +52,7 @@ _SCALES = (0.5, 1.0, 2.0, 4.0)
 _NOISES = (0.1, 0.4, 1.5)
 _RATES_WEIGHT = 4.0  # of a learning rate in the distance
 _USUAL_RATE, _DECADES = 0.01, 4.0  # where a learning rate is best in most cases, and how far a bad one is from there
+_MOST_UNUSUAL = 16.0  # what is further away is as bad: exponentials of the square would overflow
 
 
 def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
@@ -99,7 +100,7 @@ def unusual(sweep: Sweep) -> Floats:
     for i, trial in enumerate(sweep.trials):
         rates = [v for name, v in trial.params.items() if _is_rate(name) and isinstance(v, (int, float))]
         found[i] = sum((math.log10(rate / _USUAL_RATE) / _DECADES) ** 2 for rate in rates if 0.0 < rate < math.inf)
-    return found
+    return np.minimum(found, _MOST_UNUSUAL)
 
 
 class _Column(NamedTuple):

@@ -191,8 +191,10 @@ class _Search:
     @contextmanager
     def _only(self, gpus: Bools) -> Iterator[None]:
         self.loads.usable = self._usable & gpus
-        yield
-        self.loads.usable = self._usable
+        try:
+            yield
+        finally:
+            self.loads.usable = self._usable
 
     def _and_its_own(self, closed: Bools, hosted: Hosted) -> Bools:
         closed = closed.copy()

@@ -156,6 +156,13 @@ def test_gpus_are_left_to_others_when_few_promise_much() -> None:
     assert len(alike.wanted) == 24  # without hyper-parameters
 
 
+@pytest.mark.parametrize("odd", [[1e-300], [1e-300] * 8, [1e300]])
+def test_learning_rates_however_far_from_usual_ones_are_taken(odd: list[float]) -> None:
+    rates = [*odd, *(10.0**-i for i in range(1, 9))]
+    told = [trial(i, final=0.1 * i, steps=20 if i < 8 else 0, params={"lr": r}) for i, r in enumerate(rates)]
+    assert AdaptiveHalving().decide(sweep(*told), gpus=4).wanted
+
+
 @pytest.mark.parametrize("name", ["lr", "learning_rate", "optim.lr", "learningRate", "LR", "--learning-rate"])
 def test_a_learning_rate_tells_more_than_another_hyper_parameter(name: str) -> None:
     def given(trial_id: int, rate: int, other: int, **fields: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
