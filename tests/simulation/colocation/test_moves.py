@@ -80,6 +80,25 @@ def test_as_few_as_needed_leave_a_node_for_an_llm_and_at_most_so_many() -> None:
     assert moved(ComplementaryMoves(most_moves=1), chat, loads) == []
 
 
+def test_an_llm_leaves_the_node_that_another_one_needs() -> None:
+    # GPUs 0 and 1 have 30 GiB beside the training, GPUs 2 and 3 have 20 GiB: enough for `less`, not for `more`.
+    loads = cluster(
+        on(0, training(request=0.4, limit=0.6, gib=(25, 25)), 0, 1),
+        on(1, training(request=0.4, limit=0.6, gib=(30, 30)), 2, 3),
+        nodes=3,
+        gpus=2,
+    )
+    less, more = llm("less", gib=20), llm("more", gib=30)
+    shares = SHARE_PLACEMENTS["dilu-original"].choose(less, loads)
+    assert shares is not None
+    loads.add(Hosted(2, less, shares))
+    assert {each.gpu for each in shares} == {0, 1}
+    assert moved(ComplementaryMoves(), more, loads) == [(2, [2, 3])]
+    assert moved(ComplementaryMoves(), llm("as much", gib=20), loads) == []
+    loads.usable[2:4] = False
+    assert moved(ComplementaryMoves(), more, loads) == []
+
+
 def test_an_llm_that_needs_an_unused_gpu_takes_one_where_another_like_it_can_be_split() -> None:
     # GPU 2 has 15 GiB to spare for a part, GPU 5 none, as its requests are full.
     loads = cluster(
