@@ -80,12 +80,17 @@ class ComplementaryMoves:
         opened = _opened(self.choose(instance, loads), loads)
         if not opened:
             return ()
-        search, in_use = _Search(self.place, loads), np.count_nonzero(loads.active) + opened
-        for _ in search.ways(instance, opened, self.most_moves):
-            shares = self.choose(instance, search.loads) if search.moves else None
-            if shares is not None and np.count_nonzero(search.loads.active) + _opened(shares, search.loads) < in_use:
-                return tuple(search.moves)
-        return ()
+        search = _Search(self.place, loads)
+        if instance.kind is InstanceKind.TRAINING or not search.make_room(instance, _none(loads), self.most_moves):
+            search.empty(opened, self.most_moves)
+        if not search.moves and instance.kind is InstanceKind.LLM_INFERENCE:
+            search.displace_llm(instance)
+        after = search.loads
+        shares = self.choose(instance, after) if search.moves else None
+        if shares is None:
+            return ()
+        in_use = np.count_nonzero(after.active) + _opened(shares, after)
+        return tuple(search.moves) if in_use < np.count_nonzero(loads.active) + opened else ()
 
 
 class _Search:
@@ -105,19 +110,6 @@ class _Search:
         self._small_limit_ppb: Ints = np.array([hosted.shares[0].limit_ppb for hosted in small], dtype=np.int64)
         self._small_memory_mib: Ints = np.array([hosted.shares[0].memory_mib for hosted in small], dtype=np.int64)
         self._small_key = [hosted.key for hosted in small]
-
-    def ways(self, instance: Instance, opened: int, most_moves: int) -> Iterator[None]:
-        """Try one way after another to spare a start so many unused GPUs; each is taken back before the next."""
-        if instance.kind is not InstanceKind.TRAINING:
-            self.make_room(instance, _none(self.loads), most_moves)
-            yield
-            self._take_back(0)
-        self.empty(opened, most_moves)
-        yield
-        self._take_back(0)
-        if instance.kind is InstanceKind.LLM_INFERENCE:
-            self.displace_llm(instance)
-            yield
 
     def empty(self, gpus: int, most_moves: int) -> None:
         """Empty as many GPUs without trainings as possible, at most so many."""

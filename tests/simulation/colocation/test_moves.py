@@ -85,7 +85,7 @@ def test_an_llm_leaves_the_node_that_another_one_needs() -> None:
     loads = cluster(
         on(0, training(request=0.4, limit=0.6, gib=(25, 25)), 0, 1),
         on(1, training(request=0.4, limit=0.6, gib=(30, 30)), 2, 3),
-        nodes=3,
+        nodes=4,
         gpus=2,
     )
     less, more = llm("less", gib=20), llm("more", gib=30)
@@ -97,6 +97,10 @@ def test_an_llm_leaves_the_node_that_another_one_needs() -> None:
     assert moved(ComplementaryMoves(), llm("as much", gib=20), loads) == []
     loads.usable[2:4] = False
     assert moved(ComplementaryMoves(), more, loads) == []
+    loads.usable[2:4] = True
+    loads.add(on(3, inference(gib=11), 4))
+    loads.add(on(4, inference(gib=29), 6))
+    assert moved(ComplementaryMoves(), more, loads) == [(3, [6])]  # a GPU that can be emptied comes first
 
 
 def test_an_llm_that_needs_an_unused_gpu_takes_one_where_another_like_it_can_be_split() -> None:
