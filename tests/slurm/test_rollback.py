@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,15 +42,16 @@ def site(needs_slurm: None, open_tmp: Path, installed: Path) -> Iterator[Cluster
 
 def test_jobs_of_every_state_end_well_without_us(site: Cluster, installed: Path, tmp_path: Path) -> None:
     client = CliClient(environment=site.env())
-    go = tmp_path / "go"
+    begun, go = tmp_path / "begun", tmp_path / "go"
     wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
-    sxrun = f"cd {installed.parent} && PYTHONPATH={installed} exec python3 -m wrappers.sxrun --"
+    sxrun = f"cd {installed.parent} && PYTHONPATH={installed} exec {sys.executable} -m wrappers.sxrun --"
     options = ("--gres=gpu:1", "--expl-sweep=digits", "--expl-checkpoint=USR1")
     running = [
-        submit(site, *options, "--time=5", script=f"{sxrun} sh -c '{wait}'"),
+        submit(site, *options, "--time=5", script=f"{sxrun} sh -c 'touch {begun}; {wait}'"),
         submit(site, *options, "--time=5", script=wait),
     ]
     until(lambda: all(state_of(client, job) == "RUNNING" for job in running), "two jobs run")
+    until(begun.exists, "sxrun has started its command")  # a job whose sxrun is gone before that cannot run
     # Slurm's order is that of submission, SRSF's the other way round: only then is there something to write.
     waiting = [
         submit(site, "--gres=gpu:2", "--time=60", script="true"),
