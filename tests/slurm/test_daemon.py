@@ -15,7 +15,6 @@ import pytest
 from explsched import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
-from slurm_plugin.observation.standing import leased_job
 from tests.slurm.jobs import (
     a_daemon,
     command,
@@ -37,10 +36,6 @@ def once(cluster: Cluster, tmp_path: Path, text: str, *more: str) -> subprocess.
     path.write_text(text)
     argv = [command("sexplschedd"), "--config", str(path), *(more or ("--once",))]
     return subprocess.run(argv, env=environment(cluster), capture_output=True, text=True, check=False)
-
-
-def leases(client: CliClient) -> list[str]:
-    return [r.name for r in client.reservations() if leased_job(r.name) is not None]
 
 
 def test_once_writes_the_order_and_a_second_pass_changes_nothing(
@@ -88,25 +83,6 @@ def test_dry_run_changes_nothing(small: Cluster, client: CliClient, spool: Path,
     assert f"explsched_{waiting}" in dry.stdout
     assert client.reservations() == ()
     assert steering() == before
-
-
-def test_a_blocked_gang_gets_a_lease_that_goes_with_the_job(
-    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
-) -> None:
-    running = submit(small, "--nodes=1", "--gpus-per-node=4", "--time=60")
-    until(lambda: state_of(client, running) == "RUNNING", "one node is taken")
-    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
-    with a_daemon(small, tmp_path, config(spool, "fifo")):
-        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
-        (lease,) = client.reservations()
-        assert lease.end_s - lease.start_s <= 120
-        later = submit(small, "--nodes=1", "--gpus-per-node=1", "--time=120")
-        short = submit(small, "--nodes=1", "--gpus-per-node=1", "--time=5")
-        until(lambda: state_of(client, short) == "RUNNING", "a short job is backfilled")
-        assert state_of(client, later) == "PENDING"
-        run(small, "scancel", str(running), str(short))
-        until(lambda: state_of(client, gang) == "RUNNING", "the gang starts before its lease")
-        until(lambda: leases(client) == [], "the lease goes when its job has started")
 
 
 WORK = """
@@ -323,35 +299,6 @@ def test_killed_at_random_moments_and_restarted(small: Cluster, client: CliClien
         until(lambda: client.jobs() == (), "all jobs end", 180)
         until(lambda: client.reservations() == (), "no reservation is left", 60)
     assert {final_state(small, job) for job in (*jobs, gang)} == {"COMPLETED"}
-
-
-def test_leases_of_a_dead_daemon_do_their_work_and_vanish(
-    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
-) -> None:
-    running = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=1", script="sleep 50")
-    until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
-    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
-    with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
-        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
-        daemon.send_signal(signal.SIGKILL)
-    (lease,) = client.reservations()
-    until(lambda: state_of(client, gang) == "RUNNING", "Slurm starts the leased job by itself", 120)
-    until(lambda: client.reservations() == (), "the lease ends by itself", 240)
-    assert lease.end_s == lease.start_s + 2 * 60  # Slurm takes the name off its list in a cycle of its own
-
-
-def test_a_daemon_that_stops_takes_its_leases_with_it(
-    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
-) -> None:
-    running = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
-    until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
-    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
-    with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
-        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
-        daemon.send_signal(signal.SIGTERM)
-        daemon.wait(60)
-        assert client.reservations() == ()
-        assert {job.reservation for job in client.jobs()} == {""}
 
 
 def test_commands(small: Cluster, client: CliClient, spool: Path, tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Leases on a real cluster: reservations that hold nodes for a blocked gang, and go whatever happens to the daemon."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.devcluster import Cluster
+from slurm_plugin.observation.standing import leased_job
+from tests.slurm.jobs import a_daemon, config, run, state_of, submit, until
+
+pytestmark = pytest.mark.slurm
+
+
+def leases(client: CliClient) -> list[str]:
+    return [r.name for r in client.reservations() if leased_job(r.name) is not None]
+
+
+def test_a_blocked_gang_gets_a_lease_that_goes_with_the_job(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    running = submit(small, "--nodes=1", "--gpus-per-node=4", "--time=60")
+    until(lambda: state_of(client, running) == "RUNNING", "one node is taken")
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    with a_daemon(small, tmp_path, config(spool, "fifo")):
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
+        (lease,) = client.reservations()
+        assert lease.end_s - lease.start_s <= 120
+        later = submit(small, "--nodes=1", "--gpus-per-node=1", "--time=120")
+        short = submit(small, "--nodes=1", "--gpus-per-node=1", "--time=5")
+        until(lambda: state_of(client, short) == "RUNNING", "a short job is backfilled")
+        assert state_of(client, later) == "PENDING"
+        run(small, "scancel", str(running), str(short))
+        until(lambda: state_of(client, gang) == "RUNNING", "the gang starts before its lease")
+        until(lambda: leases(client) == [], "the lease goes when its job has started")
+
+
+def test_leases_of_a_dead_daemon_do_their_work_and_vanish(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    running = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=1", script="sleep 50")
+    until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
+        daemon.send_signal(signal.SIGKILL)
+    (lease,) = client.reservations()
+    until(lambda: state_of(client, gang) == "RUNNING", "Slurm starts the leased job by itself", 120)
+    until(lambda: client.reservations() == (), "the lease ends by itself", 240)
+    assert lease.end_s == lease.start_s + 2 * 60  # Slurm takes the name off its list in a cycle of its own
+
+
+def test_a_daemon_that_stops_takes_its_leases_with_it(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    running = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
+    gang = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    with a_daemon(small, tmp_path, config(spool, "fifo")) as daemon:
+        until(lambda: leases(client) == [f"explsched_{gang}"], "the gang has a lease")
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(60)
+        assert client.reservations() == ()
+        assert {job.reservation for job in client.jobs()} == {""}
