@@ -71,7 +71,6 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
         "nodelist": job.node if second is None else second.node,
         "open-mode": "append",
         "chdir": str(root),
-        "signal": f"B:USR1@{job.handover_s}",
         "nodes": "1",
         "ntasks": "1",
         "cpus-per-task": str(job.cpus),
@@ -173,10 +172,6 @@ class Succession:
     handing_over: bool = False
     _successor: int | None = None
     _due_s: float = 0.0
-
-    def check_now(self) -> None:
-        """Check at the next call of `check`: the time limit is near or has been changed."""
-        self._due_s = 0.0
 
     def taken_over(self) -> bool:
         """Whether the released successor has a data plane that takes requests."""

@@ -136,7 +136,7 @@ class Supervisor:
             StartError: HAProxy does not start.
 
         """
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         record = state.holder(self._paths)
         before = predecessor(record, self._revision.now, self._client, self._job_id) if record else None
@@ -234,9 +234,7 @@ class Supervisor:
         return float(self._revision.now.section.job.handover_s) if self._succession.handing_over else 10.0
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        if number == signal.SIGUSR1:
-            self._succession.check_now()
-        elif number == signal.SIGHUP:
+        if number == signal.SIGHUP:
             self._revision.check_now()
         else:
             self._ending_since_s = time.monotonic()

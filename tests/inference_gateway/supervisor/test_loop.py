@@ -293,9 +293,7 @@ class TestTheEnd:
         assert in_job.run(in_job.report(), nothing, nothing, ready, nothing) == 1
         assert in_job.plane.stopped == [300.0]
 
-    def test_near_its_time_limit_it_asks_slurm_at_once(self, in_job: Gateway) -> None:
-        """The limit was lowered by an admin; Slurm's signal tells."""
-
+    def test_a_time_limit_that_an_admin_has_lowered_is_seen_within_a_minute(self, in_job: Gateway) -> None:
         def lower() -> None:
             in_job.slurm.set(OWN, time_limit_s=120.0, start_s=in_job.script.now_s - 90)
 
@@ -305,7 +303,7 @@ class TestTheEnd:
             released.append(len(in_job.slurm.released))
 
         ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
-        in_job.run(in_job.report(), nothing, lower, look, lambda: in_job.send(signal.SIGUSR1), look, ready)
+        in_job.run(in_job.report(), nothing, lower, look, in_job.later(60), look, ready)
         assert released == [0, 1]
 
     def test_a_handover_before_its_time_does_not_end_it(self, in_job: Gateway) -> None:
@@ -371,7 +369,7 @@ class TestTheDataPlane:
 
     def test_a_signal_while_waiting_for_the_port_causes_no_extra_try(self, in_job: Gateway) -> None:
         in_job.plane.faults = [StartError("in use")] * 3
-        in_job.run(lambda: in_job.send(signal.SIGUSR1), nothing, nothing, in_job.term)
+        in_job.run(lambda: in_job.send(signal.SIGHUP), nothing, nothing, in_job.term)
         assert len(in_job.plane.starts) == 4
 
     def test_the_control_plane_is_kept_running(self, gateway: Gateway) -> None:
