@@ -37,7 +37,7 @@ from inference_gateway.control.observations import Readiness, ReplicaMetrics, Re
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
-from inference_gateway.control.service import ServiceControl
+from inference_gateway.control.service import ClassifiedReplicas, ServiceControl
 from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
 from inference_gateway.control.usage import ReadingRates, UsageSums
 from inference_gateway.dataplane.endpoints import WakeListener
@@ -195,20 +195,30 @@ class ControlPlane:
         new: list[Replica] = []
         for name, service in self._services.items():
             found = service.classify(of[name], now_s)
-            service.expect(found.coming, self._slurm.listing.jobs, self._slurm.line, now_s)
-            if closing:
-                wanted, why = 0, "the gateway is closing"
-            elif name in traffic:
-                before = service.decision
-                decision = service.decide(found, traffic[name], now_s, self._metrics.loads)
-                wanted, why = decision.replicas, decision.reason
-                if before is None or before.replicas != wanted:
-                    self._events.note("wanted", name, replicas=wanted, present=found.present, reason=why)
-            else:
-                continue  # its need is unknown
-            moves = service.moves(found, wanted, in_flight, now_s)
-            new += self._registry.move(service, found, moves, why, now_s)
+            try:
+                service.expect(found.coming, self._slurm.listing.jobs, self._slurm.line, now_s)
+                wanted = (0, "the gateway is closing") if closing else self._wanted(service, found, traffic, now_s)
+            except Exception:
+                # A defect of one service's rule must not hold up the others.
+                _LOG.exception("service %s: no decision, its replicas stay as they are", name)
+                continue
+            if wanted is not None:
+                moves = service.moves(found, wanted[0], in_flight, now_s)
+                new += self._registry.move(service, found, moves, wanted[1], now_s)
         return new
+
+    def _wanted(
+        self, service: ServiceControl, found: ClassifiedReplicas, traffic: Mapping[str, Traffic], now_s: float
+    ) -> tuple[int, str] | None:
+        """How many replicas the service's rule wants, and why; None while its traffic is unknown."""
+        if service.name not in traffic:
+            return None
+        before = service.decision
+        decision = service.decide(found, traffic[service.name], now_s, self._metrics.loads)
+        wanted, why = decision.replicas, decision.reason
+        if before is None or before.replicas != wanted:
+            self._events.note("wanted", service.name, replicas=wanted, present=found.present, reason=why)
+        return wanted, why
 
     def _submit(self, replica: Replica, now_s: float) -> None:
         service = self._section.services[replica.service]

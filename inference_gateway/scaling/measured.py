@@ -125,7 +125,8 @@ class ServiceTimes:
         mean_s = (long.work_s + _PRIOR_ANSWERS * prior_s) / (long.answered + _PRIOR_ANSWERS)
         for window_s in reversed(_WINDOWS_S[:-1]):
             short = self._window(window_s)
-            if short.answered >= _LEAST_ANSWERS:
+            # Requests that are too short to be seen in flight tell nothing but that.
+            if short.answered >= _LEAST_ANSWERS and short.work_s:
                 found_s = short.work_s / short.answered
                 if abs(found_s - mean_s) > _DOUBT * mean_s / math.sqrt(short.answered):
                     mean_s = found_s

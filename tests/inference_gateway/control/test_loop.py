@@ -9,6 +9,7 @@ import pytest
 from inference_gateway.control import loop, state
 from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report
+from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import Override
 from inference_gateway.errors import RefusedError
 from inference_gateway.gateway_paths import GatewayPaths
@@ -44,6 +45,17 @@ def test_load_starts_replicas_and_pending_ones_count(rig: Rig) -> None:
     log = map(json.loads, rig.paths.events.read_text().splitlines())
     wanted = [(one["replicas"], one["present"]) for one in log if one["event"] == "wanted"]
     assert wanted == [(1, 0), (4, 1)], "each change is told, and only changes"
+
+
+def test_a_rule_that_fails_holds_up_nothing_but_its_service(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.serve(1)
+    with monkeypatch.context() as broken:
+        broken.setattr(ServiceControl, "decide", lambda *_: 1 / 0)
+        rig.set_load(8)
+        shown = rig.tick(3)
+    assert (shown.serving, shown.coming) == (1, 0)
+    assert [server.state for server in rig.plane.table.values()] == ["up"]
+    assert rig.tick(10).coming == 3
 
 
 def test_pending_replicas_are_cancelled_first_then_the_least_loaded_is_drained(rig: Rig) -> None:

@@ -45,6 +45,10 @@ def test_noise_within_three_deviations_is_no_news() -> None:
     assert measured(2.0, *quiet, *[(8, 1), (8, 2)] * 15) == pytest.approx(4.0, rel=0.05)
 
 
+def test_requests_too_short_to_be_seen_in_flight_take_some_time_still() -> None:
+    assert 0 < measured(2.0, *[(0, 1)] * 600) < 0.2
+
+
 def test_a_batch_that_is_half_empty_is_quicker_than_a_full_one() -> None:
     """Four at a time and two answers a second take two seconds; in a full batch they would take longer."""
     assert measured(2.0, *[(4, 2)] * 600) == pytest.approx(2.0 / (1 - SHARED / 2), rel=0.06)
