@@ -120,6 +120,13 @@ class Traffic:
         """The arrivals without client errors, which cost a replica next to nothing."""
         return max(0, self.arrivals - self.responses_4xx)
 
+    def load_since(self, last: Traffic) -> int:
+        """The load that has come since `last`: negative where client errors belong to requests that came before.
+
+        A smaller number of arrivals was reset by a restart of the data plane: all that it shows has come since.
+        """
+        return self.load if self.arrivals < last.arrivals else self.load - last.load
+
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:

@@ -127,7 +127,7 @@ class WithoutBatches:
     def __init__(self) -> None:
         self._last = BatchLoad("")
         self._debts: dict[str, int] = {}
-        self._loads: dict[str, int] = {}
+        self._seen: dict[str, Traffic] = {}
         self._others: dict[str, int] = {}
 
     def of(self, traffic: Mapping[str, Traffic], load: BatchLoad, idle: Container[str]) -> Mapping[str, Traffic]:
@@ -143,9 +143,8 @@ class WithoutBatches:
 
     def _without(self, one: Traffic, sent: int, in_flight: int) -> Traffic:
         name = one.service
-        last = self._loads.get(name)
-        self._loads[name] = one.load
-        came = 0 if last is None else one.load - last if one.load >= last else one.load
+        came = max(0, one.load_since(self._seen.get(name, one)))
+        self._seen[name] = one
         debt = self._debts.get(name, 0) + sent
         paid = min(debt, came)
         self._debts[name] = min(debt - paid, in_flight)  # requests that never reached HAProxy are no debt
@@ -264,7 +263,7 @@ class OtherPlane:
     def __init__(self, paths: GatewayPaths) -> None:
         self._paths = paths.of(3 - paths.slot)
         self._active_s: dict[str, float] = {}
-        self._loads: dict[tuple[int, str], int] = {}
+        self._seen: dict[tuple[int, str], Traffic] = {}
         self._sums: dict[str, int] = {}
         self._report: PlaneReport | None = None
 
@@ -302,11 +301,9 @@ class OtherPlane:
         )
 
     def _since_last(self, which: int, traffic: Traffic) -> int:
-        last = self._loads.get((which, traffic.service))
-        self._loads[which, traffic.service] = traffic.load
-        if last is None:
-            return 0
-        return traffic.load - last if traffic.load >= last else traffic.load
+        last = self._seen.get((which, traffic.service), traffic)
+        self._seen[which, traffic.service] = traffic
+        return max(0, traffic.load_since(last))
 
     def with_servers(self, own: Sequence[ServerState], replicas: Iterable[Replica]) -> list[ServerState]:
         """The servers with the requests of both gateways.

@@ -121,18 +121,17 @@ class TrafficCounter:
     def since_last(self, traffic: Traffic) -> tuple[int, int]:
         """Requests that have arrived and that replicas have answered since the last call; (0, 0) at the first call.
 
-        Client errors count as neither, and refused requests (5xx) not as answered. A counter that has decreased was
-        reset by a restart of the data plane: all that it shows has arrived since.
+        Client errors count as neither, and refused requests (5xx) not as answered.
         """
         last, self._last = self._last, traffic
         if last is None:
             return 0, 0
-        if traffic.load < last.load:
+        came = traffic.load_since(last)
+        if traffic.arrivals < last.arrivals:
             last = Traffic(traffic.service, 0, 0, 0, 0)
-        arrivals = traffic.load - last.load
         refused = max(0, traffic.responses_5xx - last.responses_5xx)
         more = traffic.in_flight + traffic.queued - last.in_flight - last.queued
-        return arrivals, max(0, arrivals - refused - more)
+        return max(0, came), max(0, came - refused - more)
 
 
 _NO_LOADS: Mapping[str, ReplicaLoad] = MappingProxyType({})

@@ -47,12 +47,12 @@ def tell(paths: GatewayPaths, now_s: float, seen: Traffic, *servers: ServerState
 def test_loads_of_both_gateways_add_up_and_a_restarted_haproxy_is_no_burst(paths: GatewayPaths) -> None:
     other = OtherPlane(paths)
     seen: list[tuple[int, int, int]] = []
-    for own, theirs in ((100, 1000), (110, 1020), (111, 5), (3, 6)):
+    for own, errors, theirs in ((100, 0, 1000), (110, 0, 1020), (110, 1, 1020), (111, 1, 5), (3, 0, 6)):
         tell(paths, NOW_S, traffic(theirs, in_flight=2, queued=1))
         other.read(NOW_S)
-        one = other.with_traffic({"chat": traffic(own, in_flight=3)})["chat"]
+        one = other.with_traffic({"chat": traffic(own, in_flight=3, errors=errors)})["chat"]
         seen.append((one.load, one.in_flight, one.queued))
-    assert seen == [(0, 5, 1), (30, 5, 1), (36, 5, 1), (40, 5, 1)]
+    assert seen == [(0, 5, 1), (30, 5, 1), (30, 5, 1), (36, 5, 1), (40, 5, 1)]
     other.read(NOW_S + 60)  # it has told nothing for long
     assert other.with_traffic({"chat": traffic(4)})["chat"].in_flight == 0
 
@@ -122,10 +122,11 @@ def test_requests_of_batches_are_no_load(paths: GatewayPaths) -> None:
         (traffic(17, in_flight=5), 9, 4),  # HAProxy has counted one of the five
         (traffic(21, in_flight=4), 9, 4),
         (traffic(24), 9, 0),  # three are others'
+        (traffic(24, errors=1), 9, 0),  # one of these was refused after all
     ):
         seen = without.of({"chat": one}, BatchLoad("w", {"chat": sent}, {"chat": in_flight}), {"chat"})["chat"]
         found.append((seen.load, seen.in_flight))
-    assert found == [(0, 0), (2, 1), (2, 1), (2, 0), (5, 0)]
+    assert found == [(0, 0), (2, 1), (2, 1), (2, 0), (5, 0), (5, 0)]
     assert without.of({"chat": traffic(9)}, BatchLoad(""), ())["chat"] == traffic(9)
 
 

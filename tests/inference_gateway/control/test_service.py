@@ -61,9 +61,10 @@ def test_a_scaling_rule_gets_counts_of_requests_and_replicas() -> None:
         (Traffic("chat", 107, 0, 5, 6), 7, 3),
         (Traffic("chat", 107, 2, 3, 4), 7, 5),
         (Traffic("chat", 107, 0, 3, 4, 6), 1, 1),
+        (Traffic("chat", 100, 0, 2, 4, 1), 0, 0),
         (Traffic("chat", 5, 0, 2, 0), 5, 3),
     ],
-    ids=["all", "some go on", "some were refused", "errors of clients", "counters were reset"],
+    ids=["all", "some go on", "some were refused", "errors of clients", "one of a request before", "a reset"],
 )
 def test_answered_requests_are_those_that_arrived_and_left(now: Traffic, arrivals: int, answered: int) -> None:
     service = control()
