@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -140,17 +141,20 @@ class Results:
     """An append-only file of results that contains only whole lines, also after a full disk or SIGKILL."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file and remove an incomplete last line. Raises `OSError`."""
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Open the file and remove an incomplete last line. Raises `OSError`, `msgspec.MsgspecError`."""
         self.custom_ids: set[str] = set()
         self._size = 0
-        with os.fdopen(os.dup(self._handle), "rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self.custom_ids.add(msgspec.json.decode(line, type=_Answered).custom_id)
-                self._size += len(line)
-        os.ftruncate(self._handle, self._size)
+        with ExitStack() as opened:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, self._handle)
+            with os.fdopen(os.dup(self._handle), "rb") as file:
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self.custom_ids.add(msgspec.json.decode(line, type=_Answered).custom_id)
+                    self._size += len(line)
+            os.ftruncate(self._handle, self._size)
+            self._opened = opened.pop_all()
 
     def add(self, result: _Result) -> None:
         """Append a line, or nothing if that fails. Raises `OSError`."""
@@ -164,10 +168,13 @@ class Results:
         self._size += len(text)
         self.custom_ids.add(result.custom_id)
 
-    def close(self) -> None:
-        """Flush to disk and close. Raises `OSError`."""
+    def sync(self) -> None:
+        """Flush to disk. Raises `OSError`."""
         os.fsync(self._handle)
-        os.close(self._handle)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._opened.close()
 
 
 @dataclass(slots=True)
@@ -180,6 +187,7 @@ class BatchJob:
     output: Results
     errors: Results
     source: int
+    opened: ExitStack
     pending: deque[int]
     attempts: Counter[int] = field(default_factory=Counter)
     in_flight: int = 0
@@ -188,15 +196,18 @@ class BatchJob:
 
     @classmethod
     def of(cls, owned: Owned, batch: Batch, requests: Requests) -> BatchJob:
-        """Begin or resume a batch: requests with a line of results are done. Raises `OSError`."""
-        output, errors = Results(owned.path(batch.id, "output")), Results(owned.path(batch.id, "errors"))
-        done = output.custom_ids | errors.custom_ids
-        pending = deque(index for index, name in enumerate(requests.custom_ids) if name not in done)
-        source = os.open(owned.path(batch.input_file_id, "data"), os.O_RDONLY | os.O_CLOEXEC)
-        begun = msgspec.structs.replace(
-            batch, status="in_progress", in_progress_at=batch.in_progress_at or int(time.time())
-        )
-        return cls(owned, begun, requests, output, errors, source, pending)
+        """Begin or resume a batch: requests with a line of results are done. Raises as `Results` does."""
+        with ExitStack() as opened:
+            output = opened.enter_context(closing(Results(owned.path(batch.id, "output"))))
+            errors = opened.enter_context(closing(Results(owned.path(batch.id, "errors"))))
+            source = os.open(owned.path(batch.input_file_id, "data"), os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, source)
+            done = output.custom_ids | errors.custom_ids
+            pending = deque(index for index, name in enumerate(requests.custom_ids) if name not in done)
+            begun = msgspec.structs.replace(
+                batch, status="in_progress", in_progress_at=batch.in_progress_at or int(time.time())
+            )
+            return cls(owned, begun, requests, output, errors, source, opened.pop_all(), pending)
 
     def body(self, index: int) -> bytes:
         """The body of a request, as in the input. Raises `OSError`."""
@@ -227,15 +238,15 @@ class BatchJob:
             self.owned.update(self.batch)
 
     def end(self, status: str) -> None:
-        """Close the results and `finish` the batch with this status. Raises `OSError`."""
-        if status == "expired":
-            done = self.output.custom_ids | self.errors.custom_ids
-            for custom_id in self.requests.custom_ids:
-                if custom_id not in done:
-                    self.errors.add(_failed(custom_id, "batch_expired", "its window has passed"))
-        self.output.close()
-        self.errors.close()
-        os.close(self.source)
+        """Close the results, and `finish` the batch with this status. Raises `OSError`; it is to be resumed then."""
+        with self.opened:
+            if status == "expired":
+                done = self.output.custom_ids | self.errors.custom_ids
+                for custom_id in self.requests.custom_ids:
+                    if custom_id not in done:
+                        self.errors.add(_failed(custom_id, "batch_expired", "its window has passed"))
+            self.output.sync()
+            self.errors.sync()
         finish(self.owned, msgspec.structs.replace(self.batch, request_counts=self.counts(), ends_as=status))
 
 

@@ -190,6 +190,11 @@ class Owned:
         self._write(record)
         return record
 
+    def has_results(self, batch: Batch, kind: str) -> bool:
+        """Whether the worker has written results of this kind (`output` or `errors`)."""
+        written = self.path(batch.id, kind)
+        return written.exists() and written.stat().st_size > 0
+
     def keep_result(self, batch: Batch, kind: str) -> str | None:
         """Turn the worker's results (`kind`: `output` or `errors`) into a file; returns its name, None if it is empty.
 
@@ -198,7 +203,7 @@ class Owned:
         written = self.path(batch.id, kind)
         name = f"{batch.id.replace('batch_', 'file-')}-{kind}"
         data = self.path(name, "data")
-        if written.exists() and written.stat().st_size:
+        if self.has_results(batch, kind):
             written.rename(data)
         written.unlink(missing_ok=True)
         if not data.exists():

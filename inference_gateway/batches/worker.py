@@ -14,7 +14,7 @@ import secrets
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 
@@ -52,6 +52,7 @@ _NOT_STARTED = frozenset({429, 503})
 """Statuses with which no replica has received the request."""
 _RETRIED = _NOT_STARTED | {502, 504}
 _DRAFT_S = 3600.0
+_TO_SPARE_S = 10.0
 
 
 def room(service: ServiceSection, seen: ServiceReport | None, own: int) -> int:
@@ -132,6 +133,9 @@ class Worker:
         except FileNotFoundError:
             found = Faults((LineFault("file_not_found", f"{batch.input_file_id} is gone"),))
         if isinstance(found, Faults):
+            if any(owned.has_results(batch, kind) for kind in ("output", "errors")):  # the services file has changed
+                finish(owned, msgspec.structs.replace(batch, ends_as="failed", errors=found))
+                return None
             failed = {"status": "failed", "failed_at": int(time.time()), "errors": found}
             owned.update(msgspec.structs.replace(batch, **failed))
             return None
@@ -228,14 +232,21 @@ class Worker:
             return answer.status, wait_s, await answer.read()
 
 
+def longest_silence_s(services: Iterable[ServiceSection]) -> float:
+    """How long a request may be without an answer: in the queue, and then at a replica or until there is one."""
+    return max(
+        max(one.response_timeout_s, one.cold_start_deadline_s + _TO_SPARE_S) + one.queue_deadline_s for one in services
+    )
+
+
 async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
     """Run until stopped, or until the supervisor is gone; requests then in flight are sent again by the next worker."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     parent = os.getppid()
-    longest_s = max(one.response_timeout_s + one.queue_deadline_s for one in now.section.services.values())
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=longest_s)
+    silence_s = longest_silence_s(now.section.services.values())
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_s)
     connector = aiohttp.UnixConnector(str(files.again_socket), limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as again:
         while not stop.is_set() and os.getppid() == parent:

@@ -1,0 +1,104 @@
+"""The worker of batches over full disks and changed services files; HAProxy is asked in tests/slurm."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import aiohttp
+import msgspec
+import pytest
+
+from inference_gateway import services
+from inference_gateway.accepted import Accepted
+from inference_gateway.batches.store import Batch, Owned
+from inference_gateway.batches.worker import Worker, longest_silence_s
+from inference_gateway.dataplane.settings import BatchSettings
+
+ENDPOINT = "/v1/chat/completions"
+
+
+def accepted(directory: Path, chat: str) -> Accepted:
+    text = f"""
+listen: {{host: 127.0.0.1}}
+directory: {directory / "state"}
+services:
+  chat: {{{chat}, replica: {{command: "x {{port}}"}}}}
+"""
+    section = services.parse(text, directory / "services.yaml")
+    now = Accepted(directory / "services.yaml", section, (), text, "")
+    now.paths.make()
+    return now
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> Owned:
+    return Owned.of(BatchSettings(tmp_path / "batches", 1 << 20, 10, 100), "")
+
+
+@pytest.fixture
+def batch(owned: Owned) -> Batch:
+    """Of two requests."""
+    draft = owned.draft()
+    line = {"method": "POST", "url": ENDPOINT, "body": {"model": "chat"}}
+    draft.write_text("".join(json.dumps({"custom_id": name, **line}) + "\n" for name in ("a", "b")))
+    return owned.make_batch(owned.add(draft, "in", "batch").id, ENDPOINT, "1h", None)
+
+
+def worker(directory: Path, owned: Owned, chat: str = "batches: idle") -> Worker:
+    return Worker(
+        accepted(directory, chat), owned.settings, create_autospec(aiohttp.ClientSession)
+    )  # nothing is sent without a replica
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync", "ftruncate"])
+def test_a_full_disk_is_waited_for_with_no_more_open_files(
+    tmp_path: Path, owned: Owned, batch: Batch, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    owned.update(msgspec.structs.replace(batch, expires_at=int(time.time()) - 1))
+    ours = worker(tmp_path, owned)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, call, full)
+        before = open_files()
+        for _ in range(10):
+            ours.run_once()
+        assert open_files() <= before + 3  # those of one batch
+    ours.run_once()
+    ended = owned.batch(batch.id)
+    assert ended.status in {"expired", "completed"}  # the latter if the lines were written and not yet flushed
+    assert ended.request_counts.failed == 2
+    assert open_files() == before
+
+
+def test_answers_are_published_where_a_changed_services_file_ends_a_batch(
+    tmp_path: Path, owned: Owned, batch: Batch
+) -> None:
+    answer = b'{"custom_id":"a"}\n'
+    owned.path(batch.id, "output").write_bytes(answer)
+    worker(tmp_path, owned, "batches: none").run_once()
+    ended = owned.batch(batch.id)
+    assert (ended.status, ended.errors is None, ended.failed_at is None) == ("failed", False, False)
+    assert ended.output_file_id is not None
+    assert owned.path(ended.output_file_id, "data").read_bytes() == answer
+
+
+def test_a_batch_that_is_wrong_from_the_start_has_no_files(tmp_path: Path, owned: Owned, batch: Batch) -> None:
+    worker(tmp_path, owned, "batches: none").run_once()
+    ended = owned.batch(batch.id)
+    assert (ended.status, ended.output_file_id, ended.finalizing_at) == ("failed", None, None)
+
+
+def test_a_request_may_wait_for_a_replica_as_long_as_the_gateway_lets_it(tmp_path: Path) -> None:
+    chat = "batches: start, cold_start_deadline_s: 7200, queue_deadline_s: 60, response_timeout_s: 600"
+    assert longest_silence_s(accepted(tmp_path, chat).section.services.values()) > 7260
