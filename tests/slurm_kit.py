@@ -55,9 +55,9 @@ class FakeSlurm:
     """A Slurm with some jobs, which it has by id in `known`.
 
     It refuses the changes that `refuses` says, and with a `refusal` all of them and every submission, for that reason.
-    With `silent` nothing answers; with `forgets` sbatch takes the job and its answer is lost. `asked` are the names of
-    what was called, `applied` has the changes of each call of `apply`, `carried_out` those that were not refused.
-    `leases` are all reservations there are.
+    With `silent` nothing answers, or else nothing in `mute`; with `forgets` sbatch takes the job and its answer is
+    lost. `asked` are the names of what was called, `applied` has the changes of each call of `apply`, `carried_out`
+    those that were not refused. `leases` are all reservations there are.
     """
 
     jobs_at_first: InitVar[Sequence[SlurmJob]] = ()
@@ -65,6 +65,7 @@ class FakeSlurm:
     refusal: str = ""
     settings: dict[str, str] = field(default_factory=lambda: {"ClusterName": f"fake of process {os.getpid()}"})
     silent: bool = False
+    mute: frozenset[str] = frozenset()
     forgets: bool = False
     known: dict[int, SlurmJob] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
@@ -172,5 +173,5 @@ class FakeSlurm:
 
     def _answer(self, call: str) -> None:
         self.asked.add(call)
-        if self.silent:
+        if self.silent or call in self.mute:
             raise SlurmUnreachableError("squeue: no answer from slurmctld")

@@ -264,10 +264,13 @@ class CliClient:
         return batch.find(self._version().release, self._timeout_s, self._environment)
 
     def _present(self) -> tuple[SlurmJob, ...]:
-        """The jobs that have not ended, and by which names: the last task has the id of its array, which means all."""
+        """The jobs that have not ended, and the names of tasks of arrays.
+
+        scancel says these, whatever it is given, and the last task has the id of its array, which means all of them.
+        """
         jobs = self._squeue(self._reader)
-        last = (job for job in jobs if job.job_id == job.array_job_id and job.array_task_id is not None)
-        self._names = {job.job_id: f"{job.array_job_id}_{job.array_task_id}" for job in last}
+        tasks = (job for job in jobs if job.array_task_id is not None)
+        self._names = {job.job_id: f"{job.array_job_id}_{job.array_task_id}" for job in tasks}
         return jobs
 
     def _squeue(self, reader: squeue.JobReader, *selection: str) -> tuple[SlurmJob, ...]:
@@ -315,9 +318,13 @@ class CliClient:
         answer = process.run(argv, self._timeout_s, self._environment)
         failed = []
         for change in group:
-            complaint = re.search(rf"^.*error.*\b{self._name(change.job_id)}\b.*$", answer.err, re.MULTILINE)
+            name = self._name(change.job_id)
+            complaint = re.search(rf"^.*error.*\b{name}\b.*$", answer.err, re.MULTILINE)
             if complaint:
                 failed.append(ChangeFailure(change, complaint[0].removeprefix("scancel: ")))
+            elif signal and not re.search(rf"Signal \d+ to .*job {name}$", answer.err, re.MULTILINE):
+                # Without a word of its own, if any other job runs on the cluster.
+                failed.append(ChangeFailure(change, "scancel did not send it: the job is not running"))
         return failed
 
     def _name(self, job_id: int) -> str:

@@ -62,7 +62,8 @@ _STATES = {
     "STOPPED": JobState.RUNNING,
     "SIGNALING": JobState.RUNNING,
 }
-
+_NOT_SIGNALLED = frozenset({"SUSPENDED", "STOPPED", "CONFIGURING"})
+"""States in which no signal reaches the batch script. Slurm also holds a suspended job that is requeued."""
 
 _NO_PROGRESS = JobProgress()
 
@@ -252,7 +253,9 @@ class _QueueRules(Struct, frozen=True):
             and job_id not in self.in_vain,
             asked_to_leave=job_id in known.asked_to_leave,
             user_silent_s=known.unreported_s.get(record.user, 0.0),
-            is_spared=record.het_job_id is not None or _is_spent(past, self.budget, self.now_s),
+            is_spared=record.het_job_id is not None
+            or record.state in _NOT_SIGNALLED
+            or _is_spent(past, self.budget, self.now_s),
             granted_step=known.granted_steps.get(job_id, math.inf),
         )
         return stands, why

@@ -230,7 +230,7 @@ def _history(view: View, job: Job) -> Iterator[str]:
         yield f"{clock(one.time_s)}: gave up {_gpus(one.gpus)}, lost {one.lost_gpu_s:.0f} GPU-seconds{why}."
     if job.start_s is not None and job.first_report_s is not None:
         yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
-    if job.is_spared:
+    if view.config.preemption_budget().is_spent(past, view.seen.snapshot.now_s):
         bounds = view.config.preemption
         in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
         yield f"It is not preempted again now: at most {bounds.max_per_job_per_hour} times an hour{in_all}."

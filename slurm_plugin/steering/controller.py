@@ -188,7 +188,12 @@ class Controller:
 
     def reconcile(self, now_s: float) -> Pass:
         """Observe, plan, and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
-        decided = self._timely(self.decide(now_s))
+        try:
+            return self._carried_out(self._timely(self.decide(now_s)), now_s)
+        finally:
+            self._tracker.settle()
+
+    def _carried_out(self, decided: Pass, now_s: float) -> Pass:
         self._own_factors.note(decided.changes, decided.seen.jobs)
         self._memory.note_changes(decided.changes, decided.seen.jobs, now_s)
         if self._limits and self._limits.scope != "partition":
@@ -198,25 +203,24 @@ class Controller:
             self._waited = on_own_places(decided.seen.snapshot)
         self._lent_places.save()
         self._ended_runs.save()
-        self._tracker.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
         lifted = dict.fromkeys(self._served_of(decided.seen, now_s), _SERVED)
         reasons = replace(reasons, order={**reasons.order, **lifted, **dict.fromkeys(_strays(decided.seen), _STRAY)})
         first, leaving = _requeues_apart(decided.changes)
-        failures = apply(self._client, self._trail, first, before, reasons, now_s)
+        failures = self._apply(first, before, reasons, now_s)
         if leaving:
             ended = self._ended_meanwhile({change.job_id for change in leaving}, now_s)
             dropped = [change for change in leaving if change.job_id in ended]
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
-            refused = apply(self._client, self._trail, leaving, before, reasons, now_s)
+            refused = self._apply(leaving, before, reasons, now_s)
             failures += refused
             stayed = {failure.change.job_id for failure in refused if isinstance(failure.change, RequeueJob)}
             self._lent_places.not_requeued(ended | stayed)
             self._lent_places.save()
         if undo := restored(failures, decided.seen.jobs):
-            failures += apply(self._client, self._trail, undo, before, Reasons.all_for(_UNDONE), now_s)
+            failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
         for job_id, fault in decided.seen.option_faults.items() - self._option_faults.items():
             event(_LOG, logging.WARNING, "job options ignored", job=job_id, why=fault)
         self._option_faults = decided.seen.option_faults
@@ -232,6 +236,13 @@ class Controller:
         log_placements(self._pinned, decided.seen.jobs)
         self._pinned = pinned(decided.seen.jobs.values())
         return Pass(decided.seen, decided.plan, decided.changes, failures)
+
+    def _apply(
+        self, changes: Sequence[Change], before: Before, reasons: Reasons, now_s: float
+    ) -> tuple[ChangeFailure, ...]:
+        failures = apply(self._client, self._trail, changes, before, reasons, now_s)
+        self._tracker.answered(changes, failures)
+        return failures
 
     def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:
         """Release nodes when the daemon stops: unpin waiting jobs and delete leases.

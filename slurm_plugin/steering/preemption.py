@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
-from slurm_plugin.client.changes import Change, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.memory import SavedState
@@ -83,6 +83,7 @@ class PreemptionTracker:
         self._dropped: dict[int, _Underway] = {}
         self._left: dict[int, tuple[_Underway, float, float | None]] = {}  # and when it left, time of its last report
         self._begun_s: deque[float] = deque()
+        self._unanswered: frozenset[Change] = frozenset()
         self._clear_from_s = 0.0
         self._is_restored = False
         self._served: dict[int, _Service] = {}
@@ -178,6 +179,8 @@ class PreemptionTracker:
     ) -> tuple[Change, ...]:
         """The next step of each preemption: requeue jobs that are ready, unless `stopped`, signal newly selected ones.
 
+        The steps count as made; `answered` and `settle` take back those that Slurm has not made.
+
         No job is requeued for another before `clear_from_s` (`backpressure.Recalculations`). `in_vain` are the
         beneficiaries that would not start now if their victims left, each with its `heirs` entry. A job whose
         preemption was dropped and that is soon selected again is not signalled a second time.
@@ -226,7 +229,41 @@ class PreemptionTracker:
             )
             self._begun_s.append(now_s)
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
+        self._unanswered = frozenset(change for change in changes if not isinstance(change, SetAdminComment))
         return tuple(changes)
+
+    def answered(self, changes: Iterable[Change], failures: Iterable[ChangeFailure]) -> None:
+        """Slurm has been handed these changes; a preemption whose signal it has refused is dropped."""
+        self._unanswered -= frozenset(changes)
+        for failure in failures:
+            if isinstance(failure.change, SignalJob):
+                self._take_back_signal(failure.change.job_id)
+
+    def settle(self) -> None:
+        """Once a pass is over, however it ended: take back what Slurm gave no answer to, and save what is underway.
+
+        A job that may not have its signal must not be requeued: the next plan decides again. The record of a requeue
+        may not be in Slurm, so the requeue is repeated with it, unless the job has left. A write error stops nothing.
+        """
+        for change in self._unanswered:
+            if isinstance(change, SignalJob):
+                self._take_back_signal(change.job_id)
+            elif isinstance(change, RequeueJob):
+                step = self._underway[change.job_id] = replace(self._underway[change.job_id], noted=False)
+                self._take_back_service(step.beneficiary)
+        self._unanswered = frozenset()
+        if self._file is not None and self._underway != self._written:
+            self._written = dict(self._underway)
+            self._file.write(self._underway)
+
+    def _take_back_signal(self, job_id: int) -> None:
+        self._begun_s.remove(self._underway.pop(job_id).signalled_s)
+
+    def _take_back_service(self, beneficiary: int | None) -> None:
+        """A job has not been requeued for this one; others may have been."""
+        gone = [step for step in self._underway.values() if step.noted] + [step for step, *_ in self._left.values()]
+        if beneficiary is not None and beneficiary not in {step.beneficiary for step in gone}:
+            self._served.pop(beneficiary, None)
 
     def _drop_obsolete(
         self,
@@ -247,6 +284,8 @@ class PreemptionTracker:
                     self._left[job_id] = step, now_s, _last_report_s(reported)
             elif not job.allows_preemption:
                 del self._underway[job_id]  # its owner has withdrawn consent since it was signalled
+            elif job.is_spared and not step.noted:
+                del self._underway[job_id]  # such as a suspended job, which cannot save
             elif reported.ended:
                 del self._underway[job_id]  # its work is done: a requeue would only run it again
             elif step.beneficiary is not None and (
@@ -293,12 +332,6 @@ class PreemptionTracker:
             elif now_s - left_s >= self._budget.grace_s:
                 del self._left[job_id]
                 self._underway[job_id] = replace(step, beneficiary=None)
-
-    def save(self) -> None:
-        """Save the preemptions underway; call it before Slurm is asked for changes. A write error stops nothing."""
-        if self._file is not None and self._underway != self._written:
-            self._written = dict(self._underway)
-            self._file.write(self._underway)
 
     def _restore_budget(self, records: Iterable[PreemptionRecord], now_s: float) -> None:
         """Once: drop preemptions that an earlier daemon left too long ago, and count what it spent this hour."""

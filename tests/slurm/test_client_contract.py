@@ -232,6 +232,16 @@ def test_signal_requeue_and_start_at_once(client: SlurmClient, cluster: Cluster)
     until(lambda: client.jobs() == (), "the cancelled job is gone")
 
 
+def test_a_signal_that_reaches_no_process_is_told(client: SlurmClient, cluster: Cluster) -> None:
+    array = submit(cluster, "--array=0-1", "--gres=gpu:1", script="trap : USR1\nwhile :; do sleep 0.1; done")
+    until(lambda: [job.state for job in client.jobs()] == ["RUNNING"] * 2, "both tasks run")
+    run(cluster, "scontrol", "suspend", f"{array}_0")
+    signals = {job.array_task_id: SignalJob(job.job_id, "USR1") for job in client.jobs()}
+    assert [failure.change for failure in client.apply(list(signals.values()))] == [signals[0]]
+    run(cluster, "scontrol", "resume", f"{array}_0")
+    assert client.apply(list(signals.values())) == ()
+
+
 def test_a_finished_job_is_not_run_again(client: SlurmClient, cluster: Cluster) -> None:
     job = submit(cluster, "--requeue", script="true")
     until(lambda: client.jobs() == (), "the job has ended")

@@ -38,6 +38,16 @@ while read -r line; do
   esac
 done
 """
+SCANCEL = """\
+echo "scancel $*" >> {log}
+for word; do
+  case "$word" in
+    -* | 80) ;;
+    *) echo "scancel: Signal 10 to batch job $word" >&2 ;;
+  esac
+done
+"""
+"""Job 80 is suspended."""
 FACTORS = [SetSiteFactor(1, 30), SetSiteFactor(2, 20), SetSiteFactor(3, 10)]
 
 
@@ -53,7 +63,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     tool(tmp_path, "scontrol", SCONTROL.format(log=tmp_path / "log"))
-    tool(tmp_path, "scancel", f'echo "scancel $*" >> {tmp_path}/log')
+    tool(tmp_path, "scancel", SCANCEL.format(log=tmp_path / "log"))
     return tmp_path / "log"
 
 
@@ -72,6 +82,12 @@ def test_a_signal_that_is_refused_is_told_by_job(log: Path, tmp_path: Path) -> N
     tool(tmp_path, "scancel", "echo 'scancel: error: Kill job error on job id 8: Access denied' >&2")
     refused = "error: Kill job error on job id 8: Access denied"
     assert CliClient().apply([CancelJob(8), CancelJob(80)]) == (ChangeFailure(CancelJob(8), refused),)
+
+
+def test_a_signal_that_was_sent_to_nobody_is_told_by_job(log: Path) -> None:
+    """scancel leaves out a suspended job without a word, and succeeds."""
+    signals = [SignalJob(8, "USR1"), SignalJob(80, "USR1")]
+    assert [failure.change for failure in CliClient().apply([*signals, CancelJob(80)])] == signals[1:]
 
 
 def test_of_site_factors_that_were_refused_together_the_one_is_found(log: Path) -> None:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sched_policy.model import Elastic, Job, StageProfile
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import PreemptionBudget
@@ -58,6 +60,12 @@ def test_a_component_of_a_heterogeneous_job_is_spared(tmp_path: Path) -> None:
     """Slurm requeues all of them together, those that did not consent, too."""
     job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=4, state="RUNNING")
     assert (job.allows_preemption, job.is_preemptible) == (True, False)
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED", "CONFIGURING"])
+def test_a_job_that_no_signal_reaches_is_spared(tmp_path: Path, state: str) -> None:
+    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", state=state)
+    assert (job.holds_gpus, job.is_preemptible) == (True, False)
 
 
 def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:

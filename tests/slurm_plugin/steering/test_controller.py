@@ -13,6 +13,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.errors import SlurmUnreachableError
 from sched_policy.model import GpuRequest
 from sched_policy.plan import Plan, Preemption, Resize, Score, Stop
 from sched_policy.snapshot import EndedRun, Snapshot
@@ -383,6 +384,46 @@ def having_made_room(
     own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
     loop.reconfigure(replace(configured(tmp_path), order=own))
     return slurm, loop, late_s
+
+
+def interruptions(slurm: FakeSlurm) -> list[type[Change]]:
+    kinds = SignalJob | SetAdminComment | RequeueJob
+    return [type(change) for change in slurm.carried_out if isinstance(change, kinds)]
+
+
+@pytest.mark.parametrize("unanswered", ["apply", "load"])
+def test_a_job_that_may_not_have_its_signal_gets_one_before_it_is_requeued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unanswered: str
+) -> None:
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch)
+    slurm.mute = frozenset({unanswered})
+    with pytest.raises(SlurmUnreachableError):
+        loop.reconcile(NOW_S)
+    slurm.mute = frozenset()
+    again_s = NOW_S + PreemptionSection().grace_s + 30.0
+    loop.reconcile(again_s)
+    assert interruptions(slurm) == [SignalJob]
+    loop.reconcile(again_s + PreemptionSection().grace_s)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
+
+
+def test_a_job_whose_signal_slurm_refuses_is_not_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch, refuses=lambda change: isinstance(change, SignalJob))
+    for after_s in (0.0, 15.0, PreemptionSection().grace_s):
+        loop.reconcile(NOW_S + after_s)
+    assert interruptions(slurm) == []
+
+
+def test_a_requeue_that_is_repeated_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    slurm.mute = frozenset({"apply"})
+    with pytest.raises(SlurmUnreachableError):
+        loop.reconcile(late_s)
+    slurm.mute = frozenset()
+    loop.reconcile(late_s + 15.0)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
 def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
 from sched_policy.model import Exploration, Job, JobState
 from sched_policy.plan import Preemption
-from slurm_plugin.client.changes import RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.client.changes import ChangeFailure, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
 from slurm_plugin.steering.preemption import PreemptionTracker, interruption
@@ -73,6 +73,27 @@ def test_consent_that_is_taken_back_after_the_signal_counts() -> None:
     no_more = {5: running(5, "n1", exploration=Exploration("s"))}
     assert tracker.advance((), no_more, {5: JobProgress(checkpoint_s=15)}, {}, 20) == ()
     assert steps(tracker, 30, progress=JobProgress(checkpoint_s=15)) == []
+
+
+def test_a_job_that_is_suspended_after_its_signal_is_not_requeued() -> None:
+    """It cannot save, and Slurm would hold it in the queue."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
+    assert tracker.advance((), {5: running(5, "n1", exploration=CONSENT, is_spared=True)}, {}, {}, 20) == ()
+    assert steps(tracker, 200) == []
+
+
+def test_a_signal_that_was_not_sent_costs_nothing() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
+    signal = SignalJob(5, "USR1")
+    assert steps(tracker, 0, 5) == [signal]
+    tracker.answered([signal], [ChangeFailure(signal, "refused")])
+    assert steps(tracker, 1, 5) == [signal]
+    tracker.settle()
+    assert steps(tracker, 2, 5) == [signal]
+    tracker.answered([signal], ())
+    tracker.settle()
+    assert tracker.underway == {5}
 
 
 def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
