@@ -66,7 +66,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         features: --constraint as squeue prints it, empty for none; likewise `licenses`.
         exclusive: NODE if it shares its nodes with no other job, or USER, MCS, TOPO; empty for any.
         gpu_type: type of GPU asked for, empty for any; several are separated by commas.
-        requeues: false after --no-requeue, at submission or since.
+        requeues: false after --no-requeue, at submission or since, and for jobs of salloc and srun.
         fair_share: that part of a waiting job's priority, None if Slurm shows none.
         most_switches: the number of --switches, 0 without it.
         accrue_s: time from which its age counts, None if it does not count.

@@ -84,6 +84,7 @@ class Remembered(Struct, frozen=True):
 
     Attributes:
         asked_to_leave: jobs that have been asked to save and leave.
+        requeue_refused: running jobs that Slurm has refused to requeue.
         served_s: when another job was last requeued for a job, by that job's id.
         leased_in_vain: waiting jobs that did not start in their leases and get no more.
         unreported_s: run time of trainings that ended without a curve, by user.
@@ -97,6 +98,7 @@ class Remembered(Struct, frozen=True):
     """
 
     asked_to_leave: frozenset[int] = frozenset()
+    requeue_refused: frozenset[int] = frozenset()
     served_s: Mapping[int, float] = field(default_factory=dict)
     leased_in_vain: frozenset[int] = frozenset()
     unreported_s: Mapping[str, float] = field(default_factory=dict)

@@ -255,6 +255,7 @@ class _QueueRules(Struct, frozen=True):
             user_silent_s=known.unreported_s.get(record.user, 0.0),
             is_spared=record.het_job_id is not None
             or record.state in _NOT_SIGNALLED
+            or job_id in known.requeue_refused
             or _is_spent(past, self.budget, self.now_s),
             granted_step=known.granted_steps.get(job_id, math.inf),
         )

@@ -154,6 +154,7 @@ class Controller:
         remembered = replace(
             self._memory.remembered(found.jobs, found.reservations, now_s),
             asked_to_leave=self._tracker.underway,
+            requeue_refused=self._tracker.requeue_refused,
             served_s=self._tracker.served_s,
             others_factors={
                 job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()

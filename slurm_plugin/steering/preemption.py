@@ -83,6 +83,7 @@ class PreemptionTracker:
         self._dropped: dict[int, _Underway] = {}
         self._left: dict[int, tuple[_Underway, float, float | None]] = {}  # and when it left, time of its last report
         self._begun_s: deque[float] = deque()
+        self._refused: dict[int, int] = {}  # jobs whose requeue Slurm has refused, and their run then
         self._unanswered: frozenset[Change] = frozenset()
         self._clear_from_s = 0.0
         self._is_restored = False
@@ -93,6 +94,11 @@ class PreemptionTracker:
     def underway(self) -> frozenset[int]:
         """Jobs that have been signalled and not yet requeued."""
         return frozenset(self._underway)
+
+    @property
+    def requeue_refused(self) -> frozenset[int]:
+        """Jobs that Slurm has refused to requeue in their present run."""
+        return frozenset(self._refused)
 
     def is_any_ready(self, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         """Whether a signalled job can be requeued now: it has saved a checkpoint, or its grace period is over."""
@@ -190,6 +196,7 @@ class PreemptionTracker:
         self._resume_dropped(preemptions, jobs, progress, now_s)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
         self._served = {job_id: service for job_id, service in self._served.items() if job_id in waiting}
+        self._refused = {n: run for n, run in self._refused.items() if n in jobs and jobs[n].restarts == run}
         self._drop_obsolete(jobs, progress, in_vain, now_s)
         self._retry_lost_requeues(jobs, progress, now_s)
         completing = (step.beneficiary for n, (step, *_) in self._left.items() if jobs[n].state is JobState.COMPLETING)
@@ -233,11 +240,18 @@ class PreemptionTracker:
         return tuple(changes)
 
     def answered(self, changes: Iterable[Change], failures: Iterable[ChangeFailure]) -> None:
-        """Slurm has been handed these changes; a preemption whose signal it has refused is dropped."""
+        """Slurm has been handed these changes; a preemption of which it has refused a step is dropped.
+
+        If it was the requeue, the job is not asked again in this run: it would save again and again for nothing.
+        """
         self._unanswered -= frozenset(changes)
         for failure in failures:
             if isinstance(failure.change, SignalJob):
                 self._take_back_signal(failure.change.job_id)
+            elif isinstance(failure.change, RequeueJob):
+                step = self._underway.pop(failure.change.job_id)
+                self._refused[failure.change.job_id] = step.restarts
+                self._take_back_service(step.beneficiary)
 
     def settle(self) -> None:
         """Once a pass is over, however it ended: take back what Slurm gave no answer to, and save what is underway.

@@ -109,6 +109,15 @@ def test_what_a_job_says_of_switches_is_read(client: SlurmClient, cluster: Clust
     assert (found[asks], found[other]) == (2, 0)
 
 
+def test_an_allocation_without_a_batch_script_is_not_requeued(client: SlurmClient, cluster: Cluster) -> None:
+    run(cluster, "salloc", "--no-shell", "--quiet", "--gres=gpu:1")
+    batch_job = submit(cluster, "--requeue")
+    (allocation,) = [job for job in client.jobs() if job.job_id != batch_job]
+    assert {job.job_id: job.requeues for job in client.jobs()} == {allocation.job_id: False, batch_job: True}
+    refused = RequeueJob(allocation.job_id)
+    assert [failure.change for failure in client.apply([refused])] == [refused]
+
+
 def test_a_waiting_array_is_one_record(client: SlurmClient, cluster: Cluster) -> None:
     array = submit(cluster, "--array=0-9%2", "--hold", "--gres=gpu:1")
     (job,) = client.jobs()

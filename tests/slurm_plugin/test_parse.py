@@ -62,6 +62,15 @@ def test_gpu_counts(tres: str, gpus: int) -> None:
     assert parse.gpu_count(tres) == gpus
 
 
+@pytest.mark.parametrize(
+    ("told", "requeues"), [({}, True), ({"Requeue": "0"}, False), ({"BatchFlag": "0"}, False)], ids=str
+)
+def test_whether_slurm_would_requeue_a_job(told: dict[str, str], *, requeues: bool) -> None:
+    """Allocations of salloc and srun have Requeue=1, too, but Slurm requeues batch jobs only."""
+    of_batch = {"Requeue": "1", "BatchFlag": "1"}
+    assert squeue.job(list((RECORD | of_batch | told).values())).requeues == requeues
+
+
 def test_a_running_job() -> None:
     job = squeue.job(list(RECORD.values()))
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))

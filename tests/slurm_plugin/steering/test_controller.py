@@ -386,6 +386,24 @@ def having_made_room(
     return slurm, loop, late_s
 
 
+def test_a_requeue_that_slurm_refuses_lifts_nobody_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch, refuses=lambda change: change == RequeueJob(1))
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    assert SetSiteFactor(2, 410) in loop.reconcile(late_s).changes
+    slurm.set(2, site_factor=410, priority=910)
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+    loop.reconfigure(replace(configured(tmp_path), order=own))
+    done = loop.reconcile(late_s + 15.0)
+    assert done.changes == (SetSiteFactor(2, 0),)
+    jobs = {job.job_id: job for job in done.seen.snapshot.jobs}
+    assert (jobs[1].is_preemptible, jobs[2].may_displace) == (False, True)
+    slurm.set(1, restarts=1)  # its owner has requeued it
+    loop.reconcile(late_s + 30.0)
+    assert {job.job_id: job for job in loop.decide(late_s + 45.0).seen.snapshot.jobs}[1].is_preemptible
+
+
 def interruptions(slurm: FakeSlurm) -> list[type[Change]]:
     kinds = SignalJob | SetAdminComment | RequeueJob
     return [type(change) for change in slurm.carried_out if isinstance(change, kinds)]

@@ -259,6 +259,19 @@ def test_an_array_comes_first_only_for_the_tasks_that_others_made_room_for(
     assert not tracker.being_served({7: waiting[0]}, 71, 60)
 
 
+def test_a_job_for_which_one_of_two_has_left_is_still_first() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {7: job(7), **{job_id: running(job_id, "n1", exploration=CONSENT) for job_id in (5, 6)}}
+    plan = [Preemption(job_id, "", 7) for job_id in (5, 6)]
+    tracker.advance(plan, jobs, {}, {}, 0)
+    saved = dict.fromkeys((5, 6), JobProgress(checkpoint_s=5))
+    for refused, first in ((5, {7}), (6, set())):
+        changes = tracker.advance((), jobs, saved, {}, 10)
+        tracker.answered(changes, [ChangeFailure(RequeueJob(refused), "refused")])
+        assert (tracker.being_served({}, 10, 60), tracker.served_s.keys()) == (first, first)
+    assert tracker.requeue_refused == {5, 6}
+
+
 def past(*times_s: float) -> PreemptionRecord:
     return PreemptionRecord(0.0, tuple(Interruption(i, time_s, 1, 0.0) for i, time_s in enumerate(times_s)))
 
