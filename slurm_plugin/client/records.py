@@ -67,6 +67,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         exclusive: NODE if it shares its nodes with no other job, or USER, MCS, TOPO; empty for any.
         gpu_type: type of GPU asked for, empty for any; several are separated by commas.
         requeues: false after --no-requeue, at submission or since, and for jobs of salloc and srun.
+        deadline_s: when Slurm ends the job, and before if its time limit would not fit; None without --deadline.
         fair_share: that part of a waiting job's priority, None if Slurm shows none.
         most_switches: the number of --switches, 0 without it.
         accrue_s: time from which its age counts, None if it does not count.
@@ -118,6 +119,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     memory_mib: int = 0
     gpu_type: str = ""
     requeues: bool = True
+    deadline_s: float | None = None
     fair_share: int | None = None
     most_switches: int = 0
     accrue_s: float | None = None

@@ -256,6 +256,7 @@ class _QueueRules(Struct, frozen=True):
             is_spared=record.het_job_id is not None
             or record.state in _NOT_SIGNALLED
             or job_id in known.requeue_refused
+            or record.deadline_s is not None  # Slurm ends it if it has waited too long for a whole run before that
             or _is_spent(past, self.budget, self.now_s),
             granted_step=known.granted_steps.get(job_id, math.inf),
         )

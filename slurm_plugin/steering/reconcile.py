@@ -104,11 +104,12 @@ def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Ite
 
     Jobs that their sweep keeps paused are delayed instead: Slurm would start them on idle GPUs. The delay is lifted
     once the plan lets them run, or once the daemon no longer schedules them, but not before their own begin time.
+    Jobs with a deadline are not delayed: they might miss it.
     """
     now_s = seen.snapshot.now_s
     opted_in = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption}
     for record in (record for record in seen.jobs.values() if record.job_id not in resized):
-        if record.job_id in plan.rests and record.job_id in opted_in:
+        if record.job_id in plan.rests and record.job_id in opted_in and record.deadline_s is None:
             if record.state == "PENDING" and (record.eligible_s or 0.0) < now_s + REST_S / 2:
                 yield DelayStart(record.job_id, math.ceil(now_s + REST_S))
         elif record.job_id in seen.rests:

@@ -118,6 +118,13 @@ def test_an_allocation_without_a_batch_script_is_not_requeued(client: SlurmClien
     assert [failure.change for failure in client.apply([refused])] == [refused]
 
 
+def test_a_deadline_is_read(client: SlurmClient, cluster: Cluster) -> None:
+    due = submit(cluster, "--hold", "--deadline=now+5hours")
+    other = submit(cluster, "--hold")
+    found = {job.job_id: job.deadline_s for job in client.jobs()}
+    assert found == {due: pytest.approx(time.time() + 5 * 3600, abs=60), other: None}
+
+
 def test_a_waiting_array_is_one_record(client: SlurmClient, cluster: Cluster) -> None:
     array = submit(cluster, "--array=0-9%2", "--hold", "--gres=gpu:1")
     (job,) = client.jobs()

@@ -68,6 +68,12 @@ def test_a_job_that_no_signal_reaches_is_spared(tmp_path: Path, state: str) -> N
     assert (job.holds_gpus, job.is_preemptible) == (True, False)
 
 
+def test_a_job_with_a_deadline_is_spared(tmp_path: Path) -> None:
+    """Its next run would need its whole time limit again, after a wait of unknown length."""
+    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", state="RUNNING", deadline_s=NOW_S + 1e6)
+    assert (job.allows_preemption, job.is_preemptible) == (True, False)
+
+
 def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
     on_one, by_nodes = "explsched:elastic=1-8", "explsched:elastic=4-16/4"
     assert job_of(tmp_path, comment=on_one).elastic == Elastic(1, 8)

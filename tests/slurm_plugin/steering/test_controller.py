@@ -567,6 +567,17 @@ def test_who_takes_part_no_more_rests_no_longer(
     assert starts(loop.reconcile(NOW_S + 15).changes) == [StartAtOnce(5)]
 
 
+def test_a_training_that_its_owner_gives_a_deadline_is_delayed_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, _plans = resting(tmp_path, monkeypatch)
+    assert starts(loop.reconcile(NOW_S).changes) == [DelayStart(5, int(NOW_S + REST_S))]
+    slurm.set(5, eligible_s=NOW_S + REST_S, deadline_s=NOW_S + 1e6)
+    assert starts(loop.reconcile(NOW_S + 15).changes) == [StartAtOnce(5)]
+    slurm.set(5, eligible_s=NOW_S)
+    assert starts(loop.reconcile(NOW_S + 30).changes) == []
+
+
 def test_a_begin_time_of_its_owner_outlives_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of `scontrol update StartTime=`: neither a rest nor its end lets the job start sooner."""
     own_s = NOW_S + 250
