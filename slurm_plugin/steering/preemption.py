@@ -517,11 +517,13 @@ def heirs(
 ) -> dict[int, int | None]:
     """For each beneficiary that would no longer start, the job that would start in its place, or None.
 
-    Only the first of the same owner's jobs that the plan now puts before the beneficiary is considered: the plan
-    prefers it, so the victims may leave for it as well. Dropping the preemption instead would make them save again.
+    Only the first of the same owner's jobs that the plan now puts before the beneficiary, and that is no other's heir,
+    is considered: the plan prefers it, so the victims may leave for it as well. Dropping the preemption instead would
+    make them save again.
     """
     jobs = {job.job_id: job for job in seen.snapshot.jobs}
     queue = on_places(plan, seen.snapshot)
+    passed_on: dict[int, AbstractSet[int]] = {}
     found: dict[int, int | None] = {}
     for job_id in (job_id for job_id in victims if job_id in vain):
         own = jobs[job_id]
@@ -531,9 +533,12 @@ def heirs(
             for job in map(jobs.__getitem__, before)
             if (job.user, job.scope) == (own.user, own.scope) and job.may_displace
         )
-        heir = next((job.job_id for job in alike if job.job_id not in victims), None)
-        starts = heir is not None and not requeues_in_vain(plan, seen, {heir: victims[job_id]}, factors)
-        found[job_id] = heir if starts else None
+        heir = next((job.job_id for job in alike if job.job_id not in victims and job.job_id not in passed_on), None)
+        if heir is not None:
+            with_heir = {**passed_on, heir: victims[job_id]}
+            if not requeues_in_vain(plan, seen, with_heir, factors):
+                passed_on = with_heir
+        found[job_id] = heir if heir in passed_on else None
     return found
 
 

@@ -81,6 +81,17 @@ def test_only_the_same_owners_job_that_came_first_and_would_start_takes_over(
     assert heirs(plan, seen, {2: {1}}, set(), {}) == {}
 
 
+def test_each_of_several_has_an_heir_of_its_own() -> None:
+    held = {"state": "RUNNING", "start_s": 1.0, "gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),)}
+    victims = [record(n, comment="explsched:checkpoint=USR1", node_names=("n1",), **held) for n in (1, 2)]
+    long = [other(n, time_limit_s=7200.0, natives=(50,), priority=50) for n in (3, 4)]
+    short = [other(n, time_limit_s=60.0) for n in (5, 6)]
+    there = SlurmNode("n1", "ALLOCATED", 2, frozenset({"main"}), cpus=16)
+    seen = observe(ClusterRecords((there,), (*victims, *long, *short), ()), ProgressSpool(Path("/nowhere")), 1e4)
+    plan = catalog.build("srsf").plan(seen.snapshot)
+    assert heirs(plan, seen, {3: {1}, 4: {2}}, {3, 4}, {}) == {3: 5, 4: 6}
+
+
 @pytest.mark.parametrize(("ready", "in_vain"), [({}, set()), ({2: {1}}, {2})])
 def test_a_requeue_does_not_count_on_what_others_that_were_asked_have_not_left_yet(
     ready: dict[int, set[int]], in_vain: set[int]
