@@ -323,7 +323,7 @@ class CliClient:
             if complaint:
                 failed.append(ChangeFailure(change, complaint[0].removeprefix("scancel: ")))
             elif signal and not re.search(rf"Signal \d+ to .*job {name}$", answer.err, re.MULTILINE):
-                # Without a word of its own, if any other job runs on the cluster.
+                # A job that does not run is left out, and that is said only if no other job of the cluster runs either.
                 failed.append(ChangeFailure(change, "scancel did not send it: the job is not running"))
         return failed
 
