@@ -56,6 +56,7 @@ class UsageSums:
         self._paths = paths
         self._known = self._saved = read(paths)
         self._due_s = 0.0
+        self._here: Mapping[str, str] = {}
         self._keys = tuple(key for key in keys if key.metered)
         self._latest: deque[tuple[float, Mapping[str, int]]] = deque()
 
@@ -65,8 +66,9 @@ class UsageSums:
             return
         self._due_s = now_s + _READ_S
         here = {replica.name: replica.service for replica in replicas}
-        gone = {name: service for name, (service, _) in self._known.counted.items() if name not in here}
-        known = _with(self._known, self._reported({**here, **gone}), now_s)
+        counted = {name: service for name, (service, _) in self._known.counted.items()}
+        known = _with(self._known, self._reported({**counted, **self._here, **here}), now_s)
+        self._here = here
         self._note(known, now_s)
         # Kept even if it cannot be saved: else, on a full disk, the same tokens would be counted every time.
         self._known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})
