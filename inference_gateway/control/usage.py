@@ -62,7 +62,7 @@ class UsageSums:
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> None:
         """Read the reports if it is time. The last report of a replica that has ended is read once more."""
-        if now_s < self._due_s:
+        if self._due_s - _READ_S <= now_s < self._due_s:
             return
         self._due_s = now_s + _READ_S
         here = {replica.name: replica.service for replica in replicas}
@@ -120,7 +120,7 @@ class ReadingRates:
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> Mapping[str, float]:
         """Read the reports if it is time; services with too few measurements are left out."""
-        if now_s >= self._due_s:
+        if not self._due_s - _READ_S <= now_s < self._due_s:
             self._due_s = now_s + _READ_S
             found: dict[str, list[Stretch]] = {}
             for replica in replicas:
