@@ -550,6 +550,23 @@ def test_a_begin_time_that_its_owner_gives_a_resting_job_is_left_alone(
     assert StartAtOnce(5) not in slurm.carried_out
 
 
+def test_its_rests_count_when_a_training_has_waited_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, loop, plans = resting(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    slurm.set(5, eligible_s=NOW_S + REST_S)
+    plans(Plan(scores=SCORES))
+    assert starts(loop.reconcile(NOW_S + 15).changes) == [StartAtOnce(5)]
+    slurm.set(5, eligible_s=NOW_S + 16)
+    late_s = NOW_S - 5000 + OrderSection().max_wait_s
+    assert starts(loop.reconcile(NOW_S + 30).changes) == []
+    assert not loop.decide(late_s - 1).seen.snapshot.jobs[0].is_overdue
+    assert loop.decide(late_s + 1).seen.snapshot.jobs[0].is_overdue
+    slurm.set(5, eligible_s=None)  # its owner holds it
+    assert not loop.decide(late_s + 1).seen.snapshot.jobs[0].is_overdue
+    slurm.set(5, eligible_s=late_s + 2)
+    assert not loop.decide(late_s + 3).seen.snapshot.jobs[0].is_overdue
+
+
 def test_a_rest_of_a_daemon_that_was_killed_lapses_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, _killed, plans = resting(tmp_path, monkeypatch, eligible_s=NOW_S + 500)
     plans(Plan(scores=SCORES))
