@@ -7,6 +7,7 @@ what exceeds the limits is counted, not kept.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
 import os
@@ -39,6 +40,9 @@ MAX_BYTES_PER_USER = 1 << 21
 
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
+MOST_DIRECTORIES = 8
+"""Of each user, the first by name: jobs report to the first, and perhaps to a later one if somebody took their name."""
+
 MAX_REPORTS = 512
 MAX_METRICS = 64
 MAX_RUNS = 1024
@@ -345,9 +349,13 @@ class _Directory:
 
 
 def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
-    """The directories that may have files of these users. Those that this user may not read are skipped."""
-    for name, uid in sorted(directories(spool)):
+    """The directories that may have files of these users, the first few of each. Unreadable ones are skipped."""
+    owned: defaultdict[int, list[str]] = defaultdict(list)
+    for name, uid in directories(spool):
         if uid in uids:
+            owned[uid].append(name)
+    for uid, names in owned.items():
+        for name in heapq.nsmallest(MOST_DIRECTORIES, names):
             try:
                 descriptor = open_directory(name, spool)
             except OSError:

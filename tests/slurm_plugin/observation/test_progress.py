@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from explsched.spool import open_directory
 from sched_policy.model import ProgressPoint, StageProfile
 from slurm_plugin.observation.progress import (
     MAX_BYTES_PER_READ,
@@ -20,6 +21,7 @@ from slurm_plugin.observation.progress import (
     MAX_PARAMETERS,
     MAX_REPORTS,
     MAX_RUNS,
+    MOST_DIRECTORIES,
     JobProgress,
     ProgressReport,
     ProgressSpool,
@@ -287,6 +289,26 @@ def test_the_directory_of_the_owner_is_read_whatever_its_name(spool: ProgressSpo
     own(tmp_path, "not-a-uid", ADA, line(9, 9.0))
     assert [r.step for r in spool.read({7: ADA}, NOW_S)[7].reports] == [1]
     assert [r.step for r in spool.read({7: BOB}, NOW_S)[7].reports] == [9]
+
+
+@needs_root
+def test_of_a_users_many_directories_only_a_few_are_opened(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def opens(name: str, above: int) -> int:
+        opened.append(name)
+        return open_directory(name, above)
+
+    monkeypatch.setattr("slurm_plugin.observation.progress.open_directory", opens)
+    many = [f"{BOB}-{n:08x}" for n in range(3 * MOST_DIRECTORIES)]
+    for n, name in enumerate(reversed(many)):  # not in the order in which they are made
+        own(tmp_path, name, BOB, line(n, 2.0))
+    own(tmp_path, f"{BOB}-{'f' * 8}", ADA).rename(tmp_path / f"{BOB}-{'f' * 8}" / "8.jsonl")
+    found = spool.read({7: BOB, 8: ADA}, NOW_S)
+    assert [found[7].reports[0].step, found[8].reports[0].step] == [len(many) - 1, 1]
+    assert sorted(opened) == [*many[:MOST_DIRECTORIES], f"{BOB}-{'f' * 8}"]
 
 
 @needs_root
