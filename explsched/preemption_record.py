@@ -6,8 +6,9 @@ job's end (`sacct -o AdminComment`).
 
 The entry is `explsched-preemption:` and a URL-encoded query: `since` is the job's first submission (Slurm resets it for
 a requeued job), `n` and `lost` are totals, and each `p` is a recent preemption as `run,time,gpus,lost,reason`.
-Each `for` is `run,job`: the job that needed the GPUs, for preemptions whose reasons are kept. Entries of others, such
-as `JS1:` of jobstats, are kept.
+Each `for` is `run,job`: the job that needed the GPUs, for preemptions whose reasons are kept. `wait` is
+`run,earlier,last`: seconds in the queue before the preempted runs earlier than this one, and before this one. Entries
+of others, such as `JS1:` of jobstats, are kept.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class PreemptionRecord(Struct, frozen=True):
     """A job's preemptions.
 
     `older` and `older_lost_gpu_s` count those that are no longer listed in `latest` (oldest first). `others` are the
-    entries of others in the AdminComment, which are kept.
+    entries of others in the AdminComment, which are kept. `earlier_wait_s` is the time in the queue before preempted
+    runs, `last_wait_s` that before the current run, as its observer knows it.
     """
 
     submitted_s: float
@@ -62,6 +64,8 @@ class PreemptionRecord(Struct, frozen=True):
     older: int = 0
     older_lost_gpu_s: float = 0.0
     others: str = ""
+    earlier_wait_s: float = 0.0
+    last_wait_s: float = 0.0
 
     @property
     def count(self) -> int:
@@ -106,6 +110,8 @@ class PreemptionRecord(Struct, frozen=True):
         pairs += [
             ("p", f"{one.run},{one.time_s:.0f},{one.gpus},{one.lost_gpu_s:.0f},{one.reason}") for one in self.latest
         ]
+        if self.latest and (self.earlier_wait_s or self.last_wait_s):
+            pairs.append(("wait", f"{self.latest[-1].run},{self.earlier_wait_s:.0f},{self.last_wait_s:.0f}"))
         pairs += [("for", f"{one.run},{one.beneficiary}") for one in self.latest if one.beneficiary is not None]
         return PREFIX + urlencode(pairs)
 
@@ -132,6 +138,7 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
         pairs = parse_qsl(ours[-1].partition(":")[2], keep_blank_values=True, strict_parsing=True)
         values = dict(pairs)
         served = dict(_beneficiary(value) for key, value in pairs if key == "for")
+        run, earlier_s, last_s = map(int, values.get("wait", "0,0,0").split(","))
         listed = [_interruption(value, served) for key, value in pairs if key == "p"]
         return replace(
             record,
@@ -139,6 +146,7 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
             latest=tuple(one for one in listed if one.run < restarts),
             older=int(values["n"]),
             older_lost_gpu_s=float(int(values["lost"])),
+            earlier_wait_s=float(earlier_s + (last_s if run < restarts else 0)),
         )
     except (ValueError, KeyError) as error:
         raise RecordError(f"AdminComment {ours[-1]!r} is not a record of preemptions: {error!r}") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import stat
@@ -87,38 +88,46 @@ def json_reader(step_key: str = "step", value_key: str | None = None, metric: st
 def row_reader(path: Path, step_key: str = "step", value_key: str | None = None) -> LineReader:
     """A reader of rows, separated by tabs in a file `.tsv`, else by commas. `path` is where the header stands already.
 
-    A line with both names is a header, also later: then the file was begun anew. Rows without step or value tell
-    nothing. The reader raises ValueError for rows before any header, and for a cell that is no number.
+    A line with the step's name is a header, also later: then the file was begun anew, and only steps after those that
+    were told before are told. Rows without step or value tell nothing. The reader raises ValueError for rows before any
+    header, for a header without the value's name, and for a cell that is no number.
     """
     name = default_metric()
     key = value_key or name
     delimiter = "\t" if path.suffix == ".tsv" else ","
+    names = f"{STEP_KEY.flag} and {VALUE_KEY.flag} name them"
     columns: list[str] = []
+    last = passed_over = -math.inf
 
     def cells(line: bytes) -> list[str]:
         return [cell.strip() for cell in next(csv.reader([line.decode(errors="replace")], delimiter=delimiter), [])]
 
     def read(line: bytes) -> Reading | None:
+        nonlocal last, passed_over
         row = cells(line)
-        if step_key in row and key in row:
+        if step_key in row:
             columns[:] = row
+            passed_over = last
+            if key not in row:  # it may come later: Lightning writes the file anew when a value gets its first number
+                raise ValueError(f"a header without the column {key!r}, so far; {names}")
             return None
         if not line.strip():
             return None
         if not columns:
-            names = f"{STEP_KEY.flag} and {VALUE_KEY.flag} name them"
             raise ValueError(f"no header with the columns {step_key!r} and {key!r} precedes it; {names}")
         told = dict(zip(columns, row, strict=False))
         if not told.get(step_key) or not told.get(key):
             return None
-        return Reading(int(float(told[step_key])), {name: float(told[key])})
+        reading = Reading(int(float(told[step_key])), {name: float(told[key])})
+        last = max(last, reading.step)
+        return reading if reading.step > passed_over else None
 
     if path.is_file():
         with path.open("rb") as file:
             first = file.readline(_LONGEST_LINE)
         if first.endswith(b"\n"):
             header = cells(first)
-            columns[:] = header if step_key in header and key in header else []
+            columns[:] = header if step_key in header else []
     return read
 
 
@@ -179,8 +188,9 @@ class Reporter:
 
 
 class LogTail:
-    """Reads what is new in a file that may not exist yet, and may be truncated or replaced.
+    """Reads what is new in a file that may not exist yet, and may be truncated, replaced, or begun anew in place.
 
+    A file that was begun anew may be longer at the next look than it was before: then a changed first line tells.
     What a file held when the `LogTail` was made is passed over, as it is a former run's, unless `from_start` is set.
     `is_at_start` says of the bytes that were read last whether they are the first of a file.
     """
@@ -188,6 +198,7 @@ class LogTail:
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self._path = path
         self._inode, self._offset = 0, 0
+        self._first_line = b""
         self.is_at_start = False
         if not from_start and path.is_file():
             status = path.stat()
@@ -206,10 +217,14 @@ class LogTail:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(0, "is not a regular file")
-            if status.st_ino != self._inode or status.st_size < self._offset:
-                self._inode, self._offset = status.st_ino, 0
-            self.is_at_start = self._offset == 0
             data = os.pread(descriptor, _MAX_READ, self._offset)
+            first = _first_line(os.pread(descriptor, _LONGEST_LINE, 0))  # read last: the file may change in between
+            is_same = status.st_ino == self._inode and first.startswith(self._first_line)
+            if not is_same or status.st_size < self._offset:
+                self._inode, self._offset = status.st_ino, 0
+                data = os.pread(descriptor, _MAX_READ, 0)
+            self.is_at_start = self._offset == 0
+            self._first_line = _first_line(data) if self.is_at_start else first
             self._offset += len(data)
             return data
         finally:
@@ -235,6 +250,11 @@ class LogTail:
             reporter.restart()
         reporter.feed(data)
         return bool(data)
+
+
+def _first_line(data: bytes) -> bytes:
+    """The first line with its end, or as much of it as there is, and at most 64 KiB."""
+    return data[: data.find(b"\n", 0, _LONGEST_LINE) + 1 or _LONGEST_LINE]
 
 
 _HEADER = struct.Struct("<QI")

@@ -164,7 +164,13 @@ class Meter:
 @contextmanager
 def measured(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The command's environment; while it runs, and at its end, its stages are reported."""
-    with tempfile.TemporaryDirectory(prefix="sxrun-stages-") as name:
+    try:
+        directory = tempfile.TemporaryDirectory(prefix="sxrun-stages-", ignore_cleanup_errors=True)
+    except OSError as error:
+        sys.stderr.write(f"sxrun: stages are not measured: {error.strerror}\n")
+        yield dict(environment)
+        return
+    with directory as name:
         path = ":".join(filter(None, (str(_IN_TRAINING), environment.get("PYTHONPATH", ""))))
         ended = Event()
         # Of several tasks of a step each measures, and the first one tells.

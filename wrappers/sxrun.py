@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 import threading
@@ -393,7 +394,10 @@ def _tee(child: subprocess.Popen[bytes], reporter: Reporter) -> None:
 
 def _write(data: bytes) -> None:
     while data:
-        data = data[os.write(_STDOUT, data) :]
+        try:
+            data = data[os.write(_STDOUT, data) :]
+        except BlockingIOError:  # the command has made our pipe, its stderr, non-blocking, as Node.js does
+            select.select([], [_STDOUT], [])
 
 
 if __name__ == "__main__":

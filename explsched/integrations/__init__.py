@@ -18,32 +18,39 @@ from explsched.checkpoint import CheckpointSignal
 from explsched.job_options.table import METRIC
 from explsched.progress import report_values, tell
 
-_PREFIXES = ("", "eval_", "val_", "valid_", "validation_", "test_")
+_EVALUATION = ("eval_", "val_", "valid_", "validation_", "test_")
 
 
 class TrainerReports:
     """What a trainer's values are to explsched: reports of the job's metric; and requests for checkpoints.
 
     Args:
-        value: the name that the trainer has for the job's metric. By default the metric's own name, or that with eval_,
-            val_, valid_, validation_ or test_ before it, whatever comes first.
+        value: the name that the trainer has for the job's metric. By default that with eval_, val_, valid_, validation_
+            or test_ before it; the metric's own name, often a value of the training, until one of these has come.
         params: hyper-parameters to report.
 
     """
 
     def __init__(self, value: str | None = None, params: Mapping[str, object] | None = None) -> None:
         self._value = value
+        self._evaluation: str | None = None
+        self._awaits_evaluation = False
         self._params = dict(params or {})
         self._signal: CheckpointSignal | None = None
 
     def begin(self, params: Mapping[str, object] | None = None) -> None:
         """The training starts: report its hyper-parameters, and listen for the signal that asks for a checkpoint."""
+        self._evaluation, self._awaits_evaluation = None, False
         tell({**(params or {}), **self._params})
         if threading.current_thread() is not threading.main_thread():
             sys.stderr.write("explsched: training outside the main thread: requests for checkpoints are not noticed\n")
             return
         self._signal = CheckpointSignal()
         self._signal.__enter__()
+
+    def await_evaluation(self) -> None:
+        """The training will be evaluated: report nothing before, unless `value` names it."""
+        self._awaits_evaluation = True
 
     def end(self) -> None:
         """The training is over."""
@@ -54,15 +61,26 @@ class TrainerReports:
     def report(self, step: int, values: Mapping[str, object], total_steps: float | None = None) -> bool:
         """Report the job's metric if it is among the trainer's values; whether it was. Never raises for a value."""
         metric = os.environ.get(METRIC.variable) or "loss"
-        names = [self._value] if self._value else [prefix + metric for prefix in _PREFIXES]
-        found = next((values[name] for name in names if values.get(name) is not None), None)
+        name = self._value or self._name(metric, values)
         try:
-            number = float(found)  # type: ignore[arg-type]  # tensors with one element; what is none raises
+            number = float(values.get(name))  # type: ignore[arg-type]  # tensors with one element; what is none raises
         except (TypeError, ValueError):
             return False
         known = total_steps is not None and 1 <= total_steps < float("inf")
         report_values(step, {metric: number}, int(total_steps or 0) if known else None)
         return True
+
+    def _name(self, metric: str, values: Mapping[str, object]) -> str:
+        """The trainer's name of the metric; "" if its values may not be those that are to be reported.
+
+        A curve has values of one kind: the best of a mixed one would be a loss on the training data.
+        """
+        if self._evaluation is None:
+            names = (prefix + metric for prefix in _EVALUATION)
+            self._evaluation = next((name for name in names if values.get(name) is not None), None)
+        if any(name.startswith(_EVALUATION) for name in values):
+            self._awaits_evaluation = False
+        return self._evaluation or ("" if self._awaits_evaluation else metric)
 
     @property
     def is_checkpoint_wanted(self) -> bool:

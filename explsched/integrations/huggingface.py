@@ -3,8 +3,9 @@
     trainer = Trainer(model, arguments, ..., callbacks=[ExplschedCallback()])
     trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.output_dir))
 
-Evaluations and logs that have the job's metric become reports. When the scheduler asks for a checkpoint, the trainer
-saves one at the end of the step; with several processes it does not, for these would have to agree on the step.
+Evaluations that have the job's metric become reports; without evaluations, what is logged of the training. When the
+scheduler asks for a checkpoint, the trainer saves one at the end of the step; with several processes it does not, for
+these would have to agree on the step.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class ExplschedCallback(TrainerCallback):
         """Listen for requests, in the process that reports."""
         if state.is_world_process_zero:
             self._reports.begin()
+            if args.eval_strategy != "no":
+                self._reports.await_evaluation()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object

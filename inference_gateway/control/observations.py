@@ -146,7 +146,8 @@ class SlurmSync:
                 if self.listing.queue is not None:
                     ours = {job.job_id for job in self.listing.jobs.values()}
                     self.line.take(self.listing.began_s, self.listing.queue, ours)
-        if now_s >= self._due_s and self._listings.start("list", self.list_jobs, now_s):
+        waits = self._last_s <= now_s < self._due_s  # a clock that was set back makes nobody wait for what it was
+        if not waits and self._listings.start("list", self.list_jobs, now_s):
             self._last_s, self._due_s = now_s, now_s + self._poll_s
         return self._submissions.outcomes()
 

@@ -56,17 +56,19 @@ class UsageSums:
         self._paths = paths
         self._known = self._saved = read(paths)
         self._due_s = 0.0
+        self._here: Mapping[str, str] = {}
         self._keys = tuple(key for key in keys if key.metered)
         self._latest: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> None:
         """Read the reports if it is time. The last report of a replica that has ended is read once more."""
-        if now_s < self._due_s:
+        if self._due_s - _READ_S <= now_s < self._due_s:
             return
         self._due_s = now_s + _READ_S
         here = {replica.name: replica.service for replica in replicas}
-        gone = {name: service for name, (service, _) in self._known.counted.items() if name not in here}
-        known = _with(self._known, self._reported({**here, **gone}), now_s)
+        counted = {name: service for name, (service, _) in self._known.counted.items()}
+        known = _with(self._known, self._reported({**counted, **self._here, **here}), now_s)
+        self._here = here
         self._note(known, now_s)
         # Kept even if it cannot be saved: else, on a full disk, the same tokens would be counted every time.
         self._known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})
@@ -118,7 +120,7 @@ class ReadingRates:
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> Mapping[str, float]:
         """Read the reports if it is time; services with too few measurements are left out."""
-        if now_s >= self._due_s:
+        if not self._due_s - _READ_S <= now_s < self._due_s:
             self._due_s = now_s + _READ_S
             found: dict[str, list[Stretch]] = {}
             for replica in replicas:

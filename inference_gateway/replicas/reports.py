@@ -77,7 +77,9 @@ def leaving(directory: Path) -> bool:
 _FILE = "usage"
 _EVENT = b"data: {"
 _TAIL_BYTES = 8192
-"""`usage` is within this many bytes of the end."""
+_USAGE_KEY = b'"usage"'
+_USAGE_BYTES = 1024
+"""`usage` is no longer than this. vLLM writes what else a client has asked for behind it: the prompt's token ids."""
 
 # In JSON a quote within a string follows a backslash, so text written by a model never looks like a member.
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
@@ -127,6 +129,7 @@ class AnswerReader:
 
     events: int = 0
     _tail: bytes = b""
+    _usage: bytes = b""
     _head: bytes | None = b""
     _left: int | None = None
     _chunked: bool = False
@@ -136,7 +139,11 @@ class AnswerReader:
         self._measure(part)
         seam = self._tail[-len(_EVENT) + 1 :] + part[: len(_EVENT) - 1]
         self.events += part.count(_EVENT) + seam.count(_EVENT)
-        self._tail = (self._tail + part)[-_TAIL_BYTES:]
+        text = self._tail + part
+        self._tail = text[-_TAIL_BYTES:]
+        leaves = len(text) - len(self._tail)
+        if (place := text.rfind(_USAGE_KEY, 0, leaves + len(_USAGE_KEY) - 1)) >= 0:
+            self._usage = text[place : place + _USAGE_BYTES]
 
     def _measure(self, part: bytes) -> None:
         """Read the length of the body from the head, and track how much of it is left."""
@@ -164,11 +171,14 @@ class AnswerReader:
 
     def tokens(self) -> Tokens:
         """The tokens of the answer so far."""
-        text = _CHUNK.sub(b"", self._tail)
-        found = list(_USAGE.finditer(text))
+        found = [
+            text[start.end() : start.end() + _USAGE_BYTES]
+            for text in (_CHUNK.sub(b"", self._usage), _CHUNK.sub(b"", self._tail))
+            for start in _USAGE.finditer(text)
+        ]
         if not found:
             return Tokens(1, 0, self.events, 1 if self.events else 0)
-        usage = text[found[-1].end() :]
+        usage = found[-1]
         prompt, completion = _PROMPT.search(usage), _COMPLETION.search(usage)
         return Tokens(1, int(prompt[1]) if prompt else 0, int(completion[1]) if completion else 0)
 

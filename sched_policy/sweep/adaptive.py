@@ -43,7 +43,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.snapshot import Bools, Floats, Ints
-from sched_policy.sweep.forecast import Histories, forecast
+from sched_policy.sweep.forecast import ROUNDING, Histories, forecast
 from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, Verdict
 
 LEAST_SEEN = 6
@@ -114,10 +114,11 @@ class _Column(NamedTuple):
 def _columns(sweep: Sweep) -> list[_Column]:
     columns = []
     for name in sweep.params:
-        given = [trial.params.get(name) for trial in sweep.trials]
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given)
-        _, codes = np.unique(np.array(given if is_number else [str(v) for v in given]), return_inverse=True)
-        values = codes / codes.max() if is_number else codes.astype(np.float64)
+        given = {i: v for i, trial in enumerate(sweep.trials) if (v := trial.params.get(name)) is not None}
+        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given.values())
+        _, codes = np.unique([*given.values()] if is_number else [*map(str, given.values())], return_inverse=True)
+        values = np.full(len(sweep.trials), 0.5 if is_number else -1.0)  # who has none: in the middle, or unlike all
+        values[[*given]] = codes / max(1, codes.max()) if is_number else codes
         columns.append(_Column(values, is_number, _RATES_WEIGHT if _is_rate(name) else 1.0))
     return columns
 
@@ -143,7 +144,6 @@ LEVELS: Floats = np.exp2(np.arange(-6.0, 0.25, 0.5))
 """Fractions of a training's length at which trainings are compared: 1/64 to 1, two for each doubling."""
 
 _DOUBLING = 2  # levels; values before the first doubling say nothing yet
-_ROUNDING = 1e-9
 
 
 class SweepStanding(Struct, frozen=True, eq=False):
@@ -211,7 +211,7 @@ def _best_at(sweep: Sweep) -> Floats:
     for i, trial in enumerate(sweep.trials):
         if trial.steps.size:
             lowest = np.minimum.accumulate(trial.values)
-            at = np.searchsorted(trial.steps, LEVELS * (sweep.total_steps[i] * (1 - _ROUNDING)))
+            at = np.searchsorted(trial.steps, LEVELS * (sweep.total_steps[i] * (1 - ROUNDING)))
             there = at < trial.steps.size
             best_at[i, there] = lowest[at[there]]
             if trial.has_ended:

@@ -27,7 +27,7 @@ from sched_policy.sweep.trials import Sweep
 LEVELS: Floats = np.ldexp(1.0, np.arange(-6, 1)).astype(np.float64)
 """Fractions of a training's length, each twice the one before: 1/64 to 1."""
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 _DOUBLINGS = len(LEVELS) - 1
 _PRIOR_MEAN = np.array([0.0, 0.7, 0.0])  # improvements shrink by t^-1/2 per doubling
 _PRIOR_STD = np.array([0.05, 0.4, 0.15])
@@ -75,9 +75,9 @@ class Histories:
             if not trial.steps.size:
                 continue
             lowest = np.minimum.accumulate(trial.values)
-            points = np.append(LEVELS, progress[i] / 2) * (sweep.total_steps[i] * (1 + _ROUNDING))
+            points = np.append(LEVELS, progress[i] / 2) * (sweep.total_steps[i] * (1 + ROUNDING))
             at = lowest[np.maximum(np.searchsorted(trial.steps, points, side="right") - 1, 0)]
-            at_level[i] = np.where(progress[i] * (1 + _ROUNDING) >= LEVELS, at[:-1], np.nan)
+            at_level[i] = np.where(progress[i] * (1 + ROUNDING) >= LEVELS, at[:-1], np.nan)
             best[i], recent[i] = lowest[-1], at[-1] - lowest[-1]
         seen = np.isfinite(best)
         early = np.where(np.isnan(at_level[:, 1]), best, at_level[:, 1])

@@ -44,6 +44,9 @@ _MOST = 4_294_967_295
 _LATEST_S = 100_000_000_000
 """The year 5138; times beyond the year 9999 could not be printed."""
 
+_ANY = 10**20
+"""More than any 64-bit number."""
+
 _MOST_HOSTS = 1_000_000
 
 
@@ -142,8 +145,11 @@ def _range(text: str, most: int) -> list[str]:
 
 
 def time_s(text: str) -> float | None:
-    """A time printed with SLURM_TIME_FORMAT=%s, in seconds since the epoch; None if Slurm has none."""
-    return None if text_of(text) == "" else float(whole(text, _LATEST_S))
+    """A time printed with SLURM_TIME_FORMAT=%s, in seconds since the epoch; None if Slurm has none.
+
+    Slurm takes any begin time from a job's owner. One beyond `_LATEST_S` counts as that, or the job could not be read.
+    """
+    return None if text_of(text) == "" else float(min(whole(text, _ANY), _LATEST_S))
 
 
 def clock(time_s: float | None) -> str:

@@ -27,9 +27,9 @@ from explsched.preemption_record import PreemptionRecord
 from sched_policy.curves import MIN_POINTS
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.snapshot import EndedRun, Snapshot
-from slurm_plugin.client.changes import Change, DelayStart, SetSiteFactor
+from slurm_plugin.client.changes import Change, DelayStart, SetSiteFactor, StartAtOnce
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.observation.standing import is_untested, leased_job, waits_for_begin, waits_for_requeue_delay
+from slurm_plugin.observation.standing import is_untested, leased_job, waits_for_requeue_delay
 
 _LOG = logging.getLogger("explsched.notes")
 _Notes = TypeVar("_Notes")
@@ -92,7 +92,7 @@ class Remembered(Struct, frozen=True):
         others_factors: the part of waiting jobs' site factors that others have set.
         fresh_leases: jobs whose leases changed too recently to change again.
         ended_runs: run times of ended jobs.
-        rests: jobs whose start the daemon has delayed, with the begin time that they had before.
+        rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         granted_steps: the step at which each training's sweep last let it continue.
 
     """
@@ -333,14 +333,24 @@ def _asks(job: SlurmJob) -> SlurmJob:
 
 
 class _Rest(NamedTuple):
-    """Until when a job has been delayed, and the begin time that it had before; 0 if none but Slurm's own delay."""
+    """Until when a job has been delayed, and the begin time that it had before; 0 if none but Slurm's own delay.
+
+    `lifted_s` is when the delay was lifted; then Slurm's begin time becomes the time at which it did so.
+    """
 
     until_s: float
     own_begin_s: float
+    lifted_s: float = math.inf
+
+    def explains(self, begin_s: float, now_s: float) -> bool:
+        """Whether a job has this begin time because of the rest."""
+        return begin_s == self.until_s or self.lifted_s <= begin_s <= now_s
 
 
 class Rests:
     """Jobs whose start the daemon, and not their owner, has delayed: only such a delay may be lifted early.
+
+    They stay while they have the begin time that came of it, so that the delay counts as waiting.
 
     In memory: a delay by an earlier daemon that was killed counts as the job's own begin time.
     """
@@ -349,9 +359,13 @@ class Rests:
         self._by_job: dict[int, _Rest] = {}
 
     def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
-        """The former begin time of each job that waits for exactly the time set by the daemon."""
-        waiting = {job.job_id: job.eligible_s for job in jobs if waits_for_begin(job, now_s)}
-        self._by_job = {job_id: rest for job_id, rest in self._by_job.items() if waiting.get(job_id) == rest.until_s}
+        """The former begin time of each job whose present one was set by the daemon."""
+        begins_s = {job.job_id: job.eligible_s for job in jobs if job.job_id in self._by_job}
+        self._by_job = {
+            job_id: _Rest(begin_s, self._by_job[job_id].own_begin_s)
+            for job_id, begin_s in begins_s.items()
+            if begin_s is not None and self._by_job[job_id].explains(begin_s, now_s)
+        }
         return {job_id: rest.own_begin_s for job_id, rest in self._by_job.items()}
 
     def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob], now_s: float) -> None:
@@ -361,6 +375,8 @@ class Rests:
                 own_s = 0.0 if waits_for_requeue_delay(job, now_s) else job.eligible_s or 0.0
                 known = self._by_job.get(job.job_id, _Rest(0.0, own_s))
                 self._by_job[job.job_id] = known._replace(until_s=change.until_s)
+            elif isinstance(change, StartAtOnce) and (rest := self._by_job.get(change.job_id)) is not None:
+                self._by_job[change.job_id] = rest._replace(lifted_s=math.floor(now_s))
 
 
 LONGEST_LEASE_S = 600.0

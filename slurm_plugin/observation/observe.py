@@ -45,10 +45,10 @@ from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.standing import (
     FairShares,
     lane,
+    last_wait_s,
     leased_job,
     may_be_planned,
     standing_of,
-    waited_s,
     waits_for_room,
 )
 
@@ -77,14 +77,14 @@ class Observation(Struct, frozen=True):
         reservations: Slurm's reservations, leases included.
         progress: what jobs have reported, by job id.
         option_faults: why the options of a job are ignored, by job id.
-        preempted: records of jobs that have been preempted, or whose AdminComment others use, by job id.
+        preempted: records of jobs that have been or may be preempted, or whose AdminComment others use, by job id.
         nodes: Slurm's records of nodes, by name.
         shard_rule: how Slurm chooses the GPU for shards.
         leased_in_vain: waiting jobs that get no more leases.
         others_factors: the parts of site factors that others have set, by job id.
         fresh_leases: jobs whose leases changed too recently to change again.
         unmodelled: why a waiting job is left to Slurm, by job id.
-        rests: jobs whose start the daemon has delayed, with the begin time that they had before.
+        rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         topology_fault: why the network topology is unknown; "" if it is known or not used.
 
     """
@@ -172,6 +172,9 @@ def observe(
             job = policy_job(record, reported, _options(record, faults), sizes, per_gpu)
             job, why = queue.standing(job, record, past)
             jobs.append(job)
+            if job.holds_gpus and job.allows_preemption:
+                waited_s = queue.last_wait_s(record)
+                preempted[job_id] = replace(past or PreemptionRecord(record.submit_s), last_wait_s=waited_s)
             if why:
                 left_to_slurm[job_id] = why
     jobs = _with_stages_of_equals(jobs, ended.values(), progress)
@@ -244,7 +247,7 @@ class _QueueRules(Struct, frozen=True):
             native_priority=standing.native_priority,
             fair_share=self.fair_shares.of(record),
             lane=lane(record),
-            is_overdue=waited_s(job, record, self.now_s) > self.rules.max_wait_s,
+            is_overdue=self.last_wait_s(record) + (past.earlier_wait_s if past else 0.0) > self.rules.max_wait_s,
             eligible=job.holds_gpus or (planned and is_modelled),
             # Preemption does not check whether the GPUs it frees are below few enough switches.
             may_displace=is_modelled
@@ -261,6 +264,10 @@ class _QueueRules(Struct, frozen=True):
             granted_step=known.granted_steps.get(job_id, math.inf),
         )
         return stands, why
+
+    def last_wait_s(self, record: SlurmJob) -> float:
+        """As `standing.last_wait_s`, with what is known of our delays."""
+        return last_wait_s(record, self.now_s, self.known.rests.get(record.job_id))
 
 
 def is_present(record: SlurmJob) -> bool:

@@ -7,11 +7,13 @@ what exceeds the limits is counted, not kept.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
 import os
 import stat
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +40,11 @@ MAX_BYTES_PER_USER = 1 << 21
 
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
+MOST_DIRECTORIES = 8
+"""Of each user, the first by name: jobs report to the first, and perhaps to a later one if somebody took their name."""
+
 MAX_REPORTS = 512
+MAX_METRICS = 64
 MAX_RUNS = 1024
 """More than any job is requeued."""
 MAX_PARAMETERS = 64
@@ -343,9 +349,13 @@ class _Directory:
 
 
 def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
-    """The directories that may have files of these users. Those that this user may not read are skipped."""
-    for name, uid in sorted(directories(spool)):
+    """The directories that may have files of these users, the first few of each. Unreadable ones are skipped."""
+    owned: defaultdict[int, list[str]] = defaultdict(list)
+    for name, uid in directories(spool):
         if uid in uids:
+            owned[uid].append(name)
+    for uid, names in owned.items():
+        for name in heapq.nsmallest(MOST_DIRECTORIES, names):
             try:
                 descriptor = open_directory(name, spool)
             except OSError:
@@ -379,6 +389,7 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
     exit_status, malformed, stages = progress.exit_status, progress.malformed, progress.stages
     parameters = progress.parameters
     last_step = {(r.restart, r.metric): r.step for r in reports}
+    metrics = {report.metric for report in reports}
     for text in lines:
         line = _parse(text)
         if line is not None and line.restart in skew_s:
@@ -405,15 +416,16 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
             checkpoint_s = line.time_s if line.event == "checkpoint" else checkpoint_s
         elif line.step is None or line.value is None or line.step < last_step.get((line.restart, line.metric), 0):
             malformed += 1  # within one run steps only grow; after a requeue they start from the checkpoint
+        elif line.metric not in metrics and len(metrics) >= MAX_METRICS:
+            malformed += 1
         else:
+            metrics.add(line.metric)
             last_step[line.restart, line.metric] = line.step
             reports.append(ProgressReport(line.time_s, line.restart, line.step, line.metric, line.value))
             total_steps = line.total_steps or total_steps
-    while len(reports) > MAX_REPORTS:  # keep the first, every second of the rest, and the newest
-        reports = reports[:1] + reports[2:-1:2] + reports[-1:]
     runs_in_order = tuple(runs[restart] for restart in sorted(runs))
     return JobProgress(
-        tuple(reports),
+        tuple(_thinned(reports)),
         runs_in_order,
         total_steps,
         checkpoint_s,
@@ -423,6 +435,23 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
         parameters=parameters,
         stages=stages,
     )
+
+
+def _thinned(reports: Sequence[ProgressReport]) -> Sequence[ProgressReport]:
+    """At most `MAX_REPORTS`: of each metric the first, the newest, the best for either direction, and some between."""
+    if len(reports) <= MAX_REPORTS:
+        return reports
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, report in enumerate(reports):
+        places[report.metric].append(place)
+    kept: set[int] = set()
+    for own in places.values():
+        by_value = sorted(own, key=lambda place: reports[place].value)
+        best = {own[0], own[-1], by_value[0], by_value[-1]}
+        while len(own) > MAX_REPORTS // len(places):
+            own = [place for at, place in enumerate(own) if at % 2 == 0 or place in best]
+        kept.update(own)
+    return [report for place, report in enumerate(reports) if place in kept]
 
 
 def _stages(text: str) -> StageProfile | None:

@@ -24,7 +24,8 @@ than users whose jobs report nothing and are never preempted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -55,8 +56,9 @@ class OwnFactors:
 
     def __init__(self, file: SavedState[dict[int, _Entry]], entries: Mapping[int, _Entry] | None) -> None:
         self._file = file
-        self._entries = dict(entries or {})
+        self._entries = self._saved = dict(entries or {})
         self._is_known = entries is not None
+        self._tasks: Mapping[int, Sequence[int]] = {}
 
     @classmethod
     def of_daemon(cls, path: Path) -> Self:
@@ -84,30 +86,49 @@ class OwnFactors:
                 found[job.job_id] = part
         return found
 
+    def take_in(self, jobs: Iterable[SlurmJob]) -> None:
+        """Forget jobs that are gone, and give tasks that have left their arrays the arrays' entries.
+
+        `jobs` are all that Slurm lists, whatever their states: a job that waits in SPECIAL_EXIT keeps its site factor.
+        """
+        tasks: defaultdict[int, list[int]] = defaultdict(list)
+        entries = {}
+        for job in jobs:
+            if job.array_job_id is not None and job.array_job_id != job.job_id:
+                tasks[job.array_job_id].append(job.job_id)
+            entry = next(self._entries_of(job), None)
+            if entry is not None:
+                entries[job.job_id] = entry
+        self._entries, self._tasks = entries, tasks
+
     def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> None:
-        """Record what is about to be written to Slurm, and drop jobs that are gone."""
-        entries = {job_id: entry for job_id, entry in self._entries.items() if job_id in jobs}
+        """Record what is about to be written to Slurm. It writes the site factor of an array to all tasks of it."""
+        entries = dict(self._entries)
         for change in changes:
             if isinstance(change, SetSiteFactor) and change.job_id in jobs:
                 job = jobs[change.job_id]
                 others = self._others_part(job)
-                known = self._entry(job)
-                written = known.written if known is not None and known.others == others else ()
-                latest = (*(one for one in written if one != change.site_factor), change.site_factor)
-                entries[job.job_id] = _Entry(others, latest[-_KEPT:])
-        if entries != self._entries:
-            self._entries = entries
-            self._file.write(entries, mode=0o644)  # commands of any user read it
+                is_array = job.array_task_id is None
+                for job_id in (job.job_id, *(self._tasks.get(job.job_id, ()) if is_array else ())):
+                    known = entries.get(job_id)
+                    written = known.written if known is not None and known.others == others else ()
+                    latest = (*(one for one in written if one != change.site_factor), change.site_factor)
+                    entries[job_id] = _Entry(others, latest[-_KEPT:])
+        self._entries = entries
+        if entries != self._saved and self._file.write(entries, mode=0o644):  # commands of any user read it
+            self._saved = entries
 
     def _others_part(self, job: SlurmJob) -> int:
         if not job.site_factor:
             return 0
-        entry = self._entry(job)
-        return entry.others if entry is not None and job.site_factor in entry.written else job.site_factor
+        ours = (entry.others for entry in self._entries_of(job) if job.site_factor in entry.written)
+        return next(ours, job.site_factor)
 
-    def _entry(self, job: SlurmJob) -> _Entry | None:
-        """A task that Slurm has split off its array has the array's site factor."""
-        return self._entries.get(job.job_id) or self._entries.get(job.array_job_id or job.job_id)
+    def _entries_of(self, job: SlurmJob) -> Iterator[_Entry]:
+        """Its own entry, and that of its array: a task that Slurm has just split off has the array's site factor."""
+        for job_id in (job.job_id, job.array_job_id):
+            if job_id is not None and job_id in self._entries:
+                yield self._entries[job_id]
 
 
 def _notes_of_factors(path: Path) -> SavedState[dict[int, _Entry]]:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sched_policy.model import Job
 from slurm_plugin.client.records import SlurmJob
 
 LEASE_PREFIX = "explsched_"
@@ -173,14 +172,15 @@ def lane(record: SlurmJob) -> str:
     return "\x1f".join((record.qos, record.reservation, str(record.nice)))
 
 
-def waited_s(job: Job, record: SlurmJob, now_s: float) -> float:
-    """The total time that a job has spent in the queue, as far as it is known.
+def last_wait_s(record: SlurmJob, now_s: float, own_begin_s: float | None = None) -> float:
+    """How long a job has waited since it last came into the queue, until now or until it started.
 
-    While a job may not start (held, begin time) it does not count as waiting; the earlier waits of a requeued job do,
-    although Slurm shows only its latest eligible time.
+    By slurmctld's own times, so that no report can change it. While a job may not start (held, begin time) it does not
+    wait: time before its latest eligible time does not count. A delay by the daemon, for which `own_begin_s` is known
+    (the begin time that the job had before), counts as waiting.
     """
-    since_s = job.submit_s
-    if record.restarts == 0:
-        since_s = max(since_s, now_s if record.eligible_s is None else record.eligible_s)
-    until_s = now_s if job.start_s is None else job.start_s
-    return max(0.0, until_s - since_s - job.earlier_s)
+    begin_s = record.eligible_s if own_begin_s is None else own_begin_s
+    if begin_s is None:
+        return 0.0
+    until_s = now_s if record.state == "PENDING" or record.start_s is None else record.start_s
+    return max(0.0, until_s - max(record.submit_s, begin_s))

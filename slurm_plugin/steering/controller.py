@@ -148,6 +148,7 @@ class Controller:
         limits = self._limits = self._limits or self._probe(found.nodes)
         self._adopt(found.jobs, now_s)
         self._recalculations.note(found.jobs, now_s)
+        self._own_factors.take_in(found.jobs)
         others = self._own_factors.others(found.jobs)
         self._lent_places.take_in({job.job_id: job for job in found.jobs})
         used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)

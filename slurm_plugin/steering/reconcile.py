@@ -120,6 +120,8 @@ def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Ite
 
 def _lifted(record: SlurmJob, own_begin_s: float, now_s: float) -> Iterator[StartAtOnce | DelayStart]:
     """Takes our delay from a job: it may start at its own begin time, and once every node would take it."""
+    if not waits_for_begin(record, now_s):
+        return  # the delay is over
     begin_s = math.ceil(max(own_begin_s, record.submit_s + SETTLE_S))
     if begin_s <= now_s:
         yield StartAtOnce(record.job_id)

@@ -46,6 +46,39 @@ def test_the_jobs_metric_is_found_by_the_usual_names(job: Path, name: str) -> No
     assert lines(job)[0]["total_steps"] == 10
 
 
+@pytest.mark.parametrize(
+    "calls", [[{"loss": 0.1, "val_loss": 0.5}], [{"val_loss": 0.5}, {"loss": 0.1}, {"test_loss": 0.0}]]
+)
+def test_where_there_are_evaluations_the_training_is_not_reported(job: Path, calls: list[dict[str, object]]) -> None:
+    trainer = TrainerReports()
+    for step in (1, 2):
+        for values in calls:
+            trainer.report(step, values)
+    assert reports(job) == [(1, 0.5), (2, 0.5)]
+    trainer.begin()  # of another training, without evaluations
+    assert trainer.report(1, {"loss": 0.5})
+    trainer.end()
+
+
+def test_what_comes_before_the_first_evaluation_waits_for_it(job: Path) -> None:
+    trainer = TrainerReports()
+    trainer.await_evaluation()
+    assert not trainer.report(1, {"loss": 0.1})
+    assert trainer.report(2, {"eval_loss": 1.0})
+    named = TrainerReports("loss")
+    named.await_evaluation()
+    assert named.report(3, {"loss": 0.1})
+    assert reports(job) == [(2, 1.0), (3, 0.1)]
+
+
+def test_an_evaluation_without_the_metric_is_not_waited_for_again(job: Path) -> None:
+    trainer = TrainerReports()
+    trainer.await_evaluation()
+    assert not trainer.report(1, {"loss": 0.1})
+    assert not trainer.report(1, {"eval_others_loss": 1.0})
+    assert trainer.report(2, {"loss": 0.1})
+
+
 def test_a_value_of_another_name_is_reported_as_the_jobs_metric(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPLSCHED_METRIC", "acc")
     trainer = TrainerReports("eval_f1")
@@ -132,6 +165,41 @@ def test_hugging_face(job: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
 
 
+def test_hugging_face_reports_evaluations_alone(job: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
+    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    pytest.importorskip("accelerate", reason="accelerate is not installed (explsched[examples])")
+    from explsched.integrations.huggingface import ExplschedCallback
+
+    class Line(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, x: Any, labels: Any) -> dict[str, Any]:
+            predicted = self.layer(x)
+            return {"loss": ((predicted - labels) ** 2).mean(), "logits": predicted}
+
+    training, evaluation = ([{"x": torch.tensor([1.0]), "labels": torch.tensor([y])}] * 8 for y in (2.0, 99.0))
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "out"),
+        max_steps=4,
+        logging_steps=1,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+    )
+    callbacks = [ExplschedCallback()]
+    trainer = transformers.Trainer(
+        Line(), arguments, train_dataset=training, eval_dataset=evaluation, callbacks=callbacks
+    )
+    trainer.train()
+    assert [step for step, _ in reports(job)] == [2, 4]
+    assert all(value > 1000 for _, value in reports(job))
+
+
 @pytest.mark.filterwarnings("default")  # Lightning warns of its own and of torch's next releases
 def test_lightning(job: Path, tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
@@ -147,10 +215,12 @@ def test_lightning(job: Path, tmp_path: Path) -> None:
         def training_step(self, batch: Any, index: int) -> Any:
             if self.global_step == 2:
                 os.kill(os.getpid(), signal.SIGUSR1)
-            return (self.layer(batch) ** 2).mean()
+            loss = (self.layer(batch) ** 2).mean()
+            self.log("loss", loss)
+            return loss
 
         def validation_step(self, batch: Any, index: int) -> None:
-            self.log("val_loss", (self.layer(batch) ** 2).mean())
+            self.log("val_loss", (self.layer(batch) ** 2).mean() + 1000)
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), self.hparams["lr"])
@@ -168,7 +238,7 @@ def test_lightning(job: Path, tmp_path: Path) -> None:
         default_root_dir=tmp_path,
     )
     trainer.fit(Line(0.1), data, data)
-    assert [step for step, _ in reports(job)] == [2, 4]
+    assert [(step, value > 1000) for step, value in reports(job)] == [(2, True), (4, True)]
     assert lines(job)[0]["params"] == {"lr": 0.1}
     assert (events(job), path.exists()) == (["checkpoint"], True)
 
@@ -219,7 +289,8 @@ def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     model.compile("sgd", "mse")
     path = tmp_path / "last.keras"
     data = numpy.ones((4, 1))
-    model.fit(data, data, epochs=3, verbose=0, callbacks=[Asking(), ExplschedCallback(checkpoint=path)])
-    assert [step for step, _ in reports(job)] == [1, 2, 3]
+    callbacks = [Asking(), ExplschedCallback(checkpoint=path)]
+    model.fit(data, data, epochs=3, verbose=0, callbacks=callbacks, validation_data=(data, data + 99))
+    assert [(step, value > 1000) for step, value in reports(job)] == [(1, True), (2, True), (3, True)]
     assert lines(job)[0]["total_steps"] == 3
     assert (events(job), path.exists()) == (["checkpoint"], True)

@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from explsched import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
+from slurm_plugin.observation.site_factors import OwnFactors
 from tests.slurm.jobs import a_daemon, changes, command, config, empty, environment, run, state_of, submit, until
 from tests.slurm.users import as_user
 
@@ -164,6 +166,39 @@ def test_what_an_admin_has_set_is_kept_and_told(site: Cluster, client: CliClient
     )
     (finding,) = [one for one in told if one["check"] == "site factors"]
     assert str(first) in finding["found"]
+
+
+def test_what_is_ours_stays_ours_while_its_owner_requeues_and_holds_a_job(
+    site: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    """The owner may also give it any begin time. The other job is a task that outlives the record of its array."""
+    (full,) = [job.job_id for job in client.jobs()]
+    array, job = submit_as(site, "uucp", "--array=1-2%1", "--requeue"), submit_as(site, "news", "--requeue")
+    until(lambda: every_priority_is_known(client, {array: "uucp", job: "news"}), "Slurm has computed all priorities")
+    path = tmp_path / "explsched.yaml"
+    path.write_text(settings(spool, tmp_path, scope="partition"))
+    once(site, path)
+    run(site, "scancel", str(full))
+    until(lambda: state_of(client, job) == "RUNNING", "it runs")
+    task = next(one.job_id for one in client.jobs() if one.array_task_id == 1)
+    once(site, path)
+    run(site, "scancel", f"{array}_2")
+    for owner, held in (("news", job), ("uucp", task)):
+        as_user(owner, partial(run, site, "scontrol", "requeuehold", "State=SpecialExit", str(held)))
+    until(lambda: {one.state for one in client.jobs()} == {"SPECIAL_EXIT"}, "they are held")
+    once(site, path)
+    as_user("news", lambda: run(site, "scontrol", "release", str(job)))
+    as_user("news", lambda: run(site, "scontrol", "update", f"JobId={job}", "StartTime=uts200000000000"))
+    once(site, path)
+    full = submit(site, "--nodes=2", "--gpus-per-node=4", "--exclusive")
+    until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
+    run(site, "scontrol", "release", str(task))
+    for held in (job, task):
+        run(site, "scontrol", "update", f"JobId={held}", "StartTime=now")
+    until(lambda: every_priority_is_known(client, {job: "news", task: "uucp"}), "they wait again")
+    found = [one for one in client.jobs() if one.job_id != full]
+    assert all(one.site_factor for one in found)
+    assert OwnFactors.of_daemon(tmp_path / "site_factors.json").others(found) == {}
 
 
 def test_site_factors_survive_a_restart_of_the_daemon(

@@ -78,6 +78,15 @@ def test_a_running_job() -> None:
     assert (job.submit_s, job.start_s, job.restarts, job.comment) == (1.7e9, 1.7e9 + 100, 1, "")
 
 
+@pytest.mark.parametrize("begin", ["200000000000", "9223372036854775807"])
+def test_a_job_that_may_begin_in_the_far_future_is_read_all_the_same(begin: str) -> None:
+    """Its owner may give any time; a job that is left out counts as ended."""
+    absurd = {"State": "PENDING", "StartTime": begin, "EligibleTime": begin, "AccrueTime": begin}
+    job = squeue.job([*(RECORD | absurd).values()])
+    assert job.eligible_s == job.accrue_s == 1e11
+    assert parse.clock(job.eligible_s).startswith("5138-")
+
+
 @pytest.mark.parametrize(
     ("state", "tres", "nodes"),
     [

@@ -217,6 +217,17 @@ def test_a_full_disk_does_not_hold_up_the_command(job: Path) -> None:
     assert [entry["step"] for entry in entries(job) if "step" in entry] == [1, 2, 3, 4]
 
 
+def test_a_command_that_makes_the_shared_pipe_non_blocking_loses_no_output(job: Path) -> None:
+    code = "import os; os.set_blocking(2, False)\nfor step in range(20000): print(f'step {step} loss 0.5')"
+    argv = [*SXRUN, "--log-regex", r"step (?P<step>\d+) loss (?P<loss>\S+)", "--", sys.executable, "-c", code]
+    running = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None
+    time.sleep(1)  # the pipe is full
+    with running.stdout as output:
+        assert [line.split()[1] for line in output] == [str(step) for step in range(20000)]
+    assert running.wait(timeout=60) == 0
+
+
 def wait_for(path: Path, text: str) -> None:
     for _ in range(500):
         if path.exists() and text in path.read_text():

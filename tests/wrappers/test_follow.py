@@ -102,6 +102,13 @@ def test_a_tail_survives_truncation_and_replacement(tmp_path: Path) -> None:
     assert tail.read() == b"new\n"
     path.write_bytes(b"short\n")
     assert tail.read() == b"short\n"
+    path.write_bytes(b"begun anew, and longer\nhalf a line")
+    assert tail.read() == b"begun anew, and longer\nhalf a line"
+    path.write_bytes(b"its first line is half")
+    assert tail.read() == b"its first line is half"
+    with path.open("ab") as file:
+        file.write(b" a line\n")
+    assert tail.read() == b" a line\n"
     (tmp_path / "other").write_bytes(b"another file, and longer\n")
     (tmp_path / "other").rename(path)
     assert tail.read() == b"another file, and longer\n"

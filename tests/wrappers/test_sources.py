@@ -113,6 +113,30 @@ def test_rows_below_a_header(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "'x'" in told
 
 
+def test_a_header_that_changes_in_place_is_read_again(
+    job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Lightning's CSVLogger writes: it sorts the columns, and writes all rows anew when there is another."""
+    path = tmp_path / "metrics.csv"
+    reporter, tail = Reporter(row_reader(path, "epoch", "val_loss"), "test"), LogTail(path)
+    path.write_text("epoch,train_loss\r\n0,9\r\n0,8\r\n")
+    assert tail.pass_on(reporter)
+    for written in (
+        "epoch,train_loss,val_loss\r\n0,9,\r\n0,8,\r\n0,,0.5\r\n",
+        "accuracy,epoch,train_loss,val_loss\r\n,0,9,\r\n,0,8,\r\n,0,,0.5\r\n0.1,1,,0.25\r\n",
+    ):
+        inode = path.stat().st_ino
+        path.write_text(written)
+        assert path.stat().st_ino == inode
+        assert tail.pass_on(reporter)
+    with path.open("a") as file:
+        file.write("0.2,2,,0.125\r\n")
+    assert tail.pass_on(reporter)
+    assert not tail.pass_on(reporter)
+    assert reports(job) == [(0, 0.5), (1, 0.25), (2, 0.125)]
+    assert capsys.readouterr().err.count("test: ") == 1  # one header had no val_loss
+
+
 def test_of_a_file_that_goes_on_only_the_header_is_read_again(job: Path, tmp_path: Path) -> None:
     path = tmp_path / "metrics.tsv"
     path.write_text("step\tloss\n1\t0.5\n")

@@ -1,16 +1,18 @@
 """`sxrun --measure-stages` on trainings with a module that stands for PyTorch, and on others."""
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from explsched.job_options.values import stages_ms
-from wrappers.stages import Counters, MeasuredStages, Meter, between
+from wrappers.stages import Counters, MeasuredStages, Meter, between, measured
 
 ROOT = Path(__file__).parents[2]
 MS = 1_000_000
@@ -161,6 +163,18 @@ def test_a_loader_that_finds_no_place_for_its_counters_says_so_once(site: Path) 
     done, _ = measure(site, LOADING, "--measure-stages")
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     assert done.stderr.count("stages are not measured: [Errno") == 1
+
+
+def test_without_a_temporary_directory_the_command_runs_unmeasured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", none)
+    with measured({"A": "1"}) as environment:
+        assert environment == {"A": "1"}
+    assert capsys.readouterr().err.startswith("sxrun: stages are not measured: No usable temporary directory")
 
 
 def counters(iterations: int, each_ms: int = 10, **more: int) -> Counters:

@@ -96,6 +96,8 @@ class TestJobQueries:
         assert slurm.looks == 2
         slurm_sync.advance(102.0)
         assert slurm.looks == 2, "the hurry is over"
+        slurm_sync.advance(50.0)
+        assert slurm.looks == 3, "the clock was set back"
 
     def test_a_hanging_listing_is_waited_for(self) -> None:
         executor = Later()

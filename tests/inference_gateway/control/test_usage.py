@@ -53,6 +53,25 @@ def test_usage_reports_of_replicas_are_added_up(paths: GatewayPaths) -> None:
     assert days(paths)[DAY, "alice", "chat"].requests == 2, "a restart counts nothing again"
 
 
+def test_the_first_answer_of_a_replica_counts_if_its_job_ends_with_it(paths: GatewayPaths) -> None:
+    counter, sums = UsageCounter(), UsageSums(paths)
+    sums.update([A], NOW_S)
+    counter.add("alice", Tokens(1, 10, 20))
+    counter.write(paths.replica(A.name))
+    for after_s in (5, 10, 15):
+        sums.update([], NOW_S + after_s)
+    assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+
+
+def test_a_clock_that_is_set_back_holds_up_nothing(paths: GatewayPaths) -> None:
+    counter, sums = UsageCounter(), UsageSums(paths)
+    sums.update([A], NOW_S)
+    counter.add("alice", Tokens(1, 10, 20))
+    counter.write(paths.replica(A.name))
+    sums.update([A], NOW_S - 3600)
+    assert [tokens for _, tokens in days(paths).items()] == [Tokens(1, 10, 20)]
+
+
 def test_a_requeued_replica_counts_from_zero_and_a_last_report_is_kept(paths: GatewayPaths) -> None:
     first, again, sums = UsageCounter(run="1"), UsageCounter(run="2"), UsageSums(paths)
     first.add("alice", Tokens(3, 3, 3))

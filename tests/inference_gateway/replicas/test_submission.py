@@ -65,6 +65,13 @@ def test_the_script_runs_the_command_as_it_is_written(tmp_path: Path) -> None:
     assert done.stderr == "B=1\n"
 
 
+def test_a_signal_before_the_replica_listens_to_it_does_not_end_the_job(tmp_path: Path) -> None:
+    text = submission.script(service(setup="kill -USR1 $$"), "chat-1", GatewayPaths(tmp_path), "127.0.0.1")
+    shown = text.replace("exec ", "echo started: ", 1)
+    done = subprocess.run(["bash"], input=shown, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.startswith("started: ")) == (0, True)
+
+
 def test_the_script_passes_shellcheck(tmp_path: Path) -> None:
     text = submission.script(service(setup="module load cuda"), "chat-1", GatewayPaths(tmp_path), "127.0.0.1")
     done = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False)

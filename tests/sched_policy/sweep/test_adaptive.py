@@ -70,6 +70,8 @@ def test_hyper_parameters_tell_whom_to_try_first() -> None:
     wanted = AdaptiveHalving().decide(sweep(*seen, *fresh), gpus=40).wanted
     tried = [i for i in wanted if i >= 100]
     assert set(tried[:4]) <= {105, 106, 107, 108, 109}
+    also = AdaptiveHalving().decide(sweep(*seen, *fresh, trial(200, params={"name": "x"})), gpus=40).wanted
+    assert [i for i in also if 100 <= i < 200][:4] == tried[:4]  # one without a rate makes no words of the others'
     untold = [trial(t.trial_id, steps=len(t.values)) for t in (*seen, *fresh)]
     in_turn = [i for i in AdaptiveHalving().decide(sweep(*untold), gpus=40).wanted if i >= 100]
     assert in_turn == list(range(100, 115))

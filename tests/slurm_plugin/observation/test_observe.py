@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from explsched.preemption_record import Interruption
 from sched_policy.model import Elastic, Job, StageProfile
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import PreemptionBudget
@@ -40,6 +42,33 @@ def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> 
     found = seen(tmp_path, record(5, admin_comment=f"JS1:abc {ONCE}", restarts=1), record(6)).preempted
     assert set(found) == {5}
     assert (found[5].count, found[5].lost_gpu_s, found[5].others) == (1, 120.0, "JS1:abc")
+
+
+DAYS_S = 86_400.0
+
+
+@pytest.mark.parametrize("admin_comment", ["", "explsched-preemption:since=50&n=0&lost=0&p=0,60,4,0,job 7 waits"])
+@pytest.mark.parametrize("eligible_s", [None, NOW_S, NOW_S + 60.0])
+def test_time_in_which_its_owner_holds_a_requeued_job_does_not_make_it_overdue(
+    tmp_path: Path, admin_comment: str, eligible_s: float | None
+) -> None:
+    held = record(5, submit_s=NOW_S - 5 * DAYS_S, restarts=1, eligible_s=eligible_s, admin_comment=admin_comment)
+    assert not seen(tmp_path, held).snapshot.jobs[0].is_overdue
+
+
+def test_what_a_job_waited_before_it_was_preempted_counts(tmp_path: Path) -> None:
+    """By Slurm's times alone: what it has reported, or removed since, makes no difference."""
+    came_s, began_s = NOW_S - 4 * DAYS_S, NOW_S - 2 * DAYS_S
+    ran: dict[str, Any] = {"state": "RUNNING", "submit_s": came_s, "eligible_s": came_s, "start_s": began_s}
+    first = record(5, comment="explsched:checkpoint=USR1", **ran)
+    preemption = Interruption(0, NOW_S - 1.5 * DAYS_S, 4, 0.0, "job 7 waits")
+    note = seen(tmp_path, first).preempted[5].plus(preemption).text()
+    for after_s, is_overdue in ((0.9 * DAYS_S, False), (1.1 * DAYS_S, True)):
+        submit_s = NOW_S - after_s
+        again = record(5, restarts=1, submit_s=submit_s, eligible_s=submit_s, admin_comment=note)
+        assert seen(tmp_path, again).snapshot.jobs[0].is_overdue == is_overdue
+    refused = replace(first, admin_comment=note)  # Slurm has not requeued it: its wait is noted once more
+    assert seen(tmp_path, refused).preempted[5].plus(preemption).text() == note
 
 
 def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.observation.site_factors import OwnFactors
@@ -51,10 +52,43 @@ def test_a_task_that_left_its_array_has_the_arrays_factor(tmp_path: Path) -> Non
     assert OwnFactors.of_daemon(path).others([record(9, array_job_id=5, site_factor=300)]) == {}
 
 
+def test_a_requeued_task_has_the_arrays_factor_after_the_task_with_the_arrays_id_has_ended(tmp_path: Path) -> None:
+    own = OwnFactors.of_daemon(tmp_path / "site_factors.json")
+    array = record(5, site_factor=0, array_job_id=5, array_tasks=3)
+    first = record(6, array_job_id=5, array_task_id=1, state="RUNNING", site_factor=None)
+    own.note([SetSiteFactor(5, 300)], {5: array})
+    own.take_in([replace(array, site_factor=300), first])
+    own.take_in([first])
+    own.note([], {6: first})
+    (tmp_path / "copy").write_bytes((tmp_path / "site_factors.json").read_bytes())
+    for daemon in (own, OwnFactors.of_daemon(tmp_path / "copy")):
+        assert daemon.others([replace(first, state="PENDING", site_factor=300)]) == {}
+        assert daemon.others([replace(first, state="PENDING", site_factor=7)]) == {6: 7}
+
+
+def test_what_is_written_to_an_array_is_written_to_its_running_tasks_too(tmp_path: Path) -> None:
+    own = OwnFactors.of_daemon(tmp_path / "site_factors.json")
+    array = record(5, site_factor=0, array_job_id=5, array_tasks=3)
+    first = record(6, array_job_id=5, array_task_id=1, state="RUNNING", site_factor=None)
+    for factor in (100, 200, 300, 400, 500):
+        own.take_in([array, first])
+        own.note([SetSiteFactor(5, factor)], {5: array, 6: first})
+        array = replace(array, site_factor=factor)
+    last = replace(array, array_task_id=3, array_tasks=1)  # the last task has the id of the array
+    for factor in (600, 700, 800):
+        own.take_in([last, first])
+        own.note([SetSiteFactor(5, factor)], {5: last, 6: first})
+        last = replace(last, site_factor=factor)
+    again = replace(first, state="PENDING", site_factor=500)
+    assert own.others([last, again]) == {}
+
+
 def test_jobs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "site_factors.json"
     noted(path, 5, 0, 300)
-    OwnFactors.of_daemon(path).note([], {6: record(6)})
+    own = OwnFactors.of_daemon(path)
+    own.take_in([record(6)])
+    own.note([], {6: record(6)})
     assert path.read_text() == "{}"
 
 

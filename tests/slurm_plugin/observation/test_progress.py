@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from explsched.spool import open_directory
 from sched_policy.model import ProgressPoint, StageProfile
 from slurm_plugin.observation.progress import (
     MAX_BYTES_PER_READ,
     MAX_LINE_BYTES,
+    MAX_METRICS,
     MAX_PARAMETERS,
     MAX_REPORTS,
     MAX_RUNS,
+    MOST_DIRECTORIES,
     JobProgress,
     ProgressReport,
     ProgressSpool,
@@ -134,6 +137,33 @@ def test_a_huge_file_is_read_in_parts_and_thinned(spool: ProgressSpool, tmp_path
     assert len(progress.reports) <= MAX_REPORTS
     assert (progress.reports[0].step, progress.reports[-1].step) == (1, 40000)
     assert progress.malformed == 0
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100, 3000])
+def test_each_metric_keeps_its_best_and_its_share_when_reports_are_thinned(at_once: int) -> None:
+    """`report(step=step, loss=loss, accuracy=accuracy)` writes them in turn."""
+    best = {"loss": 0.1, "accuracy": 0.9}
+    lines = [
+        line(step, best[metric] if step == 400 else 0.5, metric=metric).encode()
+        for step in range(1500)
+        for metric in best
+    ]
+    progress = JobProgress()
+    for start in range(0, len(lines), at_once):
+        progress = fold(progress, lines[start : start + at_once], NOW_S + 2000)
+        assert len(progress.reports) <= MAX_REPORTS
+    for metric, value in best.items():
+        own = [report for report in progress.reports if report.metric == metric]
+        assert (own[0].step, own[-1].step) == (0, 1499)
+        assert value in {report.value for report in own}
+        assert len(own) >= 100
+
+
+def test_more_metrics_than_any_training_has_are_counted_not_kept() -> None:
+    lines = [line(step, 1.0, metric=f"m{number}") for step in range(40) for number in range(MAX_METRICS + 10)]
+    progress = fold(JobProgress(), [text.encode() for text in lines], NOW_S)
+    assert (len({report.metric for report in progress.reports}), progress.malformed) == (MAX_METRICS, 400)
+    assert len(progress.reports) <= MAX_REPORTS
 
 
 def test_a_line_without_end_is_passed_over(spool: ProgressSpool, tmp_path: Path) -> None:
@@ -259,6 +289,26 @@ def test_the_directory_of_the_owner_is_read_whatever_its_name(spool: ProgressSpo
     own(tmp_path, "not-a-uid", ADA, line(9, 9.0))
     assert [r.step for r in spool.read({7: ADA}, NOW_S)[7].reports] == [1]
     assert [r.step for r in spool.read({7: BOB}, NOW_S)[7].reports] == [9]
+
+
+@needs_root
+def test_of_a_users_many_directories_only_a_few_are_opened(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def opens(name: str, above: int) -> int:
+        opened.append(name)
+        return open_directory(name, above)
+
+    monkeypatch.setattr("slurm_plugin.observation.progress.open_directory", opens)
+    many = [f"{BOB}-{n:08x}" for n in range(3 * MOST_DIRECTORIES)]
+    for n, name in enumerate(reversed(many)):  # not in the order in which they are made
+        own(tmp_path, name, BOB, line(n, 2.0))
+    own(tmp_path, f"{BOB}-{'f' * 8}", ADA).rename(tmp_path / f"{BOB}-{'f' * 8}" / "8.jsonl")
+    found = spool.read({7: BOB, 8: ADA}, NOW_S)
+    assert [found[7].reports[0].step, found[8].reports[0].step] == [len(many) - 1, 1]
+    assert sorted(opened) == [*many[:MOST_DIRECTORIES], f"{BOB}-{'f' * 8}"]
 
 
 @needs_root

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.observation.standing import FairShares, JobStanding, lane, standing_of, waited_s
-from tests.sched_policy.builders import NOW_S, job
+from slurm_plugin.observation.standing import FairShares, JobStanding, lane, last_wait_s, standing_of
+from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record
 
 
@@ -45,14 +45,21 @@ def test_scopes() -> None:
     assert standing_of(waiting(qos="high"), "partition", 30) == JobStanding()
 
 
-def test_waiting_begins_when_a_job_may_start_and_leaves_out_its_runs() -> None:
-    one = job(1, submit_s=NOW_S - 1000.0)
-    assert waited_s(one, record(1, eligible_s=NOW_S - 400.0), NOW_S) == 400.0
-    assert waited_s(one, record(1, eligible_s=None), NOW_S) == 0.0  # held
-    requeued = record(1, restarts=1, eligible_s=NOW_S - 5.0)
-    assert waited_s(replace(one, earlier_s=300.0), requeued, NOW_S) == 700.0
-    runs = replace(one, start_s=NOW_S - 250.0)
-    assert waited_s(runs, record(1, eligible_s=NOW_S - 1000.0), NOW_S) == 750.0
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_waiting_begins_when_a_job_may_start_and_ends_when_it_does(restarts: int) -> None:
+    one = record(1, submit_s=NOW_S - 1000.0, restarts=restarts, start_s=NOW_S + 60.0)
+    assert last_wait_s(replace(one, eligible_s=NOW_S - 2000.0), NOW_S) == 1000.0
+    assert last_wait_s(replace(one, eligible_s=NOW_S - 400.0), NOW_S) == 400.0  # held before, or by its begin time
+    assert last_wait_s(replace(one, eligible_s=NOW_S + 400.0), NOW_S) == 0.0
+    assert last_wait_s(replace(one, eligible_s=None), NOW_S) == 0.0  # held
+    runs = replace(one, state="RUNNING", start_s=NOW_S - 250.0, eligible_s=NOW_S - 1000.0)
+    assert last_wait_s(runs, NOW_S) == 750.0
+
+
+def test_a_delay_by_the_daemon_counts_as_waiting() -> None:
+    rests = record(1, submit_s=NOW_S - 1000.0, restarts=1, eligible_s=NOW_S + 400.0)
+    assert last_wait_s(rests, NOW_S, own_begin_s=0.0) == 1000.0
+    assert last_wait_s(rests, NOW_S, own_begin_s=NOW_S - 300.0) == 300.0
 
 
 def test_fair_share_is_known_of_associations_that_wait() -> None:

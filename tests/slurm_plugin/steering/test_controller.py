@@ -499,6 +499,21 @@ def test_a_job_that_is_not_steered_any_more_keeps_nothing_of_what_lifted_it(
     assert 3 not in {one.job_id for one in slurm.carried_out if isinstance(one, SetSiteFactor)}
 
 
+def test_a_job_that_its_owner_requeues_and_holds_keeps_nothing_of_what_lifted_it(tmp_path: Path) -> None:
+    old = record(1, natives=(900,), priority=900, submit_s=NOW_S - 50, eligible_s=NOW_S - 50)
+    young = replace(old, job_id=2, natives=(700,), priority=700, time_limit_s=60.0)
+    slurm = FakeSlurm((old, young))
+    order = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+    daemon = Controller(slurm, replace(configured(tmp_path), policy="srsf", order=order))
+    daemon.reconcile(NOW_S)
+    (lifted,) = [one.site_factor for one in slurm.carried_out if isinstance(one, SetSiteFactor) and one.job_id == 2]
+    slurm.set(2, state="SPECIAL_EXIT", site_factor=None, natives=(), priority=0, restarts=1)
+    daemon.reconcile(NOW_S + 15)
+    again: dict[str, Any] = {"submit_s": NOW_S, "eligible_s": NOW_S + 30, "natives": (700,), "time_limit_s": 7200.0}
+    slurm.set(2, state="PENDING", site_factor=lifted, priority=900, **again)
+    assert 2 not in daemon.reconcile(NOW_S + 30).seen.others_factors
+
+
 @pytest.mark.parametrize("moved", [{"partition": "other"}, {"gpus": 0, "gpus_per_node": None}])
 def test_a_job_that_its_owner_moves_while_others_make_room_for_it_stops_no_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: dict[str, Any]
@@ -603,6 +618,23 @@ def test_a_begin_time_that_its_owner_gives_a_resting_job_is_left_alone(
     assert StartAtOnce(5) not in loop.reconcile(NOW_S + 15).changes
     loop.withdraw(NOW_S + 30)
     assert StartAtOnce(5) not in slurm.carried_out
+
+
+def test_its_rests_count_when_a_training_has_waited_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, loop, plans = resting(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    slurm.set(5, eligible_s=NOW_S + REST_S)
+    plans(Plan(scores=SCORES))
+    assert starts(loop.reconcile(NOW_S + 15).changes) == [StartAtOnce(5)]
+    slurm.set(5, eligible_s=NOW_S + 16)
+    late_s = NOW_S - 5000 + OrderSection().max_wait_s
+    assert starts(loop.reconcile(NOW_S + 30).changes) == []
+    assert not loop.decide(late_s - 1).seen.snapshot.jobs[0].is_overdue
+    assert loop.decide(late_s + 1).seen.snapshot.jobs[0].is_overdue
+    slurm.set(5, eligible_s=None)  # its owner holds it
+    assert not loop.decide(late_s + 1).seen.snapshot.jobs[0].is_overdue
+    slurm.set(5, eligible_s=late_s + 2)
+    assert not loop.decide(late_s + 3).seen.snapshot.jobs[0].is_overdue
 
 
 def test_a_rest_of_a_daemon_that_was_killed_lapses_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
