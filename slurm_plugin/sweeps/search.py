@@ -51,7 +51,7 @@ from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
-from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.progress import JobProgress, WholeProgressSpool
 from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection, Value, argument
 from wrappers import sxbatch
 
@@ -104,7 +104,7 @@ class Search:
         self._config_path = config_path
         self._directory = self._path.with_name(f"{file.name}.sweep")
         self._client = CliClient(config.slurm.timeout_s)
-        self._spool = ProgressSpool(config.progress.spool)
+        self._spool = WholeProgressSpool(config.progress.spool)
 
     def advance(self, now_s: float) -> SearchStanding:
         """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job."""

@@ -283,6 +283,17 @@ def test_the_best_report_is_a_trials_value_and_one_without_has_failed(tmp_path: 
 
 
 @optuna_is_needed
+def test_a_trials_reports_are_read_to_the_last(tmp_path: Path, slurm: Path) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    run(path)
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("100")
+    lines = ({"time_s": 3.6 * n, "step": n, "metric": "loss", "value": 1 / n} for n in range(1, 5002))
+    (tmp_path / "100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = json.loads(run(path, "--json").stdout)
+    assert (found["best"], found["gpu_h"]) == (1 / 5001, pytest.approx(5.0))
+
+
+@optuna_is_needed
 def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, slurm: Path) -> None:
     path = written(tmp_path, parallel=10, budget={"gpu_hours": 10})
     run(path)
