@@ -53,8 +53,8 @@ _SKEW_S = 60.0
 """How far ahead a node's clock may be. If it is further ahead, times are corrected by the file's modification time."""
 
 _MISSING = "there is no such directory"
-_OF_THE_FILE = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
-"""What a user can bring about by a file. Any other error is the file system's, and passes."""
+_OF_ONE_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
+"""What a user can bring about for a file or directory. Any other error is the file system's, and may pass."""
 
 NO_SKEW: Mapping[int, float] = MappingProxyType({})
 _LOG = logging.getLogger("explsched.progress")
@@ -244,6 +244,11 @@ class _Look:
     is_cut: bool = False
     fault: str = ""
 
+    def note(self, error: OSError, path: Path | str) -> None:
+        """Take in an error in opening or reading one file or directory."""
+        if error.errno not in _OF_ONE_FILE:
+            self.fault = f"{path}: {error.strerror}"
+
 
 class ProgressSpool:
     """The spool directory. Keeps what it has read, so that each pass reads only what is new.
@@ -290,7 +295,7 @@ class ProgressSpool:
         try:
             known: dict[int, JobProgress] = {}
             self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in owners}
-            for directory in _directories(spool, frozenset(owners.values())):
+            for directory in _directories(spool, frozenset(owners.values()), look):
                 try:
                     for job_id in directory.jobs(owners):
                         if job_id not in known or known[job_id].refused is not None:
@@ -375,7 +380,7 @@ class _Directory:
         os.close(self.descriptor)
 
 
-def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
+def _directories(spool: int, uids: frozenset[int], look: _Look) -> Iterator[_Directory]:
     """The directories that may have files of these users, the first few of each. Unreadable ones are skipped."""
     owned: defaultdict[int, list[str]] = defaultdict(list)
     for name, uid in directories(spool):
@@ -385,7 +390,8 @@ def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
         for name in heapq.nsmallest(MOST_DIRECTORIES, names):
             try:
                 descriptor = open_directory(name, spool)
-            except OSError:
+            except OSError as error:
+                look.note(error, name)
                 continue
             if os.fstat(descriptor).st_uid == uid:
                 yield _Directory(name, descriptor, uid)
@@ -396,8 +402,7 @@ def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
 
 def _unreadable(error: OSError, path: Path, earlier: _File | None, look: _Look) -> JobProgress:
     """The progress while a file cannot be read: what was read of it before."""
-    if error.errno not in _OF_THE_FILE:
-        look.fault = f"{path}: {error.strerror}"
+    look.note(error, path)
     if earlier is not None:
         return earlier.progress
     return JobProgress(refused=f"{path}: {error.strerror}")

@@ -17,6 +17,7 @@ which is taken back at its end: so the search goes on where the job is killed, o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -112,7 +113,9 @@ class Search:
             return self._pass(now_s)
         except OSError as error:
             where = error.filename or self._directory
-            raise SearchError(f"{self._path}: {where}: {error.strerror}; then repeat the command") from error
+            raise SearchError(
+                f"{self._path}: {where}: {error.strerror}; nothing is lost, repeat the command"
+            ) from error
 
     def _pass(self, now_s: float) -> SearchStanding:
         self._directory.mkdir(exist_ok=True)
@@ -219,10 +222,16 @@ class Search:
                 under_way.append(self._submit(trial.number, trial.params, lock))
 
     def _tell(self, study: optuna.Study, trial: FrozenTrial, job_id: int, now_s: float) -> None:
-        """A trial's value is the best that it reported, whatever ended it; without any it has failed."""
+        """A trial's value is the best that it reported, whatever ended it; without any it has failed.
+
+        Raises OSError while its reports cannot be read: what is told here holds for good.
+        """
         path = self._trial_directory(trial.number) / "result"
         if not path.exists():
             progress = self._spool.read({job_id: os.geteuid()}, now_s).get(job_id, JobProgress())
+            if self._spool.fault:
+                why = f"the reports of trial {trial.number} cannot be read: {self._spool.fault}"
+                raise OSError(errno.EIO, why, str(self._config.progress.spool))
             values = [report.value for report in progress.reports if report.metric == self._file.metric]
             best = (min if self._file.direction == "min" else max)(values, default=None)
             ran_s = sum(run.end_s - run.start_s for run in progress.runs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -291,6 +293,47 @@ def test_a_trials_reports_are_read_to_the_last(tmp_path: Path, slurm: Path) -> N
     (tmp_path / "100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = json.loads(run(path, "--json").stdout)
     assert (found["best"], found["gpu_h"]) == (1 / 5001, pytest.approx(5.0))
+
+
+@pytest.fixture
+def reported(tmp_path: Path, slurm: Path) -> Path:
+    """A search whose only trial is over and has reported 0.5; returns its file."""
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    run(path)
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("100")
+    directory = tmp_path / str(os.geteuid())
+    directory.mkdir()
+    (directory / "100.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
+    return path
+
+
+@optuna_is_needed
+def test_while_the_spool_is_missing_no_trial_has_failed(reported: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(json.dumps({"progress": {"spool": str(tmp_path / "unmounted")}}))
+    done = run(reported, "--config", other)
+    assert isinstance(done.exception, ExplschedError)
+    assert f"{tmp_path}/unmounted: the reports of trial 0 cannot be read" in str(done.exception)
+    assert json.loads(run(reported, "--json").stdout)["best"] == 0.5
+
+
+@optuna_is_needed
+@pytest.mark.parametrize("name", ["100.jsonl", str(os.geteuid())])
+def test_while_the_spool_is_not_read_no_trial_has_failed(
+    reported: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    really = os.open
+
+    def stale(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        if path == name:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return really(path, flags, *mode, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("slurm_plugin.observation.progress.os.open", stale)
+        done = run(reported)
+    assert "the reports of trial 0 cannot be read" in str(done.exception)
+    assert json.loads(run(reported, "--json").stdout)["best"] == 0.5
 
 
 @optuna_is_needed
