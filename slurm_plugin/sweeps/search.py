@@ -3,7 +3,7 @@
 Everything that is known of a search is in Slurm and in its directory, `NAME.sweep` beside its file:
 
     study.journal      Optuna's storage: a trial is begun by a line in it, and has its hyper-parameters from then on
-    id                 tells this search from others of the same name
+    id                 tells this search from others of the same name, and where it was begun: trials run there
     trials/N/job.sh    what trial N runs
     trials/N/claim     the job that runs trial N, as the target of a link: the first to make it runs, others end at once
     trials/N/result    what came of trial N
@@ -28,6 +28,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import optuna
@@ -53,7 +54,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.progress import JobProgress, WholeProgressSpool
-from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection, Value, argument
+from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, SpaceSection, Value, argument
 from wrappers import sxbatch
 
 _OURS = "explsched"
@@ -78,6 +79,13 @@ class Result(Struct, frozen=True):
     job: int
     value: float | None
     gpu_h: float
+
+
+class _Identity(NamedTuple):
+    """What tells a search from others of the same name, and the directory in which its trials run."""
+
+    id: str
+    working_directory: Path
 
 
 class SearchStanding(Struct, frozen=True):
@@ -120,7 +128,7 @@ class Search:
     def _pass(self, now_s: float) -> SearchStanding:
         self._directory.mkdir(exist_ok=True)
         with self._locked() as lock:
-            self._id = self._identify()
+            self._id, self._working_directory = self._identify()
             study = self._study()
             jobs = self._client.tagged_jobs(_OURS)
             passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
@@ -164,13 +172,17 @@ class Search:
         finally:
             os.close(descriptor)
 
-    def _identify(self) -> str:
-        """The search's id; what must not change with it is compared with what it was begun with."""
+    def _identify(self) -> _Identity:
+        """Which search this is; what must not change with it is compared with what it was begun with.
+
+        Former releases did not note the directory; then it is that of this pass.
+        """
         fixed = {"space": self._file.space, "metric": self._file.metric, "direction": self._file.direction}
         space = msgspec.json.encode(list(fixed.values())).decode()
         path = self._directory / "id"
         if not path.exists():
-            create_file_durably(path, json.dumps({"id": uuid.uuid4().hex[:16], "space": space}))
+            told = {"id": uuid.uuid4().hex[:16], "space": space, "working_directory": str(Path.cwd())}
+            create_file_durably(path, json.dumps(told))
         begun = json.loads(path.read_text())
         if begun["space"] != space:
             pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
@@ -179,7 +191,7 @@ class Search:
                 f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name, or "
                 "remove that directory"
             )
-        return str(begun["id"])
+        return _Identity(str(begun["id"]), Path(begun.get("working_directory") or Path.cwd()))
 
     def _study(self) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -265,9 +277,10 @@ class Search:
         directory = self._trial_directory(number)
         directory.mkdir(parents=True, exist_ok=True)
         values = {name: of_value(value) for name, value in params.items()}
-        command = [*self._file.command, *(f"--{name}={argument(value)}" for name, value in params.items())]
+        own = [word.replace(TRIAL, str(directory)) for word in (*self._file.job.sxrun, "--", *self._file.command)]
+        arguments = [f"--{name}={argument(value)}" for name, value in params.items()]
         script = directory / "job.sh"
-        replace_file_durably(script, _script(directory / "claim", [*self._file.job.sxrun, "--", *command]))
+        replace_file_durably(script, _script(directory / "claim", [*own, *arguments]))
         job, told = self._file.job, listed(values)
         words = [f"--sweep={self._file.name}", f"--metric={self._file.metric}", f"--direction={self._file.direction}"]
         words += [f"--checkpoint={job.checkpoint}"] if job.checkpoint else []
@@ -276,6 +289,7 @@ class Search:
         words += [f"--params={told}"] if simple else []
         words += [f"--comment={_TRIAL}{self._id}:{number}", f"--job-name={self._file.name}-{number}"]
         words += ["--nodes=1", "--ntasks=1", f"--time={job.time}", f"--output={directory}/output"]
+        words += [f"--chdir={self._working_directory}"]
         words += [f"--gpus-per-node={job.gpus}"] if job.gpus else []
         try:
             prepared = sxbatch.prepare(*sxbatch.read([*words, *job.sbatch, str(script)]))
@@ -307,6 +321,7 @@ class Search:
         script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
         words = [*when, f"--comment={_NEXT}{self._id}", f"--job-name={self._file.name}-next", "--ntasks=1"]
         words += ["--time=10", "--open-mode=append", f"--output={self._directory}/passes.log"]
+        words += [f"--chdir={self._working_directory}"]
         shared = ("--partition=", "--account=", "--qos=")
         words += [word for word in self._file.job.sbatch if word.startswith(shared)]
         return self._sbatch(["sbatch", *words], {}, lock, script)

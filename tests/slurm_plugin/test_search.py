@@ -84,6 +84,7 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"command": []}, "command: must be a list"),
         ({"nmae": "x"}, "unknown key 'nmae'; did you mean 'name'"),
         ({"name": "a b"}, "name: must be a string matching"),
+        ({"job": {"sxrun": ["--follow", "m.csv"]}}, "job.sxrun: with --follow all trials would follow one file"),
         ({"job": {"checkpoint": "KILL"}}, "job.checkpoint: found 'KILL', accepted: USR1, USR2"),
     ],
 )
@@ -182,8 +183,10 @@ optuna_is_needed = pytest.mark.skipif(find_spec("optuna") is None, reason="Optun
 
 @optuna_is_needed
 def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> None:
-    job = {"gpus": 2, "checkpoint": "USR1", "sbatch": ["--partition=main"], "sxrun": ["--follow", "m.csv"]}
-    done = run(written(tmp_path, parallel=2, metric="acc", direction="max", job=job), "--json")
+    job = {"gpus": 2, "checkpoint": "USR1", "sbatch": ["--partition=main"], "sxrun": ["--follow", "{trial}/m.csv"]}
+    command = ["python", "train.py", "--out", "{trial}"]
+    path = written(tmp_path, parallel=2, metric="acc", direction="max", job=job, command=command)
+    done = run(path, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["under_way"] == 2
     first, _, following = calls(slurm)
@@ -192,8 +195,20 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     assert comment.endswith(":0")
     assert {"--gpus-per-node=2", "--requeue", "--partition=main", "--job-name=digits-0"} <= set(first)
     script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
-    assert "exec sxrun --follow m.csv -- python train.py --lr=" in script
+    trial = tmp_path / "digits.sweep/trials/0"
+    assert f"exec sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
     assert {"--dependency=afterany:1?afterany:2", "--partition=main"} <= set(following)
+
+
+@optuna_is_needed
+def test_trials_run_where_the_search_was_begun(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, parallel in (("project", 1), ("home", 2)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert run(written(tmp_path, parallel=parallel)).exit_code == 0
+    where = [word for words in calls(slurm) for word in words if word.startswith("--chdir=")]
+    assert len(calls(slurm)) == 5  # the first trial twice: squeue shows none
+    assert where == [f"--chdir={tmp_path}/project"] * 5
 
 
 @optuna_is_needed
