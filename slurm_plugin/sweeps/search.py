@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shlex
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import optuna
 from msgspec import Struct
 from optuna.distributions import (
@@ -39,10 +41,10 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
 from explsched.errors import SlurmError
@@ -157,10 +159,35 @@ class Search:
         """
         self._settle(study, by_trial, under_way, lock, now_s)
         results = self._results(study)
+        proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
         while len(under_way) < self._file.parallel and self._may_begin(list(results.values()), len(under_way)):
-            trial = study.ask(self._distributions())
-            under_way.append(self._submit(trial.number, trial.params, lock))
+            if (trial := next(proposals, None)) is None:
+                break
+            under_way.append(self._submit(*trial, lock))
         return results
+
+    def _sampled(self, study: optuna.Study) -> Iterator[tuple[int, Mapping[str, Value]]]:
+        """New trials without end: number and hyper-parameters."""
+        while True:
+            trial = study.ask(self._distributions())
+            yield trial.number, trial.params
+
+    def _grid(self, study: optuna.Study) -> Iterator[tuple[int, Mapping[str, Value]]]:
+        """A new trial for each point of the grid that none has, in the order of the seed.
+
+        Optuna's own grid sampler takes a point for tried whose trial was begun by half, and ends by an error.
+        """
+        trials = study.get_trials(deepcopy=False)
+        number = itertools.count(len(trials))
+        tried = {_point(trial.params) for trial in trials}
+        points = list(itertools.product(*(one.values for one in self._file.space.values())))
+        for place in np.random.default_rng(self._file.seed).permutation(len(points)):
+            params = dict(zip(self._file.space, points[place], strict=True))
+            if _point(params) not in tried:
+                study.add_trial(
+                    create_trial(state=TrialState.RUNNING, params=params, distributions=self._distributions())
+                )
+                yield next(number), params
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -258,8 +285,7 @@ class Search:
     def _may_begin(self, results: Sequence[Result], under_way: int) -> bool:
         """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""
         begun = len(results) + under_way
-        limits = [limit for limit in (self._file.budget.trials, self._file.grid_points) if limit is not None]
-        if any(begun >= limit for limit in limits):
+        if self._file.budget.trials is not None and begun >= self._file.budget.trials:
             return False
         last = results[-_MOST_FAILURES:]
         if len(last) == _MOST_FAILURES and all(result.value is None for result in last):
@@ -397,11 +423,14 @@ def _distribution(one: SpaceSection) -> BaseDistribution:
     return FloatDistribution(low, high, log=one.log)
 
 
+def _point(params: Mapping[str, Value]) -> frozenset[tuple[str, str]]:
+    """What tells the hyper-parameters of one trial from those of another, as its command does."""
+    return frozenset((name, argument(value)) for name, value in params.items())
+
+
 def _sampler(file: SearchFile, begun: int) -> BaseSampler:
     """The sampler of a pass that finds so many trials: it must not draw again what an earlier pass has drawn."""
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    if file.sampler == "grid":
-        return GridSampler({name: list(one.values) for name, one in file.space.items()}, seed=file.seed)
-    if file.sampler == "random":
-        return RandomSampler(seed=file.seed + begun)
-    return TPESampler(seed=file.seed + begun, constant_liar=True)
+    if file.sampler == "tpe":
+        return TPESampler(seed=file.seed + begun, constant_liar=True)
+    return RandomSampler(seed=file.seed + begun)

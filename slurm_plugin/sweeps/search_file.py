@@ -53,6 +53,8 @@ class SpaceSection(Section, frozen=True):
             yield f"values: accepted are finite numbers, words, true and false, found {list(self.values)}"
         elif len(set(map(argument, self.values))) < len(self.values):
             yield f"values: found one twice, as a command is given them, in {list(self.values)}"
+        elif len(set(self.values)) < len(self.values):
+            yield f"values: found a number and its truth value, which Optuna takes for equal, in {list(self.values)}"
         elif not self.values and len(bounds) < 2:
             yield "is empty: accepted are values, or low and high"
         elif self.low is not None and self.high is not None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"space": {"lr": {"values": [1, 2], "low": 0}}}, "space.lr: has values, which leave no room for low"),
         ({"space": {"lr": {"values": [1, 1]}}}, "space.lr: values: found one twice"),
         ({"space": {"lr": {"values": [1, "1"]}}}, "space.lr: values: found one twice"),
+        ({"space": {"lr": {"values": [True, 1]}}}, "space.lr: values: found a number and its truth value"),
         ({"space": {"lr": {"values": [float("nan"), 1]}}}, "space.lr: values: accepted are finite numbers"),
         ({"space": {"lr": {"low": float("nan"), "high": 1}}}, "space.lr.low: must be a number"),
         ({"space": {"1 r": {"values": [1]}}}, "space: name '1 r'"),
@@ -393,10 +395,52 @@ def test_a_directory_that_cannot_be_written_is_named_and_nothing_is_lost(tmp_pat
     assert [name for name, _when in jobs_of(slurm)] == ["digits-0", "digits-1", "digits-next"]
 
 
+GRID = {"lr": {"values": [0.1, 0.2]}, "opt": {"values": ["sgd", "adam"]}}
+
+
+def tried(path: Path) -> list[str]:
+    """Lets pass after pass run the trials of a grid, each of which reports; returns their arguments."""
+    for _ in range(6):
+        assert run(path).exit_code == 0
+        for trial in (path.parent / "digits.sweep/trials").glob("*"):
+            if not (trial / "claim").is_symlink():
+                (trial / "claim").symlink_to(f"10{trial.name}")
+                report = {"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}
+                (path.parent / f"10{trial.name}.jsonl").write_text(json.dumps(report) + "\n")
+    return [script.read_text().split("train.py ")[1] for script in path.parent.glob("digits.sweep/trials/*/job.sh")]
+
+
 @optuna_is_needed
-def test_a_grid_is_tried_once(tmp_path: Path, slurm: Path) -> None:
-    space = {"lr": {"values": [0.1, 0.2]}, "opt": {"values": ["sgd", "adam"]}}
-    done = run(written(tmp_path, space=space, sampler="grid", parallel=9, budget={"trials": 99}), "--json")
-    assert json.loads(done.stdout)["under_way"] == 4
-    scripts = {path.read_text().split("train.py ")[1] for path in (tmp_path / "digits.sweep/trials").glob("*/job.sh")}
-    assert len(scripts) == 4
+@pytest.mark.parametrize("parallel", [1, 3, 9])
+def test_each_point_of_a_grid_is_tried_once(tmp_path: Path, slurm: Path, parallel: int) -> None:
+    found = tried(written(tmp_path, space=GRID, sampler="grid", parallel=parallel, budget={"trials": 99}))
+    assert len(found) == len(set(found)) == 4
+
+
+@optuna_is_needed
+def test_a_grid_lacks_no_point_after_a_kill(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass is killed between the lines of Optuna's journal: with each further try one line later."""
+    from optuna.storages.journal import JournalFileBackend
+
+    path = written(tmp_path, space=GRID, sampler="grid", parallel=1, budget={"trials": 99})
+    really = JournalFileBackend.append_logs
+    for lines in range(1, 8):
+        left = iter(range(lines))
+
+        def append(backend: JournalFileBackend, logs: list[dict[str, Any]], left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            really(backend, logs)
+
+        with monkeypatch.context() as killed:
+            killed.setattr(JournalFileBackend, "append_logs", append)
+            run(path)
+    found = tried(path)
+    assert len(found) == len(set(found)) == 4
+
+
+@optuna_is_needed
+def test_a_grid_goes_on_where_another_sampler_was(tmp_path: Path, slurm: Path) -> None:
+    tried(written(tmp_path, space=GRID, sampler="random", parallel=1, budget={"trials": 3}))
+    found = tried(written(tmp_path, space=GRID, sampler="grid", parallel=4, budget={"trials": 99}))
+    assert len(set(found)) == 4
