@@ -69,7 +69,9 @@ _UNDER_WAY = frozenset({
     *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
 })  # fmt: skip
 _MOST_WATCHED = 100
-"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again."""
+"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again.
+
+With more of them under way another pass is made after `_AGAIN_S`, for those that are not watched."""
 _MOST_FAILURES = 10
 _AGAIN_S = 600
 """Until a pass of Slurm's that did not come to its end is made again."""
@@ -256,11 +258,11 @@ class Search:
             elif job is not None and job.state in _UNDER_WAY:
                 under_way.append(job.job_id)
             elif job is not None or claim is not None:
-                self._tell(study, trial, job.job_id if claim is None and job is not None else claim or 0, now_s)
+                self._tell(study, trial, job.job_id if claim is None and job is not None else claim or 0, job, now_s)
             else:
                 under_way.append(self._submit(trial.number, trial.params, lock))
 
-    def _tell(self, study: optuna.Study, trial: FrozenTrial, job_id: int, now_s: float) -> None:
+    def _tell(self, study: optuna.Study, trial: FrozenTrial, job_id: int, job: SlurmJob | None, now_s: float) -> None:
         """A trial's value is the best that it reported, whatever ended it; without any it has failed.
 
         Raises OSError while its reports cannot be read: what is told here holds for good.
@@ -273,8 +275,10 @@ class Search:
                 raise OSError(errno.EIO, why, str(self._config.progress.spool))
             values = [report.value for report in progress.reports if report.metric == self._file.metric]
             best = (min if self._file.direction == "min" else max)(values, default=None)
-            ran_s = sum(run.end_s - run.start_s for run in progress.runs)
-            result = Result(job_id, best, self._file.job.gpus * ran_s / 3600)
+            ran_s, gpus = {run.restart: run.end_s - run.start_s for run in progress.runs}, self._file.job.gpus
+            if job is not None and job.job_id == job_id:  # a run may go on for hours after its last report
+                ran_s[job.restarts], gpus = self._client.run_time_s(job_id), job.gpus
+            result = Result(job_id, best, gpus * sum(ran_s.values()) / 3600)
             replace_file_durably(path, msgspec.json.encode(result))
         value = self._result(trial.number).value
         if value is None:
@@ -338,6 +342,8 @@ class Search:
         if under_way:
             ends = "?".join(f"afterany:{job_id}" for job_id in under_way[:_MOST_WATCHED])
             self._pass_later([f"--dependency={ends}"], lock)
+        if len(under_way) > _MOST_WATCHED:
+            self._pass_later([f"--begin=now+{_AGAIN_S}"], lock)
         self._client.apply([CancelJob(job_id) for job_id in waiting])
 
     def _pass_later(self, when: Sequence[str], lock: int) -> int:

@@ -24,6 +24,7 @@ TRAINING = """\
 echo "$SLURM_JOB_ID $*" >> started
 for word in "$@"; do case $word in --lr=*) lr=${word#--lr=};; esac; done
 sxreport --step 1 --loss "$lr" --total-steps 1
+sleep 1.5
 """
 
 
@@ -69,6 +70,10 @@ def test_a_search_goes_on_without_us(client: CliClient, small: Cluster, spool: P
     until(lambda: len(began(tmp_path)) == 5 and not client.jobs(), "Slurm has made the passes that begin all trials")
     last = passed(argv, env)
     assert (last["ended"], last["failed"], last["finished"]) == (5, 0, True)
+    results = [json.loads(path.read_text()) for path in (tmp_path / "searched.sweep/trials").glob("*/result")]
+    ran_s = {result["job"]: client.run_time_s(result["job"]) for result in results}
+    assert all(ran_s.values())
+    assert {result["job"]: result["gpu_h"] * 3600 for result in results} == pytest.approx(ran_s)
     tried = [float(line.split("--lr=")[1].split()[0]) for line in began(tmp_path)]
     assert last["best"] == pytest.approx(min(tried))
     shown = subprocess.run(

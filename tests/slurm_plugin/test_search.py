@@ -354,6 +354,30 @@ def test_while_the_spool_is_not_read_no_trial_has_failed(
 
 
 @optuna_is_needed
+def test_gpu_hours_are_those_that_slurm_tells(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs may be asked for in other ways than `gpus`, and a training may hang after its last report."""
+    job = {"gpus": 0, "sbatch": ["--gres=gpu:a100:4"]}
+    path = written(tmp_path, parallel=1, budget={"trials": 1}, job=job)
+    run(path)
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("100")
+    events = [{"time_s": 1.0 + 1800 * n, "restart": n // 2, "event": "start"} for n in range(4)]
+    (tmp_path / "100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
+    (comment,) = (word.partition("=")[2] for word in calls(slurm)[0] if word.startswith("--comment="))
+    ended = record(100, state="TIMEOUT", gpus=4, restarts=1, comment=comment)
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: (ended,))
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\n[ $5 = 100 ] && echo 2:00:00\n")
+    assert json.loads(run(path, "--json").stdout)["gpu_h"] == pytest.approx(4 * 2.5)
+
+
+@optuna_is_needed
+def test_trials_beyond_those_that_slurm_watches_are_seen_to_in_time(tmp_path: Path, slurm: Path) -> None:
+    run(written(tmp_path, parallel=101, sampler="random", budget={"trials": 101}))
+    (_, watches), (name, when) = jobs_of(slurm)[-2:]
+    assert watches.count("afterany") == 100
+    assert (name, when) == ("digits-next", "now+600")
+
+
+@optuna_is_needed
 def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, slurm: Path) -> None:
     path = written(tmp_path, parallel=10, budget={"gpu_hours": 10})
     run(path)
