@@ -193,13 +193,13 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 
 def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:
     """The sweeps of that name and user, None: any. Raises `UnknownNameError`."""
-    from slurm_plugin.observation.progress import ProgressSpool
+    from slurm_plugin.observation.progress import WholeProgressSpool
     from slurm_plugin.observation.sweep_record import read
     from slurm_plugin.sweeps.results import results
 
     spool = view.config.progress.spool
     why = {job_id: score.reason for job_id, score in view.scores.items()}
-    every = results(view.seen, why, read(spool), ProgressSpool(spool), remembered(view.config, PREFIX))
+    every = results(view.seen, why, read(spool), WholeProgressSpool(spool), remembered(view.config, PREFIX))
     if user is not None:
         known_users([user], (one.user for one in every))
     of_user = tuple(one for one in every if user in (None, one.user))

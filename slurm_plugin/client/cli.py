@@ -109,6 +109,14 @@ class CliClient:
                 f"job {name}: Slurm has no such task, or no longer has it; sacct shows its JobIDRaw"
             ) from error
 
+    def run_time_s(self, job_id: int) -> float:
+        """How long the last run of a job took, or takes; 0 if it never began. Raises `SlurmError` for unknown jobs."""
+        out = self._read("squeue", "--local", "--noheader", "--states=all", "--jobs", str(job_id), "-o", "%M")
+        try:
+            return parse.duration_s(out.split()[0]) or 0.0
+        except (LookupError, ValueError) as error:
+            raise SlurmError(f"squeue: run time of job {job_id}: {out.strip()!r}") from error
+
     def submit(self, script: str, options: Sequence[str]) -> int:
         """Submit a batch script. On `SlurmUnreachableError` the job may have been accepted all the same."""
         argv = ["sbatch", "--parsable", *options]

@@ -7,6 +7,7 @@ what exceeds the limits is counted, not kept.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import logging
@@ -50,6 +51,10 @@ MAX_RUNS = 1024
 MAX_PARAMETERS = 64
 _SKEW_S = 60.0
 """How far ahead a node's clock may be. If it is further ahead, times are corrected by the file's modification time."""
+
+_MISSING = "there is no such directory"
+_OF_ONE_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
+"""What a user can bring about for a file or directory. Any other error is the file system's, and may pass."""
 
 NO_SKEW: Mapping[int, float] = MappingProxyType({})
 _LOG = logging.getLogger("explsched.progress")
@@ -228,10 +233,28 @@ class _File:
     skew_s: dict[int, float] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Look:
+    """One look at all files. `left`: bytes that may still be read, by user; `fault`: why it is not complete, or "".
+
+    `is_cut` says that one of the limits has kept it from the end of a file.
+    """
+
+    left: dict[int, int]
+    is_cut: bool = False
+    fault: str = ""
+
+    def note(self, error: OSError, path: Path | str) -> None:
+        """Take in an error in opening or reading one file or directory."""
+        if error.errno not in _OF_ONE_FILE:
+            self.fault = f"{path}: {error.strerror}"
+
+
 class ProgressSpool:
     """The spool directory. Keeps what it has read, so that each pass reads only what is new.
 
-    If the file system hangs or fails, passes continue with what was read before.
+    If the file system hangs or fails, passes continue with what was read before; `fault` says why the latest reading is
+    not complete.
     """
 
     def __init__(self, directory: Path, patience_s: float = 10.0) -> None:
@@ -239,53 +262,51 @@ class ProgressSpool:
         self._reading = BoundedCall(patience_s)
         self._files: dict[int, _File] = {}
         self._known: dict[int, JobProgress] = {}
-        self._fault = ""
+        self.fault = ""
 
     def read(self, owners: Mapping[int, int], now_s: float) -> dict[int, JobProgress]:
         """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten."""
-        try:
-            if not self._reading.run(partial(self._look, dict(owners), now_s)):
-                self._log_once(f"the file system has not answered for {self._reading.patience_s:g} s")
-        except OSError as error:
-            self._log_once(error.strerror or str(error))
+        before, self.fault = self.fault, self._read(owners, now_s)
+        if self.fault not in ("", _MISSING, before):
+            event(_LOG, logging.WARNING, "progress not read, the last holds", spool=str(self._spool), why=self.fault)
         known = self._known
         return {job_id: known[job_id] for job_id in sorted(known.keys() & owners.keys())}
 
-    def _look(self, owners: Mapping[int, int], now_s: float) -> None:
+    def _read(self, owners: Mapping[int, int], now_s: float) -> str:
+        """Read what is new; returns why not all could be read."""
+        return self._bounded_look(owners, now_s).fault
+
+    def _bounded_look(self, owners: Mapping[int, int], now_s: float) -> _Look:
+        look = _Look(dict.fromkeys(owners.values(), MAX_BYTES_PER_USER))
+        try:
+            if not self._reading.run(partial(self._look, dict(owners), now_s, look)):
+                look.fault = f"the file system has not answered for {self._reading.patience_s:g} s"
+        except OSError as error:
+            look.fault = error.strerror or str(error)
+        return look
+
+    def _look(self, owners: Mapping[int, int], now_s: float, look: _Look) -> None:
         """Read all files anew, in a thread of its own."""
         try:
             spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            self._known = {}
-            return
-        except OSError as error:
-            self._log_once(error.strerror or str(error))
+            self._known, look.fault = {}, _MISSING
             return
         try:
             known: dict[int, JobProgress] = {}
             self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in owners}
-            budgets = dict.fromkeys(owners.values(), MAX_BYTES_PER_USER)
-            for directory in _directories(spool, frozenset(owners.values())):
+            for directory in _directories(spool, frozenset(owners.values()), look):
                 try:
                     for job_id in directory.jobs(owners):
                         if job_id not in known or known[job_id].refused is not None:
-                            known[job_id] = self._read_one(directory, job_id, owners[job_id], now_s, budgets)
+                            known[job_id] = self._read_one(directory, job_id, owners[job_id], now_s, look)
                 finally:
                     directory.close()
-            self._known, self._fault = known, ""
-        except OSError as error:
-            self._log_once(error.strerror or str(error))
+            self._known = known
         finally:
             os.close(spool)
 
-    def _log_once(self, fault: str) -> None:
-        if fault != self._fault:
-            self._fault = fault
-            event(_LOG, logging.WARNING, "progress not read, the last holds", spool=str(self._spool), why=fault)
-
-    def _read_one(
-        self, directory: _Directory, job_id: int, uid: int, now_s: float, budgets: dict[int, int]
-    ) -> JobProgress:
+    def _read_one(self, directory: _Directory, job_id: int, uid: int, now_s: float, look: _Look) -> JobProgress:
         path = self._spool / directory.name / f"{job_id}.jsonl"
         earlier = self._files.get(job_id)
         try:
@@ -293,7 +314,7 @@ class ProgressSpool:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(path.name, flags, dir_fd=directory.descriptor)
         except OSError as error:
-            return _unreadable(error, path, earlier)
+            return _unreadable(error, path, earlier, look)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -305,16 +326,17 @@ class ProgressSpool:
                 kept = self._files[job_id] = _File(status.st_ino)
             if kept.offset > MOST_BYTES or kept.progress.malformed > MOST_MALFORMED:
                 return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
-            length = min(MAX_BYTES_PER_READ, budgets[uid])
+            length = min(MAX_BYTES_PER_READ, look.left[uid])
+            look.is_cut |= status.st_size > kept.offset + length
             if length > 0 and status.st_size > kept.offset:
                 data = os.pread(descriptor, length, kept.offset)
-                budgets[uid] -= len(data)
+                look.left[uid] -= len(data)
                 tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, max(kept.offset, status.st_size - 2 * MAX_LINE_BYTES))
                 _note_skew(kept.skew_s, tail, status.st_mtime)
                 self._advance(kept, data, now_s)
             return kept.progress
         except OSError as error:
-            return _unreadable(error, path, earlier)
+            return _unreadable(error, path, earlier, look)
         finally:
             os.close(descriptor)
 
@@ -326,6 +348,16 @@ class ProgressSpool:
         elif len(data) > MAX_LINE_BYTES:  # a line without an end is skipped, or it would be read again and again
             kept.offset += len(data)
             kept.progress = fold(kept.progress, [data], now_s)
+
+
+class WholeProgressSpool(ProgressSpool):
+    """For a command that looks once, and may wait: each reading goes on to the end of every file."""
+
+    def _read(self, owners: Mapping[int, int], now_s: float) -> str:
+        look = self._bounded_look(owners, now_s)
+        while look.is_cut and not look.fault:
+            look = self._bounded_look(owners, now_s)
+        return look.fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +380,7 @@ class _Directory:
         os.close(self.descriptor)
 
 
-def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
+def _directories(spool: int, uids: frozenset[int], look: _Look) -> Iterator[_Directory]:
     """The directories that may have files of these users, the first few of each. Unreadable ones are skipped."""
     owned: defaultdict[int, list[str]] = defaultdict(list)
     for name, uid in directories(spool):
@@ -358,7 +390,8 @@ def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
         for name in heapq.nsmallest(MOST_DIRECTORIES, names):
             try:
                 descriptor = open_directory(name, spool)
-            except OSError:
+            except OSError as error:
+                look.note(error, name)
                 continue
             if os.fstat(descriptor).st_uid == uid:
                 yield _Directory(name, descriptor, uid)
@@ -367,8 +400,9 @@ def _directories(spool: int, uids: frozenset[int]) -> Iterator[_Directory]:
     yield _Directory("", os.dup(spool), None)
 
 
-def _unreadable(error: OSError, path: Path, earlier: _File | None) -> JobProgress:
+def _unreadable(error: OSError, path: Path, earlier: _File | None, look: _Look) -> JobProgress:
     """The progress while a file cannot be read: what was read of it before."""
+    look.note(error, path)
     if earlier is not None:
         return earlier.progress
     return JobProgress(refused=f"{path}: {error.strerror}")

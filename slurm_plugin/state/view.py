@@ -16,7 +16,7 @@ from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.progress import WholeProgressSpool
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.sweep_record import ended_before, read
 from slurm_plugin.steering.grouping import LiveGroup, device_name, live_groups
@@ -115,7 +115,7 @@ class View(Struct, frozen=True):
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of records read from Slurm. Raises `PolicyError` if the policy fails."""
         own_factors = OwnFactors.of_visitor(config.order.site_factor_file)
-        spool = ProgressSpool(config.progress.spool)
+        spool = WholeProgressSpool(config.progress.spool)
         ended = ended_before(read(config.progress.spool), records.jobs, spool, config.order.scope, now_s)
         seen = observe(
             records,

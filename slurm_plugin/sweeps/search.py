@@ -3,7 +3,7 @@
 Everything that is known of a search is in Slurm and in its directory, `NAME.sweep` beside its file:
 
     study.journal      Optuna's storage: a trial is begun by a line in it, and has its hyper-parameters from then on
-    id                 tells this search from others of the same name
+    id                 tells this search from others of the same name, and where it was begun: trials run there
     trials/N/job.sh    what trial N runs
     trials/N/claim     the job that runs trial N, as the target of a link: the first to make it runs, others end at once
     trials/N/result    what came of trial N
@@ -17,7 +17,9 @@ which is taken back at its end: so the search goes on where the job is killed, o
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import itertools
 import json
 import os
 import shlex
@@ -27,8 +29,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import optuna
 from msgspec import Struct
 from optuna.distributions import (
@@ -37,10 +41,10 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
 from explsched.errors import SlurmError
@@ -51,8 +55,8 @@ from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
-from slurm_plugin.observation.progress import JobProgress, ProgressSpool
-from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection, Value, argument
+from slurm_plugin.observation.progress import JobProgress, WholeProgressSpool
+from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, SpaceSection, Value, argument
 from wrappers import sxbatch
 
 _OURS = "explsched"
@@ -65,7 +69,9 @@ _UNDER_WAY = frozenset({
     *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
 })  # fmt: skip
 _MOST_WATCHED = 100
-"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again."""
+"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again.
+
+With more of them under way another pass is made after `_AGAIN_S`, for those that are not watched."""
 _MOST_FAILURES = 10
 _AGAIN_S = 600
 """Until a pass of Slurm's that did not come to its end is made again."""
@@ -77,6 +83,13 @@ class Result(Struct, frozen=True):
     job: int
     value: float | None
     gpu_h: float
+
+
+class _Identity(NamedTuple):
+    """What tells a search from others of the same name, and the directory in which its trials run."""
+
+    id: str
+    working_directory: Path
 
 
 class SearchStanding(Struct, frozen=True):
@@ -104,7 +117,7 @@ class Search:
         self._config_path = config_path
         self._directory = self._path.with_name(f"{file.name}.sweep")
         self._client = CliClient(config.slurm.timeout_s)
-        self._spool = ProgressSpool(config.progress.spool)
+        self._spool = WholeProgressSpool(config.progress.spool)
 
     def advance(self, now_s: float) -> SearchStanding:
         """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job."""
@@ -112,12 +125,14 @@ class Search:
             return self._pass(now_s)
         except OSError as error:
             where = error.filename or self._directory
-            raise SearchError(f"{self._path}: {where}: {error.strerror}; then repeat the command") from error
+            raise SearchError(
+                f"{self._path}: {where}: {error.strerror}; nothing is lost, repeat the command"
+            ) from error
 
     def _pass(self, now_s: float) -> SearchStanding:
         self._directory.mkdir(exist_ok=True)
         with self._locked() as lock:
-            self._id = self._identify()
+            self._id, self._working_directory = self._identify()
             study = self._study()
             jobs = self._client.tagged_jobs(_OURS)
             passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
@@ -146,10 +161,35 @@ class Search:
         """
         self._settle(study, by_trial, under_way, lock, now_s)
         results = self._results(study)
+        proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
         while len(under_way) < self._file.parallel and self._may_begin(list(results.values()), len(under_way)):
-            trial = study.ask(self._distributions())
-            under_way.append(self._submit(trial.number, trial.params, lock))
+            if (trial := next(proposals, None)) is None:
+                break
+            under_way.append(self._submit(*trial, lock))
         return results
+
+    def _sampled(self, study: optuna.Study) -> Iterator[tuple[int, Mapping[str, Value]]]:
+        """New trials without end: number and hyper-parameters."""
+        while True:
+            trial = study.ask(self._distributions())
+            yield trial.number, trial.params
+
+    def _grid(self, study: optuna.Study) -> Iterator[tuple[int, Mapping[str, Value]]]:
+        """A new trial for each point of the grid that none has, in the order of the seed.
+
+        Optuna's own grid sampler takes a point for tried whose trial was begun by half, and ends by an error.
+        """
+        trials = study.get_trials(deepcopy=False)
+        number = itertools.count(len(trials))
+        tried = {_point(trial.params) for trial in trials}
+        points = list(itertools.product(*(one.values for one in self._file.space.values())))
+        for place in np.random.default_rng(self._file.seed).permutation(len(points)):
+            params = dict(zip(self._file.space, points[place], strict=True))
+            if _point(params) not in tried:
+                study.add_trial(
+                    create_trial(state=TrialState.RUNNING, params=params, distributions=self._distributions())
+                )
+                yield next(number), params
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -161,13 +201,17 @@ class Search:
         finally:
             os.close(descriptor)
 
-    def _identify(self) -> str:
-        """The search's id; what must not change with it is compared with what it was begun with."""
+    def _identify(self) -> _Identity:
+        """Which search this is; what must not change with it is compared with what it was begun with.
+
+        Former releases did not note the directory; then it is that of this pass.
+        """
         fixed = {"space": self._file.space, "metric": self._file.metric, "direction": self._file.direction}
         space = msgspec.json.encode(list(fixed.values())).decode()
         path = self._directory / "id"
         if not path.exists():
-            create_file_durably(path, json.dumps({"id": uuid.uuid4().hex[:16], "space": space}))
+            told = {"id": uuid.uuid4().hex[:16], "space": space, "working_directory": str(Path.cwd())}
+            create_file_durably(path, json.dumps(told))
         begun = json.loads(path.read_text())
         if begun["space"] != space:
             pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
@@ -176,7 +220,7 @@ class Search:
                 f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name, or "
                 "remove that directory"
             )
-        return str(begun["id"])
+        return _Identity(str(begun["id"]), Path(begun.get("working_directory") or Path.cwd()))
 
     def _study(self) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -214,19 +258,27 @@ class Search:
             elif job is not None and job.state in _UNDER_WAY:
                 under_way.append(job.job_id)
             elif job is not None or claim is not None:
-                self._tell(study, trial, job.job_id if claim is None and job is not None else claim or 0, now_s)
+                self._tell(study, trial, job.job_id if claim is None and job is not None else claim or 0, job, now_s)
             else:
                 under_way.append(self._submit(trial.number, trial.params, lock))
 
-    def _tell(self, study: optuna.Study, trial: FrozenTrial, job_id: int, now_s: float) -> None:
-        """A trial's value is the best that it reported, whatever ended it; without any it has failed."""
+    def _tell(self, study: optuna.Study, trial: FrozenTrial, job_id: int, job: SlurmJob | None, now_s: float) -> None:
+        """A trial's value is the best that it reported, whatever ended it; without any it has failed.
+
+        Raises OSError while its reports cannot be read: what is told here holds for good.
+        """
         path = self._trial_directory(trial.number) / "result"
         if not path.exists():
             progress = self._spool.read({job_id: os.geteuid()}, now_s).get(job_id, JobProgress())
+            if self._spool.fault:
+                why = f"the reports of trial {trial.number} cannot be read: {self._spool.fault}"
+                raise OSError(errno.EIO, why, str(self._config.progress.spool))
             values = [report.value for report in progress.reports if report.metric == self._file.metric]
             best = (min if self._file.direction == "min" else max)(values, default=None)
-            ran_s = sum(run.end_s - run.start_s for run in progress.runs)
-            result = Result(job_id, best, self._file.job.gpus * ran_s / 3600)
+            ran_s, gpus = {run.restart: run.end_s - run.start_s for run in progress.runs}, self._file.job.gpus
+            if job is not None and job.job_id == job_id:  # a run may go on for hours after its last report
+                ran_s[job.restarts], gpus = self._client.run_time_s(job_id), job.gpus
+            result = Result(job_id, best, gpus * sum(ran_s.values()) / 3600)
             replace_file_durably(path, msgspec.json.encode(result))
         value = self._result(trial.number).value
         if value is None:
@@ -237,8 +289,7 @@ class Search:
     def _may_begin(self, results: Sequence[Result], under_way: int) -> bool:
         """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""
         begun = len(results) + under_way
-        limits = [limit for limit in (self._file.budget.trials, self._file.grid_points) if limit is not None]
-        if any(begun >= limit for limit in limits):
+        if self._file.budget.trials is not None and begun >= self._file.budget.trials:
             return False
         last = results[-_MOST_FAILURES:]
         if len(last) == _MOST_FAILURES and all(result.value is None for result in last):
@@ -256,9 +307,10 @@ class Search:
         directory = self._trial_directory(number)
         directory.mkdir(parents=True, exist_ok=True)
         values = {name: of_value(value) for name, value in params.items()}
-        command = [*self._file.command, *(f"--{name}={argument(value)}" for name, value in params.items())]
+        own = [word.replace(TRIAL, str(directory)) for word in (*self._file.job.sxrun, "--", *self._file.command)]
+        arguments = [f"--{name}={argument(value)}" for name, value in params.items()]
         script = directory / "job.sh"
-        replace_file_durably(script, _script(directory / "claim", [*self._file.job.sxrun, "--", *command]))
+        replace_file_durably(script, _script(directory / "claim", [*own, *arguments]))
         job, told = self._file.job, listed(values)
         words = [f"--sweep={self._file.name}", f"--metric={self._file.metric}", f"--direction={self._file.direction}"]
         words += [f"--checkpoint={job.checkpoint}"] if job.checkpoint else []
@@ -267,6 +319,7 @@ class Search:
         words += [f"--params={told}"] if simple else []
         words += [f"--comment={_TRIAL}{self._id}:{number}", f"--job-name={self._file.name}-{number}"]
         words += ["--nodes=1", "--ntasks=1", f"--time={job.time}", f"--output={directory}/output"]
+        words += [f"--chdir={self._working_directory}"]
         words += [f"--gpus-per-node={job.gpus}"] if job.gpus else []
         try:
             prepared = sxbatch.prepare(*sxbatch.read([*words, *job.sbatch, str(script)]))
@@ -289,6 +342,8 @@ class Search:
         if under_way:
             ends = "?".join(f"afterany:{job_id}" for job_id in under_way[:_MOST_WATCHED])
             self._pass_later([f"--dependency={ends}"], lock)
+        if len(under_way) > _MOST_WATCHED:
+            self._pass_later([f"--begin=now+{_AGAIN_S}"], lock)
         self._client.apply([CancelJob(job_id) for job_id in waiting])
 
     def _pass_later(self, when: Sequence[str], lock: int) -> int:
@@ -298,6 +353,7 @@ class Search:
         script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
         words = [*when, f"--comment={_NEXT}{self._id}", f"--job-name={self._file.name}-next", "--ntasks=1"]
         words += ["--time=10", "--open-mode=append", f"--output={self._directory}/passes.log"]
+        words += [f"--chdir={self._working_directory}"]
         shared = ("--partition=", "--account=", "--qos=")
         words += [word for word in self._file.job.sbatch if word.startswith(shared)]
         return self._sbatch(["sbatch", *words], {}, lock, script)
@@ -373,11 +429,14 @@ def _distribution(one: SpaceSection) -> BaseDistribution:
     return FloatDistribution(low, high, log=one.log)
 
 
+def _point(params: Mapping[str, Value]) -> frozenset[tuple[str, str]]:
+    """What tells the hyper-parameters of one trial from those of another, as its command does."""
+    return frozenset((name, argument(value)) for name, value in params.items())
+
+
 def _sampler(file: SearchFile, begun: int) -> BaseSampler:
     """The sampler of a pass that finds so many trials: it must not draw again what an earlier pass has drawn."""
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    if file.sampler == "grid":
-        return GridSampler({name: list(one.values) for name, one in file.space.items()}, seed=file.seed)
-    if file.sampler == "random":
-        return RandomSampler(seed=file.seed + begun)
-    return TPESampler(seed=file.seed + begun, constant_liar=True)
+    if file.sampler == "tpe":
+        return TPESampler(seed=file.seed + begun, constant_liar=True)
+    return RandomSampler(seed=file.seed + begun)

@@ -15,6 +15,9 @@ from explsched.job_options.table import CHECKPOINT
 from explsched.parameters import is_name, shown
 from explsched.strict_yaml import Section
 
+TRIAL = "{trial}"
+"""Stands for the trial's own directory, in its command and in the options of sxrun."""
+
 Value = bool | float | str
 _MOST = 1_000_000
 _WHOLE = 2**53  # whole numbers above are no longer told apart
@@ -50,6 +53,8 @@ class SpaceSection(Section, frozen=True):
             yield f"values: accepted are finite numbers, words, true and false, found {list(self.values)}"
         elif len(set(map(argument, self.values))) < len(self.values):
             yield f"values: found one twice, as a command is given them, in {list(self.values)}"
+        elif len(set(self.values)) < len(self.values):
+            yield f"values: found a number and its truth value, which Optuna takes for equal, in {list(self.values)}"
         elif not self.values and len(bounds) < 2:
             yield "is empty: accepted are values, or low and high"
         elif self.low is not None and self.high is not None:
@@ -78,7 +83,7 @@ class TrialJobSection(Section, frozen=True):
     )
     early_stop: Annotated[bool, Meta(description="allow explsched to stop it")] = True
     sbatch: Annotated[tuple[str, ...], Meta(description="more options of sbatch")] = ()
-    sxrun: Annotated[tuple[str, ...], Meta(description="options of sxrun, such as --follow metrics.csv")] = ()
+    sxrun: Annotated[tuple[str, ...], Meta(description="options of sxrun, such as --follow {trial}/metrics.csv")] = ()
 
 
 class SearchFile(Section, frozen=True):
@@ -86,7 +91,8 @@ class SearchFile(Section, frozen=True):
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="the sweep's name")]
     command: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="command of the training; --KEY=VALUE arguments are appended")
+        tuple[str, ...],
+        Meta(min_length=1, description="command; --KEY=VALUE arguments are appended, {trial} is the trial's directory"),
     ]
     space: Annotated[dict[str, SpaceSection], Meta(description="values of each hyper-parameter")]
     budget: BudgetSection
@@ -129,6 +135,9 @@ def _contradictions(found: SearchFile) -> Iterator[str]:
         yield f"space: a grid of {found.grid_points} trials: accepted are {_LARGEST_GRID}; random takes any space"
     if found.budget.trials is None and found.budget.gpu_hours is None:
         yield "budget: is empty: accepted are trials, gpu_hours, or both"
+    follows = any(word.partition("=")[0] == "--follow" for word in found.job.sxrun)
+    if follows and found.parallel > 1 and not any(TRIAL in word for word in found.job.sxrun):
+        yield f"job.sxrun: with --follow all trials would follow one file: name one in {TRIAL}, their own directory"
     if found.job.checkpoint is not None:
         try:
             CHECKPOINT.canonical(found.job.checkpoint)

@@ -24,6 +24,7 @@ TRAINING = """\
 echo "$SLURM_JOB_ID $*" >> started
 for word in "$@"; do case $word in --lr=*) lr=${word#--lr=};; esac; done
 sxreport --step 1 --loss "$lr" --total-steps 1
+sleep 1.5
 """
 
 
@@ -38,7 +39,7 @@ def search(directory: Path, spool: Path, cluster: Cluster, *, trials: int, paral
         "space": {"lr": {"low": 0.001, "high": 1.0, "log": True}, "opt": {"values": ["sgd", "adam"]}},
         "budget": {"trials": trials},
         "parallel": parallel,
-        "job": {"time": "5", "sbatch": [f"--chdir={directory}"]},
+        "job": {"time": "5"},
     }
     (directory / "sweep.yaml").write_text(json.dumps(told))
     argv = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(directory / "sweep.yaml")]
@@ -56,19 +57,23 @@ def in_cluster(cluster: Cluster, spool: Path) -> dict[str, str]:
     return {**base, "PATH": f"{bin_directory}:{base['PATH']}"}
 
 
-def passed(argv: list[str], env: dict[str, str]) -> dict[str, object]:
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+def passed(argv: list[str], env: dict[str, str], where: Path | None = None) -> dict[str, object]:
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, cwd=where)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
 def test_a_search_goes_on_without_us(client: CliClient, small: Cluster, spool: Path, tmp_path: Path) -> None:
     argv, env = search(tmp_path, spool, small, trials=5, parallel=2), in_cluster(small, spool)
-    first = passed(argv, env)
+    first = passed(argv, env, tmp_path)
     assert (first["under_way"], first["finished"]) == (2, False)
     until(lambda: len(began(tmp_path)) == 5 and not client.jobs(), "Slurm has made the passes that begin all trials")
     last = passed(argv, env)
     assert (last["ended"], last["failed"], last["finished"]) == (5, 0, True)
+    results = [json.loads(path.read_text()) for path in (tmp_path / "searched.sweep/trials").glob("*/result")]
+    ran_s = {result["job"]: client.run_time_s(result["job"]) for result in results}
+    assert all(ran_s.values())
+    assert {result["job"]: result["gpu_h"] * 3600 for result in results} == pytest.approx(ran_s)
     tried = [float(line.split("--lr=")[1].split()[0]) for line in began(tmp_path)]
     assert last["best"] == pytest.approx(min(tried))
     shown = subprocess.run(
@@ -89,11 +94,11 @@ def test_killed_at_any_moment_no_trial_is_lost_or_run_twice(
     draw, trials = random.Random(1), 4 + kills
     argv, env = search(tmp_path, spool, small, trials=trials, parallel=4), in_cluster(small, spool)
     for _ in range(kills):
-        process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
         time.sleep(draw.uniform(0.3, 4.0))
         process.send_signal(signal.SIGKILL)
         process.wait()
-    standing = passed([*argv, "--wait"], env)
+    standing = passed([*argv, "--wait"], env, tmp_path)
     assert (standing["ended"], standing["failed"], standing["finished"]) == (trials, 0, True)
     directories = tmp_path / "searched.sweep" / "trials"
     results = [json.loads(path.read_text()) for path in directories.glob("*/result")]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,7 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"space": {"lr": {"values": [1, 2], "low": 0}}}, "space.lr: has values, which leave no room for low"),
         ({"space": {"lr": {"values": [1, 1]}}}, "space.lr: values: found one twice"),
         ({"space": {"lr": {"values": [1, "1"]}}}, "space.lr: values: found one twice"),
+        ({"space": {"lr": {"values": [True, 1]}}}, "space.lr: values: found a number and its truth value"),
         ({"space": {"lr": {"values": [float("nan"), 1]}}}, "space.lr: values: accepted are finite numbers"),
         ({"space": {"lr": {"low": float("nan"), "high": 1}}}, "space.lr.low: must be a number"),
         ({"space": {"1 r": {"values": [1]}}}, "space: name '1 r'"),
@@ -82,6 +86,7 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"command": []}, "command: must be a list"),
         ({"nmae": "x"}, "unknown key 'nmae'; did you mean 'name'"),
         ({"name": "a b"}, "name: must be a string matching"),
+        ({"job": {"sxrun": ["--follow", "m.csv"]}}, "job.sxrun: with --follow all trials would follow one file"),
         ({"job": {"checkpoint": "KILL"}}, "job.checkpoint: found 'KILL', accepted: USR1, USR2"),
     ],
 )
@@ -180,8 +185,10 @@ optuna_is_needed = pytest.mark.skipif(find_spec("optuna") is None, reason="Optun
 
 @optuna_is_needed
 def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> None:
-    job = {"gpus": 2, "checkpoint": "USR1", "sbatch": ["--partition=main"], "sxrun": ["--follow", "m.csv"]}
-    done = run(written(tmp_path, parallel=2, metric="acc", direction="max", job=job), "--json")
+    job = {"gpus": 2, "checkpoint": "USR1", "sbatch": ["--partition=main"], "sxrun": ["--follow", "{trial}/m.csv"]}
+    command = ["python", "train.py", "--out", "{trial}"]
+    path = written(tmp_path, parallel=2, metric="acc", direction="max", job=job, command=command)
+    done = run(path, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["under_way"] == 2
     first, _, following = calls(slurm)
@@ -190,8 +197,20 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     assert comment.endswith(":0")
     assert {"--gpus-per-node=2", "--requeue", "--partition=main", "--job-name=digits-0"} <= set(first)
     script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
-    assert "exec sxrun --follow m.csv -- python train.py --lr=" in script
+    trial = tmp_path / "digits.sweep/trials/0"
+    assert f"exec sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
     assert {"--dependency=afterany:1?afterany:2", "--partition=main"} <= set(following)
+
+
+@optuna_is_needed
+def test_trials_run_where_the_search_was_begun(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, parallel in (("project", 1), ("home", 2)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert run(written(tmp_path, parallel=parallel)).exit_code == 0
+    where = [word for words in calls(slurm) for word in words if word.startswith("--chdir=")]
+    assert len(calls(slurm)) == 5  # the first trial twice: squeue shows none
+    assert where == [f"--chdir={tmp_path}/project"] * 5
 
 
 @optuna_is_needed
@@ -283,6 +302,82 @@ def test_the_best_report_is_a_trials_value_and_one_without_has_failed(tmp_path: 
 
 
 @optuna_is_needed
+def test_a_trials_reports_are_read_to_the_last(tmp_path: Path, slurm: Path) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    run(path)
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("100")
+    lines = ({"time_s": 3.6 * n, "step": n, "metric": "loss", "value": 1 / n} for n in range(1, 5002))
+    (tmp_path / "100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = json.loads(run(path, "--json").stdout)
+    assert (found["best"], found["gpu_h"]) == (1 / 5001, pytest.approx(5.0))
+
+
+@pytest.fixture
+def reported(tmp_path: Path, slurm: Path) -> Path:
+    """A search whose only trial is over and has reported 0.5; returns its file."""
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    run(path)
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("100")
+    directory = tmp_path / str(os.geteuid())
+    directory.mkdir()
+    (directory / "100.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
+    return path
+
+
+@optuna_is_needed
+def test_while_the_spool_is_missing_no_trial_has_failed(reported: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(json.dumps({"progress": {"spool": str(tmp_path / "unmounted")}}))
+    done = run(reported, "--config", other)
+    assert isinstance(done.exception, ExplschedError)
+    assert f"{tmp_path}/unmounted: the reports of trial 0 cannot be read" in str(done.exception)
+    assert json.loads(run(reported, "--json").stdout)["best"] == 0.5
+
+
+@optuna_is_needed
+@pytest.mark.parametrize("name", ["100.jsonl", str(os.geteuid())])
+def test_while_the_spool_is_not_read_no_trial_has_failed(
+    reported: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    really = os.open
+
+    def stale(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        if path == name:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return really(path, flags, *mode, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("slurm_plugin.observation.progress.os.open", stale)
+        done = run(reported)
+    assert "the reports of trial 0 cannot be read" in str(done.exception)
+    assert json.loads(run(reported, "--json").stdout)["best"] == 0.5
+
+
+@optuna_is_needed
+def test_gpu_hours_are_those_that_slurm_tells(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs may be asked for in other ways than `gpus`, and a training may hang after its last report."""
+    job = {"gpus": 0, "sbatch": ["--gres=gpu:a100:4"]}
+    path = written(tmp_path, parallel=1, budget={"trials": 1}, job=job)
+    run(path)
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("100")
+    events = [{"time_s": 1.0 + 1800 * n, "restart": n // 2, "event": "start"} for n in range(4)]
+    (tmp_path / "100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
+    (comment,) = (word.partition("=")[2] for word in calls(slurm)[0] if word.startswith("--comment="))
+    ended = record(100, state="TIMEOUT", gpus=4, restarts=1, comment=comment)
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: (ended,))
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\n[ $5 = 100 ] && echo 2:00:00\n")
+    assert json.loads(run(path, "--json").stdout)["gpu_h"] == pytest.approx(4 * 2.5)
+
+
+@optuna_is_needed
+def test_trials_beyond_those_that_slurm_watches_are_seen_to_in_time(tmp_path: Path, slurm: Path) -> None:
+    run(written(tmp_path, parallel=101, sampler="random", budget={"trials": 101}))
+    (_, watches), (name, when) = jobs_of(slurm)[-2:]
+    assert watches.count("afterany") == 100
+    assert (name, when) == ("digits-next", "now+600")
+
+
+@optuna_is_needed
 def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, slurm: Path) -> None:
     path = written(tmp_path, parallel=10, budget={"gpu_hours": 10})
     run(path)
@@ -324,10 +419,52 @@ def test_a_directory_that_cannot_be_written_is_named_and_nothing_is_lost(tmp_pat
     assert [name for name, _when in jobs_of(slurm)] == ["digits-0", "digits-1", "digits-next"]
 
 
+GRID = {"lr": {"values": [0.1, 0.2]}, "opt": {"values": ["sgd", "adam"]}}
+
+
+def tried(path: Path) -> list[str]:
+    """Lets pass after pass run the trials of a grid, each of which reports; returns their arguments."""
+    for _ in range(6):
+        assert run(path).exit_code == 0
+        for trial in (path.parent / "digits.sweep/trials").glob("*"):
+            if not (trial / "claim").is_symlink():
+                (trial / "claim").symlink_to(f"10{trial.name}")
+                report = {"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}
+                (path.parent / f"10{trial.name}.jsonl").write_text(json.dumps(report) + "\n")
+    return [script.read_text().split("train.py ")[1] for script in path.parent.glob("digits.sweep/trials/*/job.sh")]
+
+
 @optuna_is_needed
-def test_a_grid_is_tried_once(tmp_path: Path, slurm: Path) -> None:
-    space = {"lr": {"values": [0.1, 0.2]}, "opt": {"values": ["sgd", "adam"]}}
-    done = run(written(tmp_path, space=space, sampler="grid", parallel=9, budget={"trials": 99}), "--json")
-    assert json.loads(done.stdout)["under_way"] == 4
-    scripts = {path.read_text().split("train.py ")[1] for path in (tmp_path / "digits.sweep/trials").glob("*/job.sh")}
-    assert len(scripts) == 4
+@pytest.mark.parametrize("parallel", [1, 3, 9])
+def test_each_point_of_a_grid_is_tried_once(tmp_path: Path, slurm: Path, parallel: int) -> None:
+    found = tried(written(tmp_path, space=GRID, sampler="grid", parallel=parallel, budget={"trials": 99}))
+    assert len(found) == len(set(found)) == 4
+
+
+@optuna_is_needed
+def test_a_grid_lacks_no_point_after_a_kill(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass is killed between the lines of Optuna's journal: with each further try one line later."""
+    from optuna.storages.journal import JournalFileBackend
+
+    path = written(tmp_path, space=GRID, sampler="grid", parallel=1, budget={"trials": 99})
+    really = JournalFileBackend.append_logs
+    for lines in range(1, 8):
+        left = iter(range(lines))
+
+        def append(backend: JournalFileBackend, logs: list[dict[str, Any]], left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            really(backend, logs)
+
+        with monkeypatch.context() as killed:
+            killed.setattr(JournalFileBackend, "append_logs", append)
+            run(path)
+    found = tried(path)
+    assert len(found) == len(set(found)) == 4
+
+
+@optuna_is_needed
+def test_a_grid_goes_on_where_another_sampler_was(tmp_path: Path, slurm: Path) -> None:
+    tried(written(tmp_path, space=GRID, sampler="random", parallel=1, budget={"trials": 3}))
+    found = tried(written(tmp_path, space=GRID, sampler="grid", parallel=4, budget={"trials": 99}))
+    assert len(set(found)) == 4

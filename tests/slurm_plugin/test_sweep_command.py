@@ -122,6 +122,14 @@ def shown(*words: object) -> dict[str, Any]:
     return dict(one)
 
 
+def test_reports_are_read_to_the_last(digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.progress.MAX_BYTES_PER_READ", 1000)
+    for job_id in (1, 3):  # one is over, one runs
+        reported(tmp_path, job_id, *(1 / n for n in range(1, 51)))
+    found = {training["job"]: (len(training["curve"]), training["best"]) for training in shown()["trainings"]}
+    assert found[1] == found[3] == (50, 1 / 50)
+
+
 def test_trainings_that_are_over_are_shown_with_what_became_of_them(digits: FakeSlurm) -> None:
     found = shown()
     told = {t["job"]: (t["state"], t["best"], len(t["curve"])) for t in found["trainings"]}

@@ -25,6 +25,7 @@ from slurm_plugin.observation.progress import (
     JobProgress,
     ProgressReport,
     ProgressSpool,
+    WholeProgressSpool,
     fold,
 )
 
@@ -164,6 +165,15 @@ def test_more_metrics_than_any_training_has_are_counted_not_kept() -> None:
     progress = fold(JobProgress(), [text.encode() for text in lines], NOW_S)
     assert (len({report.metric for report in progress.reports}), progress.malformed) == (MAX_METRICS, 400)
     assert len(progress.reports) <= MAX_REPORTS
+
+
+def test_a_command_reads_files_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.progress.MAX_BYTES_PER_READ", 1000)
+    monkeypatch.setattr("slurm_plugin.observation.progress.MAX_BYTES_PER_USER", 1500)
+    for job_id in range(5):
+        (tmp_path / f"{job_id}.jsonl").write_text("".join(line(step, 2.0) for step in range(100)) + line(100, 1.0)[:9])
+    found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(5), os.geteuid()), NOW_S)
+    assert [len(found[job_id].reports) for job_id in range(5)] == [100] * 5
 
 
 def test_a_line_without_end_is_passed_over(spool: ProgressSpool, tmp_path: Path) -> None:
