@@ -59,6 +59,7 @@ void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
     DevicePointer at = 0;
     if (call_driver<Symbol::cuMemHostGetDevicePointer_v2>(&at, signals.memory, 0U) != kSuccess) return;
     context.signals_at = at;
+    context.gate_at = at + signals.gate_offset;
     MemoryOperation probe = write_to(at + signals.probe_offset, 1);
     submit(stream, null_stream, 1, &probe);
 }
@@ -126,15 +127,14 @@ void put_boundary(ContextRecord& context, int number, Stream stream, NullStream 
     MemoryOperation operations[2] = {
         write_to(at + signals.first_done_offset + static_cast<std::size_t>(number) * signals.stream_stride,
                  boundary.done_ns),
-        {kWaitValue32, at + signals.gate_offset, 1, kWaitForBits, 0, 0}};
+        wait_for_gate(context)};
     if (submit(stream, null_stream, boundary.writes + boundary.waits,
                operations + (boundary.writes ? 0 : 1)) != kSuccess)
         context.signals_work.store(false, std::memory_order_release);
 }
 
 MemoryOperation wait_for_gate(const ContextRecord& context) noexcept {
-    return {
-        kWaitValue32, context.signals_at + gate::signals(context.ordinal).gate_offset, 1, kWaitForBits, 0, 0};
+    return {kWaitValue32, context.gate_at, 1, kWaitForBits, 0, 0};
 }
 
 void put_tail(Stream stream, NullStream null_stream) noexcept { Look(stream, null_stream).ended(false); }

@@ -16,7 +16,7 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
 void put_boundary(ContextRecord& context, int number, Stream stream, NullStream null_stream,
                   const gate::Boundary& boundary) noexcept;
 
-// For the graphs of the context.
+// For the gate that the context knows, which may be a former manager's: that one stays open.
 MemoryOperation wait_for_gate(const ContextRecord& context) noexcept;
 
 // Puts into the stream what tells the end of all launched so far, if that is not told yet: before an event, a
