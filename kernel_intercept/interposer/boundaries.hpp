@@ -53,8 +53,11 @@ class Look {
     gate::Boundary boundary_;
 };
 
-// Streams are gone: their numbers are free.
+// Streams are about to go: their numbers are free, and no thread puts a tail into them any more.
 void forget_stream(Stream stream) noexcept;
 void forget_streams_of(const ContextRecord& context) noexcept;
+
+// In the child of a fork, into which no other thread has come.
+void forget_tails_of_parent() noexcept;
 
 }  // namespace explsched::intercept
