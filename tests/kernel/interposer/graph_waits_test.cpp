@@ -31,6 +31,28 @@ bool ends(CUstream stream) {
     return false;
 }
 
+// From such graphs neither nodes nor edges can be removed, so that none may be added.
+void a_graph_that_allocates_memory_stays_as_it_is(CUstream stream, CUfunction function) {
+    CUgraph graph{};
+    CUgraphExec exec{};
+    CUgraphExecUpdateResultInfo info{};
+    CUdeviceptr memory = 0;
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    DO(cuMemAllocAsync(&memory, 1 << 20, stream));
+    for (std::size_t i = 0; i < kLaunches; ++i) launch(function, 528, stream);
+    DO(cuMemFreeAsync(memory, stream));
+    DO(cuStreamEndCapture(stream, &graph));
+    CHECK_EQUAL(nodes_in(graph), kLaunches + 2);
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    CHECK_EQUAL(nodes_in(graph), kLaunches + 2);
+    DO(cuGraphExecUpdate(exec, graph, &info));
+    CHECK_EQUAL(nodes_in(graph), kLaunches + 2);
+    DO(cuGraphLaunch(exec, stream));
+    CHECK(ends(stream));
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
 // A launch has adopted another manager, whose memory this context does not know yet.
 void a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(CUstream stream,
                                                                          CUfunction function) {
@@ -63,5 +85,6 @@ int main() {
         log = told_to_gate();
     }
     CHECK(log.find("signals 0") != std::string::npos);
+    a_graph_that_allocates_memory_stays_as_it_is(stream, function);
     a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(stream, function);
 }
