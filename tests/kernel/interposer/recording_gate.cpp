@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -34,7 +35,7 @@ __attribute__((format(printf, 1, 2))) void write_line(const char* format, ...) n
 
 // Of two managers, of which the second has given us another slot.
 std::array<std::array<explsched::shared::ClientSignals, 2>, 2> g_signals{};
-std::uint64_t g_boundaries{0};
+std::atomic<std::uint64_t> g_boundaries{0};
 
 // GATE_SIGNALS: a boundary before each launch of a stream that is counted; its number is what is done.
 Boundary boundary_for(int stream) noexcept {
