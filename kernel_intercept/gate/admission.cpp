@@ -187,6 +187,7 @@ bool pay(Slot& slot, const KernelCost& cost) noexcept {
 Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelCost& cost, Patience patience,
                        std::uint64_t now_ns) noexcept {
     shared::Signals* signals = link.signals.load(std::memory_order_acquire);
+    if (signals == nullptr) return {};  // another thread has found the manager gone
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     Slot& slot = page.slots[index];
     CountedStream& counted = link.streams[static_cast<std::size_t>(stream)];

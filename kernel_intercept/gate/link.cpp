@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
+#include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/descriptor.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
@@ -219,8 +221,14 @@ void Link::retire() noexcept {
     const shared::Table* old_table = table.exchange(nullptr);
     shared::Signals* old_signals = signals.exchange(nullptr);
     if (old_signals != nullptr && pinned.load()) {
-        retired_gates_[retirements_++ % retired_gates_.size()].store(&old_signals->clients[slot.load()].gate);
-        open_retired_gates();
+        RetiredGate& retired = retired_gates_[retirements_++ % retired_gates_.size()];
+        std::atomic<std::uint32_t>& word = old_signals->clients[slot.load()].gate;
+        if (!dismissed) word.fetch_or(shared::kOpen);
+        // The page is blanked below: its beginning stays, in a mapping of its own.
+        const void* kept = mremap(old_page, 0, offsetof(shared::Page, slots), MREMAP_MAYMOVE);
+        retired.control.store(kept == MAP_FAILED ? nullptr
+                                                 : &static_cast<const shared::Page*>(kept)->control);
+        retired.word.store(&word);
     } else {
         blank(old_signals, sizeof(shared::Signals));
     }
@@ -232,10 +240,12 @@ void Link::retire() noexcept {
         tell("explsched: the kernel manager is gone; kernel launches pass unmanaged\n");
 }
 
-void Link::open_retired_gates() noexcept {
-    for (const auto& retired : retired_gates_) {
-        if (std::atomic<std::uint32_t>* gate = retired.load(std::memory_order_relaxed))
-            gate->fetch_or(shared::kOpen);
+void Link::open_retired_gates(std::uint64_t now_ns) noexcept {
+    for (const RetiredGate& retired : retired_gates_) {
+        std::atomic<std::uint32_t>* word = retired.word.load(std::memory_order_acquire);
+        const shared::Control* control = retired.control.load(std::memory_order_relaxed);
+        if (word != nullptr && (control == nullptr || !manager_alive(*control, now_ns)))
+            word->fetch_or(shared::kOpen);
     }
 }
 
@@ -243,7 +253,7 @@ void Link::forget() noexcept {
     unmap(page.exchange(nullptr));
     unmap(table.exchange(nullptr));
     signals = nullptr;  // a child does not have that memory
-    for (auto& retired : retired_gates_) retired = nullptr;
+    for (RetiredGate& retired : retired_gates_) retired.word = nullptr;
     for (CountedStream& stream : streams) stream.taken = false;
     for (KeptDescriptor* descriptor : {&socket_, &fresh_socket_}) {
         if (descriptor->is_ours()) close(descriptor->number());

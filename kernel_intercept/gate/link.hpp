@@ -62,9 +62,9 @@ class Link {
     // Tells the manager that something waits or has become free. False if it is gone.
     bool notify() noexcept;
 
-    // Managers that are gone: work may still wait on the GPU for the gates they made, which stay open from
-    // now on.
-    void open_retired_gates() noexcept;
+    // Work may still wait on the GPU for gates that we had. When the manager that made them is gone they stay
+    // open; until then they are others', who open them.
+    void open_retired_gates(std::uint64_t now_ns) noexcept;
 
     // In the child of a fork.
     void forget() noexcept;
@@ -86,7 +86,11 @@ class Link {
     KeptDescriptor fresh_socket_;  // greeted, not answered yet
     GpuIdentity gpu_{};
     Settings settings_{};
-    std::array<std::atomic<std::atomic<std::uint32_t>*>, 8> retired_gates_{};  // the newest
+    struct RetiredGate {
+        std::atomic<std::atomic<std::uint32_t>*> word;
+        std::atomic<const shared::Control*> control;  // of the manager that made it
+    };
+    std::array<RetiredGate, 8> retired_gates_{};  // the newest
     std::size_t retirements_{0};
 };
 

@@ -18,9 +18,12 @@ enum class State : std::uint8_t { kNone, kStarting, kRunning, kFailed };
 std::atomic<State> state{State::kNone};
 
 void watch_link(Link& link, GateWatch& watch, std::uint64_t now_ns) {
-    link.open_retired_gates();
+    link.open_retired_gates(now_ns);
     shared::Signals* signals = link.signals.load(std::memory_order_acquire);
     if (signals == nullptr) return;
+    // A slot that we have lost is another's, and its gate, too, as long as there is somebody to open it.
+    const shared::Page* given = link.page.load(std::memory_order_acquire);
+    if (given != nullptr && !link.is_tenant(*given) && manager_alive(given->control, now_ns)) return;
     const std::uint32_t slot = link.slot.load(std::memory_order_relaxed);
     std::atomic<std::uint32_t>& gate = signals->clients[slot].gate;
     const bool killed = !shared::is_open(gate.load(std::memory_order_relaxed)) && link.registration_lost();

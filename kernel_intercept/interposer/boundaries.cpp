@@ -1,5 +1,7 @@
 #include "kernel_intercept/interposer/boundaries.hpp"
 
+#include <sched.h>
+
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
 
@@ -13,6 +15,7 @@ struct Numbered {
     const ContextRecord* context;
     Stream stream;
     NullStream null_stream;
+    std::atomic<int> tails;  // that other threads are putting into it
 };
 constexpr std::uintptr_t kNever = 0, kTaken = 1, kFree = 2;  // no keys; never used: none behind it is
 
@@ -59,6 +62,7 @@ void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
     DevicePointer at = 0;
     if (call_driver<Symbol::cuMemHostGetDevicePointer_v2>(&at, signals.memory, 0U) != kSuccess) return;
     context.signals_at = at;
+    context.gate_at = at + signals.gate_offset;
     MemoryOperation probe = write_to(at + signals.probe_offset, 1);
     submit(stream, null_stream, 1, &probe);
 }
@@ -126,15 +130,14 @@ void put_boundary(ContextRecord& context, int number, Stream stream, NullStream 
     MemoryOperation operations[2] = {
         write_to(at + signals.first_done_offset + static_cast<std::size_t>(number) * signals.stream_stride,
                  boundary.done_ns),
-        {kWaitValue32, at + signals.gate_offset, 1, kWaitForBits, 0, 0}};
+        wait_for_gate(context)};
     if (submit(stream, null_stream, boundary.writes + boundary.waits,
                operations + (boundary.writes ? 0 : 1)) != kSuccess)
         context.signals_work.store(false, std::memory_order_release);
 }
 
 MemoryOperation wait_for_gate(const ContextRecord& context) noexcept {
-    return {
-        kWaitValue32, context.signals_at + gate::signals(context.ordinal).gate_offset, 1, kWaitForBits, 0, 0};
+    return {kWaitValue32, context.gate_at, 1, kWaitForBits, 0, 0};
 }
 
 void put_tail(Stream stream, NullStream null_stream) noexcept { Look(stream, null_stream).ended(false); }
@@ -178,14 +181,16 @@ void Look::ended(bool idle) const noexcept {
 void put_all_tails(ContextRecord& context) noexcept {
     if (!context.signals_work.load(std::memory_order_acquire)) return;
     for (int i = 0; i < gate::kCountedStreams; ++i) {
-        const Numbered& one = numbered_on(context.ordinal)[static_cast<std::size_t>(i)];
-        const std::uintptr_t held = one.key.load(std::memory_order_acquire);
-        if (held == kNever) return;
+        Numbered& one = numbered_on(context.ordinal)[static_cast<std::size_t>(i)];
+        if (one.key.load(std::memory_order_acquire) == kNever) return;
+        one.tails.fetch_add(1);
+        const std::uintptr_t held = one.key.load();
         // Streams of other threads have no handle that means them here.
-        if (held <= kFree || one.context != &context ||
-            held != key_of_stream(context, one.stream, one.null_stream))
-            continue;
-        if (!is_capturing(one.stream, one.null_stream)) put_tail_of(context, i, one.stream, one.null_stream);
+        if (held > kFree && one.context == &context &&
+            held == key_of_stream(context, one.stream, one.null_stream) &&
+            !is_capturing(one.stream, one.null_stream))
+            put_tail_of(context, i, one.stream, one.null_stream);
+        one.tails.fetch_sub(1);
     }
 }
 
@@ -194,9 +199,17 @@ void forget_stream(Stream stream) noexcept {
     if (key <= kPerThreadStream) return;
     for (auto& numbered : g_streams) {
         for (Numbered& one : numbered) {
-            if (one.key.load(std::memory_order_relaxed) == key)
-                one.key.store(kFree, std::memory_order_release);
+            if (one.key.load(std::memory_order_relaxed) != key) continue;
+            one.key.store(kTaken);
+            while (one.tails.load() != 0) sched_yield();  // the driver must not see the handle any more
+            one.key.store(kFree, std::memory_order_release);
         }
+    }
+}
+
+void forget_tails_of_parent() noexcept {
+    for (auto& numbered : g_streams) {
+        for (Numbered& one : numbered) one.tails.store(0, std::memory_order_relaxed);
     }
 }
 

@@ -16,7 +16,7 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
 void put_boundary(ContextRecord& context, int number, Stream stream, NullStream null_stream,
                   const gate::Boundary& boundary) noexcept;
 
-// For the graphs of the context.
+// For the gate that the context knows, which may be a former manager's: that one stays open.
 MemoryOperation wait_for_gate(const ContextRecord& context) noexcept;
 
 // Puts into the stream what tells the end of all launched so far, if that is not told yet: before an event, a
@@ -53,8 +53,11 @@ class Look {
     gate::Boundary boundary_;
 };
 
-// Streams are gone: their numbers are free.
+// Streams are about to go: their numbers are free, and no thread puts a tail into them any more.
 void forget_stream(Stream stream) noexcept;
 void forget_streams_of(const ContextRecord& context) noexcept;
+
+// In the child of a fork, into which no other thread has come.
+void forget_tails_of_parent() noexcept;
 
 }  // namespace explsched::intercept

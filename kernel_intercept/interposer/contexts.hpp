@@ -33,8 +33,8 @@ struct ContextRecord {
     std::atomic<Event> last_event;  // recorded behind all of them, if that was in one stream
 
     std::atomic<void*> pinned;  // the gate's signals that this context knows, at `signals_at` on the device
-    std::atomic<bool> signals_work;  // the GPU has written there
-    std::uint64_t signals_at;
+    std::atomic<bool> signals_work;     // the GPU has written there
+    std::uint64_t signals_at, gate_at;  // of one manager: slots differ between managers
 
     std::atomic<int> pending;  // timed launches not read yet
     std::array<TimedLaunch, 16> timed;

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/boundaries.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -12,7 +13,10 @@ namespace {
 std::atomic<bool> g_watched{false};
 
 // Runs in the child. The driver works there no more, so nothing of what is known of contexts is asked for.
-void in_child() noexcept { gate::reset_after_fork(); }
+void in_child() noexcept {
+    gate::reset_after_fork();
+    forget_tails_of_parent();
+}
 
 }  // namespace
 

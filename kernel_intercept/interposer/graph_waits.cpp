@@ -104,20 +104,22 @@ bool GraphWaits::add(const ContextRecord& gpu, GraphNode before, GraphNode after
     MemoryOperation wait = wait_for_gate(gpu);
     const MemoryNodeParams params{gpu.context.load(std::memory_order_relaxed), 1, &wait, 0};
     Cut cut{before, after, nullptr};
-    if (call_driver<Symbol::cuGraphAddBatchMemOpNode>(&cut.wait, graph_, &cut.before, std::size_t{1},
-                                                      &params) != kSuccess)
+    // First what may be refused: from graphs that allocate or free memory nothing can be taken away again.
+    if (call_driver<Symbol::cuGraphRemoveDependencies>(graph_, &cut.before, &cut.after, std::size_t{1}) !=
+        kSuccess)
         return false;
+    const bool added = call_driver<Symbol::cuGraphAddBatchMemOpNode>(&cut.wait, graph_, &cut.before,
+                                                                     std::size_t{1}, &params) == kSuccess &&
+                       call_driver<Symbol::cuGraphAddDependencies>(graph_, &cut.wait, &cut.after,
+                                                                   std::size_t{1}) == kSuccess;
     cuts_[count_++] = cut;
-    return call_driver<Symbol::cuGraphAddDependencies>(graph_, &cut.wait, &cut.after, std::size_t{1}) ==
-               kSuccess &&
-           call_driver<Symbol::cuGraphRemoveDependencies>(graph_, &cut.before, &cut.after, std::size_t{1}) ==
-               kSuccess;
+    return added;
 }
 
 void GraphWaits::remove() noexcept {
     while (count_ != 0) {
         const Cut& cut = cuts_[--count_];
-        call_driver<Symbol::cuGraphDestroyNode>(cut.wait);
+        if (cut.wait != nullptr) call_driver<Symbol::cuGraphDestroyNode>(cut.wait);
         call_driver<Symbol::cuGraphAddDependencies>(graph_, &cut.before, &cut.after, std::size_t{1});
     }
     std::free(cuts_);

@@ -6,6 +6,7 @@
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/memory.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
+#include "kernel_intercept/interposer/streams.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -43,6 +44,14 @@ template <Symbol kSymbol, typename Made, typename... Arguments>
 Result allocate(std::uint64_t bytes, Made* made, Arguments... arguments) {
     const Device gpu = is_limited() ? current_gpu() : -1;
     return allocate_on<kSymbol>(gpu, MemoryKind::kAllocation, bytes, made, arguments...);
+}
+
+// In a capture it becomes a node of a graph, which has memory while it runs, and is not counted.
+template <Symbol kSymbol, typename... Arguments>
+Result allocate_in(Stream stream, std::uint64_t bytes, DevicePointer* at, Arguments... arguments) {
+    if (is_limited() && is_capturing(stream, null_stream_of(kSymbol)))
+        return call_driver<kSymbol>(at, bytes, arguments..., stream);
+    return allocate<kSymbol>(bytes, at, bytes, arguments..., stream);
 }
 
 // Taken out first: as soon as the driver has freed it another thread may get the same address.
@@ -89,16 +98,16 @@ Result cuMemAllocManaged(DevicePointer* at, std::size_t bytes, unsigned flags) {
     return allocate<Symbol::cuMemAllocManaged>(bytes, at, bytes, flags);
 }
 Result cuMemAllocAsync(DevicePointer* at, std::size_t bytes, Stream stream) {
-    return allocate<Symbol::cuMemAllocAsync>(bytes, at, bytes, stream);
+    return allocate_in<Symbol::cuMemAllocAsync>(stream, bytes, at);
 }
 Result cuMemAllocAsync_ptsz(DevicePointer* at, std::size_t bytes, Stream stream) {
-    return allocate<Symbol::cuMemAllocAsync_ptsz>(bytes, at, bytes, stream);
+    return allocate_in<Symbol::cuMemAllocAsync_ptsz>(stream, bytes, at);
 }
 Result cuMemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, Handle pool, Stream stream) {
-    return allocate<Symbol::cuMemAllocFromPoolAsync>(bytes, at, bytes, pool, stream);
+    return allocate_in<Symbol::cuMemAllocFromPoolAsync>(stream, bytes, at, pool);
 }
 Result cuMemAllocFromPoolAsync_ptsz(DevicePointer* at, std::size_t bytes, Handle pool, Stream stream) {
-    return allocate<Symbol::cuMemAllocFromPoolAsync_ptsz>(bytes, at, bytes, pool, stream);
+    return allocate_in<Symbol::cuMemAllocFromPoolAsync_ptsz>(stream, bytes, at, pool);
 }
 Result cuMemFree_v2(DevicePointer at) { return release<Symbol::cuMemFree_v2>(at); }
 Result cuMemFreeAsync(DevicePointer at, Stream stream) { return release<Symbol::cuMemFreeAsync>(at, stream); }

@@ -11,7 +11,7 @@ using fakecuda::initialised;
 namespace {
 
 CUcontext make_context(Device& device) {
-    auto* context = new CUctx_st{&device, std::make_unique<CUstream_st>(), {}, {}, {}};
+    auto* context = new CUctx_st{&device, std::make_unique<CUstream_st>(), {}, {}, {}, {}};
     context->legacy->context = context;
     context->legacy->queue = device.gpu == nullptr ? fakecuda::gpu::kNone : device.gpu->open_stream();
     context->legacy->waits_for_legacy = false;

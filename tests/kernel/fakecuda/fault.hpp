@@ -2,6 +2,7 @@
 //   launch_error    every launch fails with CUDA_ERROR_LAUNCH_FAILED
 //   slow_call       every launch takes a millisecond before it returns
 //   slow_capture    a capture that has begun takes a millisecond until the call for it returns
+//   slow_signal     memory operations take a millisecond before they look at their stream
 //   dlsym_in_init   cuInit asks dlsym for the driver's own symbols, as drivers from 570 on do
 //   aliased         cuGetProcAddress returns other addresses than dlsym
 //   text_alone      images of modules other than PTX are refused, as by a driver older than their compiler
@@ -10,7 +11,16 @@
 
 namespace fakecuda {
 
-enum class Fault { kNone, kLaunchError, kSlowCall, kSlowCapture, kDlsymInInit, kAliased, kTextAlone };
+enum class Fault {
+    kNone,
+    kLaunchError,
+    kSlowCall,
+    kSlowCapture,
+    kSlowSignal,
+    kDlsymInInit,
+    kAliased,
+    kTextAlone
+};
 
 void read_fault_from_environment();  // throws std::runtime_error for an unknown name
 

@@ -67,6 +67,13 @@ CUresult add_kernel(CUgraphNode* handle, CUgraph graph, const CUDA_KERNEL_NODE_P
     return add(handle, graph, std::move(node));
 }
 
+// As cuda.h says of graphs with such nodes: nodes and edges can be added to them, and none be removed.
+bool keeps_all(const CUgraph_st& graph) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) {
+        return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+    });
+}
+
 CUresult add_child(CUgraphNode* handle, CUgraph graph, CUgraph child) {
     auto node = node_of(CU_GRAPH_NODE_TYPE_GRAPH);
     node->child = fakecuda::clone(*child);
@@ -168,8 +175,8 @@ CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CU
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphRemoveDependencies(CUgraph, const CUgraphNode*, const CUgraphNode*, size_t) {
-    return CUDA_SUCCESS;
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode*, const CUgraphNode*, size_t) {
+    return keeps_all(*graph) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t,
@@ -182,6 +189,7 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgrap
 }
 
 CUresult cuGraphDestroyNode(CUgraphNode node) {
+    if (keeps_all(*node->graph)) return CUDA_ERROR_INVALID_VALUE;
     auto& nodes = node->graph->nodes;
     nodes.erase(
         std::remove_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == node; }),

@@ -2,6 +2,7 @@
 // wait for but time.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -102,6 +103,26 @@ CUresult captured_as(CUgraphNodeType type, CUstream stream, bool& captured) {
     return capture_node(*stream->capture, std::move(node));
 }
 
+// In a capture: an address for a node, behind which nothing is before the graph runs.
+CUresult allocate_in(CUstream stream, DefaultStream zero, CUdeviceptr* pointer, std::size_t bytes) {
+    static std::atomic<CUdeviceptr> next{0x6000'0000'0000};
+    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+    bool captured = false;
+    const CUresult result =
+        captured_as(CU_GRAPH_NODE_TYPE_MEM_ALLOC, fakecuda::resolve(stream, zero), captured);
+    if (!captured) return allocate(pointer, bytes);
+    *pointer = next.fetch_add(bytes);
+    return result;
+}
+
+CUresult free_in(CUstream stream, DefaultStream zero, CUdeviceptr pointer) {
+    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+    bool captured = false;
+    const CUresult result =
+        captured_as(CU_GRAPH_NODE_TYPE_MEM_FREE, fakecuda::resolve(stream, zero), captured);
+    return captured ? result : put_back(pointer);
+}
+
 CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, DefaultStream zero) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     CUstream stream = fakecuda::resolve(nullptr, zero);
@@ -170,14 +191,16 @@ CUresult cuMemFreeHost(void* pointer) {
     std::free(pointer);
     return CUDA_SUCCESS;
 }
-CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream) {
-    return allocate(pointer, bytes);
+CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
+    return allocate_in(stream, kLegacy, pointer, bytes);
 }
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream) {
-    return allocate(pointer, bytes);
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
+    return allocate_in(stream, kPerThread, pointer, bytes);
 }
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) { return put_back(pointer); }
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return cuMemFreeAsync(pointer, stream); }
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) { return free_in(stream, kLegacy, pointer); }
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+    return free_in(stream, kPerThread, pointer);
+}
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_t row_bytes, std::size_t rows,
                             unsigned int) {
@@ -187,11 +210,12 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int) {
     return allocate(pointer, bytes);
 }
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool, CUstream) {
-    return allocate(pointer, bytes);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool, CUstream stream) {
+    return allocate_in(stream, kLegacy, pointer, bytes);
 }
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool, CUstream) {
-    return allocate(pointer, bytes);
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool,
+                                      CUstream stream) {
+    return allocate_in(stream, kPerThread, pointer, bytes);
 }
 CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* shape) {
     return allocate_array(array,

@@ -2,9 +2,14 @@
 // are never waited for.
 
 #include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
 
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 #include "tests/kernel/fakecuda/graph.hpp"
 
 using fakecuda::DefaultStream;
@@ -52,6 +57,12 @@ CUresult submit(CUstream handle, unsigned count, const CUstreamBatchMemOpParams*
                 DefaultStream zero) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     CUstream stream = fakecuda::resolve(handle, zero);
+    if (fakecuda::fault == fakecuda::Fault::kSlowSignal)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (stream->destroyed) {  // a driver works on what is there now
+        std::fputs("fakecuda: a memory operation in a destroyed stream\n", stderr);
+        std::abort();
+    }
     if (stream->capture != nullptr)
         return CUDA_ERROR_NOT_SUPPORTED;  // a part of a program's graph that it did not ask for
     if (stream == stream->context->legacy.get()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -54,6 +55,7 @@ struct CUstream_st {
     bool waits_for_legacy;  // false with CU_STREAM_NON_BLOCKING
     int priority{0};
     std::shared_ptr<fakecuda::Capture> capture;  // while it captures
+    std::atomic<bool> destroyed{false};          // a use is told then, and not of the next with this handle
 };
 
 struct CUevent_st {
@@ -69,6 +71,7 @@ struct CUctx_st {
     fakecuda::Device* device;
     std::unique_ptr<CUstream_st> legacy;
     std::vector<std::unique_ptr<CUstream_st>> streams;  // per-thread ones included
+    std::vector<std::unique_ptr<CUstream_st>> destroyed_streams;
     std::vector<std::unique_ptr<CUevent_st>> events;
     std::mutex mutex;  // of the lists
 };

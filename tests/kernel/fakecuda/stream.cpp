@@ -98,9 +98,11 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     if (context->device->gpu != nullptr) context->device->gpu->close_stream(stream->queue);
     const std::lock_guard lock(context->mutex);
     auto& streams = context->streams;
-    streams.erase(std::remove_if(streams.begin(), streams.end(),
-                                 [&](const auto& other) { return other.get() == stream; }),
-                  streams.end());
+    const auto found = std::find_if(streams.begin(), streams.end(),
+                                    [&](const auto& other) { return other.get() == stream; });
+    stream->destroyed = true;
+    context->destroyed_streams.push_back(std::move(*found));
+    streams.erase(found);
     return CUDA_SUCCESS;
 }
 CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }

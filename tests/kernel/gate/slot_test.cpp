@@ -14,6 +14,7 @@
 
 #include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/gate/link.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
@@ -311,6 +312,37 @@ void a_slot_of_another_is_left_alone(Manager& manager) {
     CHECK(slot.ring.written == slot.ring.read && slot.counters.unmanaged == unmanaged);
 }
 
+// Whether nobody, our watchdog included, opens it.
+bool stays_shut(std::atomic<std::uint32_t>& gate) {
+    shared::close_gate(gate);
+    for (int i = 0; i < 10; ++i) {
+        usleep(10'000);
+        if (shared::is_open(gate)) return false;
+    }
+    return true;
+}
+
+void a_gate_of_another_is_left_alone(Manager& manager) {
+    gate::signals_pinned(0);
+    manager.slot().client.tenancy = kTenancy + 1;
+    CHECK(stays_shut(manager.own().gate));
+    manager.slot().client.tenancy = kTenancy;
+    manager.own().gate.fetch_or(shared::kOpen);
+}
+
+// Our work may still wait for it on the GPU.
+void a_gate_that_we_had_is_opened_when_its_manager_is_gone(Manager& manager) {
+    for (int i = 0; i < 1000 && gate::link_at(0).signals != nullptr; ++i) {
+        gate::admit(0, 1, kLong);
+        usleep(1000);
+    }
+    CHECK(gate::link_at(0).signals == nullptr);
+    CHECK(stays_shut(manager.own().gate));
+    manager.page().control.heartbeat_ns = 1;
+    for (int i = 0; i < 10'000 && !shared::is_open(manager.own().gate); ++i) usleep(1000);
+    CHECK(shared::is_open(manager.own().gate));
+}
+
 }  // namespace
 
 int main() {
@@ -332,6 +364,8 @@ int main() {
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);
     two_processes_with_collectives_on_a_gpu_are_warned(manager, standard_error);
+    a_gate_of_another_is_left_alone(manager);
     a_slot_of_another_is_left_alone(manager);
+    a_gate_that_we_had_is_opened_when_its_manager_is_gone(manager);
     return check::result();
 }

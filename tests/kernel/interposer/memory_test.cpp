@@ -42,12 +42,13 @@ auto to_pointer(Make make) {
     };
 }
 
+using Async = CUresult(CUdeviceptr*, std::size_t, CUstream);
+using FromPool = CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream);
+
 std::vector<Entrance> entrances() {
     const auto free_now = [](std::uint64_t at) { return cuMemFree(at); };
     const auto free_later = [](std::uint64_t at) { return cuMemFreeAsync(at, nullptr); };
     const auto destroy = [](std::uint64_t at) { return cuArrayDestroy(reinterpret_cast<CUarray>(at)); };
-    using Async = CUresult(CUdeviceptr*, std::size_t, CUstream);
-    using FromPool = CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream);
     return {
         {"cuMemAlloc", kPiece, to_pointer([](CUdeviceptr* at) { return cuMemAlloc(at, kPiece); }), free_now},
         {"cuMemAllocPitch", kPiece, to_pointer([](CUdeviceptr* at) {
@@ -166,6 +167,28 @@ void what_the_driver_refuses_does_not_count() {
     CHECK_EQUAL(free_bytes(), kLimit);
 }
 
+// They have memory while the graph runs, if it ever does.
+void memory_nodes_of_graphs_do_not_count() {
+    CUstream stream{};
+    CUgraph graph{};
+    CUdeviceptr at = 0;
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (const char* name : {"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}) {
+        DO(found<Async>(name)(&at, kPiece, stream));
+        CHECK_EQUAL(free_bytes(), kLimit);
+    }
+    for (const char* name : {"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}) {
+        DO(found<FromPool>(name)(&at, kPiece, nullptr, stream));
+        CHECK_EQUAL(free_bytes(), kLimit);
+    }
+    DO(cuMemFreeAsync(at, stream));
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphDestroy(graph));
+    DO(cuStreamDestroy(stream));
+    CHECK_EQUAL(free_bytes(), kLimit);
+}
+
 void many_small_ones_are_found_again() {
     std::vector<CUdeviceptr> all(20'000);
     for (CUdeviceptr& at : all) DO(cuMemAlloc(&at, 256));
@@ -247,6 +270,7 @@ int main(int argc, char** argv) {
     every_entrance_ends_at_the_limit();
     mapped_blocks_count_until_they_are_unmapped();
     what_the_driver_refuses_does_not_count();
+    memory_nodes_of_graphs_do_not_count();
     many_small_ones_are_found_again();
     a_forked_child_waits_for_no_thread_of_its_parent(context);
     // What a context held is gone with it.

@@ -2,11 +2,14 @@
 // manager necessary, so that the interposer's side of the contract can be tested alone.
 //
 // GATE_COST="ns compute bandwidth" is the answer of every look-up; GATE_SAMPLE=1 samples every launch.
+// GATE_SIGNALS=1 gives memory for the GPU's signals, and =2 that of a manager that came after.
 // Without GATE_LOG nothing is done: for measuring the interposer itself.
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -30,8 +33,9 @@ __attribute__((format(printf, 1, 2))) void write_line(const char* format, ...) n
     close(file);
 }
 
-explsched::shared::ClientSignals g_signals{};
-std::uint64_t g_boundaries{0};
+// Of two managers, of which the second has given us another slot.
+std::array<std::array<explsched::shared::ClientSignals, 2>, 2> g_signals{};
+std::atomic<std::uint64_t> g_boundaries{0};
 
 // GATE_SIGNALS: a boundary before each launch of a stream that is counted; its number is what is done.
 Boundary boundary_for(int stream) noexcept {
@@ -86,17 +90,18 @@ Boundary tail(int ordinal, int stream) noexcept {
 
 Signals signals(int) noexcept {
     // Only where a test asks for it: without memory to write to, all streams are uncounted.
-    if (std::getenv("GATE_SIGNALS") == nullptr) return {};
-    const auto at = [](const void* word) {
+    const char* manager = std::getenv("GATE_SIGNALS");
+    if (manager == nullptr) return {};
+    const std::size_t slot = *manager == '2' ? 1 : 0;
+    auto& memory = g_signals[slot];
+    explsched::shared::ClientSignals& own = memory[slot];
+    own.gate = explsched::shared::kOpen;
+    const auto at = [&memory](const void* word) {
         return static_cast<std::size_t>(static_cast<const char*>(word) -
-                                        reinterpret_cast<const char*>(&g_signals));
+                                        reinterpret_cast<const char*>(&memory));
     };
-    return {&g_signals,
-            sizeof(g_signals),
-            at(&g_signals.gate),
-            at(&g_signals.probe),
-            at(&g_signals.lines[0].done),
-            sizeof(explsched::shared::Line)};
+    return {&memory,        sizeof(memory),         at(&own.gate),
+            at(&own.probe), at(&own.lines[0].done), sizeof(explsched::shared::Line)};
 }
 
 void collective_launched(int) noexcept {}

@@ -10,6 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "kernel_intercept/gate/admission.hpp"
+#include "kernel_intercept/gate/link.hpp"
+#include "kernel_intercept/shared/clock.hpp"
 #include "tests/kernel/manager/gate_client.hpp"
 
 using namespace gate_client;
@@ -141,6 +144,22 @@ void a_killed_manager_lets_pass_and_a_new_one_takes_over() {
         CHECK(granted_soon(kSmall) && open_files() == files);
         CHECK(number_in(daemon.status(), "launches") >= 1);
         daemon.kill_hard();
+    });
+}
+
+// Two threads launch; the first has found the manager alive when it dies, the second finds it gone.
+void a_launch_goes_on_when_another_thread_finds_the_manager_gone() {
+    Daemon daemon(manager_program);
+    in_client(daemon, "best-effort", [&] {
+        CHECK(granted_soon(kSmall));
+        gate::Link& link = gate::link_at(0);
+        shared::Page* page = link.own_page();
+        REQUIRE(page != nullptr);
+        daemon.kill_hard();
+        CHECK(soon([&] { return admission_of(kSmall) == Admission::kPassThrough && !link.page.load(); }));
+        const gate::Decision decision =
+            gate::admit_managed(link, *page, 0, kSmall, gate::Patience::kMayWait, shared::now_ns());
+        CHECK(decision.admission == Admission::kPassThrough && !decision.boundary.waits);
     });
 }
 
@@ -320,6 +339,7 @@ int main(int, char** argv) {
     errno_is_kept();
     a_dead_client_gives_back_what_it_held();
     a_killed_manager_lets_pass_and_a_new_one_takes_over();
+    a_launch_goes_on_when_another_thread_finds_the_manager_gone();
     a_hung_manager_lets_pass_until_it_goes_on();
     a_fork_registers_anew();
     a_program_that_closes_our_files_goes_on();

@@ -1,0 +1,90 @@
+// Best-effort graphs wait for the gate between their kernels, and stay the program's own. Run with
+// GATE_SIGNALS=1 and GATE_GRAPHS_WAIT=1.
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/kernel/interposer/gate_log.hpp"
+#include "tests/kernel/interposer/session.hpp"
+
+using explsched::test::launch;
+using explsched::test::told_to_gate;
+
+namespace {
+
+constexpr std::size_t kLaunches = 20;
+
+std::size_t nodes_in(CUgraph graph) {
+    std::size_t count = 0;
+    DO(cuGraphGetNodes(graph, nullptr, &count));
+    return count;
+}
+
+bool ends(CUstream stream) {
+    for (int i = 0; i < 10'000; ++i) {
+        const CUresult result = cuStreamQuery(stream);
+        if (result != CUDA_ERROR_NOT_READY) return result == CUDA_SUCCESS;
+        usleep(1000);
+    }
+    return false;
+}
+
+// From such graphs neither nodes nor edges can be removed, so that none may be added.
+void a_graph_that_allocates_memory_stays_as_it_is(CUstream stream, CUfunction function) {
+    CUgraph graph{};
+    CUgraphExec exec{};
+    CUgraphExecUpdateResultInfo info{};
+    CUdeviceptr memory = 0;
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    DO(cuMemAllocAsync(&memory, 1 << 20, stream));
+    for (std::size_t i = 0; i < kLaunches; ++i) launch(function, 528, stream);
+    DO(cuMemFreeAsync(memory, stream));
+    DO(cuStreamEndCapture(stream, &graph));
+    CHECK_EQUAL(nodes_in(graph), kLaunches + 2);
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    CHECK_EQUAL(nodes_in(graph), kLaunches + 2);
+    DO(cuGraphExecUpdate(exec, graph, &info));
+    CHECK_EQUAL(nodes_in(graph), kLaunches + 2);
+    DO(cuGraphLaunch(exec, stream));
+    CHECK(ends(stream));
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
+// A launch has adopted another manager, whose memory this context does not know yet.
+void a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(CUstream stream,
+                                                                         CUfunction function) {
+    CUgraph graph{};
+    CUgraphExec exec{};
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (std::size_t i = 0; i < kLaunches; ++i) launch(function, 528, stream);
+    DO(cuStreamEndCapture(stream, &graph));
+    setenv("GATE_SIGNALS", "2", 1);
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    CHECK_EQUAL(nodes_in(graph), kLaunches);
+    DO(cuGraphLaunch(exec, stream));
+    CHECK(ends(stream));
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
+}  // namespace
+
+int main() {
+    explsched::test::open_context(0);
+    told_to_gate();  // what an earlier run left
+    const CUfunction function = explsched::test::function_of(explsched::test::load_module(), "_Z4halfv");
+    CUstream stream{};
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    std::string log;
+    for (int i = 0; i < 5000 && log.find("signals 0") == std::string::npos; ++i) {
+        launch(function, 528, stream);
+        DO(cuCtxSynchronize());
+        log = told_to_gate();
+    }
+    CHECK(log.find("signals 0") != std::string::npos);
+    a_graph_that_allocates_memory_stays_as_it_is(stream, function);
+    a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(stream, function);
+}
