@@ -45,9 +45,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with tests on clusters come first: they take longest, and the others fill the gaps."""
-    slow = {item.path for item in items if item.get_closest_marker("slurm")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Files that take minutes come first, then those with tests on clusters; the others fill the gaps."""
+    long, slow = ({item.path for item in items if item.get_closest_marker(name)} for name in ("long", "slurm"))
+    items.sort(key=lambda item: (item.path not in long, item.path not in slow))
 
 
 @pytest.hookimpl(wrapper=True)

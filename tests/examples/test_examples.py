@@ -119,7 +119,6 @@ def test_a_training_saves_when_asked_and_goes_on_from_there(example: Example, tm
     finally:
         process.kill()
         process.wait()
-    assert saved_step > 0
     (tmp_path / "reports.jsonl").unlink()
     again = start(example, tmp_path, *example.endless)
     try:

@@ -19,7 +19,7 @@ from slurm_plugin.devcluster import Cluster
 from tests.slurm.jobs import ROOT
 from tests.slurm.trainings import loses_nothing_when_preempted
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.long]
 BUILT = ROOT / "build/horovod"
 TRAINING = Path(__file__).with_name("horovod_training.py")
 

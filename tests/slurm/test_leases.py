@@ -10,7 +10,7 @@ from slurm_plugin.devcluster import Cluster
 from slurm_plugin.observation.standing import leased_job
 from tests.slurm.jobs import a_daemon, config, run, state_of, submit, until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 
 def leases(client: CliClient) -> list[str]:
