@@ -6,13 +6,13 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <string>
 #include <thread>
 
 #include "tests/kernel/interposer/gate_log.hpp"
 #include "tests/kernel/interposer/session.hpp"
 
 using explsched::test::launch;
+using explsched::test::launch_until_told;
 using explsched::test::told_to_gate;
 
 int main(int, char** argv) {
@@ -21,13 +21,7 @@ int main(int, char** argv) {
     const CUfunction function = explsched::test::function_of(explsched::test::load_module(), "_Z4halfv");
     CUstream stream{};
     DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    std::string log;
-    for (int i = 0; i < 5000 && log.find("signals 0") == std::string::npos; ++i) {
-        launch(function, 528, stream);
-        DO(cuCtxSynchronize());
-        log = told_to_gate();
-    }
-    CHECK(log.find("signals 0") != std::string::npos);
+    launch_until_told("signals 0", function, stream);
     std::atomic<bool> done{false};
     std::atomic<int> waits{0};
     std::thread waiting([&] {

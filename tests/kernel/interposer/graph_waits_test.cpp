@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string>
 
 #include "tests/kernel/interposer/gate_log.hpp"
 #include "tests/kernel/interposer/session.hpp"
 
 using explsched::test::launch;
+using explsched::test::launch_until_told;
 using explsched::test::told_to_gate;
 
 namespace {
@@ -78,13 +78,7 @@ int main() {
     const CUfunction function = explsched::test::function_of(explsched::test::load_module(), "_Z4halfv");
     CUstream stream{};
     DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    std::string log;
-    for (int i = 0; i < 5000 && log.find("signals 0") == std::string::npos; ++i) {
-        launch(function, 528, stream);
-        DO(cuCtxSynchronize());
-        log = told_to_gate();
-    }
-    CHECK(log.find("signals 0") != std::string::npos);
+    launch_until_told("signals 0", function, stream);
     a_graph_that_allocates_memory_stays_as_it_is(stream, function);
     a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(stream, function);
 }

@@ -11,6 +11,7 @@
 #include "tests/kernel/interposer/session.hpp"
 
 using explsched::test::launch;
+using explsched::test::launch_until_told;
 using explsched::test::told_to_gate;
 
 namespace {
@@ -114,17 +115,6 @@ std::vector<Call> calls() {
         return entry<Wait>(symbol)(nullptr, nullptr, 0, stream);
     });
     return all;
-}
-
-// Launches until the GPU has shown that it writes to the gate's memory, so that the stream has number 0.
-void open_counted(CUfunction function, CUstream stream) {
-    std::string log;
-    for (int i = 0; i < 5000 && log.find("stream 0 0") == std::string::npos; ++i) {
-        launch(function, 528, stream);
-        DO(cuCtxSynchronize());
-        log = told_to_gate();
-    }
-    CHECK(log.find("stream 0 0") != std::string::npos);
 }
 
 void test_calls_that_tell_and_calls_that_hold(CUfunction function, CUstream stream) {
@@ -307,7 +297,7 @@ int main() {
     CUstream stream{}, other{};
     DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DO(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    open_counted(function, stream);
+    launch_until_told("stream 0 0", function, stream);  // so that the stream has number 0
     test_calls_that_tell_and_calls_that_hold(function, stream);
     test_captured_calls_are_left_alone(function, stream);
     test_looks_find_what_is_true(function, stream, other);
