@@ -36,7 +36,7 @@ from slurm_plugin.client import parse, squeue
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import observe
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.reconcile import SteeringLimits, changes
 
 NOW_S = 1_700_000_000.0

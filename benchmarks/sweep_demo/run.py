@@ -15,7 +15,8 @@ from benchmarks.sweep_demo import sweep
 from slurm_plugin import devcluster
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster.machine import until
-from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.spool import ProgressSpool
 
 POLL_S = 0.5
 LONGEST_S = 900.0

@@ -193,7 +193,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 
 def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:
     """The sweeps of that name and user, None: any. Raises `UnknownNameError`."""
-    from slurm_plugin.observation.progress import WholeProgressSpool
+    from slurm_plugin.observation.spool import WholeProgressSpool
     from slurm_plugin.observation.sweep_record import read
     from slurm_plugin.sweeps.results import results
 

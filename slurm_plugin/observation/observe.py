@@ -31,7 +31,7 @@ from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation, Topology
 from slurm_plugin.config import OrderSection, PreemptionBudget
 from slurm_plugin.observation.memory import Remembered, SeenTraining, served_in_vain
-from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import (
     NO_NODE,
     Requirements,
@@ -42,6 +42,7 @@ from slurm_plugin.observation.requirements import (
     unmodelled,
 )
 from slurm_plugin.observation.run_times import LearntRunTimes
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import (
     FairShares,
     lane,

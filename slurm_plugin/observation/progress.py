@@ -1,49 +1,27 @@
-"""Reads the progress files that jobs append to, one JSON object per line; `explsched.spool` says where they are.
+"""What a job has reported, and how the lines of its progress file add up to it. Pure; `spool` reads the files.
 
-The files are written by users' jobs, so they are checked: a file is read only if it is a regular file owned by the
-job's user, the length of lines is limited, and malformed lines are counted and skipped. Files are read incrementally;
-what exceeds the limits is counted, not kept.
+The lines are written by users' jobs, so they are checked: malformed ones are counted and skipped, and what exceeds the
+limits is counted, not kept.
 """
 
 from __future__ import annotations
 
-import errno
-import heapq
 import itertools
-import logging
-import os
-import stat
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from explsched.log import event
 from explsched.parameters import LONGEST
-from explsched.spool import MOST_BYTES, directories, open_directory
 from sched_policy.model import Parameter, ProgressPoint, StageProfile
-from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.job_options import stage_profile
 
 MAX_LINE_BYTES = 4096
-MAX_BYTES_PER_READ = 1 << 17
-"""Per file and pass; this much malformed text takes some hundredths of a second."""
-
-MAX_BYTES_PER_USER = 1 << 21
-"""For all files of a user together, per pass. The rest is read in later passes."""
-
-MOST_MALFORMED = 100_000
-MOST_FILES = 100_000
-MOST_DIRECTORIES = 8
-"""Of each user, the first by name: jobs report to the first, and perhaps to a later one if somebody took their name."""
-
 MAX_REPORTS = 512
 MAX_METRICS = 64
 MAX_RUNS = 1024
@@ -51,13 +29,6 @@ MAX_RUNS = 1024
 MAX_PARAMETERS = 64
 _SKEW_S = 60.0
 """How far ahead a node's clock may be. If it is further ahead, times are corrected by the file's modification time."""
-
-_MISSING = "there is no such directory"
-_OF_ONE_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
-"""What a user can bring about for a file or directory. Any other error is the file system's, and may pass."""
-
-NO_SKEW: Mapping[int, float] = MappingProxyType({})
-_LOG = logging.getLogger("explsched.progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +51,6 @@ class Run:
     end_s: float
 
 
-_NONE: Mapping[str, Parameter] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class ReportedParameters:
     """The hyper-parameters that a job has reported, by run. Those of the last run count.
@@ -92,8 +60,8 @@ class ReportedParameters:
     """
 
     run: int = 0
-    former: Mapping[str, Parameter] = field(default_factory=lambda: _NONE)
-    latest: Mapping[str, Parameter] = field(default_factory=lambda: _NONE)
+    former: Mapping[str, Parameter] = field(default_factory=dict)
+    latest: Mapping[str, Parameter] = field(default_factory=dict)
     differed: frozenset[str] = frozenset()
 
     @property
@@ -108,9 +76,7 @@ class ReportedParameters:
 
     def plus(self, run: int, reported: Mapping[str, Parameter]) -> ReportedParameters | None:
         """With parameters that a run has reported; None if there are too many names, or a later run has reported."""
-        before = self
-        if run > self.run:
-            before = ReportedParameters(run, self.values, _NONE, self.changed)
+        before = ReportedParameters(run, self.values, {}, self.changed) if run > self.run else self
         after = replace(before, latest={**before.latest, **reported})
         return after if run >= self.run and len(after.values) <= MAX_PARAMETERS else None
 
@@ -119,9 +85,9 @@ class ReportedParameters:
 class JobProgress:
     """Everything a job has reported so far.
 
-    `refused` says why its file is not read at all; `malformed` counts the lines that were skipped. `parameters` are
-    its hyper-parameters. `stages` has the stage times of the fastest report, since a job that shares its GPU is slower.
-    `exit_status` is that of its last run, None if it reported none.
+    `runs` are in order. `refused` says why its file is not read at all; `malformed` counts the lines that were skipped.
+    `stages` has the stage times of the fastest report, since a job that shares its GPU is slower. `exit_status` is that
+    of its last run, None if it reported none.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -181,9 +147,8 @@ class JobProgress:
     def _behind(self, reports: Iterable[ProgressReport], weight: Callable[[int], int]) -> list[float]:
         """Run time at each of the reports over all runs; a second of a run counts `weight(run)`."""
         began = {run.restart: (run.start_s, weight(run.restart)) for run in self.runs}
-        order = sorted(self.runs, key=lambda run: run.restart)
-        numbers = [run.restart for run in order]
-        lengths_s = (began[run.restart][1] * (run.end_s - run.start_s) for run in order)
+        numbers = list(began)
+        lengths_s = (weight(run.restart) * (run.end_s - run.start_s) for run in self.runs)
         before_s = list(itertools.accumulate(lengths_s, initial=0.0))
         found = []
         for report in reports:
@@ -223,200 +188,20 @@ class _Line(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(_Line)
 
 
-@dataclass(slots=True)
-class _File:
-    """What has been read of one file. `skew_s`: by run, how far its node's clock is ahead, if more than `_SKEW_S`."""
+def clock_skew(tail: bytes, written_s: float) -> dict[int, float]:
+    """How far the clock of a run's node is ahead of the file server's, if more than `_SKEW_S`; empty if not.
 
-    inode: int
-    offset: int = 0
-    progress: JobProgress = field(default_factory=JobProgress)
-    skew_s: dict[int, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Look:
-    """One look at all files. `left`: bytes that may still be read, by user; `fault`: why it is not complete, or "".
-
-    `is_cut` says that one of the limits has kept it from the end of a file.
+    `tail` is how the file ends, and `written_s` when it was last written, as the file server says.
     """
-
-    left: dict[int, int]
-    is_cut: bool = False
-    fault: str = ""
-
-    def note(self, error: OSError, path: Path | str) -> None:
-        """Take in an error in opening or reading one file or directory."""
-        if error.errno not in _OF_ONE_FILE:
-            self.fault = f"{path}: {error.strerror}"
-
-
-class ProgressSpool:
-    """The spool directory. Keeps what it has read, so that each pass reads only what is new.
-
-    If the file system hangs or fails, passes continue with what was read before; `fault` says why the latest reading is
-    not complete.
-    """
-
-    def __init__(self, directory: Path, patience_s: float = 10.0) -> None:
-        self._spool = directory
-        self._reading = BoundedCall(patience_s)
-        self._files: dict[int, _File] = {}
-        self._known: dict[int, JobProgress] = {}
-        self.fault = ""
-
-    def read(self, owners: Mapping[int, int], now_s: float) -> dict[int, JobProgress]:
-        """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten."""
-        before, self.fault = self.fault, self._read(owners, now_s)
-        if self.fault not in ("", _MISSING, before):
-            event(_LOG, logging.WARNING, "progress not read, the last holds", spool=str(self._spool), why=self.fault)
-        known = self._known
-        return {job_id: known[job_id] for job_id in sorted(known.keys() & owners.keys())}
-
-    def _read(self, owners: Mapping[int, int], now_s: float) -> str:
-        """Read what is new; returns why not all could be read."""
-        return self._bounded_look(owners, now_s).fault
-
-    def _bounded_look(self, owners: Mapping[int, int], now_s: float) -> _Look:
-        look = _Look(dict.fromkeys(owners.values(), MAX_BYTES_PER_USER))
-        try:
-            if not self._reading.run(partial(self._look, dict(owners), now_s, look)):
-                look.fault = f"the file system has not answered for {self._reading.patience_s:g} s"
-        except OSError as error:
-            look.fault = error.strerror or str(error)
-        return look
-
-    def _look(self, owners: Mapping[int, int], now_s: float, look: _Look) -> None:
-        """Read all files anew, in a thread of its own."""
-        try:
-            spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            self._known, look.fault = {}, _MISSING
-            return
-        try:
-            known: dict[int, JobProgress] = {}
-            self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in owners}
-            for directory in _directories(spool, frozenset(owners.values()), look):
-                try:
-                    for job_id in directory.jobs(owners):
-                        if job_id not in known or known[job_id].refused is not None:
-                            known[job_id] = self._read_one(directory, job_id, owners[job_id], now_s, look)
-                finally:
-                    directory.close()
-            self._known = known
-        finally:
-            os.close(spool)
-
-    def _read_one(self, directory: _Directory, job_id: int, uid: int, now_s: float, look: _Look) -> JobProgress:
-        path = self._spool / directory.name / f"{job_id}.jsonl"
-        earlier = self._files.get(job_id)
-        try:
-            # O_NONBLOCK: opening a fifo that a user put there must not hang the daemon.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(path.name, flags, dir_fd=directory.descriptor)
-        except OSError as error:
-            return _unreadable(error, path, earlier, look)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return JobProgress(refused=f"{path}: is not a regular file")
-            if status.st_uid != uid:
-                return JobProgress(refused=f"{path}: is owned by uid {status.st_uid}, the job by uid {uid}")
-            kept = earlier
-            if kept is None or kept.inode != status.st_ino or status.st_size < kept.offset:
-                kept = self._files[job_id] = _File(status.st_ino)
-            if kept.offset > MOST_BYTES or kept.progress.malformed > MOST_MALFORMED:
-                return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
-            length = min(MAX_BYTES_PER_READ, look.left[uid])
-            look.is_cut |= status.st_size > kept.offset + length
-            if length > 0 and status.st_size > kept.offset:
-                data = os.pread(descriptor, length, kept.offset)
-                look.left[uid] -= len(data)
-                tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, max(kept.offset, status.st_size - 2 * MAX_LINE_BYTES))
-                _note_skew(kept.skew_s, tail, status.st_mtime)
-                self._advance(kept, data, now_s)
-            return kept.progress
-        except OSError as error:
-            return _unreadable(error, path, earlier, look)
-        finally:
-            os.close(descriptor)
-
-    def _advance(self, kept: _File, data: bytes, now_s: float) -> None:
-        complete, newline, _rest = data.rpartition(b"\n")
-        if newline:
-            kept.offset += len(complete) + 1
-            kept.progress = fold(kept.progress, complete.split(b"\n"), now_s, kept.skew_s)
-        elif len(data) > MAX_LINE_BYTES:  # a line without an end is skipped, or it would be read again and again
-            kept.offset += len(data)
-            kept.progress = fold(kept.progress, [data], now_s)
-
-
-class WholeProgressSpool(ProgressSpool):
-    """For a command that looks once, and may wait: each reading goes on to the end of every file."""
-
-    def _read(self, owners: Mapping[int, int], now_s: float) -> str:
-        look = self._bounded_look(owners, now_s)
-        while look.is_cut and not look.fault:
-            look = self._bounded_look(owners, now_s)
-        return look.fault
-
-
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """A directory with progress files: a user's own, or the spool itself with files of any user (`uid` None)."""
-
-    name: str
-    descriptor: int
-    uid: int | None
-
-    def jobs(self, owners: Mapping[int, int]) -> list[int]:
-        """Jobs that have a file here, of at most `MOST_FILES` names, so that a user can hide only the user's own."""
-        with os.scandir(self.descriptor) as entries:
-            names = [entry.name for entry in itertools.islice(entries, MOST_FILES) if _is_progress_name(entry.name)]
-        found = (int(name[:-6]) for name in names)
-        return sorted(job_id for job_id in found if job_id in owners and self.uid in (None, owners[job_id]))
-
-    def close(self) -> None:
-        """Close the directory."""
-        os.close(self.descriptor)
-
-
-def _directories(spool: int, uids: frozenset[int], look: _Look) -> Iterator[_Directory]:
-    """The directories that may have files of these users, the first few of each. Unreadable ones are skipped."""
-    owned: defaultdict[int, list[str]] = defaultdict(list)
-    for name, uid in directories(spool):
-        if uid in uids:
-            owned[uid].append(name)
-    for uid, names in owned.items():
-        for name in heapq.nsmallest(MOST_DIRECTORIES, names):
-            try:
-                descriptor = open_directory(name, spool)
-            except OSError as error:
-                look.note(error, name)
-                continue
-            if os.fstat(descriptor).st_uid == uid:
-                yield _Directory(name, descriptor, uid)
-            else:
-                os.close(descriptor)
-    yield _Directory("", os.dup(spool), None)
-
-
-def _unreadable(error: OSError, path: Path, earlier: _File | None, look: _Look) -> JobProgress:
-    """The progress while a file cannot be read: what was read of it before."""
-    look.note(error, path)
-    if earlier is not None:
-        return earlier.progress
-    return JobProgress(refused=f"{path}: {error.strerror}")
-
-
-def _note_skew(skew_s: dict[int, float], tail: bytes, written_s: float) -> None:
-    """Note how far a node's clock is ahead: the time of its newest line minus that of the file, by the file server."""
     complete, _newline, _rest = tail.rpartition(b"\n")
     line = _parse(complete.rpartition(b"\n")[2])
-    if line is not None and line.time_s - written_s > _SKEW_S and len(skew_s) < MAX_RUNS:
-        skew_s[line.restart] = line.time_s - written_s
+    ahead_s = 0.0 if line is None else line.time_s - written_s
+    return {line.restart: ahead_s} if line is not None and ahead_s > _SKEW_S else {}
 
 
-def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mapping[int, float] = NO_SKEW) -> JobProgress:
+def fold(
+    progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mapping[int, float] = MappingProxyType({})
+) -> JobProgress:
     """Add complete lines to a job's progress; `skew_s` is how far the clock was ahead in some runs. Pure."""
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
@@ -428,14 +213,10 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
         line = _parse(text)
         if line is not None and line.restart in skew_s:
             line = msgspec.structs.replace(line, time_s=max(0.0, line.time_s - skew_s[line.restart]))
-        if line is None or line.time_s > now_s + _SKEW_S:
+        if line is None or line.time_s > now_s + _SKEW_S or (line.restart not in runs and len(runs) >= MAX_RUNS):
             malformed += 1
             continue
-        run = runs.get(line.restart)
-        if run is None and len(runs) >= MAX_RUNS:
-            malformed += 1
-            continue
-        run = run or Run(line.restart, line.time_s, line.time_s)
+        run = runs.get(line.restart) or Run(line.restart, line.time_s, line.time_s)
         runs[line.restart] = replace(run, end_s=max(run.end_s, line.time_s))
         if line.params is not None:
             more = parameters.plus(line.restart, line.params)
@@ -457,17 +238,9 @@ def fold(progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mappin
             last_step[line.restart, line.metric] = line.step
             reports.append(ProgressReport(line.time_s, line.restart, line.step, line.metric, line.value))
             total_steps = line.total_steps or total_steps
-    runs_in_order = tuple(runs[restart] for restart in sorted(runs))
+    kept, in_order = tuple(_thinned(reports)), tuple(runs[restart] for restart in sorted(runs))
     return JobProgress(
-        tuple(_thinned(reports)),
-        runs_in_order,
-        total_steps,
-        checkpoint_s,
-        ended,
-        exit_status,
-        malformed,
-        parameters=parameters,
-        stages=stages,
+        kept, in_order, total_steps, checkpoint_s, ended, exit_status, malformed, None, parameters, stages
     )
 
 
@@ -493,10 +266,6 @@ def _stages(text: str) -> StageProfile | None:
         return stage_profile(text)
     except ValueError:
         return None
-
-
-def _is_progress_name(name: str) -> bool:
-    return name.endswith(".jsonl") and name[:-6].isascii() and name[:-6].isdigit()
 
 
 def _parse(line: bytes) -> _Line | None:

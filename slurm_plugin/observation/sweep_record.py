@@ -29,7 +29,7 @@ from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.memory import SeenTraining
 from slurm_plugin.observation.observe import is_present
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import Scope, standing_of
 
 NAME = "sweeps.jsonl"

@@ -16,11 +16,11 @@ from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import WholeProgressSpool
 from slurm_plugin.observation.site_factors import OwnFactors
+from slurm_plugin.observation.spool import WholeProgressSpool
 from slurm_plugin.observation.sweep_record import ended_before, read
+from slurm_plugin.steering.beneficiaries import without_vain_preemptions
 from slurm_plugin.steering.grouping import LiveGroup, device_name, live_groups
-from slurm_plugin.steering.preemption import without_vain_preemptions
 from slurm_plugin.steering.release import GroupAnnotation
 
 Gpu = tuple[str, int]

@@ -37,11 +37,12 @@ from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.memory import Memory
 from slurm_plugin.observation.observe import Observation, is_present, observe, without_nodes
-from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
 from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
+from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.grouping import (
     LiveGroup,
     live_groups,
@@ -51,7 +52,7 @@ from slurm_plugin.steering.grouping import (
     withdrawal,
 )
 from slurm_plugin.steering.places import by_priority, on_own_places, put_first, started_on_own_places
-from slurm_plugin.steering.preemption import PreemptionTracker, heirs, requeues_in_vain, without_vain_preemptions
+from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import (
     SteeringLimits,
     changes,

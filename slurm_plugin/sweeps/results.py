@@ -24,7 +24,8 @@ from sched_policy.model import Direction, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.progress import JobProgress, ProgressSpool
+from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.sweep_record import Note
 
 _COMPLETED = "COMPLETED"

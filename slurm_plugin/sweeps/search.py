@@ -55,7 +55,8 @@ from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
-from slurm_plugin.observation.progress import JobProgress, WholeProgressSpool
+from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.spool import WholeProgressSpool
 from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, SpaceSection, Value, argument
 from wrappers import sxbatch
 

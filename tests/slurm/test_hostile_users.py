@@ -16,7 +16,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import parse
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.controller import Controller
 from tests.slurm.jobs import config, empty, run, state_of, submit, until
 from tests.slurm.users import OPERATOR, as_user

@@ -17,7 +17,7 @@ from pathlib import Path
 from explsched import log
 from explsched.errors import SlurmError
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool
 
 log.set_up("info", None)
 spool, client = ProgressSpool(Path("/tmp")), CliClient()

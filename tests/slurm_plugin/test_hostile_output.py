@@ -19,8 +19,8 @@ from slurm_plugin.client.cli import readable
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import observe
-from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.preemption import without_vain_preemptions
+from slurm_plugin.observation.spool import ProgressSpool
+from slurm_plugin.steering.beneficiaries import without_vain_preemptions
 from slurm_plugin.steering.reconcile import SteeringLimits, changes
 
 NOW_S = 1_700_001_000.0

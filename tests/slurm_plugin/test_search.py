@@ -347,7 +347,7 @@ def test_while_the_spool_is_not_read_no_trial_has_failed(
         return really(path, flags, *mode, **options)
 
     with monkeypatch.context() as broken:
-        broken.setattr("slurm_plugin.observation.progress.os.open", stale)
+        broken.setattr("slurm_plugin.observation.spool.os.open", stale)
         done = run(reported)
     assert "the reports of trial 0 cannot be read" in str(done.exception)
     assert json.loads(run(reported, "--json").stdout)["best"] == 0.5

@@ -28,7 +28,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import state_of
 from slurm_plugin.state.view import View
@@ -123,7 +123,7 @@ def shown(*words: object) -> dict[str, Any]:
 
 
 def test_reports_are_read_to_the_last(digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_plugin.observation.progress.MAX_BYTES_PER_READ", 1000)
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_READ", 1000)
     for job_id in (1, 3):  # one is over, one runs
         reported(tmp_path, job_id, *(1 / n for n in range(1, 51)))
     found = {training["job"]: (len(training["curve"]), training["best"]) for training in shown()["trainings"]}

@@ -14,8 +14,8 @@ from slurm_plugin.client.changes import RequeueJob
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.site_factors import LentPlaces
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.places import place_changes
 from tests.slurm_kit import record
 

@@ -16,7 +16,7 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, Slu
 from slurm_plugin.config import PreemptionBudget
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0

@@ -13,9 +13,9 @@ from sched_policy.model import Switch
 from slurm_plugin.client import parse
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation, Topology
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import ProgressSpool
 from slurm_plugin.observation.requirements import unmodelled
-from slurm_plugin.steering.preemption import without_vain_preemptions
+from slurm_plugin.observation.spool import ProgressSpool
+from slurm_plugin.steering.beneficiaries import without_vain_preemptions
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0

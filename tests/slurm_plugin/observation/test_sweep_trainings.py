@@ -14,7 +14,7 @@ from sched_policy.model import Direction, Exploration, Job, ProgressPoint
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import GrantedSteps, Remembered, SeenTraining, SweepTrainings
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.sweep_record import Note, ended_before
 from tests.sched_policy.builders import job
 from tests.slurm_kit import record

@@ -15,7 +15,7 @@ from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.places import on_own_places, place_changes, put_first, started_on_own_places
 from tests.sched_policy import builders
 from tests.slurm_kit import record

@@ -13,8 +13,8 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.progress import ProgressSpool
-from slurm_plugin.steering.preemption import heirs, requeues_in_vain, without_vain_preemptions
+from slurm_plugin.observation.spool import ProgressSpool
+from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
 from tests.slurm_kit import record
 
 

@@ -1,0 +1,214 @@
+"""Reads the progress files that jobs append to, one JSON object per line; `explsched.spool` says where they are.
+
+The files are written by users' jobs, so they are checked: a file is read only if it is a regular file owned by the
+job's user, and no more of it at a time than the limits allow. Files are read incrementally.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import itertools
+import logging
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from explsched.log import event
+from explsched.spool import MOST_BYTES, directories, open_directory
+from slurm_plugin.client.process import BoundedCall
+from slurm_plugin.observation.progress import MAX_LINE_BYTES, MAX_RUNS, JobProgress, clock_skew, fold
+
+MAX_BYTES_PER_READ = 1 << 17
+"""Per file and pass; this much malformed text takes some hundredths of a second."""
+
+MAX_BYTES_PER_USER = 1 << 21
+"""For all files of a user together, per pass. The rest is read in later passes."""
+
+MOST_MALFORMED = 100_000
+MOST_FILES = 100_000
+MOST_DIRECTORIES = 8
+"""Of each user, the first by name: jobs report to the first, and perhaps to a later one if somebody took their name."""
+
+_MISSING = "there is no such directory"
+_OF_ONE_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
+"""What a user can bring about for a file or directory. Any other error is the file system's, and may pass."""
+
+_LOG = logging.getLogger("explsched.progress")
+
+
+@dataclass(slots=True)
+class _File:
+    """What has been read of one file. `skew_s`: by run, the `clock_skew` of its node."""
+
+    inode: int
+    offset: int = 0
+    progress: JobProgress = field(default_factory=JobProgress)
+    skew_s: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at all files. `left`: bytes that may still be read, by user; `fault`: why it is not complete, or "".
+
+    `is_cut` says that one of the limits has kept it from the end of a file.
+    """
+
+    left: dict[int, int]
+    is_cut: bool = False
+    fault: str = ""
+
+    def note(self, error: OSError, path: Path | str) -> None:
+        """Take in an error in opening or reading one file or directory."""
+        if error.errno not in _OF_ONE_FILE:
+            self.fault = f"{path}: {error.strerror}"
+
+
+class ProgressSpool:
+    """The spool directory. Keeps what it has read, so that each pass reads only what is new.
+
+    If the file system hangs or fails, passes continue with what was read before; `fault` says why the latest reading is
+    not complete.
+    """
+
+    def __init__(self, directory: Path, patience_s: float = 10.0) -> None:
+        self._spool = directory
+        self._reading = BoundedCall(patience_s)
+        self._files: dict[int, _File] = {}
+        self._known: dict[int, JobProgress] = {}
+        self.fault = ""
+
+    def read(self, owners: Mapping[int, int], now_s: float) -> dict[int, JobProgress]:
+        """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten."""
+        before, self.fault = self.fault, self._read(owners, now_s).fault
+        if self.fault not in ("", _MISSING, before):
+            event(_LOG, logging.WARNING, "progress not read, the last holds", spool=str(self._spool), why=self.fault)
+        known = self._known
+        return {job_id: known[job_id] for job_id in sorted(known.keys() & owners.keys())}
+
+    def _read(self, owners: Mapping[int, int], now_s: float) -> _Look:
+        """Read what is new."""
+        look = _Look(dict.fromkeys(owners.values(), MAX_BYTES_PER_USER))
+        try:
+            if not self._reading.run(partial(self._look, dict(owners), now_s, look)):
+                look.fault = f"the file system has not answered for {self._reading.patience_s:g} s"
+        except OSError as error:
+            look.fault = error.strerror or str(error)
+        return look
+
+    def _look(self, owners: Mapping[int, int], now_s: float, look: _Look) -> None:
+        """Read all files anew, in a thread of its own."""
+        try:
+            spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._known, look.fault = {}, _MISSING
+            return
+        try:
+            known: dict[int, JobProgress] = {}
+            self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in owners}
+            for directory in _directories(spool, frozenset(owners.values()), look):
+                for job_id in directory.jobs(owners):
+                    if job_id not in known or known[job_id].refused is not None:
+                        known[job_id] = self._read_one(directory, job_id, owners[job_id], now_s, look)
+            self._known = known
+        finally:
+            os.close(spool)
+
+    def _read_one(self, directory: _Directory, job_id: int, uid: int, now_s: float, look: _Look) -> JobProgress:
+        path = self._spool / directory.name / f"{job_id}.jsonl"
+        earlier = self._files.get(job_id)
+        # O_NONBLOCK: opening a fifo that a user put there must not hang the daemon.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path.name, flags, dir_fd=directory.descriptor)
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    return JobProgress(refused=f"{path}: is not a regular file")
+                if status.st_uid != uid:
+                    return JobProgress(refused=f"{path}: is owned by uid {status.st_uid}, the job by uid {uid}")
+                kept = earlier
+                if kept is None or kept.inode != status.st_ino or status.st_size < kept.offset:
+                    kept = self._files[job_id] = _File(status.st_ino)
+                if kept.offset > MOST_BYTES or kept.progress.malformed > MOST_MALFORMED:
+                    return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
+                length = min(MAX_BYTES_PER_READ, look.left[uid])
+                look.is_cut |= status.st_size > kept.offset + length
+                if length > 0 and status.st_size > kept.offset:
+                    data = os.pread(descriptor, length, kept.offset)
+                    look.left[uid] -= len(data)
+                    before_end = max(kept.offset, status.st_size - 2 * MAX_LINE_BYTES)
+                    if len(kept.skew_s) < MAX_RUNS:
+                        tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, before_end)
+                        kept.skew_s |= clock_skew(tail, status.st_mtime)
+                    self._advance(kept, data, now_s)
+                return kept.progress
+            finally:
+                os.close(descriptor)
+        except OSError as error:  # what was read before holds
+            look.note(error, path)
+            return JobProgress(refused=f"{path}: {error.strerror}") if earlier is None else earlier.progress
+
+    def _advance(self, kept: _File, data: bytes, now_s: float) -> None:
+        complete, newline, _rest = data.rpartition(b"\n")
+        if newline:
+            kept.offset += len(complete) + 1
+            kept.progress = fold(kept.progress, complete.split(b"\n"), now_s, kept.skew_s)
+        elif len(data) > MAX_LINE_BYTES:  # a line without an end is skipped, or it would be read again and again
+            kept.offset += len(data)
+            kept.progress = fold(kept.progress, [data], now_s)
+
+
+class WholeProgressSpool(ProgressSpool):
+    """For a command that looks once, and may wait: each reading goes on to the end of every file."""
+
+    def _read(self, owners: Mapping[int, int], now_s: float) -> _Look:
+        look = super()._read(owners, now_s)
+        while look.is_cut and not look.fault:
+            look = super()._read(owners, now_s)
+        return look
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """A directory with progress files: a user's own, or the spool itself with files of any user (`uid` None)."""
+
+    name: str
+    descriptor: int
+    uid: int | None
+
+    def jobs(self, owners: Mapping[int, int]) -> list[int]:
+        """Jobs that have a file here, of at most `MOST_FILES` names, so that a user can hide only the user's own."""
+        with os.scandir(self.descriptor) as entries:
+            names = [entry.name for entry in itertools.islice(entries, MOST_FILES) if _is_progress_name(entry.name)]
+        found = (int(name[:-6]) for name in names)
+        return sorted(job_id for job_id in found if job_id in owners and self.uid in (None, owners[job_id]))
+
+
+def _directories(spool: int, uids: frozenset[int], look: _Look) -> Iterator[_Directory]:
+    """The directories that may have files of these users, the first few of each. Unreadable ones are skipped."""
+    owned: defaultdict[int, list[str]] = defaultdict(list)
+    for name, uid in directories(spool):
+        if uid in uids:
+            owned[uid].append(name)
+    for uid, names in owned.items():
+        for name in heapq.nsmallest(MOST_DIRECTORIES, names):
+            try:
+                descriptor = open_directory(name, spool)
+            except OSError as error:
+                look.note(error, name)
+                continue
+            try:
+                if os.fstat(descriptor).st_uid == uid:
+                    yield _Directory(name, descriptor, uid)
+            finally:
+                os.close(descriptor)
+    yield _Directory("", spool, None)
+
+
+def _is_progress_name(name: str) -> bool:
+    return name.endswith(".jsonl") and name[:-6].isascii() and name[:-6].isdigit()

@@ -1,0 +1,149 @@
+"""Whether those for whom jobs are preempted would start; whom their victims leave for otherwise. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from sched_policy.model import JobState
+from sched_policy.plan import Plan
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
+from slurm_plugin.observation.standing import is_untested, may_start
+from slurm_plugin.steering.places import by_priority, on_places, started_once_gone
+
+_LOOKED_AT = 500
+"""Number of pending jobs for which backfill is replayed: Slurm's default for `bf_max_job_test`."""
+
+
+def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
+    """The plan without preemptions whose beneficiary would not start."""
+    victims: defaultdict[int, set[int]] = defaultdict(set)
+    for preemption in plan.preemptions:
+        if preemption.beneficiary is not None:
+            victims[preemption.beneficiary].add(preemption.job_id)
+    if not victims:
+        return plan
+    vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims, _leaving(seen))
+    kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
+    return replace(plan, preemptions=kept) if vain else plan
+
+
+def requeues_in_vain(
+    plan: Plan,
+    seen: Observation,
+    victims: Mapping[int, AbstractSet[int]],
+    factors: Mapping[int, int],
+    ready: Mapping[int, AbstractSet[int]] = MappingProxyType({}),
+) -> frozenset[int]:
+    """The beneficiaries that would not start if their victims left now. `factors` are the pass's new site factors.
+
+    `ready` maps beneficiaries to the victims that do leave now. These beneficiaries must also start if all other
+    preempted jobs are still there.
+
+    Slurm updates the age of a job when its site factor is written, that of others every `PriorityCalcPeriod`. Until
+    then jobs of nearly equal priority may not be in the plan's order, so a beneficiary must start in both orders.
+    """
+    if not victims:
+        return frozenset()
+    ideal, actual = on_places(plan, seen.snapshot), by_priority(seen, factors)
+    leaving = _leaving(seen)
+    vain = _served_in_vain(ideal, seen, victims, leaving) | _served_in_vain(actual, seen, victims, leaving)
+    gone = leaving & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
+    now = {job_id: going for job_id, going in ready.items() if job_id not in vain}
+    if gone.union(*now.values()) != leaving:
+        vain |= _served_in_vain(actual, seen, now, gone)
+    return vain
+
+
+def _leaving(seen: Observation) -> frozenset[int]:
+    """Running jobs that have been asked to leave."""
+    return frozenset(job.job_id for job in seen.snapshot.running if job.asked_to_leave)
+
+
+def _served_in_vain(
+    order: Sequence[int], seen: Observation, victims: Mapping[int, AbstractSet[int]], leaving: frozenset[int]
+) -> frozenset[int]:
+    """The beneficiaries that would not start if their victims and `leaving` left and Slurm scheduled in this order.
+
+    Victims of beneficiaries that are earlier in this order, and would start, count as gone, too. A plan considers only
+    the jobs that are modelled. Slurm may give the freed GPUs to any job ahead in its queue: a component of a
+    heterogeneous job, a job of a partition that is not steered, or one submitted after the victims were signalled. It
+    may also keep them for a larger job ahead, whose planned start must not be delayed. And the beneficiary may lack
+    CPUs or memory.
+    """
+    place = {job_id: at for at, job_id in enumerate(order)}
+    waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
+    vain, gone = set(), leaving
+    for job_id in sorted(victims, key=lambda job_id: place.get(job_id, -1)):
+        record = seen.jobs[job_id]
+        free = free_once_gone(seen.nodes, seen.snapshot.running, seen.jobs, gone | victims[job_id])
+        # Slurm compares partition tiers before priorities: any job of another partition may be first.
+        first = [
+            other
+            for other in waiting
+            if other.job_id != job_id
+            and (other.partition != record.partition or place.get(other.job_id, -1) < place.get(job_id, 0))
+        ]
+        allocate(sorted(first, key=lambda other: place.get(other.job_id, -1)), free)
+        if fits(record, free):
+            gone |= victims[job_id]
+        else:
+            vain.add(job_id)
+    for partition in {seen.jobs[job_id].partition for job_id in victims}:
+        own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}
+        # Another partition may be of a higher tier. Slurm says which job is next there, unless it has not tested it.
+        others = [record for record in map(seen.jobs.__getitem__, order) if record.partition != partition]
+        of_tier = {record.job_id for record in others if record.reason == "Resources" or is_untested(record)}
+        queue = sorted(order, key=lambda job_id: job_id not in of_tier)
+        last = max((at for at, job_id in enumerate(queue) if job_id in own), default=-1)
+        looked_at = queue[: min(last + 1, _LOOKED_AT)]
+        vain |= own.intersection(looked_at) - started_once_gone(
+            seen.snapshot, looked_at, leaving.union(*(victims[job_id] for job_id in own))
+        )
+    return frozenset(vain)
+
+
+def heirs(
+    plan: Plan,
+    seen: Observation,
+    victims: Mapping[int, AbstractSet[int]],
+    vain: Container[int],
+    factors: Mapping[int, int],
+) -> dict[int, int | None]:
+    """For each beneficiary that would no longer start, the job that would start in its place, or None.
+
+    Only the first of the same owner's jobs that the plan now puts before the beneficiary, and that is no other's heir,
+    is considered: the plan prefers it, so the victims may leave for it as well. Dropping the preemption instead would
+    make them save again.
+    """
+    jobs = {job.job_id: job for job in seen.snapshot.jobs}
+    queue = on_places(plan, seen.snapshot)
+    passed_on: dict[int, AbstractSet[int]] = {}
+    found: dict[int, int | None] = {}
+    for job_id in (job_id for job_id in victims if job_id in vain):
+        own = jobs[job_id]
+        before = queue[: queue.index(job_id)] if job_id in queue else ()
+        alike = (
+            job
+            for job in map(jobs.__getitem__, before)
+            if (job.user, job.scope) == (own.user, own.scope) and job.may_displace
+        )
+        heir = next((job.job_id for job in alike if job.job_id not in victims and job.job_id not in passed_on), None)
+        if heir is not None:
+            with_heir = {**passed_on, heir: victims[job_id]}
+            if not requeues_in_vain(plan, seen, with_heir, factors):
+                passed_on = with_heir
+        found[job_id] = heir if heir in passed_on else None
+    return found
+
+
+def _may_start_before_others(record: SlurmJob, now_s: float) -> bool:
+    """Whether the job would take free GPUs or shards at once, as far as Slurm says."""
+    asks = record.gpus > 0 or record.shards_per_node > 0
+    return asks and record.priority > 0 and may_start(record, now_s)

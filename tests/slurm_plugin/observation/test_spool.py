@@ -1,0 +1,277 @@
+"""Progress files are in a directory in which users may put anything."""
+
+import errno
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from explsched.spool import open_directory
+from sched_policy.model import ProgressPoint
+from slurm_plugin.observation.progress import MAX_REPORTS, JobProgress
+from slurm_plugin.observation.spool import MAX_BYTES_PER_READ, MOST_DIRECTORIES, ProgressSpool, WholeProgressSpool
+from tests.slurm_plugin.observation.test_progress import NOW_S, line
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> ProgressSpool:
+    return ProgressSpool(tmp_path)
+
+
+def read(spool: ProgressSpool, job_id: int = 7) -> JobProgress:
+    return spool.read({job_id: os.geteuid()}, NOW_S).get(job_id, JobProgress())
+
+
+def test_only_what_is_new_is_read_and_half_a_line_waits(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(2, 1.0)[:-5])
+    assert [r.step for r in read(spool).reports] == [1]
+    with path.open("a") as file:
+        file.write(line(2, 1.0)[-5:])
+    assert [r.step for r in read(spool).reports] == [1, 2]
+    assert read(spool).malformed == 0
+
+
+def test_a_curve_stays_the_same_tuple_until_something_new_is_read(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(11, 1.0) + line(11, 0.5, metric="accuracy"))
+    points = read(spool).points("loss", 2)
+    assert points == (ProgressPoint(1, 0.0, 2.0), ProgressPoint(11, 20.0, 1.0))
+    assert read(spool).points("loss", 2) is points
+    assert read(spool).points("accuracy", 1) == (ProgressPoint(11, 10.0, 0.5),)
+    with path.open("a") as file:
+        file.write(line(21, 0.5))
+    assert read(spool).points("loss", 2) == (*points, ProgressPoint(21, 40.0, 0.5))
+
+
+def test_what_a_job_reported_that_is_gone_is_forgotten(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    points = read(spool).points("loss", 1)
+    assert spool.read({}, NOW_S) == {}
+    again = read(spool).points("loss", 1)
+    assert again == points
+    assert again is not points  # it was read anew
+
+
+def test_a_file_of_somebody_else_is_refused(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    progress = spool.read({7: os.geteuid() + 1}, NOW_S)[7]
+    assert progress.reports == ()
+    assert progress.refused is not None
+    assert "owned by" in progress.refused
+
+
+def test_a_symlink_a_directory_and_a_fifo_are_refused(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "real").write_text(line(1, 2.0))
+    (tmp_path / "7.jsonl").symlink_to(tmp_path / "real")
+    (tmp_path / "8.jsonl").mkdir()
+    os.mkfifo(tmp_path / "9.jsonl")
+    found = spool.read(dict.fromkeys((7, 8, 9), os.geteuid()), NOW_S)
+    assert all(found[job].refused and not found[job].reports for job in (7, 8, 9))
+
+
+def test_a_missing_spool_is_no_error(tmp_path: Path) -> None:
+    assert ProgressSpool(tmp_path / "none").read({7: 0}, NOW_S) == {}
+
+
+def test_a_huge_file_is_read_in_parts_and_thinned(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(
+        "".join(json.dumps({"time_s": i, "step": i, "metric": "loss", "value": 1 / i}) + "\n" for i in range(1, 40001))
+    )
+    for _ in range(30):
+        progress = read(spool)
+    assert len(progress.reports) <= MAX_REPORTS
+    assert (progress.reports[0].step, progress.reports[-1].step) == (1, 40000)
+    assert progress.malformed == 0
+
+
+def test_a_command_reads_files_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_READ", 1000)
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", 1500)
+    for job_id in range(5):
+        (tmp_path / f"{job_id}.jsonl").write_text("".join(line(step, 2.0) for step in range(100)) + line(100, 1.0)[:9])
+    found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(5), os.geteuid()), NOW_S)
+    assert [len(found[job_id].reports) for job_id in range(5)] == [100] * 5
+
+
+def test_a_line_without_end_is_passed_over(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_bytes(b"x" * 5000)
+    assert read(spool).malformed == 1
+    with path.open("ab") as file:
+        file.write(b"\n" + line(1, 1.0).encode())
+    assert [r.step for r in read(spool).reports] == [1]
+
+
+def test_a_truncated_file_is_read_anew(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(2, 1.0))
+    read(spool)
+    path.write_text(line(1, 9.0))
+    assert [r.value for r in read(spool).reports] == [9.0]
+
+
+def test_a_file_that_was_replaced_is_read_anew(spool: ProgressSpool, tmp_path: Path) -> None:
+    """As when a directory is restored; the new one may be longer."""
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0) + line(2, 1.5))
+    assert [report.step for report in read(spool).reports] == [1, 2]
+    other = tmp_path / "other"
+    other.write_text(line(5, 1.0) + line(6, 0.9) + line(7, 0.8))
+    other.replace(path)
+    assert [report.step for report in read(spool).reports] == [5, 6, 7]
+
+
+ADA, BOB = 20001, 20002
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+
+
+def own(spool: Path, name: str, uid: int, text: str = line(1, 2.0)) -> Path:
+    """A directory of a user with one progress file."""
+    directory = spool / name
+    directory.mkdir()
+    path = directory / "7.jsonl"
+    path.write_text(text)
+    for each in (directory, path):
+        os.chown(each, uid, uid)
+    return path
+
+
+@needs_root
+def test_the_directory_of_the_owner_is_read_whatever_its_name(spool: ProgressSpool, tmp_path: Path) -> None:
+    own(tmp_path, str(ADA), BOB, line(9, 9.0))  # taken by somebody else
+    own(tmp_path, f"{ADA}-0a1b2c3d", ADA)
+    own(tmp_path, "not-a-uid", ADA, line(9, 9.0))
+    assert [r.step for r in spool.read({7: ADA}, NOW_S)[7].reports] == [1]
+    assert [r.step for r in spool.read({7: BOB}, NOW_S)[7].reports] == [9]
+
+
+@needs_root
+def test_of_a_users_many_directories_only_a_few_are_opened(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def opens(name: str, above: int) -> int:
+        opened.append(name)
+        return open_directory(name, above)
+
+    monkeypatch.setattr("slurm_plugin.observation.spool.open_directory", opens)
+    many = [f"{BOB}-{n:08x}" for n in range(3 * MOST_DIRECTORIES)]
+    for n, name in enumerate(reversed(many)):  # not in the order in which they are made
+        own(tmp_path, name, BOB, line(n, 2.0))
+    own(tmp_path, f"{BOB}-{'f' * 8}", ADA).rename(tmp_path / f"{BOB}-{'f' * 8}" / "8.jsonl")
+    found = spool.read({7: BOB, 8: ADA}, NOW_S)
+    assert [found[7].reports[0].step, found[8].reports[0].step] == [len(many) - 1, 1]
+    assert sorted(opened) == [*many[:MOST_DIRECTORIES], f"{BOB}-{'f' * 8}"]
+
+
+@needs_root
+def test_a_file_in_the_spool_itself_is_read_beside_directories(spool: ProgressSpool, tmp_path: Path) -> None:
+    """As while a site moves from mode 1777 to 3777: jobs that run keep the files that they have opened."""
+    own(tmp_path, str(ADA), ADA)
+    (tmp_path / "8.jsonl").write_text(line(3, 1.0))
+    os.chown(tmp_path / "8.jsonl", ADA, ADA)
+    found = spool.read({7: ADA, 8: ADA}, NOW_S)
+    assert [found[job].reports[0].step for job in (7, 8)] == [1, 3]
+
+
+@needs_root
+def test_somebody_elses_file_in_the_spool_does_not_hide_the_owners(spool: ProgressSpool, tmp_path: Path) -> None:
+    (tmp_path / "7.jsonl").write_text(line(9, 9.0))
+    os.chown(tmp_path / "7.jsonl", BOB, BOB)
+    own(tmp_path, str(ADA), ADA)
+    found = spool.read({7: ADA}, NOW_S)[7]
+    assert (found.refused, [r.step for r in found.reports]) == (None, [1])
+
+
+def test_a_clock_that_is_ahead_is_set_right(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    ahead_s = 3600.0
+    path.write_text("".join(line(step, 1.0 / step, time_s=NOW_S + ahead_s - 40 + step) for step in (10, 20, 30, 40)))
+    os.utime(path, (NOW_S, NOW_S))
+    progress = read(spool)
+    assert [r.time_s for r in progress.reports] == [NOW_S - 30, NOW_S - 20, NOW_S - 10, NOW_S]
+    with path.open("a") as file:
+        file.write(line(50, 0.01, time_s=NOW_S + ahead_s + 10) + line(1, 0.5, restart=1, time_s=NOW_S + 11))
+    os.utime(path, (NOW_S + 11, NOW_S + 11))
+    progress = spool.read({7: os.geteuid()}, NOW_S + 11)[7]
+    assert [(r.restart, r.time_s) for r in progress.reports[-2:]] == [(0, NOW_S + 10), (1, NOW_S + 11)]
+    assert progress.malformed == 0
+
+
+def test_rubbish_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.spool.MOST_MALFORMED", 1000)
+    spool = ProgressSpool(tmp_path)
+    (tmp_path / "7.jsonl").write_bytes(b"\n" * (3 * MAX_BYTES_PER_READ))
+    first = read(spool)
+    assert first.malformed <= MAX_BYTES_PER_READ
+    found = read(spool)
+    assert found.malformed == first.malformed
+    assert found.refused is not None
+    assert "malformed" in found.refused
+
+
+def test_many_files_of_one_user_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", 300)
+    spool = ProgressSpool(tmp_path)
+    for job_id in range(10):
+        (tmp_path / f"{job_id}.jsonl").write_text(line(1, 2.0))
+    owners = dict.fromkeys(range(10), os.geteuid())
+    for _ in range(10):
+        found = spool.read(owners, NOW_S)
+    assert [len(found[job_id].reports) for job_id in range(10)] == [1] * 10
+
+
+def test_while_the_file_system_hangs_what_was_read_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, really = threading.Event(), os.open
+    answers.set()
+
+    def slow(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        if path == tmp_path:
+            answers.wait()
+        return really(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", slow)
+    spool = ProgressSpool(tmp_path, patience_s=0.05)
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    while not read(spool).reports:
+        pass
+    answers.clear()
+    with (tmp_path / "7.jsonl").open("a") as file:
+        file.write(line(2, 1.0))
+    for _ in range(3):
+        assert [r.step for r in read(spool).reports] == [1]
+    assert caplog.text.count("has not answered") == 1
+    answers.set()
+    while len(read(spool).reports) < 2:
+        pass
+
+
+@pytest.mark.parametrize("call", ["open", "pread", "fstat"])
+def test_a_stale_file_handle_keeps_what_was_read(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0))
+    before = read(spool)
+    with path.open("a") as file:
+        file.write(line(2, 1.0))
+    real = getattr(os, call)
+
+    def stale(where: object, *rest: object, **more: object) -> object:
+        is_spool = call == "open" and where == tmp_path
+        if not is_spool and (call != "fstat" or stat.S_ISREG(real(where).st_mode)):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(where, *rest, **more)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(f"slurm_plugin.observation.spool.os.{call}", stale)
+        assert read(spool) is before
+    assert [r.step for r in read(spool).reports] == [1, 2]
