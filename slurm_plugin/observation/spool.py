@@ -35,7 +35,10 @@ MOST_DIRECTORIES = 8
 """Of each user, the first by name: jobs report to the first, and perhaps to a later one if somebody took their name."""
 
 _MISSING = "there is no such directory"
-_OF_ONE_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
+_OF_ONE_FILE = frozenset({
+    *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO),
+    errno.EWOULDBLOCK,  # its owner has a lease on it
+})  # fmt: skip
 """What a user can bring about for a file or directory. Any other error is the file system's, and may pass."""
 
 _LOG = logging.getLogger("explsched.progress")
@@ -55,11 +58,12 @@ class _File:
 class _Look:
     """One look at all files. `left`: bytes that may still be read, by user; `fault`: why it is not complete, or "".
 
-    `is_cut` says that one of the limits has kept it from the end of a file.
+    `is_cut` says that one of the limits has kept it from the end of a file, `has_advanced` that it has read new lines.
     """
 
     left: dict[int, int]
     is_cut: bool = False
+    has_advanced: bool = False
     fault: str = ""
 
     def note(self, error: OSError, path: Path | str) -> None:
@@ -145,7 +149,9 @@ class ProgressSpool:
                     if len(kept.skew_s) < MAX_RUNS:
                         tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, before_end)
                         kept.skew_s |= clock_skew(tail, status.st_mtime)
+                    before = kept.offset
                     self._advance(kept, data, now_s)
+                    look.has_advanced |= kept.offset > before
                 return kept.progress
             finally:
                 os.close(descriptor)
@@ -168,7 +174,7 @@ class WholeProgressSpool(ProgressSpool):
 
     def _read(self, owners: Mapping[int, int], now_s: float) -> _Look:
         look = super()._read(owners, now_s)
-        while look.is_cut and not look.fault:
+        while look.is_cut and look.has_advanced and not look.fault:
             look = super()._read(owners, now_s)
         return look
 

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,37 @@ def test_a_command_reads_files_to_their_end(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / f"{job_id}.jsonl").write_text("".join(line(step, 2.0) for step in range(100)) + line(100, 1.0)[:9])
     found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(5), os.geteuid()), NOW_S)
     assert [len(found[job_id].reports) for job_id in range(5)] == [100] * 5
+
+
+def test_a_command_does_not_wait_for_the_ends_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half lines use up what is read of a user at a time, and would be read again and again."""
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", 300)
+    for job_id in range(10):
+        (tmp_path / f"{job_id}.jsonl").write_text(line(1, 2.0) + line(2, 1.0)[:-5])
+    found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(10), os.geteuid()), NOW_S)
+    assert len(found[0].reports) == 1
+
+
+def test_a_file_that_its_owner_has_leased_is_not_the_file_systems_fault(spool: ProgressSpool, tmp_path: Path) -> None:
+    """Whoever opens it is to wait until the owner has given up the lease (fcntl(2))."""
+    (tmp_path / "7.jsonl").write_text(line(1, 2.0))
+    (tmp_path / "8.jsonl").write_text(line(1, 2.0))
+    code = f"""
+import fcntl, os, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(os.open({str(tmp_path / "7.jsonl")!r}, os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print(flush=True)
+signal.pause()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
+        try:
+            assert owner.stdout is not None
+            owner.stdout.readline()
+            found = spool.read(dict.fromkeys((7, 8), os.geteuid()), NOW_S)
+        finally:
+            owner.kill()
+    assert found[7].refused is not None
+    assert (len(found[8].reports), spool.fault) == (1, "")
 
 
 def test_a_line_without_end_is_passed_over(spool: ProgressSpool, tmp_path: Path) -> None:
