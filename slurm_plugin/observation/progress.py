@@ -1,7 +1,7 @@
 """What a job has reported, and how the lines of its progress file add up to it. Pure; `spool` reads the files.
 
 The lines are written by users' jobs, so they are checked: malformed ones are counted and skipped, and what exceeds the
-limits is counted, not kept.
+limits is not kept.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from slurm_plugin.job_options import stage_profile
 MAX_LINE_BYTES = 4096
 MAX_REPORTS = 512
 MAX_METRICS = 64
+"""Of each job, the first; each needs a share of the reports that are kept."""
 MAX_RUNS = 1024
 """More than any job is requeued."""
 MAX_PARAMETERS = 64
@@ -231,9 +232,7 @@ def fold(
             checkpoint_s = line.time_s if line.event == "checkpoint" else checkpoint_s
         elif line.step is None or line.value is None or line.step < last_step.get((line.restart, line.metric), 0):
             malformed += 1  # within one run steps only grow; after a requeue they start from the checkpoint
-        elif line.metric not in metrics and len(metrics) >= MAX_METRICS:
-            malformed += 1
-        else:
+        elif line.metric in metrics or len(metrics) < MAX_METRICS:
             metrics.add(line.metric)
             last_step[line.restart, line.metric] = line.step
             reports.append(ProgressReport(line.time_s, line.restart, line.step, line.metric, line.value))
