@@ -218,7 +218,7 @@ def fold(
             malformed += 1
             continue
         run = runs.get(line.restart) or Run(line.restart, line.time_s, line.time_s)
-        runs[line.restart] = replace(run, end_s=max(run.end_s, line.time_s))
+        runs[line.restart] = Run(line.restart, run.start_s, max(run.end_s, line.time_s))
         if line.params is not None:
             more = parameters.plus(line.restart, line.params)
             malformed += more is None

@@ -29,6 +29,9 @@ MAX_BYTES_PER_READ = 1 << 17
 MAX_BYTES_PER_USER = 1 << 21
 """For all files of a user together, per pass. The rest is read in later passes."""
 
+MAX_BYTES_PER_LOOK = 1 << 25
+"""For all users together, each of whom gets the same part: it takes some seconds, and a look is given ten."""
+
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
 MOST_DIRECTORIES = 8
@@ -96,7 +99,9 @@ class ProgressSpool:
 
     def _read(self, owners: Mapping[int, int], now_s: float) -> _Look:
         """Read what is new."""
-        look = _Look(dict.fromkeys(owners.values(), MAX_BYTES_PER_USER))
+        uids = frozenset(owners.values())
+        part = max(2 * MAX_LINE_BYTES, MAX_BYTES_PER_LOOK // max(1, len(uids)))
+        look = _Look(dict.fromkeys(uids, min(MAX_BYTES_PER_USER, part)))
         try:
             if not self._reading.run(partial(self._look, dict(owners), now_s, look)):
                 look.fault = f"the file system has not answered for {self._reading.patience_s:g} s"

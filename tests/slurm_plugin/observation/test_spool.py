@@ -204,6 +204,19 @@ def test_of_a_users_many_directories_only_a_few_are_opened(
 
 
 @needs_root
+def test_what_is_read_at_a_time_does_not_grow_with_the_number_of_users(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(line(step, 2.0, time_s=NOW_S) for step in range(100, 500))
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_LOOK", len(text))
+    own(tmp_path, str(ADA), ADA, text)
+    own(tmp_path, str(BOB), BOB, text).rename(tmp_path / str(BOB) / "8.jsonl")
+    owners = {7: ADA, 8: BOB}
+    assert [len(found.reports) for found in spool.read(owners, NOW_S).values()] == [200, 200]
+    assert [len(found.reports) for found in WholeProgressSpool(tmp_path).read(owners, NOW_S).values()] == [400, 400]
+
+
+@needs_root
 def test_a_file_in_the_spool_itself_is_read_beside_directories(spool: ProgressSpool, tmp_path: Path) -> None:
     """As while a site moves from mode 1777 to 3777: jobs that run keep the files that they have opened."""
     own(tmp_path, str(ADA), ADA)
