@@ -29,7 +29,7 @@ class ExplschedCallback(TrainerCallback):
         """Listen for requests, in the process that reports."""
         if state.is_world_process_zero:
             self._reports.begin()
-            if args.eval_strategy != "no":
+            if getattr(args, "eval_strategy", "no") != "no":  # before transformers 4.41 it had another name
                 self._reports.await_evaluation()
 
     def on_train_end(

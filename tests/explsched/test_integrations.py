@@ -165,6 +165,21 @@ def test_hugging_face(job: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
 
 
+def test_hugging_face_before_eval_strategy(job: Path) -> None:
+    """`TrainingArguments` had another name for it before transformers 4.41."""
+    pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
+    from explsched.integrations.huggingface import ExplschedCallback
+
+    trains: Any = SimpleNamespace(is_world_process_zero=True, global_step=1, max_steps=4)
+    callback = ExplschedCallback()
+    arguments: Any = SimpleNamespace()
+    control: Any = None
+    callback.on_train_begin(arguments, trains, control)
+    callback.on_log(arguments, trains, control, {"loss": 0.5})
+    callback.on_train_end(arguments, trains, control)
+    assert reports(job) == [(1, 0.5)]
+
+
 def test_hugging_face_reports_evaluations_alone(job: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
     torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
