@@ -59,14 +59,13 @@ class _File:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at all files. `left`: bytes that may still be read, by user; `fault`: why it is not complete, or "".
+    """One look at all files. `left`: bytes of lines that may still be read, by user; `fault`: why it is not complete.
 
-    `is_cut` says that one of the limits has kept it from the end of a file, `has_advanced` that it has read new lines.
+    `is_cut` says that one of the limits has kept it from the end of a file.
     """
 
     left: dict[int, int]
     is_cut: bool = False
-    has_advanced: bool = False
     fault: str = ""
 
     def note(self, error: OSError, path: Path | str) -> None:
@@ -149,14 +148,13 @@ class ProgressSpool:
                 look.is_cut |= status.st_size > kept.offset + length
                 if length > 0 and status.st_size > kept.offset:
                     data = os.pread(descriptor, length, kept.offset)
-                    look.left[uid] -= len(data)
                     before_end = max(kept.offset, status.st_size - 2 * MAX_LINE_BYTES)
                     if len(kept.skew_s) < MAX_RUNS:
                         tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, before_end)
                         kept.skew_s |= clock_skew(tail, status.st_mtime)
                     before = kept.offset
                     self._advance(kept, data, now_s)
-                    look.has_advanced |= kept.offset > before
+                    look.left[uid] -= kept.offset - before
                 return kept.progress
             finally:
                 os.close(descriptor)
@@ -179,7 +177,7 @@ class WholeProgressSpool(ProgressSpool):
 
     def _read(self, owners: Mapping[int, int], now_s: float) -> _Look:
         look = super()._read(owners, now_s)
-        while look.is_cut and look.has_advanced and not look.fault:
+        while look.is_cut and not look.fault:
             look = super()._read(owners, now_s)
         return look
 

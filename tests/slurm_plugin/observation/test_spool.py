@@ -101,12 +101,12 @@ def test_a_command_reads_files_to_their_end(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_command_does_not_wait_for_the_ends_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half lines use up what is read of a user at a time, and would be read again and again."""
+    """Nor do half lines, which are read again and again, keep it from the user's other files."""
     monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", 300)
     for job_id in range(10):
         (tmp_path / f"{job_id}.jsonl").write_text(line(1, 2.0) + line(2, 1.0)[:-5])
     found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(10), os.geteuid()), NOW_S)
-    assert len(found[0].reports) == 1
+    assert [len(found[job_id].reports) for job_id in range(10)] == [1] * 10
 
 
 def test_a_file_that_its_owner_has_leased_is_not_the_file_systems_fault(spool: ProgressSpool, tmp_path: Path) -> None:
