@@ -30,7 +30,7 @@ MAX_BYTES_PER_USER = 1 << 21
 """For all files of a user together, per pass. The rest is read in later passes."""
 
 MAX_BYTES_PER_LOOK = 1 << 25
-"""For all users together, each of whom gets the same part: it takes some seconds, and a look is given ten."""
+"""For all users together: it takes some seconds, and a look is given ten."""
 
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
@@ -59,12 +59,13 @@ class _File:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at all files. `left`: bytes of lines that may still be read, by user; `fault`: why it is not complete.
+    """One look at all files. `left`: bytes of lines that may still be read, by user and in all.
 
-    `is_cut` says that one of the limits has kept it from the end of a file.
+    `is_cut` says that one of the limits has kept it from the end of a file; `fault`: why it is not complete, or "".
     """
 
     left: dict[int, int]
+    left_in_all: int
     is_cut: bool = False
     fault: str = ""
 
@@ -98,9 +99,7 @@ class ProgressSpool:
 
     def _read(self, owners: Mapping[int, int], now_s: float) -> _Look:
         """Read what is new."""
-        uids = frozenset(owners.values())
-        part = max(2 * MAX_LINE_BYTES, MAX_BYTES_PER_LOOK // max(1, len(uids)))
-        look = _Look(dict.fromkeys(uids, min(MAX_BYTES_PER_USER, part)))
+        look = _Look(dict.fromkeys(owners.values(), MAX_BYTES_PER_USER), MAX_BYTES_PER_LOOK)
         try:
             if not self._reading.run(partial(self._look, dict(owners), now_s, look)):
                 look.fault = f"the file system has not answered for {self._reading.patience_s:g} s"
@@ -144,7 +143,7 @@ class ProgressSpool:
                     kept = self._files[job_id] = _File(status.st_ino)
                 if kept.offset > MOST_BYTES or kept.progress.malformed > MOST_MALFORMED:
                     return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
-                length = min(MAX_BYTES_PER_READ, look.left[uid])
+                length = min(MAX_BYTES_PER_READ, look.left[uid], look.left_in_all)
                 look.is_cut |= status.st_size > kept.offset + length
                 if length > 0 and status.st_size > kept.offset:
                     data = os.pread(descriptor, length, kept.offset)
@@ -152,9 +151,9 @@ class ProgressSpool:
                     if len(kept.skew_s) < MAX_RUNS:
                         tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, before_end)
                         kept.skew_s |= clock_skew(tail, status.st_mtime)
-                    before = kept.offset
-                    self._advance(kept, data, now_s)
-                    look.left[uid] -= kept.offset - before
+                    taken = self._advance(kept, data, now_s)
+                    look.left[uid] -= taken
+                    look.left_in_all -= taken
                 return kept.progress
             finally:
                 os.close(descriptor)
@@ -162,14 +161,14 @@ class ProgressSpool:
             look.note(error, path)
             return JobProgress(refused=f"{path}: {error.strerror}") if earlier is None else earlier.progress
 
-    def _advance(self, kept: _File, data: bytes, now_s: float) -> None:
+    def _advance(self, kept: _File, data: bytes, now_s: float) -> int:
+        """Take in the lines; returns how many bytes that are. Half a line waits, if it is not too long for a line."""
         complete, newline, _rest = data.rpartition(b"\n")
-        if newline:
-            kept.offset += len(complete) + 1
-            kept.progress = fold(kept.progress, complete.split(b"\n"), now_s, kept.skew_s)
-        elif len(data) > MAX_LINE_BYTES:  # a line without an end is skipped, or it would be read again and again
-            kept.offset += len(data)
-            kept.progress = fold(kept.progress, [data], now_s)
+        taken = len(complete) + 1 if newline else len(data) if len(data) > MAX_LINE_BYTES else 0
+        if taken:
+            kept.offset += taken
+            kept.progress = fold(kept.progress, data[:taken].removesuffix(b"\n").split(b"\n"), now_s, kept.skew_s)
+        return taken
 
 
 class WholeProgressSpool(ProgressSpool):
