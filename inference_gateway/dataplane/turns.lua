@@ -9,7 +9,7 @@
 local SILENT_MS = 3000
 local LONGEST_LOOK_MS = 1000
 local FRONT = 50 -- so many look each time; who stands further behind looks the more seldom
-local STEPS = 200 -- HAProxy interrupts an action after 10,000 instructions, and others would see half of a change
+local STEPS = 200 -- nothing else happens in HAProxy meanwhile
 
 -- Requests by place, which is their order of arrival. From `first` on they are late, from `in_time` on in time. Places
 -- behind may have been left already: they count until those before have gone, too.
@@ -159,18 +159,18 @@ end
 
 core.register_action("wait_for_turn", { "http-req" }, wait_for_turn, 8)
 
+-- In one piece that fits HAProxy's buffer, so that it does not wait for room: see `tune.lua.forced-yield`.
 core.register_cli({ "show", "held" }, "show held : requests that wait for their turn, by backend", function(applet)
+  local found = {}
   for backend, queue in pairs(queues) do
-    local keys = {} -- at first: HAProxy may interrupt what follows, and requests come and go then
-    for key in pairs(queue.lines) do
-      keys[#keys + 1] = key
-    end
-    for _, key in ipairs(keys) do
-      local line = queue.lines[key]
-      if line and line:count(now_ms()) == 0 then
+    for key, line in pairs(queue.lines) do
+      if line:count(now_ms()) == 0 then
         queue.lines[key] = nil
       end
     end
-    applet:send(backend .. " " .. queue.held .. "\n")
+    if queue.held > 0 then
+      found[#found + 1] = backend .. " " .. queue.held .. "\n"
+    end
   end
+  applet:send(table.concat(found))
 end)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import re
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -167,6 +168,24 @@ def test_who_is_held_is_queued_and_has_a_deadline(directory: Path, gate: tuple[G
         replica.released.release(2)
         assert clients.statuses("a") == [200]
         wait_until(partial(has_queued, clients.rig, 0))
+
+
+def test_haproxy_lives_on_while_many_are_held_and_counted(directory: Path, gate: tuple[Gate, int]) -> None:
+    """HAProxy before 3.2 may crash where it interrupts a command in Lua, as it does one that takes long by default."""
+    replica, port = gate
+    many = 900
+    service = service_of("many", queue_limit=many, queue_deadline_s=PATIENCE_S, queue_target_s=10 * TARGET_S)
+    request = f"GET /services/many/x HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {CLIENT_KEY}\r\n\r\n".encode()
+    with one_place(directory, service, port) as clients, ExitStack() as links:
+        worker = HaproxyStatistics(clients.rig.plane.files).workers()
+        for _ in range(many):
+            link = links.enter_context(socket.create_connection(("127.0.0.1", clients.rig.port)))
+            link.sendall(request)
+        wait_until(partial(has_queued, clients.rig, many))
+        for _ in range(200):
+            assert queued(clients.rig) == many
+        assert HaproxyStatistics(clients.rig.plane.files).workers() == worker
+        replica.released.release()
 
 
 @pytest.mark.parametrize("target_s", [10 * TARGET_S, 0.0], ids=["in turn", "fifo"])
