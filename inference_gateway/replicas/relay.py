@@ -200,12 +200,20 @@ class Relay:
         self._known: Taken | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
+        self._finishing = asyncio.Event()
 
     def start(self, listener: socket.socket, context: ssl.SSLContext) -> None:
         """Accept connections from now on."""
         listener.setblocking(False)  # noqa: FBT003  as asyncio wants it
         listener.listen(_BACKLOG)
         self._accepting = asyncio.create_task(self._accept(listener, context))
+
+    def finish(self) -> None:
+        """Take no more requests: close new and idle connections at once, and others with the last bytes of an answer.
+
+        HAProxy sends what comes after to another replica. It cannot do that with what it has sent already.
+        """
+        self._finishing.set()
 
     async def end(self, within_s: float) -> None:
         """Accept no more connections, and wait at most `within_s` for the open ones to end."""
@@ -247,6 +255,9 @@ class Relay:
         Without a server behind it the connection is closed before the TLS handshake: then the gateway knows that it has
         sent nothing, and uses another replica.
         """
+        if self._finishing.is_set():
+            link.close()
+            return
         try:
             from_server, to_server = await self._connect()
         except (OSError, StrangerError):
@@ -257,13 +268,14 @@ class Relay:
         except OSError:
             to_server.transport.abort()
             return
-        answers = _Answers(writer, self.usage, self.reading)
+        answers = _Answers(writer, self.usage, self.reading, self._finishing)
         server = _ServerLink(self._connect, answers, self._fresh_s, (from_server, to_server))
         tasks = [
             asyncio.create_task(
                 pass_on(reader, server.reach, self._key, answers.next_status, answers.begin, answers.sent)
             ),
             asyncio.create_task(server.copy()),
+            asyncio.create_task(answers.until_finished()),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -374,10 +386,13 @@ class _Answers:
 
     """
 
-    def __init__(self, gateway: asyncio.StreamWriter, usage: UsageCounter, reading: ReadingTimer) -> None:
+    def __init__(
+        self, gateway: asyncio.StreamWriter, usage: UsageCounter, reading: ReadingTimer, finishing: asyncio.Event
+    ) -> None:
         self.idle_since_s = time.monotonic()
         self._sent = self._answered = True
         self._gateway = gateway
+        self._finishing = finishing
         self._usage = usage
         self._reading = reading
         self._status: asyncio.Future[int] | None = None
@@ -438,8 +453,25 @@ class _Answers:
                 if self._answer.ended:
                     self._end()  # the connection may now be idle for as long as the gateway keeps it
                     self._answered, self.idle_since_s = True, time.monotonic()
+                    if self._finishing.is_set():
+                        self._close_with(part)
+                        return
             self._gateway.write(part)
             await self._gateway.drain()
+
+    async def until_finished(self) -> None:
+        """Wait until no more requests are taken and none is being answered; `copy` ends with the last answer."""
+        await self._finishing.wait()
+        if not self.idle_for(0):
+            await asyncio.Event().wait()
+
+    def _close_with(self, part: bytes) -> None:
+        """Write this and close, in one packet: HAProxy would send a waiting request right after an answer."""
+        link = self._gateway.get_extra_info("socket")
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        self._gateway.write(part)
+        self._gateway.close()
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
 
 class _PortChecks:

@@ -80,6 +80,8 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
         gang = Gang(server.nodes, host, int(meeting.getsockname()[1]))
         relay = Relay(port, key, taken)
         relay.start(listener, server_context(directory / IDENTITY, directory / AUTHORITY))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, _finish, relay, signalled)
         reports.register(directory, Registration(host, listener.getsockname()[1], *_job()))
         try:
             if server.stage is not None:
@@ -170,6 +172,12 @@ async def _end_gracefully(signalled: asyncio.Event, process: Process, directory:
     _leave(directory)
     await asyncio.sleep(grace_s)
     process.terminate()
+
+
+def _finish(relay: Relay, signalled: asyncio.Event) -> None:
+    """End at once what can be: Slurm sends this signal to the server, too, which may close its connections just now."""
+    relay.finish()
+    signalled.set()
 
 
 async def _until_port_taken(relay: Relay) -> str:

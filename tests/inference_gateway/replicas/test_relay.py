@@ -126,6 +126,42 @@ def test_the_gateway_keeps_its_connection_while_those_to_the_server_change(tmp_p
     assert asyncio.run(run()) == [b"0", b"1", b"2"]
 
 
+def test_a_relay_that_finishes_answers_what_has_begun_and_takes_nothing_more(tmp_path: Path) -> None:
+    """As at `scancel`: HAProxy sends a waiting request as soon as an answer is whole, unless the end comes with it."""
+    may_answer = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(3)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")
+                await may_answer.wait()
+                writer.write(b"k")
+        writer.close()
+
+    async def run() -> None:
+        async with serving(serve) as port:
+            relay = Relay(port, "KEY", taken)
+            async with relaying(tmp_path, relay) as listener:
+                context = gateway_context(tmp_path / "identity")
+                idle, busy = [
+                    await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+                    for _ in range(2)
+                ]
+                busy[1].write(b"POST / HTTP/1.1\r\nx-gateway-service: chat/alice\r\ncontent-length: 3\r\n\r\nabc")
+                await busy[0].readuntil(b"\r\n\r\n")
+                relay.finish()
+                assert await idle[0].read() == b""
+                with pytest.raises(ConnectionError):
+                    await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+                may_answer.set()
+                assert await busy[0].readuntil(b"k") == b"ok"
+                assert busy[0].at_eof(), "the end comes with the last byte, before anything can be sent"
+
+    asyncio.run(run())
+
+
 def test_what_a_server_writes_before_it_ends_arrives(tmp_path: Path) -> None:
     size = 5_000_000
 
