@@ -72,7 +72,7 @@ def event(name: str, step: int | None = None, status: int | None = None) -> None
         raise ValueError(f"event must be start, checkpoint or end, not {name!r}")
     line: dict[str, object] = {**_stamp(), "event": name}
     if step is not None:
-        line["step"] = step
+        line["step"] = int(step)  # counters may be NumPy's, or tensors
     if status is not None:
         line["status"] = status
     _append([line], is_event=True)
@@ -126,6 +126,8 @@ def _value(name: str, value: float) -> dict[str, object]:
         raise TypeError(f"metric {name!r} must be a number, not {value!r}")
     try:
         number = float(value)
+    except OverflowError:  # a whole number beyond floats
+        number = math.inf if value > 0 else -math.inf
     except TypeError as error:
         raise TypeError(f"metric {name!r} must be a number, not of type {type(value).__name__}") from error
     # JSON has no NaN: null marks a report without a usable value, which the daemon counts and shows.

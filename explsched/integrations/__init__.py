@@ -64,7 +64,7 @@ class TrainerReports:
         name = self._value or self._name(metric, values)
         try:
             number = float(values.get(name))  # type: ignore[arg-type]  # tensors with one element; what is none raises
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return False
         known = total_steps is not None and 1 <= total_steps < float("inf")
         report_values(step, {metric: number}, int(total_steps or 0) if known else None)

@@ -94,7 +94,7 @@ def test_a_metric_may_have_the_name_of_a_field(job: Path, monkeypatch: pytest.Mo
     assert reports(job, metric) == [(3, 0.5)]
 
 
-@pytest.mark.parametrize("values", [{}, {"loss": None}, {"loss": "low"}, {"loss": [1, 2]}])
+@pytest.mark.parametrize("values", [{}, {"loss": None}, {"loss": "low"}, {"loss": [1, 2]}, {"loss": 10**400}])
 def test_what_is_no_value_is_no_report_and_no_error(job: Path, values: dict[str, object]) -> None:
     assert not TrainerReports().report(3, values)
     assert not job.exists()
