@@ -21,9 +21,10 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explsched.log import event
-from slurm_plugin.audit import AuditEntry, AuditError, RecentEntries
+from slurm_plugin.audit import AuditEntry, AuditError, RecentEntries, Value
 from slurm_plugin.config import Config
 from slurm_plugin.state.publish import METRICS_FILE
 from slurm_plugin.state.published import FILE, State, read
@@ -258,7 +259,7 @@ class Page:
             if len(self._looks) >= _MOST_VIEWERS:
                 self._looks.clear()
             if user:
-                own = [entry for entry in self._changes if entry.user == user]
+                own = _own_changes(self._visible, self._changes, user)
                 self._looks[user] = CachedView(self._visible.of(user), own, self._fault)
             else:
                 self._looks[user] = CachedView(self._visible.state, self._changes, self._fault)
@@ -306,6 +307,26 @@ class Page:
             hides = self._visible is None or bool(self._visible.state.private)
         shown = [one for one in self._gateways if not user or not hides or _is_owner(one.owner(), user)]
         return Answer.of({"gateways": [one.told(now_s) for one in shown]}).response(request)
+
+
+def _own_changes(visible: Visible, changes: Sequence[AuditEntry], user: str) -> Sequence[AuditEntry]:
+    """Those of the user's jobs, with no id of other users' jobs in any text where Slurm hides them."""
+    hidden = visible.hidden_from(user, {entry.job: entry.user for entry in changes if entry.job is not None})
+
+    def masked(value: Value) -> Value:
+        return hidden.masked(value) if isinstance(value, str) else value
+
+    return [
+        replace(
+            entry,
+            before=masked(entry.before),
+            after=masked(entry.after),
+            reason=hidden.masked(entry.reason),
+            refused=hidden.masked(entry.refused),
+        )
+        for entry in changes
+        if entry.user == user
+    ]
 
 
 def _is_owner(uid: int | None, user: str) -> bool:

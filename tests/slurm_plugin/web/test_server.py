@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from explsched.cli import root
 from slurm_plugin.audit import AuditEntry, AuditTrail
 from slurm_plugin.config import AuditSection
+from slurm_plugin.state.published import PROGRESS
 from slurm_plugin.web import answers
 from slurm_plugin.web.server import Access, Page
 from tests.slurm_plugin.state import HOSTILE, configured, published
@@ -101,6 +102,22 @@ def test_whom_the_proxy_names_sees_only_his_own_where_slurm_hides_jobs(tmp_path:
         assert '"jobid": 42' not in answer.text
     assert ask(tmp_path, access, "/api/jobs/42", headers={"X-Remote-User": "ada"})[0].status == 404
     assert '"bob"' in ask(tmp_path, access, "/api/jobs", headers={"X-Remote-User": "bob"})[0].text
+
+
+def test_changes_tell_no_ids_of_jobs_that_slurm_hides(tmp_path: Path) -> None:
+    why = "job 42 waits for these GPUs with a score of 3, as did job 7"  # which has ended
+    entries = [
+        AuditEntry(4e9, 43, "AdminComment", "", "for=0%2C42", "p", "annotation", why, "ada"),
+        AuditEntry(4e9, 7, "SiteFactor", 0, 1, "p", "order", "", "bob"),
+    ]
+    AuditTrail(tmp_path / "audit.jsonl", 1, 1).write(entries)
+    access, ada = Access(user_header="X-Remote-User"), {"X-Remote-User": "ada"}
+    _ = published(tmp_path, "jobs")
+    for answer in ask(tmp_path, access, "/api/audit", "/api/jobs/43", headers=ada):
+        assert "job another waits for these GPUs with a score of 3, as did job another" in answer.text
+        assert "for=0%2Canother" in answer.text
+    _ = published(tmp_path, PROGRESS)
+    assert why in ask(tmp_path, access, "/api/audit", headers=ada)[0].text
 
 
 def test_it_says_that_no_daemon_publishes(tmp_path: Path) -> None:
