@@ -90,6 +90,7 @@ def test_what_a_job_reported_that_is_gone_is_forgotten(spool: ProgressSpool, tmp
         b'{"time_s": 1, "step": "3", "metric": "loss", "value": 1}',
         b'{"time_s": 9e9, "step": 3, "metric": "loss", "value": 1}',
         b'{"time_s": 1, "event": "explode"}',
+        b'{"time_s": 1, "step": 3, "value": 1, "x": ' + b"[" * 1900 + b"]" * 1900 + b"}",
         b'{"time_s": 1, "step": 3, "metric": "' + b"x" * MAX_LINE_BYTES + b'", "value": 1}',
         b"",
     ],
