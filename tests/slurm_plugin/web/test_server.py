@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from slurm_plugin.audit import AuditEntry, AuditTrail
 from slurm_plugin.config import AuditSection
 from slurm_plugin.state.published import PROGRESS
 from slurm_plugin.web import answers
+from slurm_plugin.web.gateway import GatewayFiles
 from slurm_plugin.web.server import Access, Page
 from tests.slurm_plugin.state import HOSTILE, configured, published
 
@@ -123,6 +125,19 @@ def test_changes_tell_no_ids_of_jobs_that_slurm_hides(tmp_path: Path) -> None:
 def test_it_says_that_no_daemon_publishes(tmp_path: Path) -> None:
     _, answer = ask(tmp_path, Access(TOKEN), f"/login?token={TOKEN}", "/api/jobs")
     assert (answer.status, "no daemon publishes in" in answer.text) == (503, True)
+
+
+@pytest.mark.parametrize("name", ["status.json", "events.jsonl", "usage.json"])
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.mkdir()])
+def test_what_the_owner_of_a_gateway_puts_there_does_not_stop_the_page(
+    tmp_path: Path, name: str, put: Callable[[Path], None]
+) -> None:
+    put(tmp_path / name)
+    gateway = GatewayFiles(tmp_path)
+    gateway.look()
+    told = gateway.told(0.0)
+    assert (told["services"], told["events"]) == ([], [])
+    assert str(told["fault"]).startswith(f"{tmp_path}/status.json: ")
 
 
 @pytest.mark.parametrize(
