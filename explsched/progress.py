@@ -41,9 +41,10 @@ def report(
 
     `total_steps` is the number of steps that the job will run in total. `params` are the job's hyper-parameters, such
     as `vars(arguments)`; reporting them once is enough, None values are skipped, and values other than numbers and
-    booleans are reported as text. NumPy numbers and tensors with one element are accepted. Raises TypeError or
-    ValueError for invalid arguments: neither metric nor parameter, a step that is not a whole number >= 0, a metric
-    that is not a number.
+    booleans are reported as text. NumPy numbers and tensors with one element are accepted. Of several processes that
+    train together one reports, such as rank 0: steps never go back within a run. Raises TypeError or ValueError for
+    invalid arguments: neither metric nor parameter, a step that is not a whole number >= 0, a metric that is not a
+    number.
     """
     if loss is not None:
         metrics = {"loss": loss, **metrics}
