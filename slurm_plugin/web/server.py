@@ -69,17 +69,22 @@ class Access(Struct, frozen=True):
         """Its name: browsers give cookies to every port of a host, and each page has a token of its own."""
         return f"explsched_{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
 
+    def check_host(self, request: web.Request) -> None:
+        """Raise `HTTPForbidden` unless the request names a host of ours."""
+        if self.hosts and request.host not in self.hosts:
+            told = f"unknown host {request.host!a} for this page, accepted: {', '.join(sorted(self.hosts))}\n"
+            raise web.HTTPForbidden(text=told)
+
     def user(self, request: web.Request) -> str | None:
         """The viewer's name, "" for whoever has the token. Raises `HTTPUnauthorized` or `HTTPForbidden`."""
-        if self.hosts and request.host not in self.hosts:
-            raise web.HTTPForbidden(text=f"unknown host name for this page: {request.host}\n")
+        self.check_host(request)
         if self.user_header:
             name = request.headers.get(self.user_header, "")
             if not name:
                 raise web.HTTPUnauthorized(text=f"the proxy names no user in {self.user_header}\n")
             return name
         given = request.cookies.get(self.cookie, "")
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self.token.encode()):
             raise web.HTTPUnauthorized(text="open the address with the token that `sexplsched web` has printed\n")
         return ""
 
@@ -206,8 +211,7 @@ class Page:
     async def _login(self, request: web.Request) -> web.StreamResponse:
         """The printed address: the token becomes a cookie that no script can read, and leaves the address."""
         access = self._access
-        if access.hosts and request.host not in access.hosts:
-            raise web.HTTPForbidden(text="unknown host name for this page\n")
+        access.check_host(request)
         given = request.query.get("token", "")
         if access.user_header or not hmac.compare_digest(given.encode(), access.token.encode()):
             raise web.HTTPUnauthorized(text="this token is not valid any more\n")

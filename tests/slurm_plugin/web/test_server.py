@@ -78,6 +78,26 @@ def test_a_page_of_another_host_is_refused(tmp_path: Path) -> None:
     access = Access(TOKEN, hosts=frozenset({"127.0.0.1:8642"}))
     login, jobs = ask(tmp_path, access, f"/login?token={TOKEN}", "/api/jobs", headers={"Host": "evil.example:8642"})
     assert (login.status, jobs.status) == (403, 403)
+    assert "'evil.example:8642' for this page, accepted: 127.0.0.1:8642" in jobs.text
+
+
+def test_bytes_that_are_no_utf8_are_refused_as_any_other_words(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    ours = frozenset({"127.0.0.1:8642"})
+    for access, header, status in (
+        (Access(TOKEN, hosts=ours), b"Host: \xff", b"403"),
+        (Access(TOKEN), f"Host: a\r\nCookie: {Access(TOKEN).cookie}=".encode() + b"\xff", b"401"),
+    ):
+
+        async def answered(access: Access = access, header: bytes = header) -> bytes:
+            async with TestServer(Page(configured(tmp_path), access).app()) as server:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(b"GET / HTTP/1.0\r\n" + header + b"\r\n\r\n")
+                line = await reader.readline()
+                writer.close()
+                return line
+
+        assert asyncio.run(answered()).split()[1] == status
 
 
 def test_every_view_answers_and_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
