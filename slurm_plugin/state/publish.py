@@ -210,7 +210,10 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
         "pass_seconds": ("Duration of the last pass, writes included", totals.pass_s),
         "publish_seconds": ("Duration of publishing the state", publish_s),
         "leases": ("Reservations made by explsched", sum(lease.job is not None for lease in state.leases)),
-        "sweeps": ("Sweeps with jobs that wait or run", len({row.sweep for row in state.jobs if row.sweep})),
+        "sweeps": (
+            "Sweeps with jobs that wait or run",
+            len({(row.sweep, row.user) for row in state.jobs if row.sweep}),
+        ),
         "gpus": ("GPUs of the nodes", now.gpus if now else 0),
         "gpus_busy": ("GPUs that jobs hold", now.busy_gpus if now else 0),
         "jobs_running": ("Jobs that hold GPUs", now.running if now else 0),

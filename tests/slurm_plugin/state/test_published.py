@@ -36,7 +36,7 @@ from slurm_plugin.state.published import (
 from slurm_plugin.state.serving import Visible
 from slurm_plugin.state.view import View
 from tests.slurm_kit import record
-from tests.slurm_plugin.state import HOSTILE, NOW_S, published
+from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, published
 
 
 def words(state: object) -> str:
@@ -177,6 +177,12 @@ def test_status_explain_and_plan_ask_nobody_where_a_daemon_publishes(tmp_path: P
 def test_slurm_is_asked_where_the_state_is_stale_or_not_wanted(tmp_path: Path, more: tuple[str, ...]) -> None:
     _ = published(tmp_path, now_s=time.time() - (5 if more else 600))
     assert "is not installed" in str(invoke(tmp_path, "status", *more).exception)
+
+
+def test_sweeps_of_one_name_are_several_users(tmp_path: Path) -> None:
+    jobs = (*JOBS, record(45, user="ada", comment="explsched:sweep=digits"))
+    _ = published(tmp_path, jobs=jobs)
+    assert "explsched_sweeps 2.0" in (tmp_path / "state" / METRICS_FILE).read_text().splitlines()
 
 
 def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
