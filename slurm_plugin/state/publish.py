@@ -184,7 +184,7 @@ def sample(view: View) -> Sample:
     nodes, all_jobs = view.seen.snapshot.nodes, view.seen.snapshot.jobs
     holding = [job for job in all_jobs if job.holds_gpus]
     waiting = sum(job.state is JobState.PENDING for job in all_jobs)
-    busy = sum(share.gpus for job in holding for share in job.allocation)
+    busy = sum(bool(holders) for node in _nodes(view) for holders in node.devices)  # a shared GPU counts once
     return Sample(view.seen.snapshot.now_s, sum(node.gpus for node in nodes), busy, len(holding), waiting)
 
 
