@@ -217,7 +217,7 @@ def test_where_no_thread_can_be_started_the_training_goes_on(
     path = tmp_path / "42.jsonl"
     writer = Writer(path)
     with monkeypatch.context() as limited:
-        limited.setattr(spool._thread, "start_new_thread", refuse)
+        limited.setattr("_thread.start_new_thread", refuse)
         writer.append([b"lost\n"])
         assert writer.written() == b""
     writer.append([b"kept\n"])
