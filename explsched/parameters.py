@@ -30,8 +30,8 @@ def of_text(text: str) -> Parameter:
     try:
         number = float(text)
     except ValueError:
-        return text[:LONGEST]
-    return number if math.isfinite(number) else text[:LONGEST]
+        return _cut(text)
+    return number if math.isfinite(number) else _cut(text)
 
 
 def of_value(value: object) -> Parameter:
@@ -39,12 +39,17 @@ def of_value(value: object) -> Parameter:
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return value[:LONGEST]
+        return _cut(value)
     try:
         number = float(value)  # type: ignore[arg-type]  # numbers of NumPy, tensors with one element
     except (TypeError, ValueError, OverflowError):
-        return str(value)[:LONGEST]
+        return _cut(str(value))
     return number if math.isfinite(number) else str(number)
+
+
+def _cut(text: str) -> str:
+    """As long as is accepted. Bytes that are no UTF-8, as in names of files, would make a line of JSON unreadable."""
+    return text[:LONGEST].encode(errors="replace").decode()
 
 
 def of_command(words: Sequence[str]) -> dict[str, Parameter]:

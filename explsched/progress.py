@@ -41,9 +41,10 @@ def report(
 
     `total_steps` is the number of steps that the job will run in total. `params` are the job's hyper-parameters, such
     as `vars(arguments)`; reporting them once is enough, None values are skipped, and values other than numbers and
-    booleans are reported as text. NumPy numbers and tensors with one element are accepted. Raises TypeError or
-    ValueError for invalid arguments: neither metric nor parameter, a step that is not a whole number >= 0, a metric
-    that is not a number.
+    booleans are reported as text. NumPy numbers and tensors with one element are accepted. Of several processes that
+    train together one reports, such as rank 0: steps never go back within a run. Raises TypeError or ValueError for
+    invalid arguments: neither metric nor parameter, a step that is not a whole number >= 0, a metric that is not a
+    number.
     """
     if loss is not None:
         metrics = {"loss": loss, **metrics}
@@ -72,7 +73,7 @@ def event(name: str, step: int | None = None, status: int | None = None) -> None
         raise ValueError(f"event must be start, checkpoint or end, not {name!r}")
     line: dict[str, object] = {**_stamp(), "event": name}
     if step is not None:
-        line["step"] = step
+        line["step"] = int(step)  # counters may be NumPy's, or tensors
     if status is not None:
         line["status"] = status
     _append([line], is_event=True)
@@ -126,6 +127,8 @@ def _value(name: str, value: float) -> dict[str, object]:
         raise TypeError(f"metric {name!r} must be a number, not {value!r}")
     try:
         number = float(value)
+    except OverflowError:  # a whole number beyond floats
+        number = math.inf if value > 0 else -math.inf
     except TypeError as error:
         raise TypeError(f"metric {name!r} must be a number, not of type {type(value).__name__}") from error
     # JSON has no NaN: null marks a report without a usable value, which the daemon counts and shows.

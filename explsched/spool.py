@@ -97,8 +97,13 @@ class Writer:
             return
         done = _thread.allocate_lock()
         done.acquire()
-        # A bare thread: `threading` takes locks that a signal handler could find held when it reports.
-        _thread.start_new_thread(self._attempt, (lines, is_event, now_s, done))
+        try:
+            # A bare thread: `threading` takes locks that a signal handler could find held when it reports.
+            _thread.start_new_thread(self._attempt, (lines, is_event, now_s, done))
+        except RuntimeError as error:  # the limit of threads is reached, or Python is shutting down
+            self._busy.release()
+            self._tell(str(error))
+            return
         if not done.acquire(timeout=PATIENCE_S):
             self._hangs = True  # until that write returns, others are dropped
             self._tell(f"the file system has not answered for {PATIENCE_S:g} s")
@@ -108,7 +113,11 @@ class Writer:
         found: list[bytes] = []
         done = _thread.allocate_lock()
         done.acquire()
-        _thread.start_new_thread(self._read, (found, done))
+        try:
+            _thread.start_new_thread(self._read, (found, done))
+        except RuntimeError as error:  # as above
+            self._tell(str(error))
+            return b""
         return found[0] if done.acquire(timeout=PATIENCE_S) and found else b""
 
     def _read(self, found: list[bytes], done: _thread.LockType) -> None:

@@ -42,6 +42,10 @@ class TrainerReports:
         """The training starts: report its hyper-parameters, and listen for the signal that asks for a checkpoint."""
         self._evaluation, self._awaits_evaluation = None, False
         tell({**(params or {}), **self._params})
+        self.listen()
+
+    def listen(self) -> None:
+        """Listen for the signal; for processes that report nothing. srun gives it to all, and it ends who does not."""
         if threading.current_thread() is not threading.main_thread():
             sys.stderr.write("explsched: training outside the main thread: requests for checkpoints are not noticed\n")
             return
@@ -64,7 +68,7 @@ class TrainerReports:
         name = self._value or self._name(metric, values)
         try:
             number = float(values.get(name))  # type: ignore[arg-type]  # tensors with one element; what is none raises
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return False
         known = total_steps is not None and 1 <= total_steps < float("inf")
         report_values(step, {metric: number}, int(total_steps or 0) if known else None)
@@ -86,6 +90,11 @@ class TrainerReports:
     def is_checkpoint_wanted(self) -> bool:
         """Whether the scheduler asks for a checkpoint."""
         return self._signal is not None and self._signal.requested
+
+    def answered(self) -> None:
+        """The checkpoint is on disk; another process reports it."""
+        if self._signal is not None:
+            self._signal.requested = False
 
     def saved(self, step: int) -> None:
         """The checkpoint of that step is on disk."""

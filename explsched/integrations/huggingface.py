@@ -26,11 +26,13 @@ class ExplschedCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object
     ) -> None:
-        """Listen for requests, in the process that reports."""
-        if state.is_world_process_zero:
-            self._reports.begin()
-            if getattr(args, "eval_strategy", "no") != "no":  # before transformers 4.41 it had another name
-                self._reports.await_evaluation()
+        """Listen for requests."""
+        if not state.is_world_process_zero:
+            self._reports.listen()
+            return
+        self._reports.begin()
+        if getattr(args, "eval_strategy", "no") != "no":  # before transformers 4.41 it had another name
+            self._reports.await_evaluation()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object

@@ -37,6 +37,8 @@ class ExplschedCallback(Callback):
         self._fits = True
         if trainer.is_global_zero:
             self._reports.begin(dict(pl_module.hparams))
+        else:
+            self._reports.listen()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen no more."""
@@ -62,4 +64,7 @@ class ExplschedCallback(Callback):
             return
         if trainer.strategy.reduce_boolean_decision(self._reports.is_checkpoint_wanted, all=False):
             trainer.save_checkpoint(self._path)
-            self._reports.saved(trainer.global_step)
+            if trainer.is_global_zero:
+                self._reports.saved(trainer.global_step)
+            else:
+                self._reports.answered()

@@ -87,7 +87,7 @@ async def _batches(request: web.Request, owned: Owned, name: str, what: str) -> 
 async def _begin(request: web.Request, owned: Owned) -> web.Response:
     try:
         asked = msgspec.json.decode(await request.read(), type=_Asked)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return problem(400, f"not a request for a batch: {error}")
     if asked.endpoint not in _ENDPOINTS:
         return problem(400, f"endpoint: found {asked.endpoint[:80]!r}, accepted: {', '.join(_ENDPOINTS)}")

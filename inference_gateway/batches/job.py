@@ -95,7 +95,7 @@ def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, 
                 continue
             try:
                 line = msgspec.json.decode(text, type=_InputLine)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 faults.append(LineFault("invalid_json_line", str(error), number))
                 continue
             service = service_of.get(line.body.model, "")
@@ -273,6 +273,6 @@ def _json(body: bytes) -> msgspec.Raw:
     """An answer as JSON; one that is not JSON becomes a string."""
     try:
         msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.Raw(msgspec.json.encode(body.decode(errors="replace")))
     return msgspec.Raw(body)

@@ -48,14 +48,18 @@ class NodeUse(Struct, frozen=True):
 
 
 class LocalGpu(Struct, frozen=True):
-    """One GPU of this machine; `busy_percent` is the time in which kernels ran, over the last moment."""
+    """One GPU of this machine.
+
+    `busy_percent` is the time in which kernels ran, over the last moment; None where MIG divides the GPU, of which the
+    driver does not tell it.
+    """
 
     index: int
     uuid: str
     model: str
     memory_mib: int
     used_mib: int
-    busy_percent: int
+    busy_percent: int | None
 
 
 class NvmlError(ExplschedError):
@@ -84,17 +88,28 @@ def _gpus_on(job: SlurmJob, node: str) -> int:
 
 
 def of_this_machine() -> list[LocalGpu]:
-    """What NVML tells. Raises `NvmlError` where there is no driver."""
+    """What NVML tells, without GPUs that it cannot reach. Raises `NvmlError` where there is no driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
         try:
-            return [_local(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            return [gpu for index in range(pynvml.nvmlDeviceGetCount()) if (gpu := _reached(index))]
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         raise NvmlError(f"NVML: {error}: no NVIDIA driver can be asked here") from error
+
+
+def _reached(index: int) -> LocalGpu | None:
+    """A GPU; None, with a warning, for one that has fallen off the bus or that we may not ask."""
+    import pynvml
+
+    try:
+        return _local(index)
+    except pynvml.NVMLError as error:
+        event(_LOG, logging.WARNING, "GPU cannot be read", gpu=index, why=str(error))
+        return None
 
 
 def _local(index: int) -> LocalGpu:
@@ -103,9 +118,12 @@ def _local(index: int) -> LocalGpu:
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
     name = pynvml.nvmlDeviceGetName(device)
-    busy = pynvml.nvmlDeviceGetUtilizationRates(device).gpu
+    try:
+        busy = int(pynvml.nvmlDeviceGetUtilizationRates(device).gpu)
+    except pynvml.NVMLError_NotSupported:
+        busy = None
     uuid = str(pynvml.nvmlDeviceGetUUID(device))
-    return LocalGpu(index, uuid, str(name), memory.total >> 20, memory.used >> 20, int(busy))
+    return LocalGpu(index, uuid, str(name), memory.total >> 20, memory.used >> 20, busy)
 
 
 _LOCAL = (*(Column(title) for title in ("GPU", "MODEL")), *(Column(title, ">") for title in ("MEMORY", "USED", "BUSY")))
@@ -116,13 +134,17 @@ _CLUSTER = (
 )
 
 
+def _busy_ratio(gpu: LocalGpu) -> float | None:
+    return None if gpu.busy_percent is None else gpu.busy_percent / 100
+
+
 class _Exported(Collector):
     """The GPUs of this machine as Prometheus scrapes them; `explsched_gpus_readable` is 0 where NVML gives nothing."""
 
-    _NAMES: ClassVar[Sequence[tuple[str, str, Callable[[LocalGpu], float]]]] = (
+    _NAMES: ClassVar[Sequence[tuple[str, str, Callable[[LocalGpu], float | None]]]] = (
         ("memory_bytes", "Memory of the GPU.", lambda gpu: float(gpu.memory_mib << 20)),
         ("memory_used_bytes", "Memory in use on the GPU.", lambda gpu: float(gpu.used_mib << 20)),
-        ("busy_ratio", "Part of the time in which kernels ran.", lambda gpu: gpu.busy_percent / 100),
+        ("busy_ratio", "Part of the time in which kernels ran.", _busy_ratio),
     )
 
     def collect(self) -> Iterator[Metric]:
@@ -136,7 +158,8 @@ class _Exported(Collector):
         for name, text, value in self._NAMES:
             family = GaugeMetricFamily(f"explsched_gpu_{name}", text, labels=("gpu", "uuid", "model"))
             for gpu in found:
-                family.add_metric((str(gpu.index), gpu.uuid, gpu.model), value(gpu))
+                if (told := value(gpu)) is not None:
+                    family.add_metric((str(gpu.index), gpu.uuid, gpu.model), told)
             yield family
 
 
@@ -182,6 +205,7 @@ def _of_slurm(config_path: Path | None) -> list[NodeUse]:
 
 def _cells(one: NodeUse | LocalGpu) -> tuple[object, ...]:
     if isinstance(one, LocalGpu):
-        return (one.index, one.model, one.memory_mib, one.used_mib, f"{one.busy_percent} %")
+        busy = None if one.busy_percent is None else f"{one.busy_percent} %"
+        return (one.index, one.model, one.memory_mib, one.used_mib, busy)
     jobs = ",".join(map(str, one.jobs)) or None
     return (one.node, one.state, one.model or None, one.memory_mib or None, f"{one.used}/{one.gpus}", jobs)

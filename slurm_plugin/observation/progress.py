@@ -273,6 +273,6 @@ def _parse(line: bytes) -> _Line | None:
         return None
     try:
         read = _DECODER.decode(line)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # too deeply nested
         return None
     return read if read.is_complete() else None

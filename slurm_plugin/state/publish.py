@@ -184,7 +184,7 @@ def sample(view: View) -> Sample:
     nodes, all_jobs = view.seen.snapshot.nodes, view.seen.snapshot.jobs
     holding = [job for job in all_jobs if job.holds_gpus]
     waiting = sum(job.state is JobState.PENDING for job in all_jobs)
-    busy = sum(share.gpus for job in holding for share in job.allocation)
+    busy = sum(bool(holders) for node in _nodes(view) for holders in node.devices)  # a shared GPU counts once
     return Sample(view.seen.snapshot.now_s, sum(node.gpus for node in nodes), busy, len(holding), waiting)
 
 
@@ -210,7 +210,10 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
         "pass_seconds": ("Duration of the last pass, writes included", totals.pass_s),
         "publish_seconds": ("Duration of publishing the state", publish_s),
         "leases": ("Reservations made by explsched", sum(lease.job is not None for lease in state.leases)),
-        "sweeps": ("Sweeps with jobs that wait or run", len({row.sweep for row in state.jobs if row.sweep})),
+        "sweeps": (
+            "Sweeps with jobs that wait or run",
+            len({(row.sweep, row.user) for row in state.jobs if row.sweep}),
+        ),
         "gpus": ("GPUs of the nodes", now.gpus if now else 0),
         "gpus_busy": ("GPUs that jobs hold", now.busy_gpus if now else 0),
         "jobs_running": ("Jobs that hold GPUs", now.running if now else 0),

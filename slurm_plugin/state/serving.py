@@ -107,10 +107,20 @@ class Visible:
             plan=encoded(lines),
         )
 
+    def hidden_from(self, user: str, former: Mapping[int, str]) -> HiddenIds:
+        """What texts for a user may not have: ids of others' jobs, where these are hidden.
+
+        `former` has owners of jobs that the state may not have any more.
+        """
+        if self.state.private in ((), (PROGRESS,)):
+            return HiddenIds(frozenset())
+        owners = {**former, **self._owner}
+        return HiddenIds({str(job_id) for job_id, owner in owners.items() if owner != user})
+
     def _own_jobs(self, user: str) -> State:
         """The user's own jobs only, with no id of other users' jobs in any text."""
         state, ours = self.state, self._jobs_of.get(user, set())
-        hidden = _HiddenIds({str(job_id) for job_id in self._owner.keys() - ours})
+        hidden = self.hidden_from(user, {})
         own_rows = (state.jobs[at] for at in self._rows.get(user, ()))
         rows = (replace(row, reason=hidden.masked(row.reason), sharing=hidden.masked(row.sharing)) for row in own_rows)
         sentences = [self._explained[at] for at in self._sentences.get(user, ())]
@@ -133,13 +143,15 @@ class Visible:
         )
 
 
-class _HiddenIds:
+class HiddenIds:
     """Replaces ids of hidden jobs in texts, and any other number that happens to be equal to one."""
 
     def __init__(self, hidden: Container[str]) -> None:
+        """`hidden`: the ids."""
         self._hidden = hidden
 
     def masked(self, text: str) -> str:
+        """The text without them."""
         return _NUMBER.sub(lambda found: "another" if found[0] in self._hidden else found[0], text)
 
 

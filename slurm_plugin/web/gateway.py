@@ -6,6 +6,9 @@ user may enter that directory, so a page shows a gateway only where it runs as t
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -18,7 +21,9 @@ _KEPT = 360
 _MEAN_S = 60.0
 _STALE_S = 10.0
 _EVENT_BYTES = 256 * 1024
+_MOST_BYTES = 16 << 20
 _MOST_EVENTS = 100
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ServerLoad(Struct, frozen=True):
@@ -128,11 +133,11 @@ class GatewayFiles:
     def look(self) -> None:
         """Take in the present report."""
         try:
-            found = msgspec.json.decode((self.directory / "status.json").read_bytes(), type=GatewayReport)
+            found = msgspec.json.decode(_end_of(self.directory / "status.json", _MOST_BYTES), type=GatewayReport)
         except OSError as error:
-            self._fault = f"{self.directory}: {error.strerror}"
+            self._fault = f"{self.directory}/status.json: {error.strerror}"
             return
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             self._fault = f"{self.directory}/status.json: {error}"
             return
         self._fault = ""
@@ -169,10 +174,14 @@ class GatewayFiles:
     def _events(self) -> list[Event]:
         """The latest decisions, the newest first."""
         found: list[Event] = []
-        for line in reversed(_tail(self.directory / "events.jsonl").splitlines()):
+        try:
+            lines = _end_of(self.directory / "events.jsonl", _EVENT_BYTES).splitlines()
+        except OSError:
+            return found
+        for line in reversed(lines):
             try:
                 found.append(msgspec.json.decode(line, type=Event))
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except _UNREADABLE:
                 continue  # the line that the tail begins with, or one of another release
             if len(found) == _MOST_EVENTS:
                 break
@@ -181,8 +190,8 @@ class GatewayFiles:
     def _tokens(self, day: str) -> Mapping[str, _Tokens]:
         """Today's, by service."""
         try:
-            found = msgspec.json.decode((self.directory / "usage.json").read_bytes(), type=_Usage)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            found = msgspec.json.decode(_end_of(self.directory / "usage.json", _MOST_BYTES), type=_Usage)
+        except (OSError, *_UNREADABLE):
             return {}
         sums: dict[str, _Tokens] = {}
         for one in found.days:
@@ -205,11 +214,15 @@ def mean_latency_s(loads: Sequence[_Load]) -> float | None:
     return sum(load.in_flight + load.queued for load in loads) / arrivals if arrivals else None
 
 
-def _tail(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            _ = file.seek(max(0, size - _EVENT_BYTES))
-            return file.read()
-    except OSError:
-        return b""
+def _end_of(path: Path, most: int) -> bytes:
+    """The last `most` bytes of a regular file. Raises OSError.
+
+    Where root serves the page, the directory is another user's, who may have put a fifo or a link there.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file")
+        _ = file.seek(max(0, status.st_size - most))
+        return file.read(most)

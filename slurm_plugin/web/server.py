@@ -21,9 +21,10 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explsched.log import event
-from slurm_plugin.audit import AuditEntry, AuditError, RecentEntries
+from slurm_plugin.audit import AuditEntry, AuditError, RecentEntries, Value
 from slurm_plugin.config import Config
 from slurm_plugin.state.publish import METRICS_FILE
 from slurm_plugin.state.published import FILE, State, read
@@ -68,17 +69,22 @@ class Access(Struct, frozen=True):
         """Its name: browsers give cookies to every port of a host, and each page has a token of its own."""
         return f"explsched_{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
 
+    def check_host(self, request: web.Request) -> None:
+        """Raise `HTTPForbidden` unless the request names a host of ours."""
+        if self.hosts and request.host not in self.hosts:
+            told = f"unknown host {request.host!a} for this page, accepted: {', '.join(sorted(self.hosts))}\n"
+            raise web.HTTPForbidden(text=told)
+
     def user(self, request: web.Request) -> str | None:
         """The viewer's name, "" for whoever has the token. Raises `HTTPUnauthorized` or `HTTPForbidden`."""
-        if self.hosts and request.host not in self.hosts:
-            raise web.HTTPForbidden(text=f"unknown host name for this page: {request.host}\n")
+        self.check_host(request)
         if self.user_header:
             name = request.headers.get(self.user_header, "")
             if not name:
                 raise web.HTTPUnauthorized(text=f"the proxy names no user in {self.user_header}\n")
             return name
         given = request.cookies.get(self.cookie, "")
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self.token.encode()):
             raise web.HTTPUnauthorized(text="open the address with the token that `sexplsched web` has printed\n")
         return ""
 
@@ -205,8 +211,7 @@ class Page:
     async def _login(self, request: web.Request) -> web.StreamResponse:
         """The printed address: the token becomes a cookie that no script can read, and leaves the address."""
         access = self._access
-        if access.hosts and request.host not in access.hosts:
-            raise web.HTTPForbidden(text="unknown host name for this page\n")
+        access.check_host(request)
         given = request.query.get("token", "")
         if access.user_header or not hmac.compare_digest(given.encode(), access.token.encode()):
             raise web.HTTPUnauthorized(text="this token is not valid any more\n")
@@ -258,7 +263,7 @@ class Page:
             if len(self._looks) >= _MOST_VIEWERS:
                 self._looks.clear()
             if user:
-                own = [entry for entry in self._changes if entry.user == user]
+                own = _own_changes(self._visible, self._changes, user)
                 self._looks[user] = CachedView(self._visible.of(user), own, self._fault)
             else:
                 self._looks[user] = CachedView(self._visible.state, self._changes, self._fault)
@@ -306,6 +311,26 @@ class Page:
             hides = self._visible is None or bool(self._visible.state.private)
         shown = [one for one in self._gateways if not user or not hides or _is_owner(one.owner(), user)]
         return Answer.of({"gateways": [one.told(now_s) for one in shown]}).response(request)
+
+
+def _own_changes(visible: Visible, changes: Sequence[AuditEntry], user: str) -> Sequence[AuditEntry]:
+    """Those of the user's jobs, with no id of other users' jobs in any text where Slurm hides them."""
+    hidden = visible.hidden_from(user, {entry.job: entry.user for entry in changes if entry.job is not None})
+
+    def masked(value: Value) -> Value:
+        return hidden.masked(value) if isinstance(value, str) else value
+
+    return [
+        replace(
+            entry,
+            before=masked(entry.before),
+            after=masked(entry.after),
+            reason=hidden.masked(entry.reason),
+            refused=hidden.masked(entry.refused),
+        )
+        for entry in changes
+        if entry.user == user
+    ]
 
 
 def _is_owner(uid: int | None, user: str) -> bool:

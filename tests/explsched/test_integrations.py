@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_a_metric_may_have_the_name_of_a_field(job: Path, monkeypatch: pytest.Mo
     assert reports(job, metric) == [(3, 0.5)]
 
 
-@pytest.mark.parametrize("values", [{}, {"loss": None}, {"loss": "low"}, {"loss": [1, 2]}])
+@pytest.mark.parametrize("values", [{}, {"loss": None}, {"loss": "low"}, {"loss": [1, 2]}, {"loss": 10**400}])
 def test_what_is_no_value_is_no_report_and_no_error(job: Path, values: dict[str, object]) -> None:
     assert not TrainerReports().report(3, values)
     assert not job.exists()
@@ -255,6 +256,42 @@ def test_lightning(job: Path, tmp_path: Path) -> None:
     trainer.fit(Line(0.1), data, data)
     assert [(step, value > 1000) for step, value in reports(job)] == [(2, True), (4, True)]
     assert lines(job)[0]["params"] == {"lr": 0.1}
+    assert (events(job), path.exists()) == (["checkpoint"], True)
+
+
+SEVERAL = """\
+import os, signal, sys, lightning.pytorch, torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from explsched.integrations.lightning import ExplschedCallback
+
+class Line(lightning.pytorch.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, index):
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return (self.layer(batch) ** 2).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+trainer = lightning.pytorch.Trainer(
+    max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", plugins=[LightningEnvironment()], logger=False,
+    callbacks=[ExplschedCallback(checkpoint=sys.argv[1])], enable_checkpointing=False, enable_progress_bar=False,
+)
+trainer.fit(Line(), torch.utils.data.DataLoader(torch.ones(8, 1)))
+"""
+
+
+def test_lightning_in_several_processes_that_all_get_the_signal(job: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
+    (tmp_path / "train.py").write_text(SEVERAL)
+    path = tmp_path / "last.ckpt"
+    argv = [sys.executable, str(tmp_path / "train.py"), str(path)]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
     assert (events(job), path.exists()) == (["checkpoint"], True)
 
 

@@ -1,5 +1,8 @@
 """Hyper-parameters, however they are spelt."""
 
+import os
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +29,11 @@ def test_variables_of_a_program() -> None:
     values = [16, numpy.float32(0.5), numpy.int64(3), True, "adam", float("nan"), [1, 2], 10**400, "x" * 999]
     expected = [16.0, 0.5, 3.0, True, "adam", "nan", "[1, 2]", str(10**400)[:LONGEST], "x" * LONGEST]
     assert [of_value(value) for value in values] == expected
+
+
+@pytest.mark.parametrize("spelt", [of_text, of_value])
+def test_a_name_of_a_file_that_is_no_utf8_becomes_readable(spelt: Callable[[str], object]) -> None:
+    assert spelt(os.fsdecode(b"caf\xe9")) == "caf?"
 
 
 def test_a_command_line_is_read_and_secrets_are_not() -> None:

@@ -36,7 +36,8 @@ def test_one_line_per_metric(spool: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_nan_and_infinity_become_null(spool: Path) -> None:
     progress.report(step=1, loss=float("nan"))
     progress.report(step=2, loss=float("inf"))
-    assert [(entry["value"], entry["bad"]) for entry in lines(spool)] == [(None, "nan"), (None, "inf")]
+    progress.report(step=3, loss=-(10**400))
+    assert [(entry["value"], entry["bad"]) for entry in lines(spool)] == [(None, "nan"), (None, "inf"), (None, "-inf")]
 
 
 def test_calls_that_can_never_be_right_are_errors(spool: Path) -> None:
@@ -137,6 +138,12 @@ def test_checkpoint_signal(spool: Path) -> None:
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
     assert lines(spool)[0]["event"] == "checkpoint"
     assert lines(spool)[0]["step"] == 7
+
+
+def test_the_step_of_a_checkpoint_may_be_numpys(spool: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    CheckpointSignal().saved(numpy.int64(7))
+    assert [(entry["event"], entry["step"]) for entry in lines(spool)] == [("checkpoint", 7)]
 
 
 def test_the_handler_before_is_back_afterwards(spool: Path) -> None:

@@ -208,6 +208,23 @@ def test_a_file_system_that_hangs_does_not_hold_up_the_training(
     assert path.read_bytes() == b"0\nlast\n"
 
 
+def test_where_no_thread_can_be_started_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    path = tmp_path / "42.jsonl"
+    writer = Writer(path)
+    with monkeypatch.context() as limited:
+        limited.setattr("_thread.start_new_thread", refuse)
+        writer.append([b"lost\n"])
+        assert writer.written() == b""
+    writer.append([b"kept\n"])
+    assert path.read_bytes() == b"kept\n"
+    assert capsys.readouterr().err.count("can't start new thread") == 1
+
+
 def test_a_long_file_grows_slowly_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "42.jsonl"
     path.write_bytes(b"\n" * (spool.THIN_FROM_BYTES + 1))

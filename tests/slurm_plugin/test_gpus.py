@@ -65,6 +65,7 @@ def test_gpus_are_listed_with_who_holds_them() -> None:
 
 
 NVML = r"""
+#include <stdlib.h>
 #include <string.h>
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned int gpu, memory; } rates_t;
@@ -72,15 +73,17 @@ int nvmlInitWithFlags(unsigned int flags) { return 0; }
 int nvmlShutdown(void) { return 0; }
 const char *nvmlErrorString(int code) { return "double"; }
 int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) { *device = (void *)(long)(index + 1); return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
+  *device = (void *)(long)(index + 1); return index == 0 && getenv("LOST") ? 15 : 0; }
 int nvmlDeviceGetMemoryInfo(void *device, memory_t *m) {
   m->total = 80ULL << 30; m->used = (unsigned long long)(long)device << 30; m->free = m->total - m->used; return 0; }
 int nvmlDeviceGetName(void *device, char *name, unsigned int length) { strncpy(name, "H100", length); return 0; }
 int nvmlDeviceGetUUID(void *device, char *id, unsigned int length) {
   strncpy(id, (long)device == 1 ? "GPU-a" : "GPU-b", length); return 0; }
-int nvmlDeviceGetUtilizationRates(void *device, rates_t *r) { r->gpu = 25 * (long)device; r->memory = 0; return 0; }
+int nvmlDeviceGetUtilizationRates(void *device, rates_t *r) {
+  r->gpu = 25 * (long)device; r->memory = 0; return (long)device == 1 && getenv("MIG") ? 3 : 0; }
 """
-"""A driver's library with two GPUs, which the real pynvml loads."""
+"""A driver's library with two GPUs, which the real pynvml loads; the first may be lost, or be divided by MIG."""
 COMMAND = [str(Path(sys.executable).parent / "sexplsched"), "gpus"]
 
 
@@ -101,6 +104,19 @@ def test_the_driver_is_asked_on_a_node(driver: dict[str, str]) -> None:
         {"index": i, "uuid": uuid, "model": "H100", "memory_mib": 81920, "used_mib": used, "busy_percent": busy}
         for i, uuid, used, busy in ((0, "GPU-a", 1024, 25), (1, "GPU-b", 2048, 50))
     ]
+
+
+def test_a_gpu_that_is_lost_and_one_with_mig_hide_no_other(driver: dict[str, str]) -> None:
+    done = subprocess.run([*COMMAND, "--here", "--json"], env={**driver, "LOST": "1"}, capture_output=True, text=True)
+    assert [gpu["uuid"] for gpu in json.loads(done.stdout)] == ["GPU-b"]
+    assert "GPU cannot be read gpu=0" in done.stderr
+    divided = {**driver, "MIG": "1"}
+    done = subprocess.run([*COMMAND, "--here", "--json"], env=divided, capture_output=True, text=True)
+    assert [gpu["busy_percent"] for gpu in json.loads(done.stdout)] == [None, 50]
+    with exported(divided) as text:
+        assert "explsched_gpus_readable 2.0" in text
+        assert 'explsched_gpu_memory_used_bytes{gpu="0"' in text
+        assert 'explsched_gpu_busy_ratio{gpu="0"' not in text
 
 
 @contextmanager

@@ -39,7 +39,7 @@ async function cluster() {
 }
 
 const COLUMNS = [{ title: "Job", sort: "jobid" }, { title: "Name", sort: "name" }, { title: "User", sort: "user" }, { title: "Partition", wide: true }, { title: "State" },
-  { title: "GPUs", number: true, sort: "gpus" }, { title: "Sweep", wide: true }, { title: "Step", wide: true, number: true }, { title: "Value", wide: true }, { title: "Planned start", wide: true, sort: "planned" }, { title: "Why", wide: true }];
+  { title: "GPUs", number: true, sort: "gpus" }, { title: "Sweep", wide: true }, { title: "Step", wide: true, number: true }, { title: "Value", wide: true }, { title: "Planned start (cluster's time)", wide: true, sort: "planned" }, { title: "Why", wide: true }];
 const asCells = (row) => [jobLink(row.jobid), name(row.name), row.user, row.partition, badge(row.state), row.gpus,
   row.sweep ? sweepLink(row.sweep, row.user) : "", row.step, row.value === null ? "" : `${row.metric}=${short(row.value)}`, row.planned === "N/A" ? "" : row.planned.replace("T", " "), row.reason];
 
@@ -105,7 +105,7 @@ async function job(parts) {
   const events = told.audit.filter((one) => EVENTS.has(one.rule) && !one.refused);
   return [el("h1", {}, `Job ${parts[1]} `, row ? name(row.name) : ""),
     row ? facts([["State", row.state.toLowerCase()], ["GPUs", row.gpus, row.device], ["GPU-hours", short(row.gpu_hours)], ["Restarts", row.restarts], ["Preempted", row.preempted], ["GPU-seconds lost", short(row.lost_gpu_s)],
-      row.planned ? ["Planned start", row.planned.replace("T", " ")] : ["Sharing", row.sharing || "alone"]]) : null,
+      row.planned ? ["Planned start", row.planned.replace("T", " "), "cluster's time"] : ["Sharing", row.sharing || "alone"]]) : null,
     card("What is known of it", el("ul", { class: "sentences" }, ...told.sentences.map((sentence) => el("li", {}, sentence)))),
     told.curve ? card(told.curve.metric, curves([{ curve: told.curve, state: "running" }], `${told.curve.points.length} values; best ${short(told.curve.best)}`)) : null,
     told.plan.length ? card("Planned", el("ul", { class: "sentences" }, ...told.plan.map((line) => el("li", {}, `${line.kind}: ${line.text}`)))) : null,

@@ -163,6 +163,14 @@ def test_an_input_is_checked_line_by_line(now: Accepted) -> None:
     assert faults(now, *({**LINE, "custom_id": f"{n}"} for n in range(4))) == ["too_many_requests"]
 
 
+def test_what_is_too_deeply_nested_is_a_fault_of_its_line(now: Accepted, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'{"custom_id": "a", "body": {"model": "chat", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}}\n")
+    found = read_requests(path, ENDPOINT, now, None, most=3)
+    assert isinstance(found, Faults)
+    assert [(fault.code, fault.line) for fault in found.data] == [("invalid_json_line", 1)]
+
+
 def report(serving: int, in_flight: int = 0, queued: int = 0) -> ServiceReport:
     return ServiceReport("chat", serving, 0, 0, 1, 0, 8, "", 0, in_flight, queued, 1.0, False, None, ())  # noqa: FBT003
 

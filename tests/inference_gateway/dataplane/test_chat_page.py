@@ -67,3 +67,32 @@ def test_somebody_tries_a_model(rig: Rig) -> None:
         assert (serious, faults, hosts) == ([], [], {f"127.0.0.1:{rig.port}"})
         page.click("#clear")
         assert page.locator(".said").count() == 0
+
+
+def test_what_was_not_answered_is_no_part_of_the_conversation(rig: Rig) -> None:
+    answers = [
+        (503, '{"error": {"message": "no room"}}'),
+        (200, 'data: {"error": {"message": "out of memory"}}\n\n'),
+        (200, "data: [DONE]\n\n"),
+        (200, 'data:{"choices": [{"delta": {"content": "yes"}}]}\r\n\r\ndata: [DONE]\r\n\r\n'),
+        (200, 'data: {"choices": [{"delta": {"content": "no"}}]}\n\n'),
+    ]
+    asked: list[list[tuple[str, str]]] = []
+
+    def answer(route: Any) -> None:
+        asked.append([(one["role"], one["content"]) for one in route.request.post_data_json["messages"]])
+        status, body = answers[len(asked) - 1]
+        route.fulfill(status=status, body=body)
+
+    with a_browser() as browser:
+        page = browser.new_page()
+        page.route("**/v1/chat/completions", answer)
+        page.goto(f"http://127.0.0.1:{rig.port}/chat", wait_until="networkidle")
+        for number in range(len(answers)):
+            page.fill("#text", f"question {number}")
+            page.press("#text", "Enter")
+            said(page, "user", number + 1)
+        assert said(page, "error", 3) == ["no room", "out of memory", "the model answered nothing"]
+        assert said(page, "assistant", 2) == ["yes", "no"]
+    alone = [[("user", f"question {number}")] for number in range(4)]
+    assert asked == [*alone, [*alone[3], ("assistant", "yes"), ("user", "question 4")]]

@@ -44,6 +44,7 @@ def after(*lines: str) -> JobProgress:
         b'{"time_s": 1, "step": "3", "metric": "loss", "value": 1}',
         b'{"time_s": 9e9, "step": 3, "metric": "loss", "value": 1}',
         b'{"time_s": 1, "event": "explode"}',
+        b'{"time_s": 1, "step": 3, "value": 1, "x": ' + b"[" * 1900 + b"]" * 1900 + b"}",
         b'{"time_s": 1, "step": 3, "metric": "' + b"x" * MAX_LINE_BYTES + b'", "value": 1}',
         b"",
     ],

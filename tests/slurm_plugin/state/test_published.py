@@ -36,7 +36,7 @@ from slurm_plugin.state.published import (
 from slurm_plugin.state.serving import Visible
 from slurm_plugin.state.view import View
 from tests.slurm_kit import record
-from tests.slurm_plugin.state import HOSTILE, NOW_S, published
+from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, published
 
 
 def words(state: object) -> str:
@@ -56,7 +56,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     state = published(tmp_path)
     assert {row.jobid for row in state.jobs} == {41, 42, 43}
     assert {node.name: node.jobs for node in state.nodes} == {"n1": ((41, 2), (42, 2)), "n2": ()}
-    assert (state.samples[-1].gpus, state.samples[-1].busy_gpus, state.samples[-1].waiting) == (8, 4, 1)
+    assert (state.samples[-1].gpus, state.samples[-1].busy_gpus, state.samples[-1].waiting) == (8, 2, 1)
     assert part(state.changes, tuple[Change, ...])[0].jobid == 43
     left = state.explanation(44)
     assert left is not None
@@ -179,12 +179,18 @@ def test_slurm_is_asked_where_the_state_is_stale_or_not_wanted(tmp_path: Path, m
     assert "is not installed" in str(invoke(tmp_path, "status", *more).exception)
 
 
+def test_sweeps_of_one_name_are_several_users(tmp_path: Path) -> None:
+    jobs = (*JOBS, record(45, user="ada", comment="explsched:sweep=digits"))
+    _ = published(tmp_path, jobs=jobs)
+    assert "explsched_sweeps 2.0" in (tmp_path / "state" / METRICS_FILE).read_text().splitlines()
+
+
 def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
     _ = published(tmp_path, "jobs")
     path = tmp_path / "state" / METRICS_FILE
     families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
     assert families["explsched_passes"].samples[0].value == 3
-    assert families["explsched_gpus_busy"].samples[0].value == 4
+    assert families["explsched_gpus_busy"].samples[0].value == 2, "which two jobs share"
     uses = {sample.labels["use"]: sample.value for sample in families["explsched_gpus_by_use"].samples}
     assert uses == {"one job": 0, "shared": 2, "free": 2, "unavailable": 4}
     trainings = {sample.labels["state"]: sample.value for sample in families["explsched_trainings"].samples}

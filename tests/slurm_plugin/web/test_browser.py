@@ -110,6 +110,7 @@ def test_every_view_is_whole_legible_and_runs_nothing_of_the_jobs(
             assert tab.serious_findings() == [], view
         assert "idle+drain" in shown["cluster"]
         assert HOSTILE[:20] in shown["queue"]
+        assert ("cluster's time" in shown["queue"].lower()) == (width > 1000), "not the browser's, as other times are"
         assert "digits" in shown["sweeps"]
         assert "Slurm says: Resources" in shown["job/43"]
         assert "stopped" in shown["sweep/digits/bob"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from msgspec.structs import replace
 from explsched.cli import root
 from slurm_plugin.audit import AuditEntry, AuditTrail
 from slurm_plugin.config import AuditSection
+from slurm_plugin.state.published import PROGRESS
 from slurm_plugin.web import answers
+from slurm_plugin.web.gateway import GatewayFiles
 from slurm_plugin.web.server import Access, Page
 from tests.slurm_plugin.state import HOSTILE, configured, published
 
@@ -75,6 +78,26 @@ def test_a_page_of_another_host_is_refused(tmp_path: Path) -> None:
     access = Access(TOKEN, hosts=frozenset({"127.0.0.1:8642"}))
     login, jobs = ask(tmp_path, access, f"/login?token={TOKEN}", "/api/jobs", headers={"Host": "evil.example:8642"})
     assert (login.status, jobs.status) == (403, 403)
+    assert "'evil.example:8642' for this page, accepted: 127.0.0.1:8642" in jobs.text
+
+
+def test_bytes_that_are_no_utf8_are_refused_as_any_other_words(tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    ours = frozenset({"127.0.0.1:8642"})
+    for access, header, status in (
+        (Access(TOKEN, hosts=ours), b"Host: \xff", b"403"),
+        (Access(TOKEN), f"Host: a\r\nCookie: {Access(TOKEN).cookie}=".encode() + b"\xff", b"401"),
+    ):
+
+        async def answered(access: Access = access, header: bytes = header) -> bytes:
+            async with TestServer(Page(configured(tmp_path), access).app()) as server:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(b"GET / HTTP/1.0\r\n" + header + b"\r\n\r\n")
+                line = await reader.readline()
+                writer.close()
+                return line
+
+        assert asyncio.run(answered()).split()[1] == status
 
 
 def test_every_view_answers_and_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
@@ -103,9 +126,38 @@ def test_whom_the_proxy_names_sees_only_his_own_where_slurm_hides_jobs(tmp_path:
     assert '"bob"' in ask(tmp_path, access, "/api/jobs", headers={"X-Remote-User": "bob"})[0].text
 
 
+def test_changes_tell_no_ids_of_jobs_that_slurm_hides(tmp_path: Path) -> None:
+    why = "job 42 waits for these GPUs with a score of 3, as did job 7"  # which has ended
+    entries = [
+        AuditEntry(4e9, 43, "AdminComment", "", "for=0%2C42", "p", "annotation", why, "ada"),
+        AuditEntry(4e9, 7, "SiteFactor", 0, 1, "p", "order", "", "bob"),
+    ]
+    AuditTrail(tmp_path / "audit.jsonl", 1, 1).write(entries)
+    access, ada = Access(user_header="X-Remote-User"), {"X-Remote-User": "ada"}
+    _ = published(tmp_path, "jobs")
+    for answer in ask(tmp_path, access, "/api/audit", "/api/jobs/43", headers=ada):
+        assert "job another waits for these GPUs with a score of 3, as did job another" in answer.text
+        assert "for=0%2Canother" in answer.text
+    _ = published(tmp_path, PROGRESS)
+    assert why in ask(tmp_path, access, "/api/audit", headers=ada)[0].text
+
+
 def test_it_says_that_no_daemon_publishes(tmp_path: Path) -> None:
     _, answer = ask(tmp_path, Access(TOKEN), f"/login?token={TOKEN}", "/api/jobs")
     assert (answer.status, "no daemon publishes in" in answer.text) == (503, True)
+
+
+@pytest.mark.parametrize("name", ["status.json", "events.jsonl", "usage.json"])
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.mkdir()])
+def test_what_the_owner_of_a_gateway_puts_there_does_not_stop_the_page(
+    tmp_path: Path, name: str, put: Callable[[Path], None]
+) -> None:
+    put(tmp_path / name)
+    gateway = GatewayFiles(tmp_path)
+    gateway.look()
+    told = gateway.told(0.0)
+    assert (told["services"], told["events"]) == ([], [])
+    assert str(told["fault"]).startswith(f"{tmp_path}/status.json: ")
 
 
 @pytest.mark.parametrize(
