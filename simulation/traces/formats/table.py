@@ -96,7 +96,11 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")
 
 
-MOST_LINE_BYTES = 1 << 20
+MOST_LINE_BYTES = 1 << 26
+"""As much as a job's reports may take in the spool: the curve of a training is one cell."""
+
+csv.field_size_limit(MOST_LINE_BYTES)
+
 ACCEPTED = "accepted: a text file in UTF-8 with a header line, see `sexplsched trace --help`"
 
 _MAGIC = (
@@ -155,7 +159,7 @@ def open_table(path: Path) -> Iterator[Table]:
     """Open a file as a table. Columns are separated by commas, or by bars if the header holds one (sacct's spelling).
 
     Raises `TraceError` for what is no such file: missing, a directory or device, empty, compressed, not UTF-8, with NUL
-    bytes or with a line above 1 MiB. Some of these show only while rows are read.
+    bytes or with a line above 64 MiB. Some of these show only while rows are read.
     """
     with open_lines(path) as lines:
         yield table_of(lines, str(path))

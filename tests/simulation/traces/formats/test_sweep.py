@@ -31,6 +31,11 @@ def test_a_curve_of_a_stopped_training_ends_early(file: Writer) -> None:
     assert len(found.points_until(1100, 1)) == 3
 
 
+def test_a_curve_may_have_a_hundred_thousand_reports(file: Writer) -> None:
+    curve = " ".join(f"{step}:{step * 0.5:.3f}:{1 / (step + 1)!r}" for step in range(100_000))
+    assert len(learning(file, curve, 49_999.5).losses) == 100_000
+
+
 def test_what_should_rise_is_negated(file: Writer) -> None:
     found = learning(file, CURVE, 110, "ada,acc,max,")
     assert found.losses.tolist() == [-3, -3, -1]
