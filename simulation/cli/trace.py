@@ -13,7 +13,7 @@ import click
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from explsched.cli import Commands, examples, json_option
+from explsched.cli import Commands, examples, is_stdout, json_option
 from explsched.tables import Column, lines, room
 from simulation.traces import formats
 from simulation.traces.formats import own, sacct
@@ -27,7 +27,6 @@ examples:
   sexplsched trace summary history.txt --cluster 8x8
   sexplsched trace generate --jobs 1000 --seed 1 --load 1.2 jobs.csv
 """
-_STDOUT = Path("-")
 
 _file = click.argument("file", type=click.Path(path_type=Path))
 _out = click.argument("out", type=click.Path(path_type=Path, allow_dash=True))
@@ -160,13 +159,13 @@ def _read(file: Path, form: str | None, shape: ClusterShape | None, *, is_strict
 
 def _finish(made: Trace, out: Path, *, as_json: bool) -> None:
     """Write a trace and report what was written, on the standard error if the trace goes to the standard output."""
-    if out == _STDOUT:
+    if is_stdout(out):
         own.dump(made.jobs, sys.stdout)
     else:
         own.write(made, out)
     report = {"file": str(out), "jobs": len(made.jobs), "rejected": len(made.rejected)}
     text = json.dumps(report) if as_json else f"{report['jobs']:,} jobs written to {out}"
-    click.echo(text, err=out == _STDOUT)
+    click.echo(text, err=is_stdout(out))
     if made.rejected and not as_json:
         click.echo(f"{report['rejected']:,} rows left out, see `sexplsched trace summary`", err=True)
 

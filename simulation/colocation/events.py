@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from explsched.atomic_file import output
 from explsched.errors import ExplschedError
 from simulation.colocation.instance import Instance, InstanceKind
 from simulation.traces.formats.table import RowError, date_time_s
@@ -99,7 +100,7 @@ def read_events(path: Path) -> InstanceTrace:
 def write_events(path: Path, events: Iterable[InstanceEvent]) -> None:
     """Write events as JSON lines, with instance ids. Raises `TraceError` if the file cannot be written."""
     try:
-        with path.open("wb") as file:
+        with output(path) as file:
             file.writelines(msgspec.json.encode(_line(event)) + b"\n" for event in events)
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror}") from error

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from explsched.atomic_file import replacing
+from explsched.atomic_file import output
 from sched_policy.model import Direction, Exploration, Parameter
 from simulation.traces.formats.table import (
     LARGEST_ID,
@@ -78,11 +78,7 @@ def write(trace: Trace, path: Path) -> None:
     written.
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe or terminal cannot be replaced
-            with path.open("wb") as file:
-                _write(trace.jobs, file)
-            return
-        with replacing(path) as file:
+        with output(path) as file:
             _write(trace.jobs, file)
     except (OSError, ValueError) as error:
         raise TraceError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,16 @@ def test_convert_to_the_standard_output_prints_nothing_else_there(file: Path, tm
     (tmp_path / "again.csv").write_text(result.stdout)
     assert [job.job_id for job in read_any(tmp_path / "again.csv", "own").jobs] == [1, 3]
     assert "2 jobs written" in result.stderr
+
+
+def test_the_standard_output_by_another_name_stays_what_it_is(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "stdout"  # as /dev/stdout, which root could replace
+    link.symlink_to("/proc/self/fd/1")
+    with (tmp_path / "out.csv").open("wb") as out:
+        command = [sys.executable, "-m", "explsched.cli", "trace", "convert", str(file), str(link)]
+        subprocess.run(command, stdout=out, check=True, cwd=Path(__file__).parents[3])
+    assert link.is_symlink()
+    assert own.read(tmp_path / "out.csv").jobs == read_any(file).jobs
 
 
 def test_a_trace_can_be_converted_in_place(file: Path) -> None:
