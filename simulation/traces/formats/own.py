@@ -39,6 +39,7 @@ from simulation.traces.formats.table import (
     label,
     number,
     shown,
+    stage_times,
     trace_of,
     whole,
 )
@@ -174,7 +175,7 @@ def _stages(texts: tuple[str, str, str]) -> StageTimes | None:
     if not all(texts):
         missing = ", ".join(column for column, text in zip(_STAGES, texts, strict=True) if not text)
         raise RowError(f"{missing}: found nothing, accepted: all three stage times or none")
-    return StageTimes(*(number(column, text, 0, LONGEST_S) for column, text in zip(_STAGES, texts, strict=True)))
+    return stage_times(_STAGES, texts)
 
 
 FORMAT = Format("own", _REQUIRED, _parse)
