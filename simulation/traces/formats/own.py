@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,6 +22,8 @@ from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+import msgspec
 
 from explsched.atomic_file import output
 from sched_policy.model import Direction, Exploration, Parameter
@@ -226,12 +227,11 @@ def _direction(text: str) -> Direction:
 
 def _params(text: str) -> tuple[tuple[str, Parameter], ...]:
     try:
-        found = json.loads(text or "{}")
-    except ValueError as error:
-        raise RowError(f"params: found {shown(text)}, accepted: a JSON object ({error})") from error
-    if not isinstance(found, dict) or not all(isinstance(v, int | float | str) for v in found.values()):
-        raise RowError(f"params: found {shown(text)}, accepted: a JSON object of numbers, texts and truth values")
-    return tuple(sorted((name, float(v) if type(v) is int else v) for name, v in found.items()))
+        found = msgspec.json.decode(text or "{}", type=dict[str, Parameter])
+    except msgspec.MsgspecError as error:
+        accepted = "a JSON object of numbers, texts and truth values"
+        raise RowError(f"params: found {shown(text)}, accepted: {accepted} ({error})") from error
+    return tuple(sorted(found.items()))
 
 
 def _reports(text: str) -> _Reports:

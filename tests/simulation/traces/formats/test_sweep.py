@@ -57,6 +57,9 @@ def test_parameters_are_read(file: Writer) -> None:
         ("1,0,1,10,s,1:5:1 2:6:1,,,up,", "direction: found 'up', accepted: min, max"),
         ("1,0,1,10,s,1:5:1 2:6:1,,,,[1]", "params: found '[1]', accepted: a JSON object"),
         ("1,0,1,10,s,1:5:1 2:6:1,,,,{", "params: found '{', accepted: a JSON object"),
+        pytest.param('1,0,1,10,s,1:5:1 2:6:1,,,,"{""a"":1' + "0" * 400 + '}"', "params: found", id="a huge number"),
+        pytest.param('1,0,1,10,s,1:5:1 2:6:1,,,,"{""a"":1e999}"', "params: found", id="an infinite number"),
+        pytest.param("1,0,1,10,s,1:5:1 2:6:1,,,," + "[" * 3000, "params: found", id="deeply nested"),
         ("1,0,1,0,s,1:5:1 2:6:1,,,,", "run_s: found '0'"),
     ],
 )
