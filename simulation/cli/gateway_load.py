@@ -269,13 +269,16 @@ def load(
     """Send chat completions to a gateway and measure latencies. Exits 1 if none is answered."""
     if curve and trace_path:
         raise click.UsageError("give --curve or --requests, not both")
-    if rate_rps * duration_s > _MOST_DRAWN:
-        raise click.UsageError(f"--rate times --duration is {rate_rps * duration_s:.3g} requests, at most 10 million")
+    rates = [rate_rps * rate for rate in read_curve(curve)] if curve else [rate_rps]
+    duration_s = min(duration_s, len(rates)) if curve else duration_s
+    if max(rates) * duration_s > _MOST_DRAWN:
+        highest = " times the highest of --curve" if curve else ""
+        drawn = f"{max(rates) * duration_s:.3g} requests, at most 10 million"
+        raise click.UsageError(f"--rate times --duration{highest} is {drawn}")
     if trace_path:
         wanted = tuple(request for request in read(trace_path).requests if request.arrival_s < duration_s)
     elif curve:
-        rates = [rate_rps * rate for rate in read_curve(curve)]
-        wanted = generate(stepwise(rates), max(rates), min(duration_s, len(rates)), seed).requests
+        wanted = generate(stepwise(rates), max(rates), duration_s, seed).requests
     else:
         wanted = planned(pattern, rate_rps, duration_s, variation, seed)
     if not wanted:

@@ -103,7 +103,7 @@ _OPTIONS = (
     click.option(
         "--spread",
         "spread_s",
-        type=click.FloatRange(min=0),
+        type=float,
         default=0.0,
         metavar="SECONDS",
         help="Spread requests with equal times over this many seconds (3 for Mooncake).",

@@ -143,10 +143,12 @@ def test_dilus_curves(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
     base = ["--url", "http://127.0.0.1:9", "--model", "m"]
+    (tmp_path / "curve").write_text("1\n1e6\n")
     for wrong, words in (
         (["--curve", "a", "--requests", "b"], "not both"),
         (["--key-file", str(tmp_path / "none")], "No such file"),
         (["--rate", "1e5", "--duration", "80000"], "8e+09 requests, at most 10 million"),
+        (["--rate", "1e3", "--curve", str(tmp_path / "curve")], "highest of --curve is 2e+09 requests, at most"),
         (["--rate", "0.0001", "--duration", "0.1"], "no request is to be sent"),
     ):
         done = CliRunner().invoke(load, [*base, *wrong], env=dict(os.environ))
