@@ -39,8 +39,9 @@ _CLUSTER_HELP = "Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_
 
 _HELP = f"""Inspect, convert and generate job traces.
 
-A trace is a text file with a header, in one of four formats: `own` (CSV with columns job_id, submit_s, gpus, run_s and
-optional ones), `muri`, `philly`, and `sacct`, the history of a site, which this command writes:
+A trace is a text file with a header, in one of five formats: `own` (CSV with columns job_id, submit_s, gpus, run_s and
+optional ones), `sweep`, which `sexplsched sweep export` writes, `muri`, `philly`, and `sacct`, the history of a site,
+which this command writes:
 
 \b
 {sacct.COMMAND}
@@ -110,7 +111,10 @@ def convert(
     standard error.
     """
     shape = None if cluster is None else read_cluster(cluster)
-    _finish(_read(file, form, shape, is_strict=is_strict), out, as_json=as_json)
+    found = _read(file, form, shape, is_strict=is_strict)
+    if curves := sum(job.learning is not None for job in found.jobs):
+        click.echo(f"warning: our own format has no learning curves: those of {curves:,} jobs are lost", err=True)
+    _finish(found, out, as_json=as_json)
 
 
 @trace.command(epilog=examples("sexplsched trace generate --jobs 1000 --seed 1 --load 1.2 jobs.csv"))

@@ -103,6 +103,12 @@ def test_convert_to_the_standard_output_prints_nothing_else_there(file: Path, tm
     assert "2 jobs written" in result.stderr
 
 
+def test_convert_warns_of_what_its_format_has_no_room_for(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.csv"
+    sweep.write_text("job_id,submit_s,gpus,run_s,sweep,curve\n1,0,1,10,s,1:5:1 2:6:1\n")
+    assert "curves: those of 1 jobs are lost" in call("convert", sweep, "-").stderr
+
+
 def test_the_standard_output_by_another_name_stays_what_it_is(file: Path, tmp_path: Path) -> None:
     link = tmp_path / "stdout"  # as /dev/stdout, which root could replace
     link.symlink_to("/proc/self/fd/1")
