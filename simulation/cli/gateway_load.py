@@ -15,6 +15,7 @@ from pathlib import Path
 
 import aiohttp
 import click
+import msgspec
 import numpy as np
 
 from explsched.cli import examples, json_option
@@ -79,6 +80,16 @@ class LoadTarget:
         return {**asked, "max_tokens": max(1, request.output_tokens), "stream": self.stream}
 
 
+class _Usage(msgspec.Struct):
+    completion_tokens: int | None = None
+
+
+class _Answer(msgspec.Struct):
+    """What is read of an answer that is not streamed."""
+
+    usage: _Usage | None = None
+
+
 async def send(target: LoadTarget, requests: Sequence[Request], stop: asyncio.Event) -> Measured:
     """Send every request at its time, until all are answered or `stop` is set."""
     seen = Measured()
@@ -130,8 +141,8 @@ async def _one(session: aiohttp.ClientSession, target: LoadTarget, request: Requ
                         first_s = first_s or time.monotonic()
                         tokens += 1
             else:
-                found = (await answer.json()).get("usage") or {}
-                tokens = int(found.get("completion_tokens", 0))
+                usage = msgspec.json.decode(await answer.read(), type=_Answer).usage
+                tokens = (usage and usage.completion_tokens) or 0
     except TimeoutError:
         seen.failures["timeout"] += 1
         return
