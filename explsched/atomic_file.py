@@ -9,6 +9,7 @@ names the target. Standard library only, because trainings use it.
     create_file_durably    likewise, but never replaces a file: the first writer's content stays
     atomic_write           as `replace_file_durably`, filled by a function: checkpoints
     replacing              as `replace_file`, filled step by step
+    output                 as `replacing`, for results of a command
 """
 
 from __future__ import annotations
@@ -74,6 +75,21 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
         with suppress(OSError):  # the first error is reported, not the failed clean-up
             draft.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def output(path: Path) -> Iterator[BinaryIO]:
+    """As `replacing`, but what is no plain file is written in place: renaming would put a file where `/dev/stdout` was.
+
+    Every OSError names `path`.
+    """
+    with _named(path):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            with path.open("wb") as file:
+                yield file
+        else:
+            with replacing(path) as file:
+                yield file
 
 
 def drafts(path: Path) -> list[Path]:

@@ -77,6 +77,12 @@ def examples(*command_lines: str) -> str:
     return "\n".join(("\b", f"example{'s' * (len(command_lines) > 1)}:", *(f"  {line}" for line in command_lines)))
 
 
+def is_stdout(path: Path) -> bool:
+    """Whether a file to be written is the standard output, as `-` or by another name: messages then go to stderr."""
+    stdout = Path("/dev/stdout")  # not there if it is closed
+    return path == Path("-") or (path.exists() and stdout.exists() and path.samefile(stdout))
+
+
 def one_form(**chosen: bool) -> str:
     """The output format that was asked for, as in `one_form(csv=as_csv, json=as_json)`; "" if none was.
 

@@ -237,7 +237,7 @@ class _Combinations(Struct, frozen=True, eq=False):
         members: the kinds of each group, as positions among the K.
         slot: shape (M, n): which job each member is, kind * n + (0 for the first of its kind, 1 for the second...), and
             K * n where there is none.
-        speed: shape (M, n): speed of each member, 1 if it were alone, 0 where there is none.
+        speed: shape (M, n): speed of each member, 1 if it were alone, 0 where there is none; 1e6 at most, for solvers.
 
     """
 
@@ -253,7 +253,7 @@ class _Combinations(Struct, frozen=True, eq=False):
         for size in range(1, most + 1):
             of_size = [row for row, group in enumerate(members) if len(group) == size]
             stages = known[np.array(members[of_size[0] : of_size[-1] + 1])]
-            speed[of_size, :size] = stages[:, :, 0] / iteration_times_s(stages)[:, None]
+            speed[of_size, :size] = np.minimum(stages[:, :, 0] / iteration_times_s(stages)[:, None], 1e6)
         return cls(members, slot, speed)
 
 

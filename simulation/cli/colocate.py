@@ -127,20 +127,17 @@ def colocate(
         rows.append(
             _row(name, found, rows[0].max_gpus if rows else found.max_active_gpus, time.process_time() - began_s)
         )
-    if plot_path is not None:
-        from simulation.results import plots
-
-        try:
-            plots.draw_counts(in_use, "GPUs in use", plot_path)
-        except OSError as error:
-            raise TraceError(f"{plot_path}: cannot be written: {error.strerror}") from error
     if any(row.refused for row in rows):
         click.echo("warning: instances were refused, so placements are compared at different work (--nodes)", err=True)
     if as_json:
         shape = {"nodes": nodes, "gpus_per_node": gpus_per_node, "gpu_memory_gib": gpu_memory_gib}
         click.echo(json.dumps({**shape, "placements": [to_builtins(row) for row in rows]}, indent=1))
-        return
-    click.echo(_table(rows))
+    else:
+        click.echo(_table(rows))
+    if plot_path is not None:
+        from simulation.results import plots
+
+        plots.draw_counts(in_use, "GPUs in use", plot_path)
 
 
 def _progress(name: str, events: Sequence[InstanceEvent]) -> AbstractContextManager[Iterable[InstanceEvent]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import aiohttp
 import click
+import msgspec
 import numpy as np
 
 from explsched.cli import examples, json_option
@@ -79,6 +80,16 @@ class LoadTarget:
         return {**asked, "max_tokens": max(1, request.output_tokens), "stream": self.stream}
 
 
+class _Usage(msgspec.Struct):
+    completion_tokens: int | None = None
+
+
+class _Answer(msgspec.Struct):
+    """What is read of an answer that is not streamed."""
+
+    usage: _Usage | None = None
+
+
 async def send(target: LoadTarget, requests: Sequence[Request], stop: asyncio.Event) -> Measured:
     """Send every request at its time, until all are answered or `stop` is set."""
     seen = Measured()
@@ -130,8 +141,8 @@ async def _one(session: aiohttp.ClientSession, target: LoadTarget, request: Requ
                         first_s = first_s or time.monotonic()
                         tokens += 1
             else:
-                found = (await answer.json()).get("usage") or {}
-                tokens = int(found.get("completion_tokens", 0))
+                usage = msgspec.json.decode(await answer.read(), type=_Answer).usage
+                tokens = (usage and usage.completion_tokens) or 0
     except TimeoutError:
         seen.failures["timeout"] += 1
         return
@@ -269,13 +280,16 @@ def load(
     """Send chat completions to a gateway and measure latencies. Exits 1 if none is answered."""
     if curve and trace_path:
         raise click.UsageError("give --curve or --requests, not both")
-    if rate_rps * duration_s > _MOST_DRAWN:
-        raise click.UsageError(f"--rate times --duration is {rate_rps * duration_s:.3g} requests, at most 10 million")
+    rates = [rate_rps * rate for rate in read_curve(curve)] if curve else [rate_rps]
+    duration_s = min(duration_s, len(rates)) if curve else duration_s
+    if max(rates) * duration_s > _MOST_DRAWN:
+        highest = " times the highest of --curve" if curve else ""
+        drawn = f"{max(rates) * duration_s:.3g} requests, at most 10 million"
+        raise click.UsageError(f"--rate times --duration{highest} is {drawn}")
     if trace_path:
         wanted = tuple(request for request in read(trace_path).requests if request.arrival_s < duration_s)
     elif curve:
-        rates = [rate_rps * rate for rate in read_curve(curve)]
-        wanted = generate(stepwise(rates), max(rates), min(duration_s, len(rates)), seed).requests
+        wanted = generate(stepwise(rates), max(rates), duration_s, seed).requests
     else:
         wanted = planned(pattern, rate_rps, duration_s, variation, seed)
     if not wanted:

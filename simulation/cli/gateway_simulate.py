@@ -103,7 +103,7 @@ _OPTIONS = (
     click.option(
         "--spread",
         "spread_s",
-        type=click.FloatRange(min=0),
+        type=float,
         default=0.0,
         metavar="SECONDS",
         help="Spread requests with equal times over this many seconds (3 for Mooncake).",
@@ -280,19 +280,19 @@ def simulate(
             raise click.UsageError(str(error)) from error
     with bars(names) as report:
         points = [_measured(replay, run, names, runs, report) for run in runs]
-    if plot_path is not None:
-        curves = {name: [p for run, p in zip(runs, points, strict=True) if run.rule == name] for name in names}
-        plots.draw({"": curves}, plot_path)
     if as_json:
         figures = [_figures(run, point) for run, point in zip(runs, points, strict=True)]
         answer = {**figures[0], **described} if len(figures) == 1 else {**described, "runs": figures}
         click.echo(json.dumps(answer, indent=1))
-        return
-    columns = [
-        PolicyColumn(run.rule if run.target is None else f"{run.rule} {run.target:g}", _numbers(point))
-        for run, point in zip(runs, points, strict=True)
-    ]
-    click.echo("\n".join(table(columns, room())))
+    else:
+        columns = [
+            PolicyColumn(run.rule if run.target is None else f"{run.rule} {run.target:g}", _numbers(point))
+            for run, point in zip(runs, points, strict=True)
+        ]
+        click.echo("\n".join(table(columns, room())))
+    if plot_path is not None:
+        curves = {name: [p for run, p in zip(runs, points, strict=True) if run.rule == name] for name in names}
+        plots.draw({"": curves}, plot_path)
 
 
 def _runs(names: Sequence[str], options: Sequence[str], targets: Sequence[float]) -> list[RuleRun]:

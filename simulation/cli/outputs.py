@@ -137,7 +137,10 @@ cluster_csv_option = click.option(
 def write_files(
     outcomes: Sequence[TraceOutcome], plot_path: Path | None, jobs_path: Path | None, series_path: Path | None = None
 ) -> None:
-    """Write the picture of these outcomes, and jobs and cluster of the first one as CSV, if requested."""
+    """Write the picture of these outcomes, and jobs and cluster of the first one as CSV, if requested.
+
+    Called last: if a file cannot be written, the figures of a long run have been printed.
+    """
     try:
         if series_path is not None:
             from simulation.results.outcome import write_cluster_csv

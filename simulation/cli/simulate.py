@@ -73,13 +73,13 @@ def simulate(
         outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
     metrics = measure(outcome)
     cpu_s = time.process_time()
-    write_files([outcome], plot_path, jobs_path, series_path)
     if as_json:
         figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
         click.echo(json.dumps({**figures, **replay_json(replay, [policy])}, indent=1))
-        return
-    click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
-    click.echo("\n".join(figure_lines(metrics)))
+    else:
+        click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
+        click.echo("\n".join(figure_lines(metrics)))
+    write_files([outcome], plot_path, jobs_path, series_path)
 
 
 _COMPARE_EXAMPLES = """\b
@@ -159,10 +159,14 @@ def compare(
     with bars(policies) as report:
         work = run if plot_path else run_for_figures
         finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
-    write_files([one.outcome for one in finished if one.outcome], plot_path, None)
     if as_json:
         click.echo(json.dumps({**replay_json(replay, policies), "policies": _ratios(finished)}, indent=1))
-        return
+    else:
+        _show(finished)
+    write_files([one.outcome for one in finished if one.outcome], plot_path, None)
+
+
+def _show(finished: Sequence[Finished]) -> None:
     columns = [PolicyColumn(one.policy, one.values) for one in finished]
     click.echo("\n".join(table(columns, room())))
     fewer = [(one.policy, one.values["completed"]) for one in columns if _completes_less(one, columns[0])]
@@ -226,11 +230,11 @@ def metrics(
         require_all_rows(path, past.rejected)
     report_rejected(path, past.rejected)
     figures = measure(past.outcome)
-    write_files([past.outcome], plot_path, jobs_path)
     gpus = past.outcome.cluster.gpus
     if as_json:
         about = {"peak_gpus": past.peak_gpus, "gpus": gpus, "rejected": len(past.rejected)}
         click.echo(json.dumps({"policy": history.NAME, **as_dict(figures), **about}, indent=1))
-        return
-    click.echo(f"{path} on {gpus:,} GPUs{'' if cluster else ', the most that were held at once'}")
-    click.echo("\n".join(figure_lines(figures)))
+    else:
+        click.echo(f"{path} on {gpus:,} GPUs{'' if cluster else ', the most that were held at once'}")
+        click.echo("\n".join(figure_lines(figures)))
+    write_files([past.outcome], plot_path, jobs_path)

@@ -13,7 +13,7 @@ import click
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from explsched.cli import Commands, examples, json_option
+from explsched.cli import Commands, examples, is_stdout, json_option
 from explsched.tables import Column, lines, room
 from simulation.traces import formats
 from simulation.traces.formats import own, sacct
@@ -27,7 +27,6 @@ examples:
   sexplsched trace summary history.txt --cluster 8x8
   sexplsched trace generate --jobs 1000 --seed 1 --load 1.2 jobs.csv
 """
-_STDOUT = Path("-")
 
 _file = click.argument("file", type=click.Path(path_type=Path))
 _out = click.argument("out", type=click.Path(path_type=Path, allow_dash=True))
@@ -40,8 +39,9 @@ _CLUSTER_HELP = "Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_
 
 _HELP = f"""Inspect, convert and generate job traces.
 
-A trace is a text file with a header, in one of four formats: `own` (CSV with columns job_id, submit_s, gpus, run_s and
-optional ones), `muri`, `philly`, and `sacct`, the history of a site, which this command writes:
+A trace is a text file with a header, in one of five formats: `own` (CSV with columns job_id, submit_s, gpus, run_s and
+optional ones), `sweep`, which `sexplsched sweep export` writes, `muri`, `philly`, and `sacct`, the history of a site,
+which this command writes:
 
 \b
 {sacct.COMMAND}
@@ -111,7 +111,10 @@ def convert(
     standard error.
     """
     shape = None if cluster is None else read_cluster(cluster)
-    _finish(_read(file, form, shape, is_strict=is_strict), out, as_json=as_json)
+    found = _read(file, form, shape, is_strict=is_strict)
+    if curves := sum(job.learning is not None for job in found.jobs):
+        click.echo(f"warning: our own format has no learning curves: those of {curves:,} jobs are lost", err=True)
+    _finish(found, out, as_json=as_json)
 
 
 @trace.command(epilog=examples("sexplsched trace generate --jobs 1000 --seed 1 --load 1.2 jobs.csv"))
@@ -160,13 +163,13 @@ def _read(file: Path, form: str | None, shape: ClusterShape | None, *, is_strict
 
 def _finish(made: Trace, out: Path, *, as_json: bool) -> None:
     """Write a trace and report what was written, on the standard error if the trace goes to the standard output."""
-    if out == _STDOUT:
+    if is_stdout(out):
         own.dump(made.jobs, sys.stdout)
     else:
         own.write(made, out)
     report = {"file": str(out), "jobs": len(made.jobs), "rejected": len(made.rejected)}
     text = json.dumps(report) if as_json else f"{report['jobs']:,} jobs written to {out}"
-    click.echo(text, err=out == _STDOUT)
+    click.echo(text, err=is_stdout(out))
     if made.rejected and not as_json:
         click.echo(f"{report['rejected']:,} rows left out, see `sexplsched trace summary`", err=True)
 

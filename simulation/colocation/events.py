@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from explsched.atomic_file import output
 from explsched.errors import ExplschedError
 from simulation.colocation.instance import Instance, InstanceKind
 from simulation.traces.formats.table import RowError, date_time_s
@@ -86,7 +87,7 @@ class _RefusedError(ExplschedError):
 def read_events(path: Path) -> InstanceTrace:
     """Read a file of events. Raises `TraceError` if it cannot be read or holds no usable line."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
+        with path.open(encoding="utf-8-sig", errors="replace") as lines:
             trace = parse_events(lines)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
@@ -99,7 +100,7 @@ def read_events(path: Path) -> InstanceTrace:
 def write_events(path: Path, events: Iterable[InstanceEvent]) -> None:
     """Write events as JSON lines, with instance ids. Raises `TraceError` if the file cannot be written."""
     try:
-        with path.open("wb") as file:
+        with output(path) as file:
             file.writelines(msgspec.json.encode(_line(event)) + b"\n" for event in events)
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
@@ -208,6 +209,8 @@ def _decoded(text: str) -> _EventLine:
 
 def _checked(line: _Instance) -> Instance:
     memory = line.memory if isinstance(line.memory, list) else [line.memory]
+    if not line.service_name.isprintable():
+        raise _RefusedError(f"service_name {line.service_name!r} has characters that cannot be printed")
     if line.gpu_num is not None and line.gpu_num != len(memory):
         raise _RefusedError(f"gpu_num is {line.gpu_num}, but memory has {len(memory)} entries; one per GPU is needed")
     if line.type is not InstanceKind.TRAINING and len(memory) > 1:

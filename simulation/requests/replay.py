@@ -28,7 +28,7 @@ from simulation.requests.settings import (
     service_times,
 )
 from simulation.requests.trace import RequestTrace
-from simulation.results.plots import check
+from simulation.results.plots import check, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -216,7 +216,7 @@ Curves = Mapping[str, Sequence[Point]]
 
 
 def draw(panels: Mapping[str, Curves], path: Path) -> None:
-    """Write a picture with a panel per title. Raises `PlotError`, or `OSError` if the file cannot be written."""
+    """Write a picture with a panel per title. Raises `PlotError`."""
     check(path)
     from matplotlib.figure import Figure
 
@@ -224,7 +224,7 @@ def draw(panels: Mapping[str, Curves], path: Path) -> None:
     for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         _panel(axes, curves)
         axes.set_title(title, fontsize="medium")
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def _panel(axes: Axes, curves: Curves) -> None:

@@ -198,7 +198,7 @@ class RequestQueue(Protocol):
 
     @property
     def oldest(self) -> int:
-        """The request that has waited longest. Raises `ValueError` if none waits."""
+        """The request that has waited longest. One has to wait."""
 
     def drop_oldest(self) -> None:
         """Remove `oldest`, at its deadline."""
@@ -227,8 +227,8 @@ class FirstInFirstOut:
 
     @property
     def oldest(self) -> int:
-        """The first request. Raises `ValueError` if none waits."""
-        return min(self._line)
+        """The first request. Raises `IndexError` if none waits."""
+        return self._line[0]
 
     def drop_oldest(self) -> None:
         """Remove the first request."""

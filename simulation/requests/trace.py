@@ -63,6 +63,8 @@ ACCEPTED = (
 _MOST_TOKENS = 100_000_000
 _LONGEST_SERVICE_S = 86_400.0
 _FASTEST_RPS = 1e6
+_LONGEST_TRACE_S = 366 * 86_400.0
+"""A replay takes time for every second."""
 _Lines = Iterator[tuple[int, str]]
 
 
@@ -75,7 +77,10 @@ class _MooncakeLine(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> RequestTrace:
-    """The requests of a file. Raises `TraceError` if it is none of the formats or no row can be used."""
+    """The requests of a file.
+
+    Raises `TraceError` if it is none of the formats, no row can be used, or the requests lie more than 366 days apart.
+    """
     with open_lines(path) as lines:
         first = next(((line, text) for line, text in lines if text.strip()), None)
         if first is None:
@@ -84,14 +89,23 @@ def read(path: Path) -> RequestTrace:
         requests, rejected = _json_lines(rows) if first[1].lstrip().startswith("{") else _csv(rows, str(path))
     if not requests:
         raise TraceError(f"{path}: no row can be used{first_reasons(rejected)}")
-    return RequestTrace(_from_zero(requests), tuple(rejected))
+    in_order = _from_zero(requests)
+    last_s = in_order[-1].arrival_s
+    if last_s > _LONGEST_TRACE_S:
+        raise TraceError(
+            f"{path}: requests come within {last_s / 86_400:,.0f} days, accepted: 366 (is a time in another unit?)"
+        )
+    return RequestTrace(in_order, tuple(rejected))
 
 
 def spread(trace: RequestTrace, seconds: float) -> RequestTrace:
     """Requests with one and the same time, spread evenly over the seconds after it.
 
-    For traces whose clock is coarser than their traffic: Mooncake's arrivals are recorded about every 3 s.
+    For traces whose clock is coarser than their traffic: Mooncake's arrivals are recorded about every 3 s. Raises
+    `TraceError` for more than a day.
     """
+    if not 0 <= seconds <= _LONGEST_SERVICE_S:
+        raise TraceError(f"spread over {seconds:g} s, accepted: 0 to {_LONGEST_SERVICE_S:,.0f}")
     batches = (list(batch) for _at_s, batch in groupby(trace.requests, key=lambda request: request.arrival_s))
     moved = [
         replace(request, arrival_s=request.arrival_s + seconds * place / len(batch))

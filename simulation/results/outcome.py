@@ -7,6 +7,7 @@ it would take longer than measuring a thousand jobs.
 from __future__ import annotations
 
 import csv
+import io
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -18,6 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from explsched.atomic_file import output
 from simulation.traces.trace import ClusterShape
 
 
@@ -135,13 +137,12 @@ def write_jobs_csv(outcome: TraceOutcome, path: Path) -> None:
     file cannot be written.
     """
     names = list(JobRecord.__struct_fields__)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        table = csv.writer(stream)
-        table.writerow((*names, "jct_s", "queue_s"))
-        for job in outcome.jobs:
-            cells = ["" if name == "start_s" and not job.started else getattr(job, name) for name in names]
-            jct_s = "" if job.ending is Ending.UNFINISHED else job.end_s - job.submit_s
-            table.writerow((*cells, jct_s, job.start_s - job.submit_s if job.started else ""))
+    rows: list[tuple[object, ...]] = [(*names, "jct_s", "queue_s")]
+    for job in outcome.jobs:
+        cells = ["" if name == "start_s" and not job.started else getattr(job, name) for name in names]
+        jct_s = "" if job.ending is Ending.UNFINISHED else job.end_s - job.submit_s
+        rows.append((*cells, jct_s, job.start_s - job.submit_s if job.started else ""))
+    _write_csv(rows, path)
 
 
 def write_cluster_csv(outcome: TraceOutcome, path: Path) -> None:
@@ -152,12 +153,18 @@ def write_cluster_csv(outcome: TraceOutcome, path: Path) -> None:
     """
     names = list(Usage.__struct_fields__)
     ends_s = sorted(job.end_s for job in outcome.jobs if job.ending is not Ending.UNFINISHED)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        table = csv.writer(stream)
-        table.writerow((*names, "idle_gpus", "ended_jobs"))
-        for entry in outcome.usage:
-            cells = ["" if (value := getattr(entry, name)) is None else value for name in names]
-            table.writerow((*cells, outcome.cluster.gpus - entry.busy_gpus, bisect_right(ends_s, entry.time_s)))
+    rows: list[tuple[object, ...]] = [(*names, "idle_gpus", "ended_jobs")]
+    for entry in outcome.usage:
+        cells = ["" if (value := getattr(entry, name)) is None else value for name in names]
+        rows.append((*cells, outcome.cluster.gpus - entry.busy_gpus, bisect_right(ends_s, entry.time_s)))
+    _write_csv(rows, path)
+
+
+def _write_csv(rows: Iterable[Sequence[object]], path: Path) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    with output(path) as file:
+        file.write(text.getvalue().encode())
 
 
 _NO_RESULT = (Ending.TIME_LIMIT, Ending.FAILED)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from explsched.atomic_file import output
 from explsched.errors import ExplschedError
 from simulation.results.outcome import Ending, JobRecord, TraceOutcome, span_s, utilisation_series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
 GANTT_MAX_JOBS = 60
@@ -32,7 +34,7 @@ _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 class PlotError(ExplschedError):
-    """A picture that cannot be drawn: matplotlib is missing, or the file's suffix is none of `SUFFIXES`."""
+    """No picture: matplotlib is missing, the suffix is none of `SUFFIXES`, or the file cannot be written."""
 
 
 def check(path: Path) -> None:
@@ -46,7 +48,7 @@ def check(path: Path) -> None:
 def draw(outcomes: Sequence[TraceOutcome], path: Path) -> None:
     """Write one picture of all outcomes, overlaid; with Gantt charts if none has more than `GANTT_MAX_JOBS` jobs.
 
-    Raises `PlotError`, or `OSError` if the file cannot be written.
+    Raises `PlotError`.
     """
     check(path)
     from matplotlib.figure import Figure
@@ -62,7 +64,7 @@ def draw(outcomes: Sequence[TraceOutcome], path: Path) -> None:
         left, right = figure.subplots(1, 2)
     _distribution(left, outcomes)
     _utilisation(right, outcomes)
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def has_gantt(outcomes: Sequence[TraceOutcome]) -> bool:
@@ -73,7 +75,7 @@ def has_gantt(outcomes: Sequence[TraceOutcome]) -> bool:
 def draw_counts(series: Mapping[str, tuple[Sequence[float], Sequence[int]]], title: str, path: Path) -> None:
     """Write one picture of counts over time: (seconds, counts) by name, each count holding until the next moment.
 
-    Raises `PlotError`, or `OSError` if the file cannot be written.
+    Raises `PlotError`.
     """
     check(path)
     from matplotlib.figure import Figure
@@ -87,7 +89,16 @@ def draw_counts(series: Mapping[str, tuple[Sequence[float], Sequence[int]]], tit
     axes.set(xlabel=f"time ({unit})", ylabel=title)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture. Raises `PlotError`."""
+    try:
+        with output(path) as file:
+            figure.savefig(file, dpi=120, format=path.suffix.lower()[1:])
+    except OSError as error:
+        raise PlotError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _distribution(axes: Axes, outcomes: Sequence[TraceOutcome]) -> None:

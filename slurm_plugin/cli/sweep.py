@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli import Commands, config_option, examples, json_option, known_users, one_form
+from explsched.cli import Commands, config_option, examples, is_stdout, json_option, known_users, one_form
 from explsched.errors import ExplschedError, UnknownNameError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
@@ -141,13 +141,19 @@ def show(
 @_me
 @config_option
 def export(name: str, path: Path, user: str | None, me: bool, config_path: Path | None) -> None:  # noqa: FBT001
-    """Export a sweep as a trace with curves and hyper-parameters, for simulate and compare."""
+    """Export a sweep as a trace with curves and hyper-parameters, for simulate and compare.
+
+    Writes to PATH, or to the standard output if PATH is -.
+    """
     from slurm_plugin.sweeps import results
 
     found = _only(_found(look(config_path), name, getpass.getuser() if me else user), "export")
     text, lacks = results.trace(found)
-    results.write(path, text)
-    click.echo(f"{path}: {len(text.splitlines()) - 1} trainings")
+    if is_stdout(path):
+        click.echo(text, nl=False)
+    else:
+        results.write(path, text.encode())
+    click.echo(f"{path}: {len(text.splitlines()) - 1} trainings", err=is_stdout(path))
     for lack in lacks:
         click.echo(f"sexplsched: {lack}", err=True)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.atomic_file import replace_file
+from explsched.atomic_file import output
 from explsched.errors import ExplschedError
 from explsched.parameters import listed, shown
 from sched_policy.model import Direction, Job, JobState, Parameter
@@ -326,10 +326,11 @@ def draw(found: SweepResults, path: Path) -> None:
     write(path, picture.getvalue())
 
 
-def write(path: Path, content: str | bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     """Write a file at once or not at all. Raises `SweepFileError`."""
     try:
-        replace_file(path, content)
+        with output(path) as file:
+            file.write(content)
     except OSError as error:
         raise SweepFileError(f"{path}: cannot be written: {error.strerror}") from error
 

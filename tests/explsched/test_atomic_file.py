@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import errno
 import os
 import re
 import stat
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from explsched.atomic_file import create_file_durably, drafts, replace_file, replace_file_durably, replacing
+from explsched.atomic_file import create_file_durably, drafts, output, replace_file, replace_file_durably, replacing
 
 WRITERS = [replace_file, replace_file_durably, create_file_durably]
 
@@ -92,3 +93,28 @@ def test_what_a_killed_writer_left_is_found(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     (left,) = drafts(path)
     assert left.name.startswith(".state.json.")
+
+
+def test_a_result_is_written_in_place_where_a_rename_would_do_harm(tmp_path: Path) -> None:
+    real, link, pipe = tmp_path / "real", tmp_path / "stdout", tmp_path / "pipe"
+    real.write_text("old")
+    link.symlink_to(real)
+    with output(link) as file:
+        file.write(b"new")
+    assert (link.is_symlink(), real.read_text()) == (True, "new")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with output(pipe) as file:
+        file.write(b"told")
+    assert os.read(reader, 9) == b"told"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_a_result_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(OSError, match=re.escape(repr(str(path)))), output(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "old"

@@ -308,6 +308,13 @@ def test_an_exported_sweep_is_a_trace(digits: FakeSlurm, tmp_path: Path) -> None
     assert {learning.best_of_sweep for learning in (one, two, three)} == {0.5}
 
 
+def test_a_sweep_exported_to_the_standard_output_has_nothing_else_there(digits: FakeSlurm, tmp_path: Path) -> None:
+    run("export", "digits", tmp_path / "digits.csv")
+    done = run("export", "digits", "-")
+    assert done.stdout == (tmp_path / "digits.csv").read_text()
+    assert "-: 3 trainings" in done.stderr
+
+
 def test_an_exported_sweep_can_be_simulated(digits: FakeSlurm, tmp_path: Path) -> None:
     path = tmp_path / "digits.csv"
     run("export", "digits", path)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,7 +23,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from explsched.atomic_file import replacing
+import msgspec
+
+from explsched.atomic_file import output
 from sched_policy.model import Direction, Exploration, Parameter
 from simulation.traces.formats.table import (
     LARGEST_ID,
@@ -39,6 +40,7 @@ from simulation.traces.formats.table import (
     label,
     number,
     shown,
+    stage_times,
     trace_of,
     whole,
 )
@@ -78,11 +80,7 @@ def write(trace: Trace, path: Path) -> None:
     written.
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe or terminal cannot be replaced
-            with path.open("wb") as file:
-                _write(trace.jobs, file)
-            return
-        with replacing(path) as file:
+        with output(path) as file:
             _write(trace.jobs, file)
     except (OSError, ValueError) as error:
         raise TraceError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
@@ -178,7 +176,7 @@ def _stages(texts: tuple[str, str, str]) -> StageTimes | None:
     if not all(texts):
         missing = ", ".join(column for column, text in zip(_STAGES, texts, strict=True) if not text)
         raise RowError(f"{missing}: found nothing, accepted: all three stage times or none")
-    return StageTimes(*(number(column, text, 0, LONGEST_S) for column, text in zip(_STAGES, texts, strict=True)))
+    return stage_times(_STAGES, texts)
 
 
 FORMAT = Format("own", _REQUIRED, _parse)
@@ -229,12 +227,11 @@ def _direction(text: str) -> Direction:
 
 def _params(text: str) -> tuple[tuple[str, Parameter], ...]:
     try:
-        found = json.loads(text or "{}")
-    except ValueError as error:
-        raise RowError(f"params: found {shown(text)}, accepted: a JSON object ({error})") from error
-    if not isinstance(found, dict) or not all(isinstance(v, int | float | str) for v in found.values()):
-        raise RowError(f"params: found {shown(text)}, accepted: a JSON object of numbers, texts and truth values")
-    return tuple(sorted((name, float(v) if type(v) is int else v) for name, v in found.items()))
+        found = msgspec.json.decode(text or "{}", type=dict[str, Parameter])
+    except msgspec.MsgspecError as error:
+        accepted = "a JSON object of numbers, texts and truth values"
+        raise RowError(f"params: found {shown(text)}, accepted: {accepted} ({error})") from error
+    return tuple(sorted(found.items()))
 
 
 def _reports(text: str) -> _Reports:

@@ -15,10 +15,11 @@ from simulation.traces.formats.table import (
     date_time_s,
     label,
     number,
+    stage_times,
     trace_of,
     whole,
 )
-from simulation.traces.trace import StageTimes, Trace, TraceJob
+from simulation.traces.trace import Trace, TraceJob
 
 _MURI_STAGES = ("resource_time_0", "resource_time_1", "resource_time_2")
 _MURI_COLUMNS = ("job_id", "num_gpu", "submit_time", "iterations", "iteration_time", *_MURI_STAGES)
@@ -42,12 +43,7 @@ def _parse_muri(table: Table) -> Trace:
             gpus=whole("num_gpu", fields[gpus], 1, MOST_GPUS),
             run_s=run_s,
             iterations=count,
-            stages=StageTimes(
-                *(
-                    number(name, fields[at], 0, _LONGEST_MS) / 1000
-                    for name, at in zip(_MURI_STAGES, stages, strict=True)
-                )
-            ),
+            stages=stage_times(_MURI_STAGES, [fields[at] for at in stages], 1000),
             declared_s=None if duration is None else number("duration", fields[duration], 0, _LONGEST_MS) / 1000,
             model="" if model is None else label("model_name", fields[model]),
             priority=0 if priority is None else whole("priority", fields[priority], 0, 1),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar
 
 from msgspec import Struct
 
-from simulation.traces.trace import Rejected, Trace, TraceError, TraceJob, first_reasons
+from simulation.traces.trace import Rejected, StageTimes, Trace, TraceError, TraceJob, first_reasons
 
 LONGEST_S = 1e10
 """Times above this (317 years) are taken for a mistake of units."""
@@ -28,6 +28,7 @@ LONGEST_S = 1e10
 SHORTEST_RUN_S = 0.001
 """Runs shorter than this are taken for a mistake of units."""
 
+_SHORTEST_STAGES_S = 1e-9
 MOST_GPUS = 1_000_000
 MOST_ITERATIONS = 1e15
 LARGEST_ID = 2**63 - 1
@@ -72,6 +73,17 @@ def _from_decimal(text: str, otherwise: int) -> int:
     return int(value) if abs(value) < 2**53 and value.is_integer() else otherwise
 
 
+def stage_times(columns: Sequence[str], texts: Sequence[str], units_per_s: float = 1.0) -> StageTimes:
+    """The times of the three stages of an iteration, of which one takes time. Raises `RowError`."""
+    times_s = [
+        number(column, text, 0, LONGEST_S * units_per_s) / units_per_s
+        for column, text in zip(columns, texts, strict=True)
+    ]
+    if sum(times_s) < _SHORTEST_STAGES_S:
+        raise RowError(f"{', '.join(columns)}: found {shown(', '.join(texts))}, accepted: a stage that takes time")
+    return StageTimes(*times_s)
+
+
 @lru_cache(4096)  # equal names of many rows share one string
 def label(column: str, text: str) -> str:
     """A name: up to 256 printable characters. Raises `RowError`, because names reach terminals."""
@@ -96,7 +108,11 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")
 
 
-MOST_LINE_BYTES = 1 << 20
+MOST_LINE_BYTES = 1 << 26
+"""As much as a job's reports may take in the spool: the curve of a training is one cell."""
+
+csv.field_size_limit(MOST_LINE_BYTES)
+
 ACCEPTED = "accepted: a text file in UTF-8 with a header line, see `sexplsched trace --help`"
 
 _MAGIC = (
@@ -155,7 +171,7 @@ def open_table(path: Path) -> Iterator[Table]:
     """Open a file as a table. Columns are separated by commas, or by bars if the header holds one (sacct's spelling).
 
     Raises `TraceError` for what is no such file: missing, a directory or device, empty, compressed, not UTF-8, with NUL
-    bytes or with a line above 1 MiB. Some of these show only while rows are read.
+    bytes or with a line above 64 MiB. Some of these show only while rows are read.
     """
     with open_lines(path) as lines:
         yield table_of(lines, str(path))

@@ -114,6 +114,13 @@ def test_prices_are_what_each_kind_costs_among_good_partners() -> None:
     assert packer.prices(kinds[:1]).tolist() == pytest.approx([packer.iteration_s([kinds[0]] * 2) / 2])
 
 
+def test_stages_far_shorter_than_their_iteration_have_prices() -> None:
+    packer = Packer()
+    stages = ((1e-9, 0, 0), (0, 1e-9, 0), (0, 0, 1e-9))  # as much as the option takes: 999999999/0.000001/0/0
+    kinds = [packer.kind(StageProfile(999_999.999, *times)) for times in stages]
+    assert (packer.prices([*kinds, packer.kind(StageProfile(0.01, 0.001, 0.002, 0.003))]) > 0).all()
+
+
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
 def test_no_job_runs_twice_and_no_gpu_is_given_twice(jobs: int, capacity: int, seed: int) -> None:
     """Also with many more kinds than are looked at together."""

@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +67,35 @@ def test_failures_are_counted_by_their_kind(tmp_path: Path) -> None:
         assert run(server.port, f"--requests={trace}", "--timeout=0.2", status=1)["failures"] == {"timeout": 3}
         bounded = run(server.port, f"--requests={trace}", "--timeout=0.5", "--in-flight=1", status=1)
         assert (bounded["failures"], bounded["not_sent"]) == ({"timeout": 1}, 2)
+
+
+class Odd(BaseHTTPRequestHandler):
+    """A server whose answers have another form than that of OpenAI."""
+
+    answers = cycle([b"[1]", b'{"usage": [1]}', b'{"usage": {"completion_tokens": null}}', b'{"usage": null}'])
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        answer = next(self.answers)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_answers_of_another_form_are_counted(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,service_s\n" + "0,1\n" * 4, encoding="ascii")
+    server = HTTPServer(("127.0.0.1", 0), Odd)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    found = run(server.server_port, f"--requests={trace}", "--no-stream")
+    server.shutdown()
+    server.server_close()
+    assert (found["answered"], found["failures"]) == (2, {"ValidationError": 2})
 
 
 def test_ctrl_c_reports_what_was_measured() -> None:
@@ -143,10 +175,12 @@ def test_dilus_curves(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
     base = ["--url", "http://127.0.0.1:9", "--model", "m"]
+    (tmp_path / "curve").write_text("1\n1e6\n")
     for wrong, words in (
         (["--curve", "a", "--requests", "b"], "not both"),
         (["--key-file", str(tmp_path / "none")], "No such file"),
         (["--rate", "1e5", "--duration", "80000"], "8e+09 requests, at most 10 million"),
+        (["--rate", "1e3", "--curve", str(tmp_path / "curve")], "highest of --curve is 2e+09 requests, at most"),
         (["--rate", "0.0001", "--duration", "0.1"], "no request is to be sent"),
     ):
         done = CliRunner().invoke(load, [*base, *wrong], env=dict(os.environ))

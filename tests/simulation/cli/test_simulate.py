@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -375,7 +376,29 @@ def test_a_missing_trace_and_a_strange_cluster_are_errors_of_one_line(trace: Pat
 def test_a_full_disk_is_an_error_of_one_line(trace: Path) -> None:
     result = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo", "--jobs-csv", "/dev/full")
     assert result.exit_code == 1
-    assert re.fullmatch(r"Error: cannot write: .*No space left.*", result.stderr.splitlines()[-1])
+    assert re.fullmatch(r"Error: cannot write: .*No space left.*'/dev/full'", result.stderr.splitlines()[-1])
+    assert result.stdout.startswith("fifo on 2 GPUs")
+
+
+@pytest.mark.parametrize("option", ["--jobs-csv", "--cluster-csv", "--plot"])
+def test_a_file_that_cannot_be_written_keeps_what_it_had(trace: Path, tmp_path: Path, option: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "out.png"
+    path.write_text("precious")
+    command = [sys.executable, "-m", "explsched.cli", "simulate", "--cluster", "1x2", "--policy", "fifo", "--trace"]
+    done = subprocess.run(
+        [*command, str(trace), option, str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    )
+    assert done.returncode == 1
+    assert str(path) in done.stderr.splitlines()[-1]
+    assert done.stdout.startswith("fifo on 2 GPUs")
+    assert path.read_text() == "precious"
+    assert list(tmp_path.glob("*out*")) == [path]
 
 
 def test_a_sites_history(tmp_path: Path) -> None:

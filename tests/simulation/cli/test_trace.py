@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,22 @@ def test_convert_to_the_standard_output_prints_nothing_else_there(file: Path, tm
     (tmp_path / "again.csv").write_text(result.stdout)
     assert [job.job_id for job in read_any(tmp_path / "again.csv", "own").jobs] == [1, 3]
     assert "2 jobs written" in result.stderr
+
+
+def test_convert_warns_of_what_its_format_has_no_room_for(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.csv"
+    sweep.write_text("job_id,submit_s,gpus,run_s,sweep,curve\n1,0,1,10,s,1:5:1 2:6:1\n")
+    assert "curves: those of 1 jobs are lost" in call("convert", sweep, "-").stderr
+
+
+def test_the_standard_output_by_another_name_stays_what_it_is(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "stdout"  # as /dev/stdout, which root could replace
+    link.symlink_to("/proc/self/fd/1")
+    with (tmp_path / "out.csv").open("wb") as out:
+        command = [sys.executable, "-m", "explsched.cli", "trace", "convert", str(file), str(link)]
+        subprocess.run(command, stdout=out, check=True, cwd=Path(__file__).parents[3])
+    assert link.is_symlink()
+    assert own.read(tmp_path / "out.csv").jobs == read_any(file).jobs
 
 
 def test_a_trace_can_be_converted_in_place(file: Path) -> None:

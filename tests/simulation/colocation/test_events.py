@@ -117,6 +117,8 @@ def test_a_delete_with_id_ends_that_one() -> None:
             line(instance=INSTANCE.replace("[5]", "[5, 5]").replace('"gpu_num": 1', '"gpu_num": 2')),
             "an instance of type inference takes one GPU, not 2",
         ),
+        (line(instance=INSTANCE.replace("bert", "\\ud800")), "service_name .* cannot be printed"),
+        (line(instance=INSTANCE.replace("bert", "\\u001b[2J")), "service_name .* cannot be printed"),
         ('{"Time": 1, "Action": "start"}', "missing required field `Instance`"),
     ],
 )
@@ -131,6 +133,13 @@ def test_time_does_not_run_backwards() -> None:
     trace = parse_events([line(5), line(4), line(5)])
     assert [r.reason for r in trace.rejected] == ["Time 4.0 lies before that of an earlier line"]
     assert len(trace.events) == 2
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text(line(0) + "\n", encoding="utf-8-sig")
+    trace = read_events(path)
+    assert (len(trace.events), trace.rejected) == (1, ())
 
 
 def test_unusable_files_are_errors(tmp_path: Path) -> None:

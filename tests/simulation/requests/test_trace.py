@@ -81,6 +81,7 @@ def test_service_times_that_make_no_sense(tmp_path: Path, service: str) -> None:
         ("a,b\n1,2\n", "no known format"),
         ("arrival_s,service_s\n", "no row can be used"),
         ('{"timestamp": "x"}\n', "no row can be used: line 1"),
+        ("arrival_s,service_s\n0,1\n3.6e9,1\n", r"within 41,667 days, accepted: 366 \(is a time in"),
     ],
 )
 def test_files_without_requests(tmp_path: Path, text: str, message: str) -> None:
@@ -98,6 +99,12 @@ def test_a_batch_is_spread_over_the_seconds_after_it() -> None:
     moved = spread(batch, 3.0)
     assert [request.arrival_s for request in moved.requests] == [0.0, 1.0, 2.0, 3.0, 7.0, 8.5]
     assert [request.output_tokens for request in moved.requests] == list(range(6))
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 86_401.0])
+def test_a_spread_that_makes_no_sense(seconds: float) -> None:
+    with pytest.raises(TraceError, match="accepted: 0 to 86,400"):
+        spread(RequestTrace((Request(0.0),)), seconds)
 
 
 def test_batches_that_overlap_stay_in_order() -> None:

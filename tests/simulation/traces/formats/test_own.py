@@ -15,7 +15,7 @@ from tests.simulation.traces.formats.conftest import Writer
 _TIMES = st.floats(0, 1e10)
 _RUNS = st.floats(0.001, 1e10)
 _NAMES = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=20)
-_STAGES = st.builds(StageTimes, _TIMES, _TIMES, _TIMES)
+_STAGES = st.builds(StageTimes, _TIMES, st.floats(1e-9, 1e10), _TIMES)
 _JOBS = st.builds(
     TraceJob,
     job_id=st.integers(0, 2**63 - 1),
@@ -111,6 +111,11 @@ def test_a_cell_that_cannot_be_used_is_named(file: Writer, column: str, text: st
 def test_some_stage_times_are_not_enough(file: Writer) -> None:
     with pytest.raises(TraceError, match="line 2: stage_gpu_s, stage_net_s: found nothing, .* all three stage times"):
         own.read(file("job_id,submit_s,gpus,run_s,stage_io_s\n1,0,1,10,0.5\n"))
+
+
+def test_stages_that_take_no_time_cannot_be_interleaved(file: Writer) -> None:
+    with pytest.raises(TraceError, match=r"line 2: stage_io_s, .*: found '0, 0.0, 0', accepted: a stage that takes"):
+        own.read(file("job_id,submit_s,gpus,run_s,stage_io_s,stage_gpu_s,stage_net_s\n1,0,1,10,0,0.0,0\n"))
 
 
 def test_the_second_of_two_equal_ids_is_rejected(file: Writer) -> None:

@@ -31,6 +31,11 @@ def test_a_curve_of_a_stopped_training_ends_early(file: Writer) -> None:
     assert len(found.points_until(1100, 1)) == 3
 
 
+def test_a_curve_may_have_a_hundred_thousand_reports(file: Writer) -> None:
+    curve = " ".join(f"{step}:{step * 0.5:.3f}:{1 / (step + 1)!r}" for step in range(100_000))
+    assert len(learning(file, curve, 49_999.5).losses) == 100_000
+
+
 def test_what_should_rise_is_negated(file: Writer) -> None:
     found = learning(file, CURVE, 110, "ada,acc,max,")
     assert found.losses.tolist() == [-3, -3, -1]
@@ -52,6 +57,9 @@ def test_parameters_are_read(file: Writer) -> None:
         ("1,0,1,10,s,1:5:1 2:6:1,,,up,", "direction: found 'up', accepted: min, max"),
         ("1,0,1,10,s,1:5:1 2:6:1,,,,[1]", "params: found '[1]', accepted: a JSON object"),
         ("1,0,1,10,s,1:5:1 2:6:1,,,,{", "params: found '{', accepted: a JSON object"),
+        pytest.param('1,0,1,10,s,1:5:1 2:6:1,,,,"{""a"":1' + "0" * 400 + '}"', "params: found", id="a huge number"),
+        pytest.param('1,0,1,10,s,1:5:1 2:6:1,,,,"{""a"":1e999}"', "params: found", id="an infinite number"),
+        pytest.param("1,0,1,10,s,1:5:1 2:6:1,,,," + "[" * 3000, "params: found", id="deeply nested"),
         ("1,0,1,0,s,1:5:1 2:6:1,,,,", "run_s: found '0'"),
     ],
 )
