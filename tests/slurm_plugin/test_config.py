@@ -41,6 +41,15 @@ PATH = Path("/etc/explsched/explsched.yaml")
         ("- a\n- b", "must be a mapping of keys to values, found a list"),
         ("policy: fifo\na: 'x\nb: 2", "explsched.yaml, line 2: is not YAML: while scanning a quoted scalar"),
         ("a: \x01", "explsched.yaml: is not YAML: unacceptable character"),
+        (
+            "policy: fifo\ninterval_s: 2026-02-30",
+            "explsched.yaml, line 2: .*'2026-02-30' is not a value of .*timestamp",
+        ),
+        ("interval_s: 0x_", "explsched.yaml, line 1: is not YAML: '0x_' is not a value of .*:int"),
+        ("policy: !!bool x", "explsched.yaml, line 1: is not YAML: 'x' is not a value of .*:bool"),
+        ("policy: !!timestamp x", "explsched.yaml, line 1: is not YAML: 'x' is not a value of .*:timestamp"),
+        (f"interval_s: {'9' * 5000}", "explsched.yaml, line 1: is not YAML: '9{79} is not a value of .*:int"),
+        ('audit: {file: "/a\\0b"}', r"audit.file: must be a path, found '/a\\x00b'"),
         ("policy: !!python/object/apply:os.system ['true']", "is not YAML"),
     ],
 )
