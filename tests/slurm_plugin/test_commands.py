@@ -69,8 +69,10 @@ def test_a_job_inherits_nothing_of_the_job_we_run_in(monkeypatch: pytest.MonkeyP
 
 def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
     """Slurm's commands would look for it for a minute, and fail with words about DNS where nothing names one."""
-    with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /nowhere/slurm.conf, and there is no such file"):
+    with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /nowhere/slurm.conf: No such file"):
         process.run(["squeue"], 1, process.environment({"SLURM_CONF": "/nowhere/slurm.conf"}))
+    with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /x+: File name too long"):
+        process.run(["squeue"], 1, process.environment({"SLURM_CONF": f"/{'x' * 300}"}))
     tool(tmp_path, "squeue", "echo squeue: fatal: Could not establish a configuration source >&2; exit 1")
     with pytest.raises(SlurmError, match="squeue finds no Slurm configuration: no /etc/slurm/slurm.conf"):
         process.run([f"{tmp_path}/squeue"], 1, process.environment({}))

@@ -91,6 +91,18 @@ def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
         config.load(tmp_path / "b.yaml")
 
 
+def test_where_the_file_in_etc_cannot_be_looked_for_the_defaults_do_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a directory that is closed to this user; even root gets an error for a name that is too long."""
+    monkeypatch.delenv(config.PATH_VARIABLE, raising=False)
+    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / ("x" * 300) / "explsched.yaml")
+    with pytest.raises(ConfigError, match=r"/explsched.yaml: cannot be read: File name too long"):
+        config.load()
+    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "none" / "explsched.yaml")
+    assert config.load() == config.Config()
+
+
 def test_a_former_name_of_a_key_is_still_read_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     text = "utility: {silent_order: fifo}\nbackpressure: {widest_interval_s: 90, cycle_s: 3}\nslurm: {most_per_pass: 7}"
     found = config.parse(text, PATH)
