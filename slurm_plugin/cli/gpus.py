@@ -49,14 +49,18 @@ class NodeUse(Struct, frozen=True):
 
 
 class LocalGpu(Struct, frozen=True):
-    """One GPU of this machine; `busy_percent` is the time in which kernels ran, over the last moment."""
+    """One GPU of this machine.
+
+    `busy_percent` is the time in which kernels ran, over the last moment; None if the driver does not tell, as for a
+    GPU that is divided (MIG).
+    """
 
     index: int
     uuid: str
     model: str
     memory_mib: int
     used_mib: int
-    busy_percent: int
+    busy_percent: int | None
 
 
 class NvmlError(ExplschedError):
@@ -97,7 +101,7 @@ def of_this_machine() -> list[LocalGpu]:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        raise NvmlError(f"NVML: {error}: no NVIDIA driver can be asked here") from error
+        raise NvmlError(f"NVML, the NVIDIA driver's library: {error}") from error
 
 
 def _local(index: int) -> LocalGpu:
@@ -106,9 +110,12 @@ def _local(index: int) -> LocalGpu:
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
     name = pynvml.nvmlDeviceGetName(device)
-    busy = pynvml.nvmlDeviceGetUtilizationRates(device).gpu
+    try:
+        busy = int(pynvml.nvmlDeviceGetUtilizationRates(device).gpu)
+    except pynvml.NVMLError_NotSupported:
+        busy = None
     uuid = str(pynvml.nvmlDeviceGetUUID(device))
-    return LocalGpu(index, uuid, str(name), memory.total >> 20, memory.used >> 20, int(busy))
+    return LocalGpu(index, uuid, str(name), memory.total >> 20, memory.used >> 20, busy)
 
 
 _LOCAL = (*(Column(title) for title in ("GPU", "MODEL")), *(Column(title, ">") for title in ("MEMORY", "USED", "BUSY")))
@@ -122,10 +129,14 @@ _CLUSTER = (
 class _Exported(Collector):
     """The GPUs of this machine as Prometheus scrapes them; `explsched_gpus_readable` is 0 where NVML gives nothing."""
 
-    _NAMES: ClassVar[Sequence[tuple[str, str, Callable[[LocalGpu], float]]]] = (
+    _NAMES: ClassVar[Sequence[tuple[str, str, Callable[[LocalGpu], float | None]]]] = (
         ("memory_bytes", "Memory of the GPU.", lambda gpu: float(gpu.memory_mib << 20)),
         ("memory_used_bytes", "Memory in use on the GPU.", lambda gpu: float(gpu.used_mib << 20)),
-        ("busy_ratio", "Part of the time in which kernels ran.", lambda gpu: gpu.busy_percent / 100),
+        (
+            "busy_ratio",
+            "Part of the time in which kernels ran.",
+            lambda gpu: None if gpu.busy_percent is None else gpu.busy_percent / 100,
+        ),
     )
 
     def collect(self) -> Iterator[Metric]:
@@ -139,7 +150,8 @@ class _Exported(Collector):
         for name, text, value in self._NAMES:
             family = GaugeMetricFamily(f"explsched_gpu_{name}", text, labels=("gpu", "uuid", "model"))
             for gpu in found:
-                family.add_metric((str(gpu.index), gpu.uuid, gpu.model), value(gpu))
+                if (told := value(gpu)) is not None:
+                    family.add_metric((str(gpu.index), gpu.uuid, gpu.model), told)
             yield family
 
 
@@ -185,6 +197,7 @@ def _of_slurm(config_path: Path | None) -> list[NodeUse]:
 
 def _cells(one: NodeUse | LocalGpu) -> tuple[object, ...]:
     if isinstance(one, LocalGpu):
-        return (one.index, one.model, one.memory_mib, one.used_mib, f"{one.busy_percent} %")
+        busy = None if one.busy_percent is None else f"{one.busy_percent} %"
+        return (one.index, one.model, one.memory_mib, one.used_mib, busy)
     jobs = ",".join(map(str, one.jobs)) or None
     return (one.node, one.state, one.model or None, one.memory_mib or None, f"{one.used}/{one.gpus}", jobs)

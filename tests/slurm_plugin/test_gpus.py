@@ -84,6 +84,7 @@ def test_the_nodes_of_a_job_are_read_once_however_many_nodes_there_are() -> None
 
 
 NVML = r"""
+#include <stdlib.h>
 #include <string.h>
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned int gpu, memory; } rates_t;
@@ -97,7 +98,9 @@ int nvmlDeviceGetMemoryInfo(void *device, memory_t *m) {
 int nvmlDeviceGetName(void *device, char *name, unsigned int length) { strncpy(name, "H100", length); return 0; }
 int nvmlDeviceGetUUID(void *device, char *id, unsigned int length) {
   strncpy(id, (long)device == 1 ? "GPU-a" : "GPU-b", length); return 0; }
-int nvmlDeviceGetUtilizationRates(void *device, rates_t *r) { r->gpu = 25 * (long)device; r->memory = 0; return 0; }
+int nvmlDeviceGetUtilizationRates(void *device, rates_t *r) {
+  if (getenv("MIG") && (long)device == 2) return 3;  /* NVML_ERROR_NOT_SUPPORTED */
+  r->gpu = 25 * (long)device; r->memory = 0; return 0; }
 """
 """A driver's library with two GPUs, which the real pynvml loads."""
 COMMAND = [str(Path(sys.executable).parent / "sexplsched"), "gpus"]
@@ -120,6 +123,18 @@ def test_the_driver_is_asked_on_a_node(driver: dict[str, str]) -> None:
         {"index": i, "uuid": uuid, "model": "H100", "memory_mib": 81920, "used_mib": used, "busy_percent": busy}
         for i, uuid, used, busy in ((0, "GPU-a", 1024, 25), (1, "GPU-b", 2048, 50))
     ]
+
+
+def test_a_gpu_that_is_divided_hides_no_other(driver: dict[str, str]) -> None:
+    """NVML does not tell how busy one with MIG is."""
+    divided = {**driver, "MIG": "1"}
+    done = subprocess.run([*COMMAND, "--here", "--json"], env=divided, capture_output=True, text=True, check=True)
+    assert [gpu["busy_percent"] for gpu in json.loads(done.stdout)] == [25, None]
+    table = subprocess.run([*COMMAND, "--here"], env=divided, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == ["%", "-"]
+    with exported(divided) as text:
+        assert "explsched_gpus_readable 2.0" in text
+        assert text.count("\nexplsched_gpu_busy_ratio{") == 1
 
 
 @contextmanager
