@@ -78,6 +78,13 @@ def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
         process.run([f"{tmp_path}/squeue"], 1, process.environment({}))
 
 
+def test_sacct_is_asked_for_no_time_that_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "sacct", 'printf "%s " "$@"')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (row,) = CliClient().accounting(("User",), 0.0, 2e9)
+    assert "--starttime=uts1000000 --endtime=uts2000000000" in row[0]
+
+
 def test_an_unknown_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(tmp_path, "scontrol", "echo slurm of the future")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
