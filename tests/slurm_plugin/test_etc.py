@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from explsched import spool
+from wrappers import node_mps
 
 ETC = Path(__file__).parents[2] / "slurm_plugin" / "etc"
 
@@ -80,6 +81,15 @@ def test_signals_for_the_daemon_do_not_reach_its_children(tmp_path: Path) -> Non
     subprocess.run(["sh", "-c", script], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=True)
     said = (tmp_path / "said").read_text().split()
     assert said == ["kill", "--kill-who=main", "--signal=USR2", "sexplschedd.service"]
+
+
+def test_what_systemd_removes_with_the_service_holds_nothing_of_jobs() -> None:
+    """The MPS that slurmd starts belongs to jobs and root; a machine may run slurmd and the daemon."""
+    place = node_mps.place({"SLURM_JOB_GPUS": "0"}, 1000)
+    assert place is not None
+    lines = (ETC / "sexplschedd.service").read_text().splitlines()
+    (name,) = [line.partition("=")[2] for line in lines if line.startswith("RuntimeDirectory=")]
+    assert not place.directory.is_relative_to(f"/run/{name}")
 
 
 def test_logrotate_reads_its_file(tmp_path: Path) -> None:
