@@ -50,7 +50,10 @@ config_option = click.option(
 
 
 class _Moment(click.ParamType[float]):
-    """A moment: `90m`, `2h` or `7d` ago, `2026-01-31` or `2026-01-31T12:00` local time; in seconds since 1970."""
+    """A moment: `90m`, `2h` or `7d` ago, `2026-01-31` or `2026-01-31T12:00` local time; in seconds since 1970.
+
+    Any earlier one counts as 1970.
+    """
 
     name = "time"
     _UNITS_S: ClassVar[Mapping[str, float]] = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -60,12 +63,12 @@ class _Moment(click.ParamType[float]):
         text = str(value)
         ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
         if ago:
-            return time.time() - float(ago[1]) * self._UNITS_S[ago[2]]
+            return max(0.0, time.time() - float(ago[1]) * self._UNITS_S[ago[2]])
         if text == "0":
             return 0.0
         try:
-            return datetime.fromisoformat(text).astimezone().timestamp()
-        except ValueError:
+            return max(0.0, datetime.fromisoformat(text).astimezone().timestamp())
+        except (ValueError, OverflowError):
             self.fail(f"{text!r}: accepted are 90m, 2h, 7d, 2026-01-31 and 2026-01-31T12:00", param, ctx)
 
 
@@ -92,6 +95,19 @@ def one_form(**chosen: bool) -> str:
     if len(wanted) > 1:
         raise click.UsageError(f"--{wanted[0]} and --{wanted[1]}: give one of them")
     return wanted[0] if wanted else ""
+
+
+def own_name() -> str:
+    """The name of the user whose process this is; the number of one without an account on this host.
+
+    By the uid, as Slurm's `--me`: LOGNAME may be another user's, as after `runuser`.
+    """
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def known_users(names: Iterable[str], seen: Iterable[str]) -> None:
@@ -216,6 +232,8 @@ def run_command(command: click.Command, name: str) -> None:
         sys.exit(_INTERRUPTED)
     except ExplschedError as error:
         _fail(name, str(error), 1)
+    except OSError as error:  # such as a full disk below standard output
+        _fail(name, ": ".join(filter(None, (error.filename and str(error.filename), error.strerror or str(error)))), 1)
 
 
 def _fail(name: str, message: str, status: int) -> NoReturn:

@@ -267,7 +267,7 @@ def _finite(value: object) -> object:
 
 
 def _path(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str):
+    if kind is Path and isinstance(value, str) and "\0" not in value:
         return Path(value)
     raise msgspec.ValidationError("Expected `str`")
 
@@ -277,6 +277,15 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
     `10:00` is text, as in YAML 1.2: users mean a time limit of Slurm's, and YAML 1.1 makes the number 600 of it.
     """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:  # noqa: FBT001, FBT002  PyYAML's
+        """As PyYAML does, but what it cannot convert, such as `2026-02-30` or `0x_`, is an error with its line."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, KeyError, AttributeError) as error:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value!r:.80} is not a value of {node.tag}", node.start_mark
+            ) from error
 
 
 def _unique(loader: _Loader, node: yaml.MappingNode) -> dict[object, object]:

@@ -306,7 +306,7 @@ def read(path: Path, since_s: float = 0.0, jobs: frozenset[int] | None = None) -
 
     `jobs` limits them to those. A line that was cut, by a full disk or a crash, is left out and logged.
     """
-    texts = [(found, _text(found)) for found in (*_older(path), path) if found != path or path.exists()]
+    texts = [(found, text) for found in (*_older(path), path) if (text := _text(found)) is not None]
     for found, text in texts:
         for entry in _decoded(text, found):
             if entry.time_s >= since_s and (jobs is None or entry.job in jobs):
@@ -314,16 +314,26 @@ def read(path: Path, since_s: float = 0.0, jobs: frozenset[int] | None = None) -
 
 
 def _older(path: Path) -> list[Path]:
-    """The files that were put aside, oldest first."""
-    found = (one for one in path.parent.glob(f"{path.name}.*") if one.suffix[1:].isdecimal())
-    return sorted(found, key=lambda one: -int(one.suffix[1:]))
+    """The files that were put aside, oldest first. Raises `AuditError`."""
+    try:
+        there = os.listdir(path.parent)  # noqa: PTH208  names; Path.glob raises for closed directories
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
+    begin = f"{path.name}."
+    numbers = (name.removeprefix(begin) for name in there if name.startswith(begin))
+    return [path.with_name(begin + number) for number in sorted(filter(str.isdecimal, numbers), key=int, reverse=True)]
 
 
-def _text(path: Path, position: int = 0) -> bytes:
+def _text(path: Path, position: int = 0) -> bytes | None:
+    """What a file has from `position` on; None if there is none, or no longer. Raises `AuditError`."""
     try:
         with path.open("rb") as file:
             _ = file.seek(position)
             return file.read()
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -362,14 +372,14 @@ class RecentEntries:
             self._found.clear()
             self._file, self._position = (status.st_dev, status.st_ino), 0
             for path in _older(self._path):
-                self._found.extend(_decoded(_text(path), path))
+                self._found.extend(_decoded(_text(path) or b"", path))
         self._read_on()
         while self._found and self._found[0].time_s < now_s - self._for_s:
             self._found.popleft()
         return self._found
 
     def _read_on(self) -> None:
-        added = _text(self._path, self._position)
+        added = _text(self._path, self._position) or b""
         whole = added[: added.rfind(b"\n") + 1]
         self._position += len(whole)
         self._found.extend(_decoded(whole, self._path))

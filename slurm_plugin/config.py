@@ -324,13 +324,22 @@ class Config(Section, frozen=True):
 
 
 def find(option: Path | None = None) -> Path | None:
-    """The file to read: the option, then the environment, then /etc; None if there is none of them."""
+    """The file to read: the option, then the environment, then /etc; None if there is none of them.
+
+    Raises `ConfigError` where this user may not see whether there is one in /etc: the defaults may not be the site's.
+    """
     if option is not None:
         return option
     named = os.environ.get(PATH_VARIABLE)
     if named:
         return Path(named)
-    return DEFAULT_PATH if DEFAULT_PATH.exists() else None
+    try:
+        DEFAULT_PATH.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{DEFAULT_PATH}: cannot be read: {error.strerror}") from error
+    return DEFAULT_PATH
 
 
 def load(option: Path | None = None) -> Config:

@@ -117,12 +117,13 @@ class Daemon:
             self._only_one.release()
 
     def _run(self) -> None:
+        # First, for without an answer from slurmctld the claim takes long, and a signal would end the process.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+            signal.signal(number, self.on_signal)
         try:
             self._claim()
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "not steering yet, will try again", why=str(error))
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
-            signal.signal(number, self.on_signal)
         log.event(_LOG, logging.INFO, "started", policy=self._config.policy, interval_s=self._config.interval_s)
         notify("READY=1", f"STATUS=policy {self._config.policy}")
         while not self._stop:

@@ -300,15 +300,18 @@ class Sighting(Struct, frozen=True):
 
 def last_heartbeat(spool: Path) -> Sighting | None:
     """The newest heartbeat of a spool; None if there is none that can be read."""
-    found = (seen for path in spool.glob(f"{PREFIX}*{SUFFIX}") if (seen := _sighting(path)) is not None)
+    try:
+        names = os.listdir(spool)  # noqa: PTH208  names; Path.glob raises for closed directories
+    except OSError:  # missing, or closed to us: `directory_fault` says so
+        return None
+    there = (spool / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX))
+    found = (seen for path in there if (seen := _sighting(path)) is not None)
     return max(found, key=lambda seen: seen.time_s, default=None)
 
 
 def notice(spool: Path, now_s: float) -> str | None:
     """One line for people if jobs cannot report, or if no daemon seems to run; None if all is well."""
-    if not spool.is_dir():
-        return f"the spool {spool} is missing, so jobs cannot report progress; see `sexplsched doctor`"
-    if fault := file_system_fault(spool):
+    if fault := directory_fault(spool) or file_system_fault(spool):
         return f"the spool {spool} cannot be written ({fault}), so jobs cannot report progress; see `sexplsched doctor`"
     seen = last_heartbeat(spool)
     if seen is None:
@@ -318,6 +321,14 @@ def notice(spool: Path, now_s: float) -> str | None:
         last_seen = f"no daemon runs, the last heartbeat is {age_s:.0f} s old, from {seen.holder.host}"
         return f"{last_seen}: Slurm keeps its last order"
     return None
+
+
+def directory_fault(directory: Path) -> str:
+    """Why it is no directory for this user; "" for one."""
+    try:
+        return "" if stat.S_ISDIR(directory.stat().st_mode) else "is not a directory"
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def file_system_fault(directory: Path) -> str:

@@ -28,7 +28,9 @@ from pathlib import Path
 from wrappers import mps
 
 DIRECTORY_VARIABLE = "EXPLSCHED_NODE_MPS"
-_DIRECTORY = "/run/explsched/mps"
+_DIRECTORY = "/run/explsched-mps"
+"""Not below /run/explsched, which is the daemon's user's, and which systemd removes when sexplschedd stops."""
+
 _ALL_USERS = "--all-users"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
 

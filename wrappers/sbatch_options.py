@@ -6,6 +6,7 @@ The table of sbatch's options is what 22.05 accepts (probed option by option), a
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -200,7 +201,7 @@ def read_script(path: Path) -> str | None:
 
     A pipe, as in `sxbatch <(make-script)`, is left alone: it can be read only once.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113  Path.is_file raises for closed directories and long words
         return None
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
@@ -246,7 +247,7 @@ def _long_takes_next(full: str, following: str | None) -> bool:
     """An unknown option (a SPANK plugin's, a newer sbatch's) takes the next word unless that can be the script."""
     if full:
         return full in LONG_WITH_VALUE
-    return following is not None and not following.startswith("-") and not Path(following).is_file()
+    return following is not None and not following.startswith("-") and not os.path.isfile(following)  # noqa: PTH113
 
 
 def _short_takes_next(word: str) -> bool:

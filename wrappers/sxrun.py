@@ -68,7 +68,7 @@ environment:
   EXPLSCHED_INTERCEPT_LIBRARY  the interposer, if it is not where it was installed
   EXPLSCHED_KM                 the kernel manager, if it is not where it was installed
   EXPLSCHED_KM_SOCKET          socket of the kernel manager; set for the command
-  EXPLSCHED_NODE_MPS           directory of the MPS that jobs share (default: /run/explsched/mps)
+  EXPLSCHED_NODE_MPS           directory of the MPS that jobs share (default: /run/explsched-mps)
 
 examples:
   sxrun --follow logs/ --value-key eval/loss -- python train.py

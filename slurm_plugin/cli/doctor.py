@@ -276,7 +276,7 @@ def _plugstack(conf: Path) -> str:
 
 def _settings(*paths: Path) -> str:
     """The text of those files that can be read, without comments; a node need not have them (configless Slurm)."""
-    texts = (path.read_text(errors="replace") for path in paths if os.access(path, os.R_OK))
+    texts = (path.read_text(errors="replace") for path in paths if os.access(path, os.R_OK) and path.is_file())
     return re.sub(r"(^|\s)(#|--).*", r"\1", "\n".join(texts))
 
 
@@ -391,15 +391,14 @@ def _daemon(spool: Path) -> Finding:
 
 def _written(what: str, directory: Path, without: str) -> Finding:
     """Whether what the daemon writes has a directory. One that may be made below its parent is made by the daemon."""
-    if directory.is_dir() or (what == "state" and directory.parent.is_dir()):
-        fault = _unwritable(directory if directory.is_dir() else directory.parent)
-        if not fault:
-            return Finding(what, "ok", str(directory))
+    place = directory.parent if what == "state" and instance.directory_fault(directory) else directory
+    if fault := instance.directory_fault(place):
+        advice = f"install -d -o explsched -g explsched {directory}"
+    elif fault := _unwritable(place):
         advice = "the daemon must be able to write there; look as its user: runuser -u explsched -- sexplsched doctor"
-        return Finding(what, "note", f"{directory}: {fault}: {without}", advice)
-    return Finding(
-        what, "note", f"no directory {directory}: {without}", f"install -d -o explsched -g explsched {directory}"
-    )
+    else:
+        return Finding(what, "ok", str(directory))
+    return Finding(what, "note", f"{directory}: {fault}: {without}", advice)
 
 
 def _spool(path: Path) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +22,7 @@ from explsched.log import event
 from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import ClusterRecords, SlurmJob
+from slurm_plugin.client.records import ClusterRecords
 
 _LOG = logging.getLogger("explsched.gpus")
 _EXAMPLES = """\b
@@ -68,23 +69,25 @@ class NvmlError(ExplschedError):
 
 def of_cluster(seen: ClusterRecords) -> list[NodeUse]:
     """A line for each node that has GPUs, by name."""
-    running = [job for job in seen.jobs if job.node_names or job.gpu_nodes]
+    jobs: defaultdict[str, list[int]] = defaultdict(list)
+    whole: Counter[str] = Counter()
+    shared: defaultdict[str, set[int]] = defaultdict(set)
+    for job in seen.jobs:
+        counts, indices = dict(job.gpu_nodes), dict(job.gpu_indices)
+        for name in counts | indices:
+            jobs[name].append(job.job_id)
+            if job.gpus:
+                whole[name] += counts.get(name, 0) or len(indices[name])
+            else:
+                shared[name].update(indices.get(name, ()))
     found = []
     for node in sorted(seen.nodes, key=lambda node: node.name):
         if node.gpus:
-            here = [job for job in running if _gpus_on(job, node.name)]
-            whole = sum(_gpus_on(job, node.name) for job in here if job.gpus)
-            shared = {index for job in here if not job.gpus for index in dict(job.gpu_indices).get(node.name, ())}
-            jobs = tuple(job.job_id for job in here)
             model = ",".join(sorted(node.gpu_types))
-            used = min(node.gpus, whole + len(shared))
-            found.append(NodeUse(node.name, node.state, model, node.gpu_memory_mib, node.gpus, used, jobs))
+            used = min(node.gpus, whole[node.name] + len(shared[node.name]))
+            of_node = tuple(jobs[node.name])
+            found.append(NodeUse(node.name, node.state, model, node.gpu_memory_mib, node.gpus, used, of_node))
     return found
-
-
-def _gpus_on(job: SlurmJob, node: str) -> int:
-    """GPUs that the job holds there, or has a part of."""
-    return dict(job.gpu_nodes).get(node, 0) or len(dict(job.gpu_indices).get(node, ()))
 
 
 def of_this_machine() -> list[LocalGpu]:
@@ -98,7 +101,7 @@ def of_this_machine() -> list[LocalGpu]:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        raise NvmlError(f"NVML: {error}: no NVIDIA driver can be asked here") from error
+        raise NvmlError(f"NVML, the NVIDIA driver's library: {error}") from error
 
 
 def _reached(index: int) -> LocalGpu | None:

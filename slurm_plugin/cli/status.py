@@ -7,7 +7,6 @@ on it. Where the daemon publishes, neither is needed.
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ import click
 from msgspec import to_builtins
 
 from explsched import log
-from explsched.cli import config_option, json_option, known_users
+from explsched.cli import config_option, json_option, known_users, own_name
 from explsched.errors import ExplschedError, UnknownNameError
 from explsched.tables import Column, lines, room
 from sched_policy.model import JobState
@@ -57,6 +56,7 @@ examples:
   sexplsched plan
   sexplsched plan --fresh --json
 """
+_WIDTH = re.compile(r"[1-9][0-9]{0,3}")
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
 _EMPTY = (None, "", "-")
 Wanted = Callable[["View", Config], Sequence["SlurmChange"]]
@@ -182,7 +182,7 @@ def status(
     Jobs are listed best score first, with progress, utility and planned start. UTILITY is the expected improvement per
     GPU-hour, in percent of the sweep's known improvement.
     """
-    wanted = _wanted(jobs, getpass.getuser() if me else users, partitions, states, sweep)
+    wanted = _wanted(jobs, own_name() if me else users, partitions, states, sweep)
     layout = _layout(columns or (_SWEEP_FORMAT if sweep else _DEFAULT_FORMAT))
     state = current(config_path, fresh=fresh)
     if state.source == "daemon" and _unknown(wanted, state):  # submitted since then, it may be
@@ -284,8 +284,10 @@ def _layout(columns: str) -> list[Column]:
     layout = []
     for column in columns.split(","):
         name, colon, width = column.strip().lower().partition(":")
-        if name not in COLUMNS or (colon and not (width.isascii() and width.isdigit() and int(width) > 0)):
-            raise click.BadParameter(f"{column!r}: accepted are {', '.join(COLUMNS)}", param_hint="--format")
+        if name not in COLUMNS or (colon and _WIDTH.fullmatch(width) is None):
+            raise click.BadParameter(
+                f"{column!r}: accepted are {', '.join(COLUMNS)}; widths are 1 to 9999", param_hint="--format"
+            )
         layout.append(Column(name.upper(), ">" if name in _NUMBERS else "<", int(width) if colon else None))
     return layout
 
@@ -455,4 +457,4 @@ def top(user: str | None, me: bool, iterate: float, config_path: Path | None) ->
         raise TopError("sexplsched top needs a terminal; elsewhere: sexplsched status --iterate 5")
     from slurm_plugin.cli.screen import Screen
 
-    Screen(lambda: current(config_path, fresh=False), iterate, getpass.getuser() if me else user or "").run()
+    Screen(lambda: current(config_path, fresh=False), iterate, own_name() if me else user or "").run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli import Commands, config_option, examples, is_stdout, json_option, known_users, one_form
+from explsched.cli import Commands, config_option, examples, is_stdout, json_option, known_users, one_form, own_name
 from explsched.errors import ExplschedError, UnknownNameError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
@@ -65,7 +64,7 @@ _me = click.option("--me", is_flag=True, help="Only my sweeps.")
 @config_option
 def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
     """List sweeps with the states of their trainings, the best value, GPU-hours used and saved."""
-    found = _found(look(config_path), None, getpass.getuser() if me else user)
+    found = _found(look(config_path), None, own_name() if me else user)
     if as_json:
         click.echo(json.dumps({"sweeps": [_summary(one) for one in found]}, indent=1))
         return
@@ -115,7 +114,7 @@ def show(
     from slurm_plugin.sweeps import results
 
     form = one_form(csv=as_csv, json=as_json)
-    found = _found(look(config_path), name, getpass.getuser() if me else user)
+    found = _found(look(config_path), name, own_name() if me else user)
     if plot is not None:
         results.draw(_only(found, "--plot"), plot)
         click.echo(f"picture: {plot}", err=True)
@@ -147,7 +146,7 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
     """
     from slurm_plugin.sweeps import results
 
-    found = _only(_found(look(config_path), name, getpass.getuser() if me else user), "export")
+    found = _only(_found(look(config_path), name, own_name() if me else user), "export")
     text, lacks = results.trace(found)
     if is_stdout(path):
         click.echo(text, nl=False)

@@ -46,6 +46,9 @@ from slurm_plugin.client.records import (
 _TOPOLOGY_LASTS_S = 600.0
 """Up to 23.02 `scontrol reconfigure` takes a new topology.conf without a restart."""
 
+_EARLIEST_S = 1_000_000.0
+"""Slurm's commands take no time before, in January 1970."""
+
 _LOG = logging.getLogger("explsched.slurm")
 _Record = TypeVar("_Record")
 
@@ -188,7 +191,8 @@ class CliClient:
         Free text may hold line breaks, and then makes rows with too few fields. Raises `SlurmError`.
         """
         mark = f"\x1f{os.urandom(4).hex()}"
-        period = (f"--starttime={batch.moment(since_s)}", f"--endtime={batch.moment(until_s)}")
+        start_s = max(since_s, _EARLIEST_S)
+        period = (f"--starttime={batch.moment(start_s)}", f"--endtime={batch.moment(until_s)}")
         what = ("--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
         out = self._read("sacct", *what, *period, f"--delimiter={mark}", f"--format={','.join(fields)}")
         return [line.split(mark) for line in out.split("\n") if line]

@@ -66,9 +66,11 @@ def run(
 
     Raises `SlurmError` if it cannot be started, `SlurmUnreachableError` if nobody answers it.
     """
-    named = environment.get("SLURM_CONF")
-    if named and not Path(named).exists():  # Slurm's commands would look for it for a minute
-        raise SlurmError(f"{argv[0]}: SLURM_CONF names {named}, and there is no such file")
+    if named := environment.get("SLURM_CONF"):
+        try:
+            Path(named).stat()
+        except OSError as error:  # Slurm's commands would look for it for a minute
+            raise SlurmError(f"{argv[0]}: SLURM_CONF names {named}: {error.strerror}") from error
     try:
         done = subprocess.run(
             argv,

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli import root
+from explsched.cli import MOMENT, root
 
 
 def test_help_lists_commands_with_the_texts_that_the_commands_have() -> None:
@@ -67,6 +67,23 @@ def test_every_error_has_the_same_prefix() -> None:
         assert (done.returncode, done.stdout) == (status, "")
         assert done.stderr.splitlines()[-1].startswith(f"{command}: error: ")
         assert "Error:" not in done.stderr
+
+
+def test_output_that_cannot_be_written_is_told_in_a_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        argv = [sys.executable, "-m", "explsched.cli", "config", "keys"]
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "sexplsched: error: No space left on device\n")
+
+
+@pytest.mark.parametrize("text", ["99999999999999d", f"{'9' * 400}w", "0001-01-02", "0"])
+def test_moments_before_1970_count_as_its_begin(text: str) -> None:
+    assert MOMENT.convert(text, None, None) == 0.0
+
+
+def test_a_moment_that_no_clock_shows_is_wrong_usage() -> None:
+    with pytest.raises(click.BadParameter, match="accepted are 90m, 2h, 7d, 2026-01-31 and 2026-01-31T12:00"):
+        MOMENT.convert("0001-01-01T00:00+14:00", None, None)
 
 
 def leaves(command: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:

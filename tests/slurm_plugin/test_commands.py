@@ -69,11 +69,20 @@ def test_a_job_inherits_nothing_of_the_job_we_run_in(monkeypatch: pytest.MonkeyP
 
 def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
     """Slurm's commands would look for it for a minute, and fail with words about DNS where nothing names one."""
-    with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /nowhere/slurm.conf, and there is no such file"):
+    with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /nowhere/slurm.conf: No such file"):
         process.run(["squeue"], 1, process.environment({"SLURM_CONF": "/nowhere/slurm.conf"}))
+    with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /x+: File name too long"):
+        process.run(["squeue"], 1, process.environment({"SLURM_CONF": f"/{'x' * 300}"}))
     tool(tmp_path, "squeue", "echo squeue: fatal: Could not establish a configuration source >&2; exit 1")
     with pytest.raises(SlurmError, match="squeue finds no Slurm configuration: no /etc/slurm/slurm.conf"):
         process.run([f"{tmp_path}/squeue"], 1, process.environment({}))
+
+
+def test_sacct_is_asked_for_no_time_that_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "sacct", 'printf "%s " "$@"')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (row,) = CliClient().accounting(("User",), 0.0, 2e9)
+    assert "--starttime=uts1000000 --endtime=uts2000000000" in row[0]
 
 
 def test_an_unknown_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

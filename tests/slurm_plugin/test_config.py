@@ -41,6 +41,15 @@ PATH = Path("/etc/explsched/explsched.yaml")
         ("- a\n- b", "must be a mapping of keys to values, found a list"),
         ("policy: fifo\na: 'x\nb: 2", "explsched.yaml, line 2: is not YAML: while scanning a quoted scalar"),
         ("a: \x01", "explsched.yaml: is not YAML: unacceptable character"),
+        (
+            "policy: fifo\ninterval_s: 2026-02-30",
+            "explsched.yaml, line 2: .*'2026-02-30' is not a value of .*timestamp",
+        ),
+        ("interval_s: 0x_", "explsched.yaml, line 1: is not YAML: '0x_' is not a value of .*:int"),
+        ("policy: !!bool x", "explsched.yaml, line 1: is not YAML: 'x' is not a value of .*:bool"),
+        ("policy: !!timestamp x", "explsched.yaml, line 1: is not YAML: 'x' is not a value of .*:timestamp"),
+        (f"interval_s: {'9' * 5000}", "explsched.yaml, line 1: is not YAML: '9{79} is not a value of .*:int"),
+        ('audit: {file: "/a\\0b"}', r"audit.file: must be a path, found '/a\\x00b'"),
         ("policy: !!python/object/apply:os.system ['true']", "is not YAML"),
     ],
 )
@@ -80,6 +89,18 @@ def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):
         config.load(tmp_path / "b.yaml")
+
+
+def test_where_the_file_in_etc_cannot_be_looked_for_the_defaults_do_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a directory that is closed to this user; even root gets an error for a name that is too long."""
+    monkeypatch.delenv(config.PATH_VARIABLE, raising=False)
+    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / ("x" * 300) / "explsched.yaml")
+    with pytest.raises(ConfigError, match=r"/explsched.yaml: cannot be read: File name too long"):
+        config.load()
+    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "none" / "explsched.yaml")
+    assert config.load() == config.Config()
 
 
 def test_a_former_name_of_a_key_is_still_read_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -145,11 +145,14 @@ def test_a_second_daemon_changes_nothing_and_names_the_first(config: Path, monke
     first, second = Eventful((record(5),)), FakeSlurm((record(5),))
 
     def meanwhile() -> None:
+        handlers = {number: signal.getsignal(number) for number in OBEYED}
         monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: second)
         for start in (lambda: Daemon(config, "info", None).run(), Daemon(config, "info", None).once):
             with pytest.raises(AnotherDaemonError, match=f"pid {os.getpid()} on host .*, since "):
                 start()
         assert Daemon(config, "info", None).dry_run() != ""
+        for number, handler in handlers.items():  # the second would be another process
+            signal.signal(number, handler)
 
     first.events = [meanwhile]
     lived(first, config, monkeypatch)
@@ -190,6 +193,27 @@ def test_while_nobody_tells_which_cluster_it_is_nothing_is_steered(
     assert "not steering yet, will try again" in caplog.text
     assert "pass given up, will try again" in caplog.text
     assert len(slurm.applied) >= 1
+
+
+def test_a_signal_while_slurmctld_does_not_answer_yet_is_obeyed(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "explsched")
+    signal.signal(
+        signal.SIGHUP, lambda *_: caplog.records.clear()
+    )  # else it would end the tests where it is not obeyed
+    slurm = Eventful((record(5),))
+
+    def capabilities() -> Capabilities:
+        monkeypatch.undo()
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise SlurmUnreachableError("nobody answers")
+
+    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
+    daemon = Daemon(config, "info", None)
+    monkeypatch.setattr(slurm, "capabilities", capabilities)
+    daemon.run()
+    assert "configuration reloaded" in caplog.text
 
 
 def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) -> None:

@@ -215,6 +215,7 @@ def test_plain_sbatch_is_ready_when_slurm_loads_our_plugin_and_our_script(site: 
     slurm = site / "slurm"
     (slurm / "plugstack.conf.d").mkdir(parents=True)
     plugin = slurm / "plugstack.conf.d/explsched.conf"
+    (slurm / "plugstack.conf.d/former").mkdir()
     plugin.write_text("#optional explsched.so\n")
     (slurm / "slurm.conf").write_text("#JobSubmitPlugins=lua\n")
     with pytest.MonkeyPatch.context() as patch:
@@ -260,8 +261,16 @@ def test_a_policy_that_pins_jobs_needs_a_slurm_that_resizes_none(site: Path) -> 
 def test_directories_that_are_missing_are_told(site: Path) -> None:
     nowhere = "audit: {file: /nonexistent/x/audit.jsonl}\nstate: {directory: /nonexistent/x/state}\n"
     found = findings(site, nowhere)
-    assert found["audit file"][:2] == ("note", "no directory /nonexistent/x: changes in Slurm are not written down")
+    assert found["audit file"][:2] == (
+        "note",
+        "/nonexistent/x: No such file or directory: changes in Slurm are not written down",
+    )
     assert found["state"][0] == "note"
+    closed = "x" * 300  # even root gets an error for it, as users do for a closed directory
+    found = findings(site, f"audit: {{file: /{closed}/audit.jsonl}}\nprogress: {{spool: /{closed}/progress}}")
+    assert {found[what][1].split(": ")[1] for what in ("audit file", "progress spool", "daemon")} == {
+        "File name too long"
+    }
     there = f"audit: {{file: {site}/audit.jsonl}}\nstate: {{directory: {site}/state}}\n"
     assert {findings(site, there)[what][0] for what in ("audit file", "state")} == {"ok"}
 

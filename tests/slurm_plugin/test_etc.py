@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from explsched import spool
+from wrappers import node_mps
 
 ETC = Path(__file__).parents[2] / "slurm_plugin" / "etc"
 
@@ -67,6 +68,28 @@ def test_the_spool_is_open_and_sticky_and_gives_its_group_away(tmp_path: Path) -
     assert found.st_mode & 0o7777 == spool.MODE
     (group,) = [line for line in (tmp_path / "etc" / "group").read_text().splitlines() if line.startswith("explsched:")]
     assert found.st_gid == int(group.split(":")[2])
+
+
+def test_signals_for_the_daemon_do_not_reach_its_children(tmp_path: Path) -> None:
+    """SIGUSR2 and SIGTERM would end Slurm's commands in the middle of a pass, and the server of the state."""
+    assert "\nKillMode=mixed\n" in (ETC / "sexplschedd.service").read_text()
+    text = (ETC / "explsched.logrotate").read_text()
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/said\n')
+    systemctl.chmod(0o755)
+    script = text.partition("postrotate")[2].partition("endscript")[0]
+    subprocess.run(["sh", "-c", script], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=True)
+    said = (tmp_path / "said").read_text().split()
+    assert said == ["kill", "--kill-who=main", "--signal=USR2", "sexplschedd.service"]
+
+
+def test_what_systemd_removes_with_the_service_holds_nothing_of_jobs() -> None:
+    """The MPS that slurmd starts belongs to jobs and root; a machine may run slurmd and the daemon."""
+    place = node_mps.place({"SLURM_JOB_GPUS": "0"}, 1000)
+    assert place is not None
+    lines = (ETC / "sexplschedd.service").read_text().splitlines()
+    (name,) = [line.partition("=")[2] for line in lines if line.startswith("RuntimeDirectory=")]
+    assert not place.directory.is_relative_to(f"/run/{name}")
 
 
 def test_logrotate_reads_its_file(tmp_path: Path) -> None:

@@ -45,7 +45,18 @@ def test_a_daemon_of_this_host_that_was_killed_is_noticed_at_once(tmp_path: Path
 
 def test_no_daemon_and_no_spool_are_noticed(tmp_path: Path) -> None:
     assert f"no daemon runs (no heartbeat in {tmp_path})" in str(instance.notice(tmp_path, 0.0))
-    assert f"the spool {tmp_path}/gone is missing" in str(instance.notice(tmp_path / "gone", 0.0))
+    assert f"the spool {tmp_path}/gone cannot be written (No such file or directory)" in str(
+        instance.notice(tmp_path / "gone", 0.0)
+    )
+
+
+def test_a_spool_that_cannot_be_looked_into_is_told(tmp_path: Path) -> None:
+    """As one that is closed to this user; even root gets an error for a name that is too long."""
+    closed = tmp_path / ("x" * 300)
+    assert f"the spool {closed} cannot be written (File name too long)" in str(instance.notice(closed, 0.0))
+    assert instance.last_heartbeat(closed) is None
+    (tmp_path / "file").touch()
+    assert "(is not a directory)" in str(instance.notice(tmp_path / "file", 0.0))
 
 
 def test_a_full_spool_is_not_taken_for_a_daemon_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wrappers import sxbatch
-from wrappers.sbatch_options import split
+from wrappers.sbatch_options import read_script, split
 
 OWN = {"sweep": True, "early-stop": False}
 
@@ -31,6 +31,13 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def script(tmp_path: Path) -> str:
     (tmp_path / "train.sh").write_text("#!/bin/sh\ntrue\n")
     return str(tmp_path / "train.sh")
+
+
+def test_a_word_that_can_be_no_file_is_left_to_sbatch(script: str) -> None:
+    """For a closed directory the kernel has an error, too, and no answer; but not for root."""
+    word = "x" * 5000
+    assert read_script(Path(word)) is None
+    assert split(["--new-option", word, script], OWN).rest == (script,)
 
 
 @pytest.mark.parametrize(

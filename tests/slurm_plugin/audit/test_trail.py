@@ -176,6 +176,12 @@ def test_a_file_that_is_no_file_is_named(tmp_path: Path) -> None:
         list(read(tmp_path / "audit.jsonl"))
 
 
+def test_a_directory_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
+    """As one that is closed to this user; even root gets an error for a name that is too long."""
+    with pytest.raises(AuditError, match=r"/audit.jsonl: cannot be read: File name too long"):
+        list(read(tmp_path / ("x" * 300) / "audit.jsonl"))
+
+
 def test_who_looks_again_reads_what_was_added_and_misses_nothing_at_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     trail, recent = AuditTrail(path, 0.0005, 3), RecentEntries(path, 3600, 10)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from explsched.cli import root
+from explsched.cli import own_name, root
 from sched_policy.model import Switch
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
@@ -231,6 +231,16 @@ def test_a_sweep_that_is_over_is_no_mistake(tmp_path: Path, monkeypatch: pytest.
     assert "no job of it waits or runs: sexplsched sweep show mnist" in told.stderr
 
 
+def test_my_jobs_are_those_of_my_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `runuser` LOGNAME is still the former user's, and in a container the uid may have no account."""
+    _ = published(tmp_path, now_s=time.time())
+    users = {row["user"] for row in json.loads(invoke(tmp_path, "status", "--json").stdout)["jobs"]}
+    monkeypatch.setenv("LOGNAME", users.pop())
+    assert json.loads(invoke(tmp_path, "status", "--me", "--json").stdout)["jobs"] == []
+    monkeypatch.setattr("os.getuid", lambda: 3_999_999_999)
+    assert own_name() == "3999999999"
+
+
 def test_a_user_who_has_no_job_is_no_mistake(tmp_path: Path) -> None:
     _ = published(tmp_path, now_s=time.time())
     assert json.loads(invoke(tmp_path, "status", "-u", "nobody", "--json").stdout)["jobs"] == []
@@ -247,7 +257,7 @@ def test_a_screen_leaves_out_columns_that_tell_nothing(tmp_path: Path, monkeypat
     assert "STEP" in invoke(tmp_path, "status", "-o", "jobid,step").stdout
 
 
-@pytest.mark.parametrize("columns", ["jobid:²", "jobid:0", "jobid:-3", "jobid:", "place"])
+@pytest.mark.parametrize("columns", ["jobid:²", "jobid:0", "jobid:-3", "jobid:", "jobid:99999999999999999999", "place"])
 def test_a_column_or_width_that_there_is_not_is_named(tmp_path: Path, columns: str) -> None:
     refused = invoke(tmp_path, "status", "-o", columns)
     assert refused.exit_code == 2
