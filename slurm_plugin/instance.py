@@ -16,6 +16,7 @@ import errno
 import hashlib
 import logging
 import os
+import pwd
 import socket
 import stat
 import struct
@@ -299,13 +300,18 @@ class Sighting(Struct, frozen=True):
 
 
 def last_heartbeat(spool: Path) -> Sighting | None:
-    """The newest heartbeat of a spool; None if there is none that can be read."""
+    """The newest heartbeat of a spool; None if there is none that can be read.
+
+    Anybody may write there. So a file counts only if it is root's, ours, or of the spool's owner or of a user with its
+    group, as the daemon has: see `docs/admin.md#requirements`.
+    """
     try:
         names = os.listdir(spool)  # noqa: PTH208  names; Path.glob raises for closed directories
+        status = spool.stat()
     except OSError:  # missing, or closed to us: `directory_fault` says so
         return None
     there = (spool / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX))
-    found = (seen for path in there if (seen := _sighting(path)) is not None)
+    found = (seen for path in there if (seen := _sighting(path, status)) is not None)
     return max(found, key=lambda seen: seen.time_s, default=None)
 
 
@@ -354,9 +360,21 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _sighting(path: Path) -> Sighting | None:
+def _sighting(path: Path, spool: os.stat_result) -> Sighting | None:
     try:
         found = _read_file(path)
     except OSError:  # removed, or closed to us
         return None
-    return None if found is None else Sighting(found[0].holder, found[1].st_mtime, found[0].valid_s)
+    if found is None:
+        return None
+    uid = found[1].st_uid
+    if uid not in (0, os.geteuid(), spool.st_uid) and _group_of(uid) != spool.st_gid:
+        return None
+    return Sighting(found[0].holder, found[1].st_mtime, found[0].valid_s)
+
+
+def _group_of(uid: int) -> int | None:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,4 +81,15 @@ def test_a_trap_in_the_spool_does_not_hang_the_command(tmp_path: Path) -> None:
     assert instance.last_heartbeat(tmp_path) is None
     beat_s = Heartbeat(tmp_path, "alpha", THERE)
     beat_s.beat(60.0)
+    assert instance.last_heartbeat(tmp_path) is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
+def test_a_heartbeat_of_any_user_counts_only_with_the_group_of_the_spool(tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    Heartbeat(tmp_path, "alpha", THERE).beat(60.0)
+    (beat,) = tmp_path.iterdir()
+    os.chown(beat, nobody.pw_uid, -1)
+    assert instance.last_heartbeat(tmp_path) is None
+    os.chown(tmp_path, -1, nobody.pw_gid)
     assert instance.last_heartbeat(tmp_path) is not None
