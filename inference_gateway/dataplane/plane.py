@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from explsched.atomic_file import replace_file
+from inference_gateway.dataplane import runtime
 from inference_gateway.dataplane.configuration import (
     BACKEND_PREFIX,
     long_from,
@@ -199,8 +200,13 @@ class HaproxyDataPlane:
             return False
         if any(row.name == name for row in self._reading.states(service)):
             full = f"{BACKEND_PREFIX}{service}/{name}"
+            self._api.order([f"set server {full} state maint"])
+            # HAProxy deletes a server although a request names it that waits to be sent again, and then may crash. In
+            # maintenance it gets no more of them.
+            if runtime.is_named(self._api.ask("show sess"), f"{BACKEND_PREFIX}{service}", name):
+                return False
             try:
-                self._api.order([f"set server {full} state maint", f"del server {full}"])
+                self._api.order([f"del server {full}"])
             except RefusedError as error:
                 if "still has connections" not in str(error):
                     raise

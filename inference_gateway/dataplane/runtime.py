@@ -201,6 +201,11 @@ def in_flight(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
+def is_named(text: str, backend: str, server: str) -> bool:
+    """Whether a request is meant for this server, connected or not, by the answer to `show sess`."""
+    return f" be={backend} srv={server} " in text
+
+
 def dropped_logs(text: str) -> int:
     """The number of dropped log lines, from the answer to `show info`. Raises `DataPlaneError` if it is missing."""
     found = re.search(r"^DroppedLogs: (\d+)$", text, re.MULTILINE)

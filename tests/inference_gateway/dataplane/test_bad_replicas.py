@@ -187,7 +187,7 @@ def test_requests_that_wait_for_the_last_replica_outlive_it(rig: Rig, servers: l
             wait_until(lambda: next(t for t in rig.plane.traffic() if t.service == "again").queued == 5)
             victim.kill()
             wait_until(lambda: rig.replica_states("again")["victim"] == "down")
-            rig.plane.remove("again", "victim")
+            wait_until(lambda: rig.plane.remove("again", "victim"))
             rig.added.clear()
             rig.add("again", servers[0].endpoint)
             answers = [request.result() for request in pending]

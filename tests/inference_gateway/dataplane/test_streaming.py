@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from inference_gateway.dataplane.runtime import RuntimeApi, is_named
 from inference_gateway.dataplane.settings import ServiceSettings
 from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Replica, Rig, gateway, wait_until
 
@@ -118,6 +119,9 @@ def test_a_drained_replica_finishes_its_streams(
         rig.add("chat", servers[0].endpoint)
     stream = begin("chat", 30)
     stream.event()
+    sessions = RuntimeApi(rig.plane.files.stats_socket).ask("show sess")
+    assert is_named(sessions, "service_chat", "r1" if way == "haproxy" else "activator")
+    assert not is_named(sessions, "service_chat", "r")
     rig.add("chat", servers[1].endpoint)
     rig.plane.drain("chat", "r1")
     assert rig.replica_states("chat") == {"r1": "draining", "r2": "up"}
