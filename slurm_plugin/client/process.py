@@ -26,6 +26,7 @@ _UNREACHABLE = (
     "Zero Bytes were transmitted",
     "Unable to establish controller machine",
     "Transport endpoint",
+    "in standby mode",
 )
 _NO_CONFIGURATION = "Could not establish a configuration source"
 

@@ -48,6 +48,8 @@ def test_a_command_that_may_not_be_run_is_named(tmp_path: Path, monkeypatch: pyt
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
         "slurm_load_jobs error: Socket timed out on send/recv operation",
         "slurm_load_jobs error: Zero Bytes were transmitted or received",
+        "slurm_load_jobs error: Slurm backup controller in standby mode",
+        "slurm_load_jobs error: Controller is in standby mode, try a different controller",
     ],
 )
 def test_a_slurmctld_that_does_not_answer_is_unreachable(tmp_path: Path, words: str) -> None:
