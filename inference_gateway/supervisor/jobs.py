@@ -172,6 +172,11 @@ class Succession:
     handing_over: bool = False
     _successor: int | None = None
     _due_s: float = 0.0
+    _latest_s: float = math.inf
+
+    def hand_over_now(self) -> None:
+        """Do at the next check what is done when the time limit is near."""
+        self._latest_s = self._due_s = 0.0
 
     def taken_over(self) -> bool:
         """Whether the released successor has a data plane that takes requests."""
@@ -195,7 +200,7 @@ class Succession:
             jobs = active_jobs(self.client, now.section.name, (now.slot,))
             if self._successor not in {found.job_id for found in jobs}:
                 self._successor = self._find(now, jobs, self.own)
-            left_s = handover_in_s(jobs, self.own, now.section.job.handover_s, time.time())
+            left_s = min(self._latest_s, handover_in_s(jobs, self.own, now.section.job.handover_s, time.time()))
             if left_s <= 0 and not self.handing_over:
                 if not any((found.job_id, found.state) == (self._successor, "RUNNING") for found in jobs):
                     release(self.client, self._successor)

@@ -136,7 +136,7 @@ class Supervisor:
             StartError: HAProxy does not start.
 
         """
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
         record = state.holder(self._paths)
         before = predecessor(record, self._revision.now, self._client, self._job_id) if record else None
@@ -236,6 +236,8 @@ class Supervisor:
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGHUP:
             self._revision.check_now()
+        elif number == signal.SIGUSR1:
+            self._succession.hand_over_now()
         else:
             self._ending_since_s = time.monotonic()
         self._wake.set()

@@ -52,6 +52,15 @@ def active(client: CliClient, tag: str) -> list[SlurmJob]:
     return sorted(found, key=lambda job: job.job_id)
 
 
+def succeeded(record: Path, job_id: int) -> bool:
+    """Whether another job than this one serves the gateway."""
+    return record.exists() and json.loads(record.read_text())["job_id"] != job_id
+
+
+def ended(client: CliClient, job_id: int) -> bool:
+    return state_of(client, job_id) not in ("RUNNING", "COMPLETING")
+
+
 def test_a_burst_and_back_without_a_failed_request(cluster: Cluster, directory: Path) -> None:
     # Long requests rather than many: a busy machine sends fewer than were asked for.
     with in_foreground(cluster, directory, requests_per_s=4) as gateway:
@@ -167,10 +176,8 @@ def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, direct
     replicas = gateway.job_ids()
     client = CliClient(environment=cluster.env())
     with Load(gateway.command("address").strip(), per_s=10).running() as load:
-        until(
-            lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves", 120
-        )
-        until(lambda: state_of(client, first) not in ("RUNNING", "COMPLETING"), "the first one has ended")
+        until(partial(succeeded, record, first), "the successor serves", 120)
+        until(partial(ended, client, first), "the first one has ended")
         time.sleep(2)
     assert load.failures == []
     assert gateway.job_ids() == replicas
@@ -178,21 +185,28 @@ def test_a_gateway_job_hands_over_before_its_time_limit(cluster: Cluster, direct
     gateway.command("down", "--now")
 
 
-def test_a_killed_gateway_job_is_succeeded_by_another(cluster: Cluster, directory: Path, port: int) -> None:
+def test_a_gateway_job_that_is_signalled_or_killed_is_succeeded_by_another(
+    cluster: Cluster, directory: Path, port: int
+) -> None:
+    """The signal says to hand over, and costs no request."""
     services = services_file(directory, port, scale={"min": 2})
     gateway = Gateway(cluster.env(), services, "", directory / "gateway")
     options = ("--sbatch", f"--export=ALL,TMPDIR={directory}")
     gateway.command("up", "--wait", "60", *options)
     until(lambda: gateway.serving() == 2, "the replicas serve")
     client = CliClient(environment=cluster.env())
-    until(lambda: [job.state for job in active(client, "igwjob:t")] == ["RUNNING", "PENDING"], "a successor waits")
     replicas = gateway.job_ids()
-    first = json.loads((gateway.state / "gateway.json").read_text())["job_id"]
     address = gateway.command("address")
-    run(cluster, "scancel", "--signal=KILL", "--full", str(first))
     record = gateway.state / "gateway.json"
-    until(lambda: record.exists() and json.loads(record.read_text())["job_id"] != first, "the successor serves")
-    assert gateway.command("address") == address
+    for ending in (("--batch", "--signal=USR1"), ("--full", "--signal=KILL")):
+        until(lambda: [job.state for job in active(client, "igwjob:t")] == ["RUNNING", "PENDING"], "a successor waits")
+        first = json.loads(record.read_text())["job_id"]
+        with Load(address.strip(), per_s=10).running() as load:
+            run(cluster, "scancel", *ending, str(first))
+            until(partial(succeeded, record, first), "the successor serves")
+            until(partial(ended, client, first), "the first one has ended")
+        assert ending[0] == "--full" or load.failures == []
+        assert gateway.command("address") == address
     with Load(address.strip(), per_s=10).running() as load:
         until(lambda: gateway.serving() == 2, "its replicas are adopted")
         time.sleep(2)

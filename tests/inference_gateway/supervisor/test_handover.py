@@ -138,6 +138,14 @@ class TestHandover:
         gateway.at(3300)
         assert len(gateway.slurm.released) == 1
 
+    def test_a_signal_is_taken_for_the_handover_time(self, gateway: Gateway) -> None:
+        gateway.at(0)
+        gateway.succession.hand_over_now()
+        gateway.at(1)
+        gateway.at(6)
+        assert gateway.slurm.released == [max(gateway.slurm.known)]
+        assert gateway.succession.coming()
+
     def test_a_refused_release_is_repeated(self, gateway: Gateway) -> None:
         gateway.at(0)
         gateway.slurm.refusal = "Slurm temporarily unable to accept job, sleeping and retrying"
