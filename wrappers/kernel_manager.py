@@ -104,11 +104,11 @@ def answering(environment: Mapping[str, str]) -> Path | None:
     return Path(named) if named and _listens(Path(named)) else None
 
 
-def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+def start(room: Path, policy: str, environment: Mapping[str, str], as_daemon: Callable[[], None]) -> dict[str, str]:
     """Start a manager in the room unless it is there; returns what its clients need in their environment.
 
-    `policy` is `group` or `quota`; one that is there keeps its own. `unblock` is run in the child before the program: a
-    daemon must not inherit a signal mask. Raises `ManagerError`, or `NotInstalledError`.
+    `policy` is `group` or `quota`; one that is there keeps its own. `as_daemon` is run in the child before the program
+    (`SignalRelay.as_daemon`). Raises `ManagerError`, or `NotInstalledError`.
     """
     address = socket_of(room)
     if not _listens(address):
@@ -122,7 +122,7 @@ def start(room: Path, policy: str, environment: Mapping[str, str], unblock: Call
                     stdout=log,
                     stderr=log,
                     start_new_session=True,  # Ctrl-C is for the command
-                    preexec_fn=unblock,
+                    preexec_fn=as_daemon,
                 )
             except OSError as error:
                 raise ManagerError(f"{program}: {error.strerror}") from error
@@ -212,7 +212,7 @@ MOST_STARTS = 20  # a manager that always dies must not be started for ever
 
 @contextmanager
 def kept_alive(
-    room: RuntimeDirectory, policy: str, environment: Mapping[str, str], unblock: Callable[[], None]
+    room: RuntimeDirectory, policy: str, environment: Mapping[str, str], as_daemon: Callable[[], None]
 ) -> Iterator[None]:
     """Look after the room's manager in a thread, until the block ends."""
     ended = threading.Event()
@@ -225,7 +225,7 @@ def kept_alive(
             starts += 1
             try:
                 with room.locked():
-                    start(room.path, policy, environment, unblock)
+                    start(room.path, policy, environment, as_daemon)
             except (OSError, NotInstalledError, ManagerError) as error:
                 sys.stderr.write(f"sxrun: kernels are not managed for the moment: {error}\n")
 

@@ -104,10 +104,10 @@ def control(environment: Mapping[str, str]) -> Path:
     return Path(found)
 
 
-def start(room: Path, environment: Mapping[str, str], unblock: Callable[[], None]) -> dict[str, str]:
+def start(room: Path, environment: Mapping[str, str], as_daemon: Callable[[], None]) -> dict[str, str]:
     """Start a daemon in the room unless it is there; returns what its clients need in their environment.
 
-    `unblock` is run in the child before the program: a daemon must not inherit a signal mask. Raises `MpsError`.
+    `as_daemon` is run in the child before the program (`SignalRelay.as_daemon`). Raises `MpsError`.
     """
     own = {PIPE_VARIABLE: str(room / "mps"), LOG_VARIABLE: str(room / "mps-log")}
     if not serves(room):
@@ -115,7 +115,7 @@ def start(room: Path, environment: Mapping[str, str], unblock: Callable[[], None
             Path(directory).mkdir(mode=0o700, exist_ok=True)
         # A step may have the interposer already (by SPANK or another `sxrun`), which is for clients, not the server.
         bare = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
-        _tell_start([str(control(environment)), "-d"], {**bare, **own}, room / "mps-start.log", unblock)
+        _tell_start([str(control(environment)), "-d"], {**bare, **own}, room / "mps-start.log", as_daemon)
         _wait_for(room / "mps")
     return {**own, **renumbered(environment)}
 
@@ -152,7 +152,7 @@ def stop(room: Path, environment: Mapping[str, str]) -> None:
         raise MpsError(f"{_CONTROL} cannot be ended: {error}") from error
 
 
-def _tell_start(argv: list[str], environment: Mapping[str, str], log: Path, unblock: Callable[[], None]) -> None:
+def _tell_start(argv: list[str], environment: Mapping[str, str], log: Path, as_daemon: Callable[[], None]) -> None:
     try:
         with log.open("wb") as output:  # not a pipe: the daemon may keep it open
             done = subprocess.run(
@@ -164,7 +164,7 @@ def _tell_start(argv: list[str], environment: Mapping[str, str], log: Path, unbl
                 timeout=_START_S,
                 check=False,
                 start_new_session=True,  # Ctrl-C is for the command
-                preexec_fn=unblock,
+                preexec_fn=as_daemon,
             )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MpsError(f"{argv[0]} -d: {error}") from error

@@ -62,10 +62,19 @@ class SignalRelay:
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start the command with the signal mask that we were started with. Raises OSError as Popen does."""
-        return subprocess.Popen(command, stdout=stdout, env=environment, preexec_fn=self.unblock)
+        return subprocess.Popen(command, stdout=stdout, env=environment, preexec_fn=self._unblock)
 
-    def unblock(self) -> None:
-        """Take the signal mask that we were started with: for processes that are started meanwhile."""
+    def as_daemon(self) -> None:
+        """Ignore the signals meant for the command, in the process of a daemon that serves it until it has ended.
+
+        Slurm signals all processes of a step. A CUDA MPS that ended then would take the command's GPU memory with it
+        while that saves a checkpoint. A daemon that blocks a signal and waits for it gets it all the same.
+        """
+        for number in self._watched - {signal.SIGCHLD}:
+            signal.signal(number, signal.SIG_IGN)
+        self._unblock()
+
+    def _unblock(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
     def wait(self, child: subprocess.Popen[bytes]) -> int:

@@ -26,11 +26,11 @@ _IN_CONTAINER = ("APPTAINERENV_", "SINGULARITYENV_")
 
 @contextmanager
 def prepared(
-    share: ShareRequest, environment: Mapping[str, str], unblock: Callable[[], None]
+    share: ShareRequest, environment: Mapping[str, str], as_daemon: Callable[[], None]
 ) -> Iterator[dict[str, str]]:
     """The command's environment: `environment` and what sharing needs. At the end the daemons it needed are stopped.
 
-    `unblock` restores the signal mask in the daemons' processes.
+    `as_daemon` is run in the daemons' processes before their programs (`SignalRelay.as_daemon`).
     """
     command = {**environment, **share.environment()}
     if share.priority is None and not share.mps:
@@ -44,11 +44,11 @@ def prepared(
     try:
         with contextlib.ExitStack() as until_the_end:
             if room is not None:
-                command |= _served(share, room, gpu_room or room, environment, unblock)
+                command |= _served(share, room, gpu_room or room, environment, as_daemon)
                 command |= until_the_end.enter_context(_without_second_spanning_client(room.path, command, environment))
             command |= _memory(share, environment, command)
             if gpu_room is not None and _is_served_in(gpu_room, command):
-                until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, unblock))
+                until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, as_daemon))
             # MPS, too, can put a process behind others; without MPS the variable means nothing.
             command = mps.BELOW_NORMAL | command if share.is_best_effort else command
             yield command | for_containers(command, environment)
@@ -136,15 +136,15 @@ def _served(
     room: RuntimeDirectory,
     manager_room: RuntimeDirectory,
     environment: Mapping[str, str],
-    unblock: Callable[[], None],
+    as_daemon: Callable[[], None],
 ) -> dict[str, str]:
     try:
         with room.locked():
-            own = _mps(share, room.path, environment, unblock)
+            own = _mps(share, room.path, environment, as_daemon)
             if manager_room is room:
-                return own | _kernels(share, room.path, environment, unblock)
+                return own | _kernels(share, room.path, environment, as_daemon)
         with manager_room.locked():
-            return own | _kernels(share, manager_room.path, environment, unblock)
+            return own | _kernels(share, manager_room.path, environment, as_daemon)
     except OSError as error:
         _say(f"the GPU is not shared: {error.filename or room.path}: {error.strerror}")
         return {}
@@ -178,7 +178,7 @@ def _joined(path: Path) -> RuntimeDirectory | None:
 
 
 def _mps(
-    share: ShareRequest, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]
+    share: ShareRequest, room: Path, environment: Mapping[str, str], as_daemon: Callable[[], None]
 ) -> dict[str, str]:
     if mps.answering(environment):
         return {}
@@ -188,14 +188,14 @@ def _mps(
         _say(f"no CUDA MPS serves this command ({MPS.flag} starts one): kernels of different processes are time-sliced")
         return {}
     try:
-        return mps.start(room, environment, unblock)
+        return mps.start(room, environment, as_daemon)
     except mps.MpsError as error:
         _say(f"no MPS: {error}")
         return {}
 
 
 def _kernels(
-    share: ShareRequest, room: Path, environment: Mapping[str, str], unblock: Callable[[], None]
+    share: ShareRequest, room: Path, environment: Mapping[str, str], as_daemon: Callable[[], None]
 ) -> dict[str, str]:
     if share.priority is None:
         return {}
@@ -204,7 +204,7 @@ def _kernels(
         if kernel_manager.answering(environment):
             return preloaded
         policy = _policy(share)
-        served = kernel_manager.start(room, policy, environment, unblock)
+        served = kernel_manager.start(room, policy, environment, as_daemon)
         if policy == "quota" and kernel_manager.policy_of(room) != policy:
             _say("request and limit do not count: the kernel manager was started without, by another sxrun")
         return preloaded | served

@@ -260,7 +260,7 @@ def _prepared(share: ShareRequest, relay: SignalRelay) -> AbstractContextManager
         return nullcontext(dict(os.environ))
     from wrappers.sharing import prepared  # most commands do not share, and should not pay for its imports
 
-    return prepared(share, os.environ, relay.unblock)
+    return prepared(share, os.environ, relay.as_daemon)
 
 
 def _measured(following: Mapping[str, str], environment: dict[str, str]) -> AbstractContextManager[dict[str, str]]:

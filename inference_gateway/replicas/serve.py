@@ -136,7 +136,7 @@ async def _started(server: Server, directory: Path, port: int, key: str, gang: G
         file.write(key + "\n")
     placeholders = {**_values(server, directory, port), **gang.placeholders(rank=0)}
     environment = {**os.environ, server.key_variable: key, **(gang.environment(rank=0) if gang.nodes > 1 else {})}
-    # A session of its own, so that Slurm's signal reaches only the wrapper, which tells the gateway first.
+    # A session of its own: with `proctrack/pgid` Slurm's signals then reach only the wrapper. Others: see `_finish`.
     return await asyncio.create_subprocess_exec(
         *filled(server.command, placeholders), env=environment, start_new_session=True, preexec_fn=_end_with_parent
     )

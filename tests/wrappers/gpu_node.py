@@ -21,7 +21,7 @@ if [ "$1" = -d ]; then
 else
   read -r word
   echo "$word" >> "$STAND_IN_LOG"
-  kill "$(cat "$pid_file")"
+  kill -KILL "$(cat "$pid_file")"
   rm "$CUDA_MPS_PIPE_DIRECTORY/control"
 fi
 """

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slurm_plugin.cli.doctor import sharing
@@ -320,6 +321,25 @@ def test_a_signal_that_ends_the_command_leaves_nothing(node: GpuNode, number: si
     assert "manager ends" in node.log()
     assert node.log()[-1] == "quit"
     assert node.rooms() == []
+
+
+def test_signals_for_the_command_end_no_daemon_that_serves_it(node: GpuNode) -> None:
+    """Slurm signals all processes of a step: to ask for a checkpoint, and with SIGTERM while one is being saved."""
+    running = node.start(*SHARE, "--mps", "--", "sh", "-c", "echo ready; read -r line")
+    assert wait_for_line(running) == "ready\n"
+    (room,) = node.rooms()
+    manager = int((room / "sexplkmd.pid").read_text().split()[0])
+    mps = int((room / "mps" / "nvidia-cuda-mps-control.pid").read_text())
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        os.kill(manager, number)
+        os.kill(mps, number)
+    os.kill(mps, signal.SIGTERM)
+    for pid in (manager, mps):
+        assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    running.communicate("\n")
+    assert running.returncode == 0
+    assert "manager ends" in node.log()
+    assert node.log()[-1] == "quit"
 
 
 def test_coming_and_going_at_once(node: GpuNode) -> None:
