@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from inference_gateway.replicas.relay import MalformedError, head_with_key, pass_on
+from inference_gateway.replicas.request_stream import MalformedError, head_with_key, pass_on
 
 POST = b"POST /v1/x HTTP/1.1\r\nhost: h\r\nauthorization: Bearer client\r\nAuthorization: Basic x\r\n"
 PLAIN = b"POST /v1/x HTTP/1.1\r\nhost: h\r\n"
