@@ -87,8 +87,11 @@ def told() -> bytes:
 
 def parameters(params: Mapping[str, object]) -> list[dict[str, object]]:
     """Lines that report the job's hyper-parameters; none if this process has reported the same in this run."""
+    if not isinstance(params, Mapping):
+        raise TypeError(f"params must be a mapping of names to values, such as vars(arguments), not {params!r:.80}")
     stamp = _stamp()
-    values = {name: of_value(value) for name, value in params.items() if is_name(name) and value is not None}
+    named = {str(name): value for name, value in params.items()}
+    values = {name: of_value(value) for name, value in named.items() if is_name(name) and value is not None}
     global _told
     telling = (_destination(), stamp["restart"], values)
     if not values or telling == _told:

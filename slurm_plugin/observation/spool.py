@@ -11,6 +11,7 @@ import heapq
 import itertools
 import logging
 import os
+import random
 import stat
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -203,7 +204,8 @@ def _directories(spool: int, uids: frozenset[int], look: _Look) -> Iterator[_Dir
     for name, uid in directories(spool):
         if uid in uids:
             owned[uid].append(name)
-    for uid, names in owned.items():
+    # In another order each time: where users write more than a look may read, each of them gets ahead.
+    for uid, names in random.sample(list(owned.items()), len(owned)):
         for name in heapq.nsmallest(MOST_DIRECTORIES, names):
             try:
                 descriptor = open_directory(name, spool)

@@ -54,6 +54,8 @@ def test_calls_that_can_never_be_right_are_errors(spool: Path) -> None:
             progress.report(step=1, accuracy=value)
     with pytest.raises(ValueError, match="257 characters"):
         progress.report(step=1, **{"m" * 257: 1.0})
+    with pytest.raises(TypeError, match=r"params must be a mapping .* not \['lr'\]"):
+        progress.report(step=1, loss=1.0, params=["lr"])
 
 
 def test_numbers_of_numpy_are_numbers(spool: Path) -> None:

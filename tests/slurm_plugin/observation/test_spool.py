@@ -217,6 +217,19 @@ def test_what_is_read_at_a_time_does_not_grow_with_the_number_of_users(
 
 
 @needs_root
+def test_who_writes_more_than_is_read_at_a_time_does_not_keep_others_from_being_read(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = line(1, 2.0, time_s=NOW_S)
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_LOOK", len(text))
+    owners = {7: ADA, 8: BOB}
+    for job_id, uid in owners.items():
+        own(tmp_path, str(uid), uid, 200 * text).rename(tmp_path / str(uid) / f"{job_id}.jsonl")
+    read = [spool.read(owners, NOW_S) for _ in range(100)][-1]
+    assert all(found.reports for found in read.values()), "one of them is first each time"
+
+
+@needs_root
 def test_a_file_in_the_spool_itself_is_read_beside_directories(spool: ProgressSpool, tmp_path: Path) -> None:
     """As while a site moves from mode 1777 to 3777: jobs that run keep the files that they have opened."""
     own(tmp_path, str(ADA), ADA)
