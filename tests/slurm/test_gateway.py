@@ -75,13 +75,16 @@ def test_a_burst_and_back_without_a_failed_request(cluster: Cluster, directory: 
         assert gateway.events("cut") == []
 
 
-def test_a_cancelled_replica_costs_no_request_and_is_replaced(cluster: Cluster, directory: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--batch", "--signal=USR1")], ids=["cancelled", "signalled"])
+def test_a_replica_that_is_told_to_end_costs_no_request_and_is_replaced(
+    cluster: Cluster, directory: Path, options: tuple[str, ...]
+) -> None:
     with in_foreground(cluster, directory, scale={"min": 2}) as gateway:
         until(lambda: gateway.serving() == 2, "both replicas serve")
         victim = gateway.status()["replicas"][0]
         with Load(gateway.url, per_s=15).running() as load:
             time.sleep(2)
-            run(cluster, "scancel", str(victim["job_id"]))
+            run(cluster, "scancel", *options, str(victim["job_id"]))
             until(lambda: victim["name"] not in {one["name"] for one in gateway.status()["replicas"]}, "it is gone")
             until(lambda: gateway.serving() == 2, "it is replaced")
         assert load.failures == []
