@@ -28,8 +28,8 @@ from aiohttp import web
 class Behaviour:
     """How the server answers. `fault` is empty or one of those below; `unhealthy` is the fault of /health alone.
 
-    status-N: answer with this status. garbage: bytes that are not HTTP. hang: no answer. close: the connection ends
-    without an answer. close-midway: it ends within the answer.
+    status-N: answer with this status. garbage: bytes that are not HTTP. hang: no answer. late: answer a second later.
+    close: the connection ends without an answer. close-midway: it ends within the answer.
 
     `request_ms` is added to the time between two tokens for each running request: steps of larger batches take longer.
     """
@@ -42,13 +42,16 @@ class Behaviour:
 
 
 async def fail(request: web.Request, fault: str) -> web.StreamResponse | None:
-    """Produce this fault; returns None if `fault` is empty."""
+    """Produce this fault; returns None if the request is to be answered all the same."""
     if not fault:
         return None
     if fault.startswith("status-"):
         return problem(int(fault.removeprefix("status-")), "the request asked for a failure")
     if fault == "hang":
         await asyncio.sleep(3600)
+    if fault == "late":
+        await asyncio.sleep(1)
+        return None
     transport = request.transport
     if transport is None:
         raise ConnectionResetError("the client has gone")

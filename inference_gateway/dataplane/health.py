@@ -84,6 +84,10 @@ class Ejections:
         if last is not None:
             self._last[service, name] = replace(last, out=False)
 
+    def out(self, service: str) -> set[str]:
+        """The ejected replicas of a service."""
+        return {name for (of, name), one in self._last.items() if of == service and one.out}
+
     def due(self, now_s: float) -> list[tuple[str, str]]:
         """The (service, replica) pairs whose ejection has ended; each is returned once per ejection."""
         due = [key for key, one in self._last.items() if one.out and one.until_s <= now_s]
@@ -124,6 +128,9 @@ class HealthLoop:
             if row.usable < self._listed(row.service):
                 sick = runtime.server_rows(api.ask(f"show stat {BACKEND_PREFIX}{row.service} 4 -1"))
                 commands += self.treat(held, sick, now_s, done)
+            for name in self._returned(api, row.service):
+                commands.append(f"set server {_full(row.service, name)} health down")
+                done.append(f"still ejected service={row.service} replica={name}")
             if row.queued and not row.usable:
                 # Requests queued in a backend stay there when its last replica goes, until a backup server comes up.
                 activator = _full(row.service, ACTIVATOR)
@@ -151,10 +158,19 @@ class HealthLoop:
             bad = row.name not in back and failed_requests(row)
             if bad and self._ejections.eject(service.name, row.name, service.ejection_s, now_s):
                 full = _full(service.name, row.name)
-                # Down again: a check that passed meanwhile has brought it back, and it would stay up unchecked.
+                # Down again: checks that passed meanwhile have brought it back, and it would stay up unchecked.
                 commands += [f"disable health {full}", f"set server {full} health down"]
                 done.append(f"ejected service={service.name} replica={row.name} ({row.remark})")
         return commands
+
+    def _returned(self, api: RuntimeApi, service: str) -> list[str]:
+        """The ejected replicas that are up: one that a check which was under way has brought back.
+
+        HAProxy asks for `rise` passes only of replicas whose checks are enabled.
+        """
+        out = self._ejections.out(service)
+        rows = runtime.server_states(api.ask(f"show servers state {BACKEND_PREFIX}{service}")) if out else []
+        return [row.name for row in rows if row.name in out and row.state == "up" and not row.watched]
 
     def _listed(self, service: str) -> int:
         if service not in self._replicas:

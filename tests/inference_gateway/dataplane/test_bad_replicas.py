@@ -103,7 +103,8 @@ def test_one_bad_replica_is_taken_out_by_its_answers(rig: Rig, servers: list[Rep
     rig.add(service, *(server.endpoint for server in servers))
     servers[0].behave(fault=fault)
     until_ejected(rig, service)
-    assert rig.replica_states(service) == {"r1": "down", "r2": "up", "r3": "up"}
+    wait_until(lambda: not is_being_checked(rig, service, "r1"))  # the last check may bring it back for a second
+    wait_until(lambda: rig.replica_states(service) == {"r1": "down", "r2": "up", "r3": "up"})
     assert {answer.status for answer in many(rig, service, 24)} == {200}
 
 
@@ -134,6 +135,33 @@ def test_a_replica_that_has_come_back_meanwhile_is_taken_out_all_the_same(
     RuntimeApi(rig.plane.files.stats_socket).order(orders)
     rows = {row.name: (row.state, row.watched) for row in HaproxyStatistics(rig.plane.files).states("once")}
     assert rows == {"r1": (state, watched), "r2": ("up", True), "r3": ("up", True)}
+
+
+def test_a_check_that_was_under_way_does_not_bring_an_ejected_replica_back(rig: Rig, servers: list[Replica]) -> None:
+    """HAProxy takes one pass for enough where checks are disabled; the replica then stayed in, unchecked."""
+    rig.add("brief", *(server.endpoint for server in servers))
+    wait_until(lambda: set(rig.replica_states("brief").values()) == {"up"})
+    servers[0].behave(unhealthy="late")
+    service = HeldService("brief", (), 1, 0.0, 1.0, 1, floor_share=0.5, ejection_s=600.0)
+    told = [ServerRow("brief", "r1", "DOWN", "HANA", ""), *(ServerRow("brief", name, "UP", "", "") for name in "ab")]
+
+    def it_is_taken_out_again() -> bool:
+        loop = HealthLoop(rig.plane.files)
+        wait_until(lambda: is_being_checked(rig, "brief", "r1"))
+        RuntimeApi(rig.plane.files.stats_socket).order(loop.treat(service, told, 0.0, []))
+        wait_until(lambda: rig.replica_states("brief")["r1"] == "up")
+        done = loop.run_round({"brief": service}, 1.0)
+        return done == ["still ejected service=brief replica=r1"] and loop.run_round({"brief": service}, 2.0) == []
+
+    wait_until(it_is_taken_out_again)  # the activator, if it has just started, enables checks once
+    assert rig.replica_states("brief")["r1"] == "down"
+
+
+def is_being_checked(rig: Rig, service: str, name: str) -> bool:
+    """Bit 0 of a check's state, the 14th field."""
+    text = RuntimeApi(rig.plane.files.stats_socket).ask(f"show servers state service_{service}")
+    (fields,) = (line.split() for line in text.splitlines() if f" {name} " in line)
+    return bool(int(fields[13]) & 1)
 
 
 def test_an_unhealthy_replica_is_taken_out_and_comes_back(rig: Rig, servers: list[Replica]) -> None:
