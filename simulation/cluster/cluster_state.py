@@ -100,6 +100,11 @@ class ClusterState:
         """Whether a running job reports a learning curve."""
         return bool(np.any(self._table.learns[self._active] & (self._table.phase[self._active] == JobPhase.RUNNING)))
 
+    def any_works(self, now_s: float) -> bool:
+        """Whether a running job has made progress since its start."""
+        runs = self._active[self._table.phase[self._active] == JobPhase.RUNNING]
+        return bool(np.any(self._table.loaded_s[runs] < now_s))
+
     @property
     def may_grow(self) -> bool:
         """Whether running jobs could be given more GPUs."""

@@ -123,6 +123,9 @@ Progress = Callable[[int, int], None]
 """Called with (jobs ended, jobs in all) as the simulation goes on."""
 
 
+_MOST_VAIN_PASSES = 1000
+
+
 class SimulationError(ExplschedError):
     """A simulation that cannot go on; the message names the policy and the jobs."""
 
@@ -175,6 +178,7 @@ class _Simulation:
         self._version = [0] * len(trace.jobs)
         self._handled = 0
         self._ended = 0
+        self._vain_passes = 0  # in a row
 
     def run(self, progress: Progress) -> TraceOutcome:
         total = len(self._events)
@@ -221,6 +225,7 @@ class _Simulation:
         self._version[row] += 1
         self._state.end(row, now_s, why)
         self._ended += 1
+        self._vain_passes = 0
 
     def _run_pass(self, now_s: float, kind: _Kind) -> None:
         if kind is _Kind.POLICY:
@@ -260,6 +265,13 @@ class _Simulation:
             row = self._row(resize.job_id)
             if self._state.phase(row) is JobPhase.WAITING:
                 self._state.resize(row, resize.request.total)
+        if plan.preemptions:
+            self._vain_passes = 0 if self._state.any_works(now_s) else self._vain_passes + 1
+        if self._vain_passes > _MOST_VAIN_PASSES:
+            raise SimulationError(
+                f"policy {self._policy.name!r} preempts all jobs before they get to work, {_MOST_VAIN_PASSES} times "
+                "in a row: its slices are shorter than a restart takes"
+            )
         leaving = [preemption.job_id for preemption in plan.preemptions]
         leaving += [resize.job_id for resize in plan.resizes]  # a running job takes its new size while it waits
         for row in map(self._row, leaving):
@@ -275,6 +287,8 @@ class _Simulation:
     def _start(self, starts: Iterable[Start], now_s: float) -> None:
         for start in starts:
             self._state.start(self._row(start.job_id), start.placement, now_s)
+            # The last plan does not know how long its order holds once this job runs.
+            self._request_pass(_Kind.POLICY, now_s)
         self._schedule_ends()
 
     def _row(self, job_id: int) -> int:

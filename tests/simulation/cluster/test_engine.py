@@ -20,6 +20,7 @@ from sched_policy.order import Fifo
 from sched_policy.plan import Plan, Ranking, Start
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Columns, EndedRun, Snapshot
+from simulation import baselines
 from simulation.cluster.engine import SimulationError, simulate
 from simulation.cluster.settings import Estimates, PassTimes, Settings, SimulationSettingsError
 from simulation.results.outcome import Ending, JobRecord, TraceOutcome, measure
@@ -311,6 +312,20 @@ def test_a_plan_that_cannot_be_is_refused_by_name(make: Any, fault: str) -> None
 def test_a_policy_that_starts_nothing_is_named() -> None:
     with pytest.raises(SimulationError, match="elsewhere.*never starts 1 job"):
         simulate(trace((0, 1, 10)), ONE_GPU, ScriptedPolicy(lambda _s: Plan()), EXACT)
+
+
+def test_jobs_that_start_in_a_quiet_moment_take_turns() -> None:
+    """Nothing but the end of its slice says when the job that a pass has started has to yield."""
+    fair = baselines.fair(catalog.PolicyOptions(quantum_s=50))
+    jobs = by_id(simulate(trace((0, 1, 200), (5, 1, 200)), ONE_GPU, fair, EXACT))
+    assert [jobs[job_id].preemptions for job_id in (1, 2)] == [2, 2]
+
+
+def test_slices_shorter_than_a_restart_are_named_instead_of_going_on_for_ever() -> None:
+    fair = baselines.fair(catalog.PolicyOptions(quantum_s=10))
+    costly = replace(EXACT, interval_s=10.0, restart_s=60.0)
+    with pytest.raises(SimulationError, match="'fair' preempts all jobs before they get to work.*a restart takes"):
+        simulate(trace((0, 1, 50), (5, 1, 50)), ONE_GPU, fair, costly)
 
 
 @settings(max_examples=40)
