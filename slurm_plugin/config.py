@@ -342,6 +342,9 @@ def find(option: Path | None = None) -> Path | None:
     return DEFAULT_PATH
 
 
+_LONGEST_ADDRESS = 107
+
+
 def load(option: Path | None = None) -> Config:
     """Read and check the configuration. Raises `ConfigError` listing every fault at once."""
     path = find(option)
@@ -370,6 +373,8 @@ def parse(text: str, path: Path) -> Config:
     for key, named in paths.items():
         if not named.is_absolute():
             faults.append(f"{key}: must be an absolute path, found '{named}'")
+    if len(os.fsencode(config.state.socket)) > _LONGEST_ADDRESS:
+        faults.append(f"state.socket: the path of a Unix socket has at most {_LONGEST_ADDRESS} bytes")
     if config.policy in catalog.TAKES_TURNS and config.order.scope != "partition":
         faults.append(
             f"order.scope: policy {config.policy} lets jobs of different users take turns, "

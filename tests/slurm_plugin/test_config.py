@@ -37,6 +37,7 @@ PATH = Path("/etc/explsched/explsched.yaml")
         ("las: {limits_gpu_s: []}", "las.limits_gpu_s: must be a list, each a number above 0, of length from 1 to 16"),
         ("las: {limits_gpu_s: [7200, 3250]}", "las.limits_gpu_s: must rise, found"),
         ("las: {limits_gpu_s: [7200, 7200]}", "las.limits_gpu_s: must rise, found"),
+        (f"state: {{socket: /{'a' * 107}}}", "state.socket: the path of a Unix socket has at most 107 bytes"),
         ("progress: {spool: spool}", "progress.spool: must be an absolute path, found 'spool'"),
         ("- a\n- b", "must be a mapping of keys to values, found a list"),
         ("policy: fifo\na: 'x\nb: 2", "explsched.yaml, line 2: is not YAML: while scanning a quoted scalar"),
