@@ -1,42 +1,14 @@
-"""The Hugging Face trainer with explsched: a callback reports what the trainer logs, and saves when asked."""
+"""The Hugging Face trainer with explsched: one callback reports its loss, and saves when asked."""
 
 import argparse
 import os
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import TrainerControl, TrainerState
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-import explsched
-
-
-class Explsched(TrainerCallback):
-    """Reports the loss that the trainer logs, and saves when the scheduler asks for the GPU; the training goes on."""
-
-    def __init__(self, checkpoint: explsched.CheckpointSignal) -> None:
-        self.checkpoint = checkpoint
-
-    def on_log(
-        self,
-        _args: TrainingArguments,
-        state: TrainerState,
-        _control: TrainerControl,
-        logs: dict[str, float],
-        **_: object,
-    ) -> None:
-        if "loss" in logs:
-            explsched.report(step=state.global_step, loss=logs["loss"], total_steps=state.max_steps)
-
-    def on_step_end(
-        self, _args: TrainingArguments, _state: TrainerState, control: TrainerControl, **_: object
-    ) -> TrainerControl:
-        control.should_save = control.should_save or self.checkpoint.requested
-        return control
-
-    def on_save(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: object) -> None:
-        self.checkpoint.saved(state.global_step)
+from explsched.integrations.huggingface import ExplschedCallback
 
 
 class Words(torch.utils.data.Dataset):
@@ -60,23 +32,22 @@ def main() -> None:
     options = parser.parse_args()
     directory = f"bert-{os.environ.get('SLURM_JOB_ID', 'local')}"
     small = BertConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
-    with explsched.CheckpointSignal() as checkpoint:
-        trainer = Trainer(
-            model=BertForSequenceClassification(small),
-            args=TrainingArguments(
-                output_dir=directory,
-                learning_rate=options.lr,
-                num_train_epochs=options.epochs,
-                per_device_train_batch_size=32,
-                logging_steps=5,
-                save_strategy="no",  # but when asked
-                report_to=[],
-                disable_tqdm=True,
-            ),
-            train_dataset=Words(1024),
-            callbacks=[Explsched(checkpoint)],
-        )
-        trainer.train(resume_from_checkpoint=get_last_checkpoint(directory) if Path(directory).is_dir() else None)
+    trainer = Trainer(
+        model=BertForSequenceClassification(small),
+        args=TrainingArguments(
+            output_dir=directory,
+            learning_rate=options.lr,
+            num_train_epochs=options.epochs,
+            per_device_train_batch_size=32,
+            logging_steps=5,
+            save_strategy="no",  # but when asked
+            report_to=[],
+            disable_tqdm=True,
+        ),
+        train_dataset=Words(1024),
+        callbacks=[ExplschedCallback(params={"lr": options.lr})],
+    )
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(directory) if Path(directory).is_dir() else None)
 
 
 if __name__ == "__main__":

@@ -70,10 +70,15 @@ def reports(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def values(directory: Path) -> list[dict[str, Any]]:
+    """The reports of a value, without those of hyper-parameters and events."""
+    return [line for line in reports(directory) if "value" in line]
+
+
 def wait_for(process: subprocess.Popen[bytes], directory: Path, event: str | None, patience_s: float = 120) -> None:
-    """Until a report, or the event of this name, is there."""
+    """Until a report of a value, or the event of this name, is there."""
     deadline_s = time.monotonic() + patience_s
-    while not any(line.get("event") == event for line in reports(directory)):
+    while not any(line.get("event") == event and (event or "value" in line) for line in reports(directory)):
         assert process.poll() is None, (directory / "output").read_text()
         assert time.monotonic() < deadline_s, f"waited in vain for {event or 'a report'}"
         time.sleep(0.1)
@@ -109,10 +114,10 @@ def test_a_training_saves_when_asked_and_goes_on_from_there(example: Example, tm
         wait_for(process, tmp_path, None)
         process.send_signal(signal.SIGUSR1)
         wait_for(process, tmp_path, "checkpoint")
-        before = len(reports(tmp_path))
+        before = len(values(tmp_path))
         saved_step = next(line["step"] for line in reports(tmp_path) if line.get("event") == "checkpoint")
         deadline_s = time.monotonic() + 60
-        while len(reports(tmp_path)) == before:
+        while len(values(tmp_path)) == before:
             assert process.poll() is None, (tmp_path / "output").read_text()
             assert time.monotonic() < deadline_s, "it saved and did not go on"
             time.sleep(0.1)
@@ -126,7 +131,7 @@ def test_a_training_saves_when_asked_and_goes_on_from_there(example: Example, tm
     finally:
         again.kill()
         again.wait()
-    assert reports(tmp_path)[0]["step"] > saved_step
+    assert values(tmp_path)[0]["step"] > saved_step
 
 
 def test_a_new_job_takes_no_former_clusters_checkpoint_and_leaves_none(
