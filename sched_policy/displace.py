@@ -104,9 +104,9 @@ class Displace(Struct, frozen=True):
         return tuple(chosen)
 
     def stable_until_s(self, snapshot: Snapshot) -> float:
-        """When the next running job has had its quantum and may be preempted."""
-        running = (job for job in snapshot.running if job.is_preemptible)
-        return snapshot.next_s(job.productive_since_s + self.quantum_s for job in running)
+        """When the next running job has had its quantum, at most one from now on: scores change with time."""
+        ends_s = (job.productive_since_s + self.quantum_s for job in snapshot.running if job.is_preemptible)
+        return snapshot.next_s((*ends_s, snapshot.now_s + self.quantum_s))
 
 
 def _others_would_fit(others: Iterable[_Shape], victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:

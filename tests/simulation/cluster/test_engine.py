@@ -321,6 +321,13 @@ def test_jobs_that_start_in_a_quiet_moment_take_turns() -> None:
     assert [jobs[job_id].preemptions for job_id in (1, 2)] == [2, 2]
 
 
+def test_scores_that_change_with_time_are_looked_at_once_a_quantum() -> None:
+    """Under Themis a job that waits comes nearer to its turn though nothing happens."""
+    themis = catalog.build("themis", catalog.PolicyOptions(quantum_s=60))
+    jobs = by_id(simulate(trace((0, 1, 2000), (5, 1, 2000)), ONE_GPU, themis, EXACT))
+    assert min(jobs[job_id].preemptions for job_id in (1, 2)) > 5
+
+
 def test_slices_shorter_than_a_restart_are_named_instead_of_going_on_for_ever() -> None:
     fair = baselines.fair(catalog.PolicyOptions(quantum_s=10))
     costly = replace(EXACT, interval_s=10.0, restart_s=60.0)
