@@ -25,6 +25,11 @@ def leased_job(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def is_in_anothers_lease(record: SlurmJob) -> bool:
+    """Whether somebody has put the job into the lease of another one."""
+    return leased_job(record.reservation) not in (None, record.job_id)
+
+
 SETTLE_S = 3.0
 """A requeued job may start this long after its new submission time. A node refuses a job whose credential is not newer
 than the request to end its last run, and the job fails; both times are slurmctld's, in whole seconds. The request comes

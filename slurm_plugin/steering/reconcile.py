@@ -36,6 +36,7 @@ from slurm_plugin.observation.standing import (
     REST_S,
     SETTLE_S,
     has_settled,
+    is_in_anothers_lease,
     lease_name,
     leased_job,
     may_keep_lease,
@@ -143,6 +144,9 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
     A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
     changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
+
+    Its owner may put other jobs into a lease, which Slurm then starts before all others, on any node: these are taken
+    out, and the lease goes (`memory.LeaseUse`).
     """
     now_s = seen.snapshot.now_s
     wanted = {
@@ -151,7 +155,9 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if (len(reservation.placement) == 1 or not seen.topology_fault) and _whole_nodes(reservation, seen)
         if _can_be_leased(seen, reservation.job_id)
     }
-    result: list[Change] = []
+    there = {lease.name for lease in seen.reservations}
+    intruders = (job for job in seen.jobs.values() if job.reservation in there and is_in_anothers_lease(job))
+    result: list[Change] = [AttachReservation(job.job_id, "") for job in intruders if job.state != "COMPLETING"]
     standing: dict[int, SlurmReservation] = {}
     for lease in seen.reservations:
         job_id = leased_job(lease.name)
@@ -175,7 +181,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
             create = _create(reservation, seen.jobs[job_id], now_s)
             if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
                 result += [create, AttachReservation(job_id, create.name)]
-    leases = {lease.name for lease in seen.reservations} | {lease_name(job_id) for job_id in wanted}
+    leases = there | {lease_name(job_id) for job_id in wanted}
     for job in seen.jobs.values():  # an expired lease leaves its name on the job
         orphaned = leased_job(job.reservation) is not None and job.reservation not in leases
         if orphaned and job.state == "PENDING":

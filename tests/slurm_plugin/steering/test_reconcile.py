@@ -170,6 +170,17 @@ def test_a_lease_that_has_kept_nodes_in_vain_is_taken_away_and_given_no_more() -
     assert lease_changes(plan, without, LIMITS) == ()
 
 
+def test_jobs_that_their_owner_has_put_into_the_lease_of_another_are_taken_out() -> None:
+    """Slurm starts jobs in reservations before all others."""
+    plan = Plan(reservations=(promise(5),))
+    held, other = record(5, reservation="explsched_5"), record(6, reservation="explsched_5")
+    for state in ("PENDING", "RUNNING"):  # Slurm deletes no reservation with a running job
+        there = seen(held, replace(other, state=state), leases=(lease(5),))
+        assert lease_changes(plan, there, LIMITS) == (AttachReservation(6, ""),)
+    leaving = seen(held, replace(other, state="COMPLETING"), leases=(lease(5),))
+    assert lease_changes(plan, leaving, LIMITS) == ()
+
+
 def test_the_name_of_a_lease_that_ran_out_is_taken_off_the_job() -> None:
     orphan = record(5, reservation="explsched_5")
     assert lease_changes(Plan(), seen(orphan), LIMITS) == (AttachReservation(5, ""),)
