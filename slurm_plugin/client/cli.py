@@ -251,7 +251,7 @@ class CliClient:
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
-            known = {} if found is None else _of_priority(found, lags.get(job.job_id, 0))
+            known = {} if found is None else _of_priority(job, found, lags.get(job.job_id, 0))
             devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
@@ -263,7 +263,8 @@ class CliClient:
         rule = parse.AgeRule.of(self._known_settings()) if priorities else None
         if rule is None:
             return {}
-        waiting = [job for job in jobs if job.job_id in priorities and job.accrue_s is not None]
+        waiting = [job for job in jobs if job.accrue_s is not None and job.job_id in priorities]
+        waiting = [job for job in waiting if priorities[job.job_id].natives]
         return parse.by_one_clock(
             {job.job_id: rule.lag(priorities[job.job_id].age, job.accrue_s or 0.0, now_s) for job in waiting}
         )
@@ -355,9 +356,9 @@ class CliClient:
         return process.read(argv, self._timeout_s, self._environment)
 
 
-def _of_priority(found: parse.Priority, lag: int) -> dict[str, Any]:
-    known = {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
-    return {**known, "age_lag": lag}
+def _of_priority(job: SlurmJob, found: parse.Priority, lag: int) -> dict[str, Any]:
+    natives = found.natives or (job.priority,)
+    return {"site_factor": found.site_factor, "natives": natives, "fair_share": found.fair_share, "age_lag": lag}
 
 
 def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:

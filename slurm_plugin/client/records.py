@@ -46,7 +46,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         partition: one partition, or a list separated by commas.
         state: Slurm's long name (PENDING, RUNNING, COMPLETING, ...).
         priority: the priority in force.
-        site_factor: None if Slurm does not show it.
+        site_factor: None if Slurm does not show it, or if an operator has set the priority, so that it has no effect.
         eligible_s: earliest start, None while that is unknown (held, dependency).
         start_s: the start of a running job, or slurmctld's estimate for a pending one.
         time_limit_s: None if unlimited.

@@ -199,6 +199,16 @@ def test_in_a_federation_only_jobs_of_the_own_cluster_are_seen(log: Path, tmp_pa
     assert [(job.job_id, job.natives) for job in CliClient().jobs()] == [(7, (1090,))]
 
 
+def test_a_priority_that_an_operator_has_set_is_the_jobs_own(log: Path, tmp_path: Path) -> None:
+    tool(tmp_path, "scontrol", "echo slurm 99.01.1")
+    waiting = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "PriorityLong": "500"}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=waiting))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    tool(tmp_path, "sprio", "for part in main long; do echo '7|1|-2147483648|0|0|0|0|40|0||-2147483648'; done")
+    (job,) = CliClient().jobs()
+    assert (job.site_factor, job.natives, job.fair_share) == (None, (500,), None)
+
+
 @pytest.mark.parametrize("field", ["Name", "Comment", "admin_comment", "UserName"])
 def test_bytes_that_are_no_text_hide_no_job(log: Path, tmp_path: Path, field: str) -> None:
     """Slurm keeps what a shell gave it, in whatever encoding."""

@@ -272,6 +272,15 @@ def test_a_priority_below_the_floor_is_added_up_from_its_parts() -> None:
     assert found[9].natives == (-3000,)
 
 
+def test_a_priority_that_an_operator_has_set_has_no_parts() -> None:
+    """As sprio 22.05 prints it, in one partition and in two. Of new jobs all parts may be 0, too."""
+    not_set = "8|1|-2147483648|0|0|0|0|{of_partition}|0||-2147483648\n"
+    text = "7|500|0|0|0|0|0|0|0||0\n" + not_set.format(of_partition=40) + not_set.format(of_partition=0)
+    found = parse.priorities(text + "9|1|0|0|0|0|0|0|0||0\n10|2|0|0|0|0|0|0|0||0\n")
+    assert found[7] == found[8] == parse.Priority(None, (), None)
+    assert (found[9].natives, found[10].natives) == ((0,), (2,))
+
+
 def test_a_backfill_cycle_under_way_is_seen() -> None:
     page = "Server thread count:  3\n\nBackfilling stats{}\n\tLast cycle: 4000000\n"
     page += "\tLast cycle when: Mon Nov 23 13:01:34 2026 (1795438894)\n"
