@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal, Self
 
 from msgspec import Struct
@@ -85,7 +86,7 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
     ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
     sizes = resize_changes(plan, seen)
     return (
-        *_order(ranked, seen, limits),
+        *_order(ranked, plan, seen, limits),
         *sizes,
         *lease_changes(plan, seen, limits),
         *delay_changes(plan, seen, {change.job_id for change in sizes}),
@@ -93,11 +94,23 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
     )
 
 
-def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
+def _order(ranked: Sequence[int], plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
     if limits.scope != "partition":
         return place_changes(seen, ranked, limits.order.max_per_pass)
     waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
-    return order_changes(waiting, limits.order)
+    returning = _returning(plan, seen)
+    known = (job for job in waiting if job.site_factor is not None or job.job_id in returning)
+    return order_changes(known, limits.order)
+
+
+def _returning(plan: Plan, seen: Observation) -> AbstractSet[int]:
+    """Jobs whose delay after a requeue or a rest is lifted by this pass or one of the next: their position counts now.
+
+    Slurm does not show the site factor of a job that may not start yet (held, dependency, begin time). Others of these
+    are not written: that would be again in each pass, and leave none of its writes to those that may start.
+    """
+    planned = {job.job_id for job in seen.snapshot.jobs if job.eligible} - plan.rests
+    return {job_id for job_id in planned if waits_for_begin(seen.jobs[job_id], seen.snapshot.now_s)}
 
 
 def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:

@@ -73,7 +73,7 @@ def test_no_failure_of_a_pass_ends_the_daemon(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors = [SlurmUnreachableError("nobody answers"), PolicyError("cannot be"), RuntimeError("a defect")]
-    slurm = Eventful((record(5, site_factor=None),), events=[fails(error) for error in errors])
+    slurm = Eventful((record(5),), events=[fails(error) for error in errors])
     lived(slurm, config, monkeypatch)
     assert slurm.events == []
     assert len(slurm.applied[0]) == 1  # the pass after them puts the job in order

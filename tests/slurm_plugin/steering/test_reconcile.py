@@ -46,8 +46,19 @@ def lease(job_id: int, start_s: float = NOW_S + 600, node: str = "n1") -> SlurmR
 
 def test_only_waiting_jobs_are_labelled() -> None:
     plan = Plan(scores=(Score(1, 2.0, ""), Score(2, 1.0, "")))
-    wanted = changes(plan, seen(record(1, state="RUNNING"), record(2, site_factor=None)), LIMITS)
+    wanted = changes(plan, seen(record(1, state="RUNNING"), record(2)), LIMITS)
     assert [change.job_id for change in wanted if isinstance(change, SetSiteFactor)] == [2]
+
+
+def test_jobs_that_may_not_start_take_no_writes_from_those_that_may() -> None:
+    """Slurm shows no site factor of theirs, so each pass would write it again."""
+    held = record(1, site_factor=None, reason="JobHeldUser", eligible_s=None)
+    delayed = {"site_factor": None, "restarts": 1, "reason": "BeginTime", "eligible_s": NOW_S + 100, "submit_s": NOW_S}
+    back, rests = (record(job_id, **delayed) for job_id in (2, 3))
+    planned = tuple(job(job_id, exploration=Exploration(checkpoint_signal="USR1")) for job_id in (2, 3))
+    plan = Plan(scores=tuple(Score(job_id, 9.0 - job_id, "") for job_id in (1, 2, 3, 4)), rests=frozenset({3}))
+    wanted = changes(plan, seen(held, back, rests, record(4), jobs=planned), LIMITS)
+    assert [change.job_id for change in wanted if isinstance(change, SetSiteFactor)] == [2, 4]
 
 
 def test_a_promise_becomes_a_short_lease() -> None:
@@ -269,7 +280,7 @@ def test_tasks_and_cpus_follow_the_nodes() -> None:
 
 def test_site_factors_are_part_of_the_changes() -> None:
     plan = Plan(scores=(Score(1, 2.0, ""),))
-    assert changes(plan, seen(record(1, site_factor=None)), LIMITS) == (SetSiteFactor(1, 500),)
+    assert changes(plan, seen(record(1)), LIMITS) == (SetSiteFactor(1, 500),)
 
 
 def test_negative_site_factors_of_earlier_releases_are_replaced() -> None:
