@@ -281,6 +281,8 @@ _ONE_SIZE_GIB = {
 }
 """Models that are sold with one size of memory, or almost always (H100). A100 and V100 are not among them."""
 _MODEL = re.compile(r"(?<![a-z0-9])(?:[abhlptv]\d{1,4}s?|mi\d{3}x?|\d{4})(?![a-z0-9])")
+_MIG = re.compile(r"(?<![a-z0-9])\d{1,2}g\.(\d{1,4})gb(?![a-z0-9])")
+"""A part of a GPU by its MIG profile: Slurm names types like `a100_1g.5gb` or `nvidia_a100-sxm4-40gb_1g.5gb`."""
 _SIZE = re.compile(r"(?<!\d)(\d{1,4})gi?b?(?![a-z0-9])")
 
 
@@ -302,9 +304,11 @@ def gpu_memory_of_node(gpu_types: Iterable[str], features: Iterable[str]) -> tup
 def gpu_memory_mib(name: str) -> int:
     """What the name of a type or feature tells: a size beside a model or a word for GPU memory, else the model's own.
 
-    A size alone (`512g`) may be that of the node.
+    A size alone (`512g`) may be that of the node. Of a part of a GPU by MIG it is the part's.
     """
     words = name.lower().replace("_", "-")
+    if part := _MIG.search(words):
+        return int(part[1]) * _MIB_PER_GIB
     model = _MODEL.search(words)
     size = _SIZE.search(words)
     if size is None:  # `gpumem80g`
