@@ -287,14 +287,17 @@ class CliClient:
         return jobs
 
     def _squeue(self, reader: squeue.JobReader, *selection: str) -> tuple[SlurmJob, ...]:
-        """The jobs that squeue selects. A record that cannot be read is logged and left out."""
+        """The jobs that squeue selects. A record that cannot be read is logged and left out.
+
+        Unless told otherwise squeue shows a requeued task of an array as one of those that have not run yet.
+        """
         nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
         names = squeue.field_names(self._version())
         suffixes = [field_mark] * (len(names) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(names, suffixes, strict=True))
         reader.begin(field_mark, names)
-        out = self._read("squeue", "--local", "--all", *selection, "--noheader", "-O", fields)
+        out = self._read("squeue", "--local", "--all", "--array-unique", *selection, "--noheader", "-O", fields)
         return readable("squeue", reader.job, squeue.records(out, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:

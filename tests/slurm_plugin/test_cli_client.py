@@ -199,6 +199,18 @@ def test_in_a_federation_only_jobs_of_the_own_cluster_are_seen(log: Path, tmp_pa
     assert [(job.job_id, job.natives) for job in CliClient().jobs()] == [(7, (1090,))]
 
 
+def test_tasks_of_arrays_that_have_run_are_asked_for_by_themselves(log: Path, tmp_path: Path) -> None:
+    tool(tmp_path, "scontrol", "echo slurm 99.01.1")
+    tool(tmp_path, "sprio", "")
+    for job_id, task in ((7, "1,3-9"), (8, "1")):
+        job = {"JobID": str(job_id), "ArrayJobID": "7", "State": "PENDING", "ArrayTaskID": task}
+        (tmp_path / f"{job_id}.py").write_text(SQUEUE.format(values=job))
+    each = f'{sys.executable} {tmp_path}/8.py "$@"'
+    whole = f'{sys.executable} {tmp_path}/7.py "$@"'
+    tool(tmp_path, "squeue", f"{whole}; case \" $* \" in *' --array-unique '*) {each};; esac")
+    assert [(job.job_id, job.array_task_id) for job in CliClient().jobs()] == [(7, None), (8, 1)]
+
+
 def test_a_priority_that_an_operator_has_set_is_the_jobs_own(log: Path, tmp_path: Path) -> None:
     tool(tmp_path, "scontrol", "echo slurm 99.01.1")
     waiting = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "PriorityLong": "500"}
