@@ -165,7 +165,9 @@ class CliClient:
         shared = any(job.shards_per_node for job in jobs)
         rule = parse.shard_rule(self._known_settings()) if shared else ShardRule.FIRST_FIT
         found = nodes.result()
-        return ClusterRecords(found, completed, reservations.result(), rule, self.topology(found))
+        sizes = {node.name: node.gpus for node in found}
+        holding = tuple(squeue.with_whole_nodes(job, sizes) for job in completed)
+        return ClusterRecords(found, holding, reservations.result(), rule, self.topology(found))
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
         """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then."""

@@ -52,7 +52,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         time_limit_s: None if unlimited.
         gpus: the total asked for or allocated.
         gpus_per_node: GPUs of each node, None if their number is not fixed.
-        gpu_nodes: (node, GPUs) of the allocation, empty while pending.
+        gpu_nodes: (node, GPUs) of the allocation, empty while pending; all of its nodes' for a job that shares no node.
         cpus: CPUs asked for or allocated. A waiting job with `cpus_per_gpu` will get more.
         gres_per_node: asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
         shards_per_node: asked for of gres/shard, 0 for none.

@@ -262,6 +262,16 @@ def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tupl
     return tuple((name, share) for name, share in shares if share)
 
 
+def with_whole_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> SlurmJob:
+    """The job with all GPUs of its nodes if it shares these with no other job: Slurm gives it all, few as it wants.
+
+    `sizes` has the GPUs of each node. Jobs that asked for none are left as they are.
+    """
+    if job.exclusive != "NODE" or not job.gpu_nodes:
+        return job
+    return replace(job, gpu_nodes=tuple((name, sizes[name]) for name in job.node_names if sizes.get(name)))
+
+
 _HIGHEST_INDEX = 4095
 """Of a GPU of a node."""
 

@@ -171,6 +171,16 @@ def test_total_gpus_are_spread_over_the_nodes() -> None:
     assert squeue.job(list(record.values())).gpus == 4
 
 
+def test_a_job_that_shares_no_node_holds_all_gpus_of_its_nodes() -> None:
+    one = RECORD | {"tres-per-node": "N/A", "tres-per-job": "gres:gpu:1"}
+    sizes = {"n1": 4, "n2": 8}
+    for said, gpu_nodes in (("NO", (("n1", 4), ("n2", 8))), ("OK", (("n1", 1),)), ("USER", (("n1", 1),))):
+        job = squeue.with_whole_nodes(squeue.job(list((one | {"OverSubscribe": said}).values())), sizes)
+        assert (job.gpus, job.gpu_nodes) == (1, gpu_nodes)
+    waits = squeue.job(list((one | {"State": "PENDING", "OverSubscribe": "NO"}).values()))
+    assert squeue.with_whole_nodes(waits, sizes) == waits
+
+
 def test_a_waiting_array() -> None:
     record = RECORD | {"State": "PENDING", "ArrayTaskID": "2-9%2", "NodeList": "", "StartTime": "N/A"}
     job = squeue.job(list(record.values()))
