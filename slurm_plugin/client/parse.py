@@ -393,6 +393,7 @@ def load(text: str) -> ControllerLoad:
         return whole(match[1], _LATEST_S) if match else 0
 
     began = re.search(r"Last cycle when:.*\((\d+)\)", backfill)
+    told = re.search(r"^sdiag output at .*\((\d+)\)", main, re.MULTILINE)
     if "Server thread count" not in main:
         raise ValueError("sdiag names no server thread count")
     return ControllerLoad(
@@ -402,6 +403,7 @@ def load(text: str) -> ControllerLoad:
         jobs_pending=number(main, "Jobs pending"),
         backfills="middle of backfilling" in backfill.partition("\n")[0],
         backfill_began_s=float(whole(began[1], _LATEST_S)) if began else 0.0,
+        time_s=float(whole(told[1], _LATEST_S)) if told else 0.0,
     )
 
 

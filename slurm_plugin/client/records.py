@@ -220,7 +220,8 @@ class ControllerLoad(Struct, frozen=True):
 
     `backfill_last_cycle_s` is the time that the last cycle worked, without the time that it slept. `backfills`: a cycle
     is under way, which may overwrite priorities that are written meanwhile. `backfill_began_s` is when the
-    present cycle or the one before began, as sdiag shows it; 0 if there was none.
+    present cycle or the one before began, as sdiag shows it; 0 if there was none. `time_s` is slurmctld's own time, in
+    whole seconds; 0 if it is not told.
     """
 
     server_threads: int
@@ -229,6 +230,7 @@ class ControllerLoad(Struct, frozen=True):
     jobs_pending: int
     backfills: bool = False
     backfill_began_s: float = 0.0
+    time_s: float = 0.0
 
 
 class Topology(Struct, frozen=True):

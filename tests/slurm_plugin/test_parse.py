@@ -292,12 +292,14 @@ def test_a_priority_that_an_operator_has_set_has_no_parts() -> None:
 
 
 def test_a_backfill_cycle_under_way_is_seen() -> None:
-    page = "Server thread count:  3\n\nBackfilling stats{}\n\tLast cycle: 4000000\n"
+    page = "sdiag output at Fri Nov 27 15:32:01 2026 (1795793521)\nServer thread count:  3\n\n"
+    page += "Backfilling stats{}\n\tLast cycle: 4000000\n"
     page += "\tLast cycle when: Mon Nov 23 13:01:34 2026 (1795438894)\n"
     warning = " (WARNING: data obtained in the middle of backfilling execution.)"
     assert parse.load(page.format(warning)).backfills
     assert parse.load(page.format(warning)).backfill_began_s == 1795438894.0
     assert not parse.load(page.format("")).backfills
+    assert parse.load(page.format("")).time_s == 1795793521.0
 
 
 TREE = """\
