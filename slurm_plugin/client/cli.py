@@ -195,7 +195,7 @@ class CliClient:
         mark = f"\x1f{os.urandom(4).hex()}"
         start_s = max(since_s, _EARLIEST_S)
         period = (f"--starttime={batch.moment(start_s)}", f"--endtime={batch.moment(until_s)}")
-        what = ("--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
+        what = ("--local", "--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
         out = self._read("sacct", *what, *period, f"--delimiter={mark}", f"--format={','.join(fields)}")
         return [line.split(mark) for line in out.split("\n") if line]
 
