@@ -74,6 +74,9 @@ JOB_FIELDS = (
 )
 """squeue's fields in this order, by their names up to 25.11. Name and comments are free text."""
 
+_NOBODY = 65534
+"""The uid of the user who has that name."""
+
 _OVERSUBSCRIBE = {"NO": "NODE", "OK": "", "YES": ""}
 
 
@@ -129,13 +132,14 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
     total = nodes * per_node if per_node else requested_gpus(f, tasks, nodes)
     if total > _MOST_GPUS:
         raise ValueError(f"{total} GPUs")
+    uid = whole(f["UserID"])
     waiting = count_tasks(f["ArrayTaskID"]) if state == "PENDING" else 1
     in_array = waiting > 1 or text_of(f["ArrayTaskID"])
     return SlurmJob(
         job_id=whole(f["JobID"]),
         name=f["Name"],
-        user=f["UserName"],
-        uid=whole(f["UserID"]),
+        user=user_name(f["UserName"], uid),
+        uid=uid,
         account=text_of(f["Account"]),
         partition=f["Partition"],
         qos=text_of(f["QOS"]),
@@ -214,6 +218,14 @@ class JobReader:
                 found = replace(found, reason=now[0], priority=now[1], start_s=now[2])
         self._known[lasting] = found
         return found
+
+
+def user_name(name: str, uid: int) -> str:
+    """The user's name, or the uid where this host knows no name for it.
+
+    squeue calls all such users nobody: they would count as one, who owns the jobs of all of them.
+    """
+    return str(uid) if name == "nobody" and uid != _NOBODY else name
 
 
 def exclusive(f: dict[str, str]) -> str:

@@ -171,6 +171,13 @@ def test_total_gpus_are_spread_over_the_nodes() -> None:
     assert squeue.job(list(record.values())).gpus == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "uid", "user"), [("ada", "1000", "ada"), ("nobody", "1000", "1000"), ("nobody", "65534", "nobody")]
+)
+def test_users_without_a_name_on_this_host_are_told_apart(name: str, uid: str, user: str) -> None:
+    assert squeue.job(list((RECORD | {"UserName": name, "UserID": uid}).values())).user == user
+
+
 def test_a_job_that_shares_no_node_holds_all_gpus_of_its_nodes() -> None:
     one = RECORD | {"tres-per-node": "N/A", "tres-per-job": "gres:gpu:1"}
     sizes = {"n1": 4, "n2": 8}
