@@ -329,7 +329,7 @@ class HiddenReasons:
 
 def _asks(job: SlurmJob) -> SlurmJob:
     """The job's record without the fields that change with its place in the queue and with time."""
-    return replace(job, reason="", priority=0, site_factor=None, natives=(), fair_share=None, start_s=None)
+    return replace(job, reason="", priority=0, site_factor=None, natives=(), fair_share=None, start_s=None, age_lag=0)
 
 
 class _Rest(NamedTuple):
