@@ -281,8 +281,12 @@ def _resized(record: SlurmJob, resize: Resize) -> Iterator[SetNodeCount | SetGre
 
 def _with_gpus(gres: str, gpus: int) -> str:
     """The same resources with another number of GPUs, of the same type: `gpu:a100:2,nvme:1` -> `gpu:a100:4,nvme:1`."""
-    parts = [re.sub(r"^(gpu(?::[A-Za-z_][^:]*)?)(?::\d+)?$", rf"\g<1>:{gpus}", part) for part in gres.split(",")]
-    return ",".join(parts)
+    return ",".join(_with_count(part, gpus) if re.match(r"gpu(:|$)", part) else part for part in gres.split(","))
+
+
+def _with_count(gres: str, count: int) -> str:
+    *words, last = gres.split(":")
+    return ":".join([*words, *([] if last.isdecimal() else [last]), str(count)])
 
 
 _OURS = (GROUP_PREFIX, PREEMPTION_PREFIX, FORMER_PREFIX)

@@ -268,6 +268,12 @@ def test_a_waiting_job_is_resized_and_a_running_one_is_not() -> None:
     assert resize_changes(resized(5, 1, 1), seen(record(5, gres_per_node="gpu"))) == (SetGres(5, "gpu:1"),)
 
 
+@pytest.mark.parametrize("of_type", ["gpu:a100", "gpu:2080ti", "gpu:3090", "gpu:1g.5gb"])
+def test_a_resized_job_asks_for_gpus_of_the_same_type(of_type: str) -> None:
+    asks = {"nodes": 1, "gpus_per_node": 4, "gres_per_node": f"{of_type}:4"}
+    assert resize_changes(resized(5, 1, 2), seen(record(5, **asks))) == (SetGres(5, f"{of_type}:2"),)
+
+
 def test_tasks_and_cpus_follow_the_nodes() -> None:
     asks = {"nodes": 2, "gpus_per_node": 4, "gres_per_node": "gpu:4", "tasks": 4, "cpus": 16}
     assert resize_changes(resized(5, 3, 4), seen(record(5, **asks))) == (SetNodeCount(5, 3, 6, 24),)
