@@ -26,6 +26,7 @@ from explsched.errors import ExplschedError, PolicyError, SlurmError
 from slurm_plugin import config as configuration
 from slurm_plugin.client.batch import shown
 from slurm_plugin.client.protocol import choose
+from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.instance import AnotherDaemonError, OnlyOne
 from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
@@ -74,11 +75,24 @@ files:
 """
 _LOG = logging.getLogger("explsched.daemon")
 WATCHDOG_S = 60.0
+_STEP_S = 5.0
+"""A clock that has moved by so much is worth a word."""
+
 _LOOK_S = 0.25
 """So often it is looked whether a job that was asked to make room has saved its checkpoint."""
 
 _SOONEST = 0.25
 """Passes are at least this share of their interval apart."""
+
+
+def ahead_s(asked_s: float, told_s: float, answered_s: float) -> float:
+    """How far our clock is ahead of slurmctld's, which told whole seconds; 0 where that cannot be seen.
+
+    If it is not exact it is too much: a little early by Slurm's clock does no harm.
+    """
+    is_apart = told_s > 0 and not asked_s - 1.0 <= told_s <= answered_s
+    return answered_s - told_s if is_apart else 0.0
+
 
 _BEATS_MISSED = 2
 _COMMANDS_OF_A_PASS = 4
@@ -104,6 +118,7 @@ class Daemon:
         self._reload = False
         self._reopen = False
         self._interval_s = self._config.interval_s
+        self._ahead_s = 0.0
 
     def run(self) -> None:
         """Make passes until a stop signal. Raises `AnotherDaemonError` before any further change."""
@@ -160,7 +175,7 @@ class Daemon:
     def _is_awaited(self) -> bool:
         """Whether the next pass should be made now; without an answer from slurmctld it would be useless."""
         try:
-            return self._controller.is_awaited(time.time())
+            return self._controller.is_awaited(self._now_s())
         except SlurmError as error:
             log.event(_LOG, logging.DEBUG, "state of backfill unknown", why=str(error))
             return False
@@ -172,10 +187,11 @@ class Daemon:
         """
         try:
             self._claim()
-            failures = self._controller.reconcile(time.time()).failures
+            _ = self._load()
+            failures = self._controller.reconcile(self._now_s()).failures
             while self._controller.waits_for_gap:
                 self.rest(began_s := time.monotonic(), began_s + self._interval_s)
-                failures += self._controller.reconcile(time.time()).failures
+                failures += self._controller.reconcile(self._now_s()).failures
             return 1 if failures else 0
         finally:
             self._only_one.release()
@@ -196,7 +212,7 @@ class Daemon:
             self._claim()
             if self._may_pass():
                 began_s = time.monotonic()
-                done = self._controller.reconcile(time.time())
+                done = self._controller.reconcile(self._now_s())
                 self._totals = counted(self._totals, done.changes, done.failures, time.monotonic() - began_s)
                 self._publish(done)
         except AnotherDaemonError:
@@ -225,19 +241,35 @@ class Daemon:
     def _withdraw(self) -> None:
         """Remove leases and pins; an unreachable Slurm must not keep the daemon from stopping."""
         try:
-            for failure in self._controller.withdraw(time.time()):
+            for failure in self._controller.withdraw(self._now_s()):
                 log.event(_LOG, logging.WARNING, "refused by Slurm", change=shown(failure.change), why=failure.message)
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "pins stay, and leases for two minutes", why=str(error))
 
     def _may_pass(self) -> bool:
         """Whether slurmctld has time for a pass now; sets the interval."""
-        now = backoff(self._controller.load(), self._interval_s, self._config.interval_s, self._config.backpressure)
+        now = backoff(self._load(), self._interval_s, self._config.interval_s, self._config.backpressure)
         self._interval_s = now.interval_s
         if now.is_busy:
             postponed = not now.may_pass
             log.event(_LOG, logging.WARNING, "slurmctld is busy", interval_s=now.interval_s, postponed=postponed)
         return now.may_pass
+
+    def _load(self) -> ControllerLoad:
+        """How busy slurmctld is. Its clock is the one that we go by from now on."""
+        asked_s = time.time()
+        load = self._controller.load()
+        before_s, self._ahead_s = self._ahead_s, ahead_s(asked_s, load.time_s, time.time())
+        if abs(self._ahead_s - before_s) > _STEP_S:
+            log.event(_LOG, logging.WARNING, "going by slurmctld's clock", ours_is_ahead_s=round(self._ahead_s))
+        return load
+
+    def _now_s(self) -> float:
+        """The time by slurmctld's clock, as all times of jobs are.
+
+        By one that is ahead a requeued job would be started before its node takes it again, and fail.
+        """
+        return time.time() - self._ahead_s
 
     def _obey(self) -> None:
         """Handle requests of signals between two passes."""

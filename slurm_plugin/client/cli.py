@@ -165,7 +165,9 @@ class CliClient:
         shared = any(job.shards_per_node for job in jobs)
         rule = parse.shard_rule(self._known_settings()) if shared else ShardRule.FIRST_FIT
         found = nodes.result()
-        return ClusterRecords(found, completed, reservations.result(), rule, self.topology(found))
+        sizes = {node.name: node.gpus for node in found}
+        holding = tuple(squeue.with_whole_nodes(job, sizes) for job in completed)
+        return ClusterRecords(found, holding, reservations.result(), rule, self.topology(found))
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
         """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then."""
@@ -193,7 +195,7 @@ class CliClient:
         mark = f"\x1f{os.urandom(4).hex()}"
         start_s = max(since_s, _EARLIEST_S)
         period = (f"--starttime={batch.moment(start_s)}", f"--endtime={batch.moment(until_s)}")
-        what = ("--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
+        what = ("--local", "--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
         out = self._read("sacct", *what, *period, f"--delimiter={mark}", f"--format={','.join(fields)}")
         return [line.split(mark) for line in out.split("\n") if line]
 
@@ -251,7 +253,7 @@ class CliClient:
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
-            known = {} if found is None else _of_priority(found, lags.get(job.job_id, 0))
+            known = {} if found is None else _of_priority(job, found, lags.get(job.job_id, 0))
             devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
             completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
         return tuple(completed)
@@ -263,7 +265,8 @@ class CliClient:
         rule = parse.AgeRule.of(self._known_settings()) if priorities else None
         if rule is None:
             return {}
-        waiting = [job for job in jobs if job.job_id in priorities and job.accrue_s is not None]
+        waiting = [job for job in jobs if job.accrue_s is not None and job.job_id in priorities]
+        waiting = [job for job in waiting if priorities[job.job_id].natives]
         return parse.by_one_clock(
             {job.job_id: rule.lag(priorities[job.job_id].age, job.accrue_s or 0.0, now_s) for job in waiting}
         )
@@ -286,14 +289,17 @@ class CliClient:
         return jobs
 
     def _squeue(self, reader: squeue.JobReader, *selection: str) -> tuple[SlurmJob, ...]:
-        """The jobs that squeue selects. A record that cannot be read is logged and left out."""
+        """The jobs that squeue selects. A record that cannot be read is logged and left out.
+
+        Unless told otherwise squeue shows a requeued task of an array as one of those that have not run yet.
+        """
         nonce = os.urandom(4).hex()
         field_mark, record_mark = f"\x1f{nonce}f", f"\x1f{nonce}r"
         names = squeue.field_names(self._version())
         suffixes = [field_mark] * (len(names) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(names, suffixes, strict=True))
         reader.begin(field_mark, names)
-        out = self._read("squeue", "--local", "--all", *selection, "--noheader", "-O", fields)
+        out = self._read("squeue", "--local", "--all", "--array-unique", *selection, "--noheader", "-O", fields)
         return readable("squeue", reader.job, squeue.records(out, record_mark))
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
@@ -355,9 +361,9 @@ class CliClient:
         return process.read(argv, self._timeout_s, self._environment)
 
 
-def _of_priority(found: parse.Priority, lag: int) -> dict[str, Any]:
-    known = {"site_factor": found.site_factor, "natives": found.natives, "fair_share": found.fair_share}
-    return {**known, "age_lag": lag}
+def _of_priority(job: SlurmJob, found: parse.Priority, lag: int) -> dict[str, Any]:
+    natives = found.natives or (job.priority,)
+    return {"site_factor": found.site_factor, "natives": natives, "fair_share": found.fair_share, "age_lag": lag}
 
 
 def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:

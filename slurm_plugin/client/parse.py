@@ -183,15 +183,20 @@ PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
 """sprio's format: job, priority, site factor; then age, association, fair share, size, partition, QOS, TRES, nice."""
 
 
+_NEVER_SET = -2_147_483_648
+"""What sprio shows for a site factor of 0 in Slurm's own numbers, which begin there."""
+
+
 class Priority(Struct, frozen=True, gc=False):
     """A job's site factor, and its priorities without it (`natives`), one for each of its partitions.
 
-    `fair_share` and `age` are these weighted parts of the priority.
+    `fair_share` and `age` are these weighted parts of the priority. Where an operator has set the priority itself, site
+    factors have no effect: then `site_factor` and `fair_share` are None, and there are no natives.
     """
 
-    site_factor: int
+    site_factor: int | None
     natives: tuple[int, ...]
-    fair_share: int = 0
+    fair_share: int | None = 0
     age: int = 0
 
 
@@ -241,6 +246,7 @@ def priorities(text: str) -> dict[int, Priority]:
     """Priority by job id, from sprio with `PRIORITY_FORMAT`. A job in several partitions has several lines.
 
     Slurm raises sums below 1 to 1; in that case the parts are added up here, which is exact but for their rounding.
+    Of a priority that an operator has set sprio shows no parts, or with several partitions parts that were never set.
     """
     found: dict[int, Priority] = {}
     for line in text.split("\n"):
@@ -255,8 +261,12 @@ def priorities(text: str) -> dict[int, Priority]:
             if shown <= LEAST_PRIORITY:
                 of_tres = sum(signed(part) for part in re.findall(r"=(-?\d+)", tres))
                 native = sum(map(signed, parts)) + of_tres - signed(nice)
+            has_parts = bool(site or tres or signed(nice) or any(map(signed, parts)))
         except ValueError:
             continue  # a job without a known priority is not moved
+        if site == _NEVER_SET or (shown > len(parts) and not has_parts):  # parts below 1 are shown as 0
+            found[job_id] = Priority(None, (), None)
+            continue
         before = found[job_id].natives if job_id in found else ()
         found[job_id] = Priority(site, (*before, native), fair_share, age)
     return found
@@ -383,6 +393,7 @@ def load(text: str) -> ControllerLoad:
         return whole(match[1], _LATEST_S) if match else 0
 
     began = re.search(r"Last cycle when:.*\((\d+)\)", backfill)
+    told = re.search(r"^sdiag output at .*\((\d+)\)", main, re.MULTILINE)
     if "Server thread count" not in main:
         raise ValueError("sdiag names no server thread count")
     return ControllerLoad(
@@ -392,6 +403,7 @@ def load(text: str) -> ControllerLoad:
         jobs_pending=number(main, "Jobs pending"),
         backfills="middle of backfilling" in backfill.partition("\n")[0],
         backfill_began_s=float(whole(began[1], _LATEST_S)) if began else 0.0,
+        time_s=float(whole(told[1], _LATEST_S)) if told else 0.0,
     )
 
 

@@ -46,13 +46,13 @@ class SlurmJob(Struct, frozen=True, gc=False):
         partition: one partition, or a list separated by commas.
         state: Slurm's long name (PENDING, RUNNING, COMPLETING, ...).
         priority: the priority in force.
-        site_factor: None if Slurm does not show it.
+        site_factor: None if Slurm does not show it, or if an operator has set the priority, so that it has no effect.
         eligible_s: earliest start, None while that is unknown (held, dependency).
         start_s: the start of a running job, or slurmctld's estimate for a pending one.
         time_limit_s: None if unlimited.
         gpus: the total asked for or allocated.
         gpus_per_node: GPUs of each node, None if their number is not fixed.
-        gpu_nodes: (node, GPUs) of the allocation, empty while pending.
+        gpu_nodes: (node, GPUs) of the allocation, empty while pending; all of its nodes' for a job that shares no node.
         cpus: CPUs asked for or allocated. A waiting job with `cpus_per_gpu` will get more.
         gres_per_node: asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
         shards_per_node: asked for of gres/shard, 0 for none.
@@ -220,7 +220,8 @@ class ControllerLoad(Struct, frozen=True):
 
     `backfill_last_cycle_s` is the time that the last cycle worked, without the time that it slept. `backfills`: a cycle
     is under way, which may overwrite priorities that are written meanwhile. `backfill_began_s` is when the
-    present cycle or the one before began, as sdiag shows it; 0 if there was none.
+    present cycle or the one before began, as sdiag shows it; 0 if there was none. `time_s` is slurmctld's own time, in
+    whole seconds; 0 if it is not told.
     """
 
     server_threads: int
@@ -229,6 +230,7 @@ class ControllerLoad(Struct, frozen=True):
     jobs_pending: int
     backfills: bool = False
     backfill_began_s: float = 0.0
+    time_s: float = 0.0
 
 
 class Topology(Struct, frozen=True):
@@ -281,6 +283,8 @@ _ONE_SIZE_GIB = {
 }
 """Models that are sold with one size of memory, or almost always (H100). A100 and V100 are not among them."""
 _MODEL = re.compile(r"(?<![a-z0-9])(?:[abhlptv]\d{1,4}s?|mi\d{3}x?|\d{4})(?![a-z0-9])")
+_MIG = re.compile(r"(?<![a-z0-9])\d{1,2}g\.(\d{1,4})gb(?![a-z0-9])")
+"""A part of a GPU by its MIG profile: Slurm names types like `a100_1g.5gb` or `nvidia_a100-sxm4-40gb_1g.5gb`."""
 _SIZE = re.compile(r"(?<!\d)(\d{1,4})gi?b?(?![a-z0-9])")
 
 
@@ -302,9 +306,11 @@ def gpu_memory_of_node(gpu_types: Iterable[str], features: Iterable[str]) -> tup
 def gpu_memory_mib(name: str) -> int:
     """What the name of a type or feature tells: a size beside a model or a word for GPU memory, else the model's own.
 
-    A size alone (`512g`) may be that of the node.
+    A size alone (`512g`) may be that of the node. Of a part of a GPU by MIG it is the part's.
     """
     words = name.lower().replace("_", "-")
+    if part := _MIG.search(words):
+        return int(part[1]) * _MIB_PER_GIB
     model = _MODEL.search(words)
     size = _SIZE.search(words)
     if size is None:  # `gpumem80g`

@@ -74,6 +74,9 @@ JOB_FIELDS = (
 )
 """squeue's fields in this order, by their names up to 25.11. Name and comments are free text."""
 
+_NOBODY = 65534
+"""The uid of the user who has that name."""
+
 _OVERSUBSCRIBE = {"NO": "NODE", "OK": "", "YES": ""}
 
 
@@ -129,13 +132,14 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
     total = nodes * per_node if per_node else requested_gpus(f, tasks, nodes)
     if total > _MOST_GPUS:
         raise ValueError(f"{total} GPUs")
+    uid = whole(f["UserID"])
     waiting = count_tasks(f["ArrayTaskID"]) if state == "PENDING" else 1
     in_array = waiting > 1 or text_of(f["ArrayTaskID"])
     return SlurmJob(
         job_id=whole(f["JobID"]),
         name=f["Name"],
-        user=f["UserName"],
-        uid=whole(f["UserID"]),
+        user=user_name(f["UserName"], uid),
+        uid=uid,
         account=text_of(f["Account"]),
         partition=f["Partition"],
         qos=text_of(f["QOS"]),
@@ -216,6 +220,14 @@ class JobReader:
         return found
 
 
+def user_name(name: str, uid: int) -> str:
+    """The user's name, or the uid where this host knows no name for it.
+
+    squeue calls all such users nobody: they would count as one, who owns the jobs of all of them.
+    """
+    return str(uid) if name == "nobody" and uid != _NOBODY else name
+
+
 def exclusive(f: dict[str, str]) -> str:
     """`SlurmJob.exclusive`: NODE, USER, MCS or TOPO; empty for a job that shares its nodes with any other."""
     if "Exclusive" in f:
@@ -260,6 +272,16 @@ def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tupl
     base, extra = divmod(total, len(names))
     shares = [(name, base + (i < extra)) for i, name in enumerate(names)]
     return tuple((name, share) for name, share in shares if share)
+
+
+def with_whole_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> SlurmJob:
+    """The job with all GPUs of its nodes if it shares these with no other job: Slurm gives it all, few as it wants.
+
+    `sizes` has the GPUs of each node. Jobs that asked for none are left as they are.
+    """
+    if job.exclusive != "NODE" or not job.gpu_nodes:
+        return job
+    return replace(job, gpu_nodes=tuple((name, sizes[name]) for name in job.node_names if sizes.get(name)))
 
 
 _HIGHEST_INDEX = 4095

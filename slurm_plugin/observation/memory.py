@@ -29,7 +29,7 @@ from sched_policy.model import Direction, Job, JobState
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.changes import Change, DelayStart, SetSiteFactor, StartAtOnce
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.observation.standing import is_untested, leased_job, waits_for_requeue_delay
+from slurm_plugin.observation.standing import is_in_anothers_lease, is_untested, leased_job, waits_for_requeue_delay
 
 _LOG = logging.getLogger("explsched.notes")
 _Notes = TypeVar("_Notes")
@@ -329,7 +329,7 @@ class HiddenReasons:
 
 def _asks(job: SlurmJob) -> SlurmJob:
     """The job's record without the fields that change with its place in the queue and with time."""
-    return replace(job, reason="", priority=0, site_factor=None, natives=(), fair_share=None, start_s=None)
+    return replace(job, reason="", priority=0, site_factor=None, natives=(), fair_share=None, start_s=None, age_lag=0)
 
 
 class _Rest(NamedTuple):
@@ -391,6 +391,8 @@ HOLD_S = 60.0
 class LeaseUse:
     """The use of leases per pending job; dropped when the job no longer waits.
 
+    A lease that other jobs have been put into counts as used up: with it they would start before everybody's.
+
     A daemon that has just started counts a lease from the lease's beginning, so an earlier daemon's use is included.
     """
 
@@ -408,8 +410,11 @@ class LeaseUse:
         self, jobs: Iterable[SlurmJob], reservations: Iterable[SlurmReservation], now_s: float
     ) -> frozenset[int]:
         """The pending jobs that may not have a lease any more, given the present leases."""
+        jobs = tuple(jobs)
         waiting = {job.job_id for job in jobs if job.state == "PENDING"}
+        misused = {leased_job(job.reservation) for job in jobs if is_in_anothers_lease(job)}
         self._used_s = {job_id: used_s for job_id, used_s in self._used_s.items() if job_id in waiting}
+        self._used_s |= dict.fromkeys(waiting & misused, LONGEST_LEASE_S)
         leases = [lease for lease in reservations if leased_job(lease.name) is not None]
         shapes = [(lease.name, lease.start_s, lease.nodes) for lease in leases]
         self._since_s = {shape: self._since_s.get(shape, now_s) for shape in shapes}

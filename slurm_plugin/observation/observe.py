@@ -226,10 +226,12 @@ class _QueueRules(Struct, frozen=True):
     def standing(self, job: Job, record: SlurmJob, past: PreemptionRecord | None) -> tuple[Job, str]:
         """The job with its scope, priority and permissions; and why it is left to Slurm, "" if it is not."""
         partition, why = job.partition, ""
-        if record.state == "PENDING":
+        if record.state == "PENDING" or job.elastic is not None:
             fitting = self.requirements.node_set(record)
             why = unmodelled(record, self.topology) or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
             partition = partition if why else fitting.name
+        if record.state != "PENDING" and why:
+            job, why = replace(job, elastic=None), ""  # it could not be planned on other nodes once it has left these
         known, job_id, is_modelled = self.known, record.job_id, not why
         job = replace(job, submit_s=past.submitted_s) if past else job
         standing = standing_of(record, self.rules.scope, known.others_factors.get(job_id, 0))

@@ -25,6 +25,11 @@ def leased_job(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def is_in_anothers_lease(record: SlurmJob) -> bool:
+    """Whether somebody has put the job into the lease of another one."""
+    return leased_job(record.reservation) not in (None, record.job_id)
+
+
 SETTLE_S = 3.0
 """A requeued job may start this long after its new submission time. A node refuses a job whose credential is not newer
 than the request to end its last run, and the job fails; both times are slurmctld's, in whole seconds. The request comes
@@ -140,13 +145,14 @@ def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStandi
     """The standing of a job; `others_factor` is the part of its site factor that is not ours.
 
     In scope `partition` all jobs are peers without native priorities: the policy alone decides the order. A job for
-    which Slurm shows no priority (held, or with a later begin time) has no peers.
+    which Slurm shows no priority (held, or with a later begin time), or whose priority an operator has set, has no
+    peers.
     """
     if scope == "partition":
         return JobStanding()
     owner = record.user if scope == "user" else record.account
-    if not record.natives:
-        return JobStanding(owner, f"job {record.job_id}", 0.0)
+    if not record.natives or record.site_factor is None:
+        return JobStanding(owner, f"job {record.job_id}", float(record.native_priority or 0))
     reservation = "" if leased_job(record.reservation) is not None else record.reservation
     alike = (record.account, record.partition, record.qos, reservation, str(record.nice))
     return JobStanding(owner, "\x1f".join(alike), record.priority_with(others_factor))

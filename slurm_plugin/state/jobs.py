@@ -240,7 +240,8 @@ def _sizes(view: View, job: Job) -> Iterator[str]:
     if job.elastic is None:
         options = view.seen.options(job.job_id)
         if options is not None and options.elastic is not None:
-            yield "Its sizes are not used: it must ask for GPUs on each node, and arrays keep their size."
+            needs = "it must ask for GPUs on each node and nothing that is left to Slurm"
+            yield f"Its sizes are not used: {needs}; arrays keep theirs."
         return
     sizes = ", ".join(str(request.total) for request in job.elastic.requests())
     yield f"It is elastic: it can run with {sizes} GPUs."

@@ -129,7 +129,7 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     waiting = [row[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING"]
     steered = [snapshot.jobs[i] for i in places(np.array(waiting, dtype=np.int64), snapshot).tolist()]
     records = (seen.jobs[job.job_id] for job in steered)
-    wanted = [record for record in records if record.natives]
+    wanted = [record for record in records if record.natives and record.site_factor is not None]
     group = {job.job_id: (job.scope, job.peers) for job in steered}
     steered_ids = {job.job_id for job in wanted}
     partitions = {name for job in wanted for name in job.partitions}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal, Self
 
 from msgspec import Struct
@@ -36,6 +37,7 @@ from slurm_plugin.observation.standing import (
     REST_S,
     SETTLE_S,
     has_settled,
+    is_in_anothers_lease,
     lease_name,
     leased_job,
     may_keep_lease,
@@ -84,7 +86,7 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
     ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
     sizes = resize_changes(plan, seen)
     return (
-        *_order(ranked, seen, limits),
+        *_order(ranked, plan, seen, limits),
         *sizes,
         *lease_changes(plan, seen, limits),
         *delay_changes(plan, seen, {change.job_id for change in sizes}),
@@ -92,11 +94,23 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
     )
 
 
-def _order(ranked: Sequence[int], seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
+def _order(ranked: Sequence[int], plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
     if limits.scope != "partition":
         return place_changes(seen, ranked, limits.order.max_per_pass)
     waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
-    return order_changes(waiting, limits.order)
+    returning = _returning(plan, seen)
+    known = (job for job in waiting if job.site_factor is not None or job.job_id in returning)
+    return order_changes(known, limits.order)
+
+
+def _returning(plan: Plan, seen: Observation) -> AbstractSet[int]:
+    """Jobs whose delay after a requeue or a rest is lifted by this pass or one of the next: their position counts now.
+
+    Slurm does not show the site factor of a job that may not start yet (held, dependency, begin time). Others of these
+    are not written: that would be again in each pass, and leave none of its writes to those that may start.
+    """
+    planned = {job.job_id for job in seen.snapshot.jobs if job.eligible} - plan.rests
+    return {job_id for job_id in planned if waits_for_begin(seen.jobs[job_id], seen.snapshot.now_s)}
 
 
 def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:
@@ -143,6 +157,9 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
     A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
     changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
+
+    Its owner may put other jobs into a lease, which Slurm then starts before all others, on any node: these are taken
+    out, and the lease goes (`memory.LeaseUse`).
     """
     now_s = seen.snapshot.now_s
     wanted = {
@@ -151,7 +168,9 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if (len(reservation.placement) == 1 or not seen.topology_fault) and _whole_nodes(reservation, seen)
         if _can_be_leased(seen, reservation.job_id)
     }
-    result: list[Change] = []
+    there = {lease.name for lease in seen.reservations}
+    intruders = (job for job in seen.jobs.values() if job.reservation in there and is_in_anothers_lease(job))
+    result: list[Change] = [AttachReservation(job.job_id, "") for job in intruders if job.state != "COMPLETING"]
     standing: dict[int, SlurmReservation] = {}
     for lease in seen.reservations:
         job_id = leased_job(lease.name)
@@ -175,7 +194,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
             create = _create(reservation, seen.jobs[job_id], now_s)
             if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
                 result += [create, AttachReservation(job_id, create.name)]
-    leases = {lease.name for lease in seen.reservations} | {lease_name(job_id) for job_id in wanted}
+    leases = there | {lease_name(job_id) for job_id in wanted}
     for job in seen.jobs.values():  # an expired lease leaves its name on the job
         orphaned = leased_job(job.reservation) is not None and job.reservation not in leases
         if orphaned and job.state == "PENDING":
@@ -262,8 +281,12 @@ def _resized(record: SlurmJob, resize: Resize) -> Iterator[SetNodeCount | SetGre
 
 def _with_gpus(gres: str, gpus: int) -> str:
     """The same resources with another number of GPUs, of the same type: `gpu:a100:2,nvme:1` -> `gpu:a100:4,nvme:1`."""
-    parts = [re.sub(r"^(gpu(?::[A-Za-z_][^:]*)?)(?::\d+)?$", rf"\g<1>:{gpus}", part) for part in gres.split(",")]
-    return ",".join(parts)
+    return ",".join(_with_count(part, gpus) if re.match(r"gpu(:|$)", part) else part for part in gres.split(","))
+
+
+def _with_count(gres: str, count: int) -> str:
+    *words, last = gres.split(":")
+    return ":".join([*words, *([] if last.isdecimal() else [last]), str(count)])
 
 
 _OURS = (GROUP_PREFIX, PREEMPTION_PREFIX, FORMER_PREFIX)

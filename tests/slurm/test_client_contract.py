@@ -131,6 +131,21 @@ def test_a_waiting_array_is_one_record(client: SlurmClient, cluster: Cluster) ->
     assert (job.job_id, job.array_tasks, job.gpus) == (array, 10, 1)
 
 
+def test_a_requeued_task_is_seen_beside_the_tasks_that_wait(client: SlurmClient, cluster: Cluster) -> None:
+    """By default squeue shows it as one of those, with the reasons of both."""
+    array = submit(cluster, "--array=0-9%1", "--requeue", "--gres=gpu:1")
+
+    def tasks() -> dict[int | None, tuple[str, int]]:
+        return {job.array_task_id: (job.state, job.array_tasks) for job in client.jobs() if job.array_job_id == array}
+
+    until(lambda: tasks() == {0: ("RUNNING", 1), None: ("PENDING", 9)}, "the first task runs")
+    (first,) = (job.job_id for job in client.jobs() if job.array_task_id == 0)
+    assert client.apply([RequeueJob(first)]) == ()
+    until(lambda: tasks().get(0) == ("PENDING", 1), "it waits again, by itself")
+    (task,) = (job for job in client.jobs() if job.array_task_id == 0)
+    assert (task.job_id, task.restarts) == (first, 1)
+
+
 def test_the_task_that_has_its_arrays_id_is_changed_alone(
     client: SlurmClient, cluster: Cluster, tmp_path: Path
 ) -> None:

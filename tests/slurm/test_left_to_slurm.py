@@ -97,6 +97,14 @@ def test_no_component_of_a_heterogeneous_job_gets_a_lease(
         assert changes(log)[-1] == 0
 
 
+def test_a_job_alone_on_its_node_holds_all_its_gpus(small: Cluster, client: CliClient) -> None:
+    alone = submit(small, "--gres=gpu:1", "--exclusive")
+    until(lambda: state_of(client, alone) == "RUNNING", "it has a node")
+    (job,) = client.look().jobs
+    assert [gpus for _, gpus in job.gpu_nodes] == [4]
+    assert "GRES=gpu:4(IDX:0-3)" in run(small, "scontrol", "show", "job", str(alone), "--details")
+
+
 def test_free_gpus_on_a_node_without_free_cpus_are_no_start(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path
 ) -> None:

@@ -186,7 +186,7 @@ print("".join(values.get(name, "0") + mark for name, _, mark in columns))
 
 
 def test_in_a_federation_only_jobs_of_the_own_cluster_are_seen(log: Path, tmp_path: Path) -> None:
-    """With FederationParameters=fed_display squeue and sprio show those of all clusters, unless told otherwise."""
+    """With FederationParameters=fed_display squeue, sprio and sacct show those of all, unless told otherwise."""
     tool(tmp_path, "scontrol", "echo slurm 99.01.1")
     for job_id in (7, 67_108_871):
         job = {"JobID": str(job_id), "State": "PENDING", "ArrayTaskID": "N/A"}
@@ -197,6 +197,30 @@ def test_in_a_federation_only_jobs_of_the_own_cluster_are_seen(log: Path, tmp_pa
     priority = "0|90|0|0|1000|0|0||0"
     tool(tmp_path, "sprio", f"echo '7|1090|{priority}'; {is_local} || echo '67108871|1090|{priority}'")
     assert [(job.job_id, job.natives) for job in CliClient().jobs()] == [(7, (1090,))]
+    tool(tmp_path, "sacct", f"echo 7; {is_local} || echo 67108871")
+    assert CliClient().accounting(("JobIDRaw",), 0.0, 1e9) == [["7"]]
+
+
+def test_tasks_of_arrays_that_have_run_are_asked_for_by_themselves(log: Path, tmp_path: Path) -> None:
+    tool(tmp_path, "scontrol", "echo slurm 99.01.1")
+    tool(tmp_path, "sprio", "")
+    for job_id, task in ((7, "1,3-9"), (8, "1")):
+        job = {"JobID": str(job_id), "ArrayJobID": "7", "State": "PENDING", "ArrayTaskID": task}
+        (tmp_path / f"{job_id}.py").write_text(SQUEUE.format(values=job))
+    each = f'{sys.executable} {tmp_path}/8.py "$@"'
+    whole = f'{sys.executable} {tmp_path}/7.py "$@"'
+    tool(tmp_path, "squeue", f"{whole}; case \" $* \" in *' --array-unique '*) {each};; esac")
+    assert [(job.job_id, job.array_task_id) for job in CliClient().jobs()] == [(7, None), (8, 1)]
+
+
+def test_a_priority_that_an_operator_has_set_is_the_jobs_own(log: Path, tmp_path: Path) -> None:
+    tool(tmp_path, "scontrol", "echo slurm 99.01.1")
+    waiting = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "PriorityLong": "500"}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=waiting))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    tool(tmp_path, "sprio", "for part in main long; do echo '7|1|-2147483648|0|0|0|0|40|0||-2147483648'; done")
+    (job,) = CliClient().jobs()
+    assert (job.site_factor, job.natives, job.fair_share) == (None, (500,), None)
 
 
 @pytest.mark.parametrize("field", ["Name", "Comment", "admin_comment", "UserName"])

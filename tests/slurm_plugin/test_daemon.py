@@ -7,21 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from explsched.errors import PolicyError, SlurmUnreachableError
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
 from slurm_plugin import instance
 from slurm_plugin.client.capabilities import Capabilities
-from slurm_plugin.client.changes import TargetJob
+from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.daemon import Daemon
+from slurm_plugin.daemon import Daemon, ahead_s
 from slurm_plugin.instance import AnotherDaemonError, Beat, Holder
 from tests.slurm_kit import FakeSlurm, record
 
@@ -73,12 +75,34 @@ def test_no_failure_of_a_pass_ends_the_daemon(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors = [SlurmUnreachableError("nobody answers"), PolicyError("cannot be"), RuntimeError("a defect")]
-    slurm = Eventful((record(5, site_factor=None),), events=[fails(error) for error in errors])
+    slurm = Eventful((record(5),), events=[fails(error) for error in errors])
     lived(slurm, config, monkeypatch)
     assert slurm.events == []
     assert len(slurm.applied[0]) == 1  # the pass after them puts the job in order
     assert caplog.text.count("pass given up, will try again") == 2
     assert "pass failed, will try again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("told_s", "ahead"),
+    [(1000.0, 0.0), (999.0, 0.0), (1002.0, 0.0), (0.0, 0.0), (990.0, 12.5), (1060.0, -57.5)],
+)
+def test_how_far_our_clock_is_ahead_of_slurms(told_s: float, ahead: float) -> None:
+    """Asked at 1000.0, and answered at 1002.5 by our clock."""
+    assert ahead_s(1000.0, told_s, 1002.5) == ahead
+
+
+def test_jobs_are_compared_with_slurms_clock(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A requeued job fails if it is started before its node takes it again."""
+    requeued_s = time.time() - 60.0
+    consents = {"comment": "explsched:checkpoint=USR1", "restarts": 1, "eligible_s": requeued_s + 120}
+    job = record(5, submit_s=requeued_s, site_factor=500_000, **consents)
+    for of_slurm_s in (requeued_s + 1, requeued_s + 30):
+        slurm = Eventful((job,))
+        monkeypatch.setattr(slurm, "load", lambda s=slurm, t=of_slurm_s: replace(Eventful.load(s), time_s=t))
+        lived(slurm, config, monkeypatch)
+        starts = [change for changes in slurm.applied for change in changes if isinstance(change, StartAtOnce)]
+        assert starts == [StartAtOnce(5)] * (of_slurm_s > requeued_s + 10)
 
 
 def test_a_daemon_that_stops_lets_go_of_its_pins(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,11 @@ from tests.slurm_kit import record
         ("h200", 141),
         ("rtx_4090", 24),
         ("l40s", 48),
+        ("1g.5gb", 5),
+        ("a100_3g.20gb", 20),
+        ("nvidia_a100-sxm4-40gb_1g.5gb", 5),
+        ("nvidia_h100_80gb_hbm3_1c.3g.40gb", 40),
+        ("h200_1g.18gb+me", 18),
         ("a100", 0),  # 40 or 80
         ("512g", 0),  # of the node
         ("mem512g", 0),

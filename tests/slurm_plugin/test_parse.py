@@ -171,6 +171,23 @@ def test_total_gpus_are_spread_over_the_nodes() -> None:
     assert squeue.job(list(record.values())).gpus == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "uid", "user"), [("ada", "1000", "ada"), ("nobody", "1000", "1000"), ("nobody", "65534", "nobody")]
+)
+def test_users_without_a_name_on_this_host_are_told_apart(name: str, uid: str, user: str) -> None:
+    assert squeue.job(list((RECORD | {"UserName": name, "UserID": uid}).values())).user == user
+
+
+def test_a_job_that_shares_no_node_holds_all_gpus_of_its_nodes() -> None:
+    one = RECORD | {"tres-per-node": "N/A", "tres-per-job": "gres:gpu:1"}
+    sizes = {"n1": 4, "n2": 8}
+    for said, gpu_nodes in (("NO", (("n1", 4), ("n2", 8))), ("OK", (("n1", 1),)), ("USER", (("n1", 1),))):
+        job = squeue.with_whole_nodes(squeue.job(list((one | {"OverSubscribe": said}).values())), sizes)
+        assert (job.gpus, job.gpu_nodes) == (1, gpu_nodes)
+    waits = squeue.job(list((one | {"State": "PENDING", "OverSubscribe": "NO"}).values()))
+    assert squeue.with_whole_nodes(waits, sizes) == waits
+
+
 def test_a_waiting_array() -> None:
     record = RECORD | {"State": "PENDING", "ArrayTaskID": "2-9%2", "NodeList": "", "StartTime": "N/A"}
     job = squeue.job(list(record.values()))
@@ -272,13 +289,24 @@ def test_a_priority_below_the_floor_is_added_up_from_its_parts() -> None:
     assert found[9].natives == (-3000,)
 
 
+def test_a_priority_that_an_operator_has_set_has_no_parts() -> None:
+    """As sprio 22.05 prints it, in one partition and in two. Of new jobs all parts may be 0, too."""
+    not_set = "8|1|-2147483648|0|0|0|0|{of_partition}|0||-2147483648\n"
+    text = "7|500|0|0|0|0|0|0|0||0\n" + not_set.format(of_partition=40) + not_set.format(of_partition=0)
+    found = parse.priorities(text + "9|1|0|0|0|0|0|0|0||0\n10|2|0|0|0|0|0|0|0||0\n")
+    assert found[7] == found[8] == parse.Priority(None, (), None)
+    assert (found[9].natives, found[10].natives) == ((0,), (2,))
+
+
 def test_a_backfill_cycle_under_way_is_seen() -> None:
-    page = "Server thread count:  3\n\nBackfilling stats{}\n\tLast cycle: 4000000\n"
+    page = "sdiag output at Fri Nov 27 15:32:01 2026 (1795793521)\nServer thread count:  3\n\n"
+    page += "Backfilling stats{}\n\tLast cycle: 4000000\n"
     page += "\tLast cycle when: Mon Nov 23 13:01:34 2026 (1795438894)\n"
     warning = " (WARNING: data obtained in the middle of backfilling execution.)"
     assert parse.load(page.format(warning)).backfills
     assert parse.load(page.format(warning)).backfill_began_s == 1795438894.0
     assert not parse.load(page.format("")).backfills
+    assert parse.load(page.format("")).time_s == 1795793521.0
 
 
 TREE = """\

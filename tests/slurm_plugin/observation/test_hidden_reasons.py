@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_plugin.client.changes import AttachReservation, Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
@@ -29,6 +30,10 @@ def reason_after(*seen: SlurmJob, change: Change | None = None, at_s: float = 2.
 def test_a_reason_outlives_our_write() -> None:
     assert reason_after(WAITS, WRITTEN) == "Resources"
     assert reason_after(WAITS, WRITTEN, WRITTEN) == "Resources"
+
+
+def test_also_if_slurm_has_computed_its_age_with_our_write() -> None:
+    assert reason_after(replace(WAITS, age_lag=40), replace(WRITTEN, natives=(1040,))) == "Resources"
 
 
 def test_what_slurm_says_since_counts() -> None:

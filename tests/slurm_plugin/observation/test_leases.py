@@ -43,6 +43,13 @@ def test_a_job_that_started_is_forgotten() -> None:
     assert passes(use, (), START_S + LONGEST_LEASE_S + 2) == [False]
 
 
+def test_a_lease_that_other_jobs_were_put_into_is_used_up() -> None:
+    use = LeaseUse()
+    intruder = record(6, reservation="explsched_5")
+    assert use.in_vain([replace(JOB, reservation="explsched_5"), intruder], (BEGUN,), START_S - 100) == {5}
+    assert passes(use, (), START_S) == [True]
+
+
 def test_reservations_of_others_do_not_count() -> None:
     assert passes(LeaseUse(), (replace(BEGUN, name="maintenance"),), START_S + LONGEST_LEASE_S) == [False]
 

@@ -97,6 +97,32 @@ def test_a_job_is_planned_on_nodes_that_have_what_it_asks_for(needs: dict[str, A
     assert {start.job_id: start.placement[0].node for start in plan.starts} == {5: "n2", 6: "n1"}
 
 
+@pytest.mark.parametrize(
+    ("asks", "is_resized"),
+    [
+        ({}, True),
+        ({"gpu_type": "h100"}, True),
+        ({"gpu_type": "a100"}, False),
+        ({"required_nodes": ("n1",)}, False),
+        ({"exclusive": "NODE"}, False),
+    ],
+)
+def test_a_running_job_is_resized_only_for_nodes_that_it_may_have(asks: dict[str, Any], *, is_resized: bool) -> None:
+    """Half of n1 is another job's; n2 is idle, and has other GPUs."""
+    half = {"state": "RUNNING", "start_s": NOW_S - 3000, "time_limit_s": 360_000.0, "node_names": ("n1",)}
+    half |= {
+        "gpus": 2,
+        "gpus_per_node": 2,
+        "gpu_nodes": (("n1", 2),),
+        "comment": "explsched:elastic=1-4&checkpoint=USR1",
+    }
+    n1 = node("n1", gpu_types=frozenset({"a100" if asks.get("gpu_type") == "a100" else "h100"}))
+    n2 = node("n2", gpu_types=frozenset({"h100"}))
+    seen = look(record(5, **half, **asks), record(6, **{**half, "comment": ""}), nodes=(n1, n2))
+    assert [resize.job_id for resize in catalog.build("explsched").plan(seen.snapshot).resizes] == [5] * is_resized
+    assert seen.unmodelled == {}
+
+
 def test_a_node_with_gpus_of_several_types_is_left_out_for_a_job_that_wants_one() -> None:
     mixed = node("n1", gpu_types=frozenset({"a100", "1g.10gb"}))
     assert 5 in look(record(5, gpu_type="1g.10gb"), nodes=(mixed,)).unmodelled

@@ -109,6 +109,13 @@ def test_jobs_that_are_not_steered_keep_their_place_and_are_not_written() -> Non
     assert after[1].site_factor == 0
 
 
+def test_a_priority_that_an_operator_has_set_is_lent_to_nobody() -> None:
+    jobs = [waiting(1, "ada", 5000, site_factor=None), waiting(2, "bob", 800), waiting(3, "ada", 700)]
+    after, writes = settled(jobs, [3, 1, 2])
+    assert as_slurm_orders(after) == [1, 2, 3]
+    assert writes == []
+
+
 def test_what_backfill_has_put_back_is_written_again() -> None:
     jobs, _ = settled([waiting(1, "ada", 900), waiting(2, "ada", 700), waiting(3, "bob", 800)], [2, 1, 3])
     stale = [replace(job, priority=max(job.natives)) for job in jobs]

@@ -46,8 +46,19 @@ def lease(job_id: int, start_s: float = NOW_S + 600, node: str = "n1") -> SlurmR
 
 def test_only_waiting_jobs_are_labelled() -> None:
     plan = Plan(scores=(Score(1, 2.0, ""), Score(2, 1.0, "")))
-    wanted = changes(plan, seen(record(1, state="RUNNING"), record(2, site_factor=None)), LIMITS)
+    wanted = changes(plan, seen(record(1, state="RUNNING"), record(2)), LIMITS)
     assert [change.job_id for change in wanted if isinstance(change, SetSiteFactor)] == [2]
+
+
+def test_jobs_that_may_not_start_take_no_writes_from_those_that_may() -> None:
+    """Slurm shows no site factor of theirs, so each pass would write it again."""
+    held = record(1, site_factor=None, reason="JobHeldUser", eligible_s=None)
+    delayed = {"site_factor": None, "restarts": 1, "reason": "BeginTime", "eligible_s": NOW_S + 100, "submit_s": NOW_S}
+    back, rests = (record(job_id, **delayed) for job_id in (2, 3))
+    planned = tuple(job(job_id, exploration=Exploration(checkpoint_signal="USR1")) for job_id in (2, 3))
+    plan = Plan(scores=tuple(Score(job_id, 9.0 - job_id, "") for job_id in (1, 2, 3, 4)), rests=frozenset({3}))
+    wanted = changes(plan, seen(held, back, rests, record(4), jobs=planned), LIMITS)
+    assert [change.job_id for change in wanted if isinstance(change, SetSiteFactor)] == [2, 4]
 
 
 def test_a_promise_becomes_a_short_lease() -> None:
@@ -170,6 +181,17 @@ def test_a_lease_that_has_kept_nodes_in_vain_is_taken_away_and_given_no_more() -
     assert lease_changes(plan, without, LIMITS) == ()
 
 
+def test_jobs_that_their_owner_has_put_into_the_lease_of_another_are_taken_out() -> None:
+    """Slurm starts jobs in reservations before all others."""
+    plan = Plan(reservations=(promise(5),))
+    held, other = record(5, reservation="explsched_5"), record(6, reservation="explsched_5")
+    for state in ("PENDING", "RUNNING"):  # Slurm deletes no reservation with a running job
+        there = seen(held, replace(other, state=state), leases=(lease(5),))
+        assert lease_changes(plan, there, LIMITS) == (AttachReservation(6, ""),)
+    leaving = seen(held, replace(other, state="COMPLETING"), leases=(lease(5),))
+    assert lease_changes(plan, leaving, LIMITS) == ()
+
+
 def test_the_name_of_a_lease_that_ran_out_is_taken_off_the_job() -> None:
     orphan = record(5, reservation="explsched_5")
     assert lease_changes(Plan(), seen(orphan), LIMITS) == (AttachReservation(5, ""),)
@@ -246,6 +268,12 @@ def test_a_waiting_job_is_resized_and_a_running_one_is_not() -> None:
     assert resize_changes(resized(5, 1, 1), seen(record(5, gres_per_node="gpu"))) == (SetGres(5, "gpu:1"),)
 
 
+@pytest.mark.parametrize("of_type", ["gpu:a100", "gpu:2080ti", "gpu:3090", "gpu:1g.5gb"])
+def test_a_resized_job_asks_for_gpus_of_the_same_type(of_type: str) -> None:
+    asks = {"nodes": 1, "gpus_per_node": 4, "gres_per_node": f"{of_type}:4"}
+    assert resize_changes(resized(5, 1, 2), seen(record(5, **asks))) == (SetGres(5, f"{of_type}:2"),)
+
+
 def test_tasks_and_cpus_follow_the_nodes() -> None:
     asks = {"nodes": 2, "gpus_per_node": 4, "gres_per_node": "gpu:4", "tasks": 4, "cpus": 16}
     assert resize_changes(resized(5, 3, 4), seen(record(5, **asks))) == (SetNodeCount(5, 3, 6, 24),)
@@ -258,7 +286,7 @@ def test_tasks_and_cpus_follow_the_nodes() -> None:
 
 def test_site_factors_are_part_of_the_changes() -> None:
     plan = Plan(scores=(Score(1, 2.0, ""),))
-    assert changes(plan, seen(record(1, site_factor=None)), LIMITS) == (SetSiteFactor(1, 500),)
+    assert changes(plan, seen(record(1)), LIMITS) == (SetSiteFactor(1, 500),)
 
 
 def test_negative_site_factors_of_earlier_releases_are_replaced() -> None:
