@@ -194,8 +194,8 @@ _SERVICE = (
     Column("REASON"),
 )
 _REPLICA = (
-    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">"), Column("ENDS")),
-    Column("REASON"),
+    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">")),
+    *(Column("ENDS", ">"), Column("REASON")),
 )
 _LOAD = tuple(Column(title, ">") for title in ("RUNNING", "WAITING", "KV"))
 """Columns from the metrics of the replicas' servers, shown if any are read."""

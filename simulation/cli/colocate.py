@@ -177,7 +177,7 @@ def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Placement
 
 
 def _table(rows: Sequence[PlacementRow]) -> str:
-    titles = ("GPUS", "RATIO", "MEAN", "SM_FRAG", "MEM_FRAG", "REFUSED", "MOVES", "MOVED_GIB", "CPU_S")
+    titles = ("GPUS", "RATIO", "MEAN", "SM_FRAG", "MEM_FRAG", "REFUSED", "MOVES", "MOVED_GIB")
     columns = (Column("PLACEMENT"), *(Column(title, ">") for title in titles))
     return "\n".join(lines(columns, map(_cells, rows), room()))
 
@@ -193,5 +193,4 @@ def _cells(row: PlacementRow) -> tuple[object, ...]:
         row.refused,
         row.moves,
         f"{row.moved_gib:.0f}",
-        f"{row.cpu_s:.2f}",
     )
