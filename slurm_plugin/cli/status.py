@@ -363,7 +363,7 @@ def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa:
 _WEB_EXAMPLES = """\b
 examples:
   sexplsched web
-  sexplsched web --gateway ~/.explsched/gateways/main
+  sexplsched web --gateway ~/.explsched/gateway/main
   sexplsched web --socket /run/explsched/web.sock --user-header X-Remote-User
 
 The first prints a URL with a token. Anyone who has it sees what you can see. From your own machine:
