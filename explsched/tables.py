@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, TextIO
 
 from msgspec import Struct
 
@@ -37,9 +37,14 @@ class Column(Struct, frozen=True):
 _NO_COLUMN = Column("", width=0)
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody sees it; a standard stream is None if it was closed at the start (`>&-`)."""
+    return stream is not None and stream.isatty()
+
+
 def room() -> int | None:
     """Characters that a line may have: those of the terminal, None where the output goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def lines(

@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 
 from explsched.cli import json_option
 from explsched.errors import PolicyError
-from explsched.tables import Column, lines, room
+from explsched.tables import Column, is_terminal, lines, room
 from simulation.cli.outputs import picture_file
 from simulation.colocation.events import InstanceEvent, InstanceTrace, generate, read_events, write_events
 from simulation.colocation.instance import GpuLoads, InstanceKind
@@ -142,7 +142,7 @@ def colocate(
 
 def _progress(name: str, events: Sequence[InstanceEvent]) -> AbstractContextManager[Iterable[InstanceEvent]]:
     """The events, with a progress bar if stderr is a terminal."""
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         return nullcontext(events)
     return click.progressbar(events, label=f"{name:<13}", file=sys.stderr, update_min_steps=100)
 

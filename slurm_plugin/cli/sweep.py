@@ -31,7 +31,7 @@ examples:
   sexplsched sweep run sweep.yaml
   sexplsched sweep export digits digits.csv && sexplsched compare --trace digits.csv --cluster 1x4
 """
-_POLL_S = 5.0
+POLL_S = 5.0
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
 
 
@@ -184,7 +184,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
         if standing.ended != told:  # a search takes hours, and Ctrl-C does not end it
             told = standing.ended
             click.echo(f"{_standing(standing)}; it continues without this command", err=True)
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
         standing = search.advance(time.time())
     if as_json:
         click.echo(json.dumps(to_builtins(standing), indent=1))

@@ -131,7 +131,7 @@ def test_waiting_tells_how_far_the_search_is(tmp_path: Path, monkeypatch: pytest
     path = written(tmp_path)
     first = SearchStanding("digits", str(tmp_path), 0, 0, 2, 0.0, None, None, {}, finished=False)
     found = iter([first, first, replace(first, ended=1), replace(first, ended=2, under_way=0, finished=True)])
-    monkeypatch.setattr("slurm_plugin.cli.sweep._POLL_S", 0.0)
+    monkeypatch.setattr("slurm_plugin.cli.sweep.POLL_S", 0.0)
     monkeypatch.setattr("slurm_plugin.sweeps.search.Search.advance", lambda _search, _now_s: next(found))
     done = run(path, "--wait")
     assert [line.split(" (")[0] for line in done.stderr.splitlines()] == [f"digits: {n} trials ended" for n in (0, 1)]
