@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, TextIO
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ _INDENT = "    "
 _LEAST = 8
 """A column of text is not cut below this many characters."""
 _LEAST_LAST = 24
-"""The last column, where reasons stand, keeps this many before others are cut."""
+"""The last column, where reasons stand, keeps this many before others are cut. Nor is shorter text cut beside it."""
 
 
 class Column(Struct, frozen=True):
@@ -37,9 +37,14 @@ class Column(Struct, frozen=True):
 _NO_COLUMN = Column("", width=0)
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody sees it; a standard stream is None if it was closed at the start (`>&-`)."""
+    return stream is not None and stream.isatty()
+
+
 def room() -> int | None:
     """Characters that a line may have: those of the terminal, None where the output goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def lines(
@@ -47,18 +52,41 @@ def lines(
 ) -> list[str]:
     """The table as lines of at most `width` characters, if that can be; None as a cell is shown as "-".
 
-    Where there is no room for the last column beside the others, its words stand below them.
+    Where there is no room for the last column beside the others, its words stand below them, and so do those of the
+    columns before it: a time or hyper-parameters that are cut tell nothing.
     """
     texts = [[_text(cell) for cell in row] for row in rows]
     if heading:
         texts.insert(0, [column.title for column in columns])
     natural = [_natural(column, texts, at) for at, column in enumerate(columns)]
+    beside = len(columns) if width is None else _beside(columns, natural, width)
+    if width is not None and beside < len(columns):
+        above = _fitted((*columns[:beside], _NO_COLUMN), (*natural[:beside], 0), width + len(_GAP))  # the whole line
+        return [line for row in texts for line in _stacked(columns, row, above[:-1], width)]
     widths = _fitted(columns, natural, width)
-    is_too_wide = width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width
-    if width is not None and is_too_wide and len(columns) > 1 and columns[-1] == Column(columns[-1].title):
-        above = _fitted((*columns[:-1], _NO_COLUMN), (*natural[:-1], 0), width + len(_GAP))  # they have the whole line
-        return [line for row in texts for line in _stacked(columns, row, above, width)]
     return [line for row in texts for line in _row_lines(columns, row, widths)]
+
+
+def _beside(columns: Sequence[Column], natural: Sequence[int], room: int) -> int:
+    """How many columns stand side by side: as many as fit if only long text is cut, all if none may stand below."""
+    if len(columns) < 2 or columns[-1] != Column(columns[-1].title):
+        return len(columns)
+    least = _least(columns, natural, _LEAST_LAST)
+    if _span([*least[:-1], min(natural[-1], _LEAST_LAST)]) <= room:
+        return len(columns)
+    return next((count for count in range(len(columns) - 1, 1, -1) if _span(least[:count]) <= room), 1)
+
+
+def _least(columns: Sequence[Column], natural: Sequence[int], longest_whole: int) -> list[int]:
+    """Widths below which nothing is cut, where text of up to `longest_whole` characters stays whole."""
+    return [
+        _LEAST if column.align == "<" and column.width is None and width > longest_whole else width
+        for column, width in zip(columns, natural, strict=True)
+    ]
+
+
+def _span(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _text(cell: object) -> str:
@@ -76,22 +104,18 @@ def _natural(column: Column, texts: Sequence[Sequence[str]], at: int) -> int:
 
 
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int | None) -> list[int]:
-    """Widths that fit, as far as can be: first the last column gives way, then the widest column of text, and so on."""
+    """Widths that fit, as far as can be: the last column gives way first, then long text, then all text."""
     widths = list(natural)
     if room is None:
         return widths
-    last = len(widths) - 1
-    least = [
-        min(width, _LEAST_LAST if at == last else _LEAST) if column.align == "<" and column.width is None else width
-        for at, (column, width) in enumerate(zip(columns, widths, strict=True))
-    ]
-    excess = sum(widths) + len(_GAP) * last - room
-    while excess > 0 and widths != least:
-        cuttable = [at for at in range(last + 1) if widths[at] > least[at]]
-        at = last if last in cuttable else max(cuttable, key=widths.__getitem__)
-        cut = min(excess, widths[at] - least[at]) if at == last else 1
-        widths[at] -= cut
-        excess -= cut
+    excess = _span(widths) - room
+    if excess > 0 and columns[-1].align == "<" and columns[-1].width is None:
+        widths[-1] -= min(excess, max(0, widths[-1] - _LEAST_LAST))
+    for longest_whole in (_LEAST_LAST, _LEAST):
+        least = [*_least(columns[:-1], natural[:-1], longest_whole), widths[-1]]
+        while _span(widths) > room and widths != least:
+            widest = max((at for at in range(len(widths)) if widths[at] > least[at]), key=widths.__getitem__)
+            widths[widest] -= 1
     return widths
 
 
@@ -106,9 +130,11 @@ def _row_lines(columns: Sequence[Column], row: Sequence[str], widths: Sequence[i
 
 
 def _stacked(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], room: int) -> list[str]:
-    cells = [_cell(text, column, width) for text, column, width in zip(row, columns, widths, strict=True)]
-    below = textwrap.wrap(row[-1], room, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    return [_GAP.join(cells[:-1]).rstrip(), *below]
+    """The cells for which there are widths, and the others below them."""
+    cells = [_cell(text, column, width) for text, column, width in zip(row, columns, widths, strict=False)]
+    others = _GAP.join(text for text in row[len(widths) :] if text)
+    below = textwrap.wrap(others, room, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return [_GAP.join(cells).rstrip(), *below]
 
 
 def _cell(text: str, column: Column, width: int) -> str:

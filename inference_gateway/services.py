@@ -340,7 +340,10 @@ def parse(text: str, path: Path) -> GatewaySection:
     Raises `ConfigError` listing every fault.
     """
     faults: list[str] = []
-    found = strict_yaml.read(GatewaySection, strict_yaml.mapping(text, path), faults)
+    written = strict_yaml.mapping(text, path)
+    found = strict_yaml.read(GatewaySection, written, faults)
+    if written.get("services") == {}:  # those found lack what has a fault of its own
+        faults.append("services: is empty, at least one is needed")
     if found is not None:
         faults += _faults(found)
     if found is None or faults:
@@ -364,8 +367,6 @@ def _resolved(section: GatewaySection, base: Path) -> GatewaySection:
 
 def _faults(section: GatewaySection) -> Iterator[str]:
     """Faults that involve more than one key."""
-    if not section.services:
-        yield "services: is empty, at least one is needed"
     for name, service in section.services.items():
         for fault in _service_faults(service):
             yield f"services.{name}.{fault}"

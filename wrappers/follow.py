@@ -43,18 +43,19 @@ class Reading:
 LineReader = Callable[[bytes], Reading | None]
 
 
-def log_reader(regex: str, metric: str | None = None) -> LineReader:
+def log_reader(regex: str, metric: str | None = None, option: str = "--log-regex") -> LineReader:
     r"""A reader of log lines by a regular expression with a group `step`, and one named after each metric.
 
     A group named `value` is the value of `metric`: by default that of the job, else loss. The reader raises
-    ValueError for a match that is no number; this function for an expression that can never be used.
+    ValueError for a match that is no number; this function for an expression that can never be used, and names the
+    option that it came from.
     """
     try:
         pattern = re.compile(regex.encode())
     except re.error as error:
-        raise ValueError(f"--log-regex: {regex!r}: {error}") from error
+        raise ValueError(f"{option}: {regex!r}: {error}") from error
     if "step" not in pattern.groupindex or len(pattern.groupindex) < 2:
-        raise ValueError(f"--log-regex: {regex!r} needs a group named step and one named value or after a metric")
+        raise ValueError(f"{option}: {regex!r} needs a group named step and one named value or after a metric")
     value_name = metric or default_metric()
 
     def read(line: bytes) -> Reading | None:

@@ -292,7 +292,7 @@ def submit(submission: Submission, *, as_json: bool) -> int:
 def _run(submission: Submission, argv: list[str], *, as_json: bool) -> int:
     environment = {**os.environ, **submission.environment}
     if not as_json:
-        return subprocess.run(argv, env=environment, check=False).returncode
+        return _status(subprocess.run(argv, env=environment, check=False).returncode)
     argv = [argv[0], "--parsable", *argv[1:]]
     done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     last = (done.stdout.strip().splitlines() or [""])[-1]
@@ -302,7 +302,12 @@ def _run(submission: Submission, argv: list[str], *, as_json: bool) -> int:
         sys.stdout.write(json.dumps(found) + "\n")
     elif done.stdout:
         sys.stderr.write(done.stdout)
-    return done.returncode
+    return _status(done.returncode)
+
+
+def _status(code: int) -> int:
+    """An exit status as a shell tells it, 128 + n if signal n ended sbatch, as where nobody reads what it prints."""
+    return code if code >= 0 else 128 - code
 
 
 def _word(text: str) -> str:

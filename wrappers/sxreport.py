@@ -99,7 +99,7 @@ def _reader(options: argparse.Namespace) -> LineReader:
         return json_reader(options.step_key, options.value_key, options.value_metric)
     if not options.regex:
         raise ValueError("--follow needs --regex")
-    return log_reader(options.regex, options.value_metric)
+    return log_reader(options.regex, options.value_metric, "--regex")
 
 
 def _follow(options: argparse.Namespace, reader: LineReader) -> None:

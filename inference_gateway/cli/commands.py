@@ -194,8 +194,8 @@ _SERVICE = (
     Column("REASON"),
 )
 _REPLICA = (
-    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">"), Column("ENDS")),
-    Column("REASON"),
+    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">")),
+    *(Column("ENDS", ">"), Column("REASON")),
 )
 _LOAD = tuple(Column(title, ">") for title in ("RUNNING", "WAITING", "KV"))
 """Columns from the metrics of the replicas' servers, shown if any are read."""
@@ -414,7 +414,8 @@ def logs(services_path: Path, service: str | None, lines: int) -> None:
         path = newest
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            for line in deque(file, maxlen=lines):
-                click.echo(line, nl=False)
+            last = deque(file, maxlen=lines)
     except OSError as error:
         raise GatewayError(f"{path}: {error.strerror}") from error
+    for line in last:
+        click.echo(line, nl=False)

@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 
 from explsched.cli import json_option
 from explsched.errors import PolicyError
-from explsched.tables import Column, lines, room
+from explsched.tables import Column, is_terminal, lines, room
 from simulation.cli.outputs import picture_file
 from simulation.colocation.events import InstanceEvent, InstanceTrace, generate, read_events, write_events
 from simulation.colocation.instance import GpuLoads, InstanceKind
@@ -142,7 +142,7 @@ def colocate(
 
 def _progress(name: str, events: Sequence[InstanceEvent]) -> AbstractContextManager[Iterable[InstanceEvent]]:
     """The events, with a progress bar if stderr is a terminal."""
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         return nullcontext(events)
     return click.progressbar(events, label=f"{name:<13}", file=sys.stderr, update_min_steps=100)
 
@@ -177,7 +177,7 @@ def _row(name: str, found: Colocation, of_first: int, cpu_s: float) -> Placement
 
 
 def _table(rows: Sequence[PlacementRow]) -> str:
-    titles = ("GPUS", "RATIO", "MEAN", "SM_FRAG", "MEM_FRAG", "REFUSED", "MOVES", "MOVED_GIB", "CPU_S")
+    titles = ("GPUS", "RATIO", "MEAN", "SM_FRAG", "MEM_FRAG", "REFUSED", "MOVES", "MOVED_GIB")
     columns = (Column("PLACEMENT"), *(Column(title, ">") for title in titles))
     return "\n".join(lines(columns, map(_cells, rows), room()))
 
@@ -193,5 +193,4 @@ def _cells(row: PlacementRow) -> tuple[object, ...]:
         row.refused,
         row.moves,
         f"{row.moved_gib:.0f}",
-        f"{row.cpu_s:.2f}",
     )

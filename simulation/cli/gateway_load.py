@@ -9,9 +9,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import click
@@ -206,8 +208,18 @@ def planned(pattern: str, rate_rps: float, duration_s: float, variation: float, 
     return generate(lambda _at_s: rate_rps, rate_rps, duration_s, seed).requests
 
 
+def _address(_ctx: click.Context, _param: click.Parameter, url: str) -> str:
+    """The address, checked now: a request to one without a scheme fails each time, and only after `--duration`."""
+    with suppress(ValueError):  # such as a bracket without its other
+        if urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname:
+            return url
+    raise click.BadParameter(f"found {url!r}, accepted: an address such as http://n1:8080")
+
+
 @click.command(epilog=_EXAMPLES)
-@click.option("--url", required=True, metavar="URL", help="Address of the gateway, such as http://n1:8080.")
+@click.option(
+    "--url", required=True, callback=_address, metavar="URL", help="Address of the gateway, such as http://n1:8080."
+)
 @click.option("--model", required=True, help="Model name to request.")
 @click.option("--key-file", type=click.Path(path_type=Path), help="File with the key.")
 @click.option(
@@ -253,7 +265,14 @@ def planned(pattern: str, rate_rps: float, duration_s: float, variation: float, 
     show_default=True,
     help="Maximum requests in flight.",
 )
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0, 3600, min_open=True), default=120.0, show_default=True)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, 3600, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds until a request has failed.",
+)
 @click.option("--qos", "qos_s", type=click.FloatRange(min=0, min_open=True), help="Latency target, s.")
 @click.option("--no-stream", "stream", flag_value=False, default=True, help="Request responses without streaming.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
@@ -337,6 +356,8 @@ def _print(figures: dict[str, object]) -> None:
     for name, found in figures.items():
         if name not in timed and found not in (None, {}):
             shown = f"{found:.3f}" if isinstance(found, float) else found
+            if isinstance(found, dict):
+                shown = ", ".join(f"{kind}: {count}" for kind, count in found.items())
             click.echo(f"{name.replace('_', ' ')}: {shown}")
 
 

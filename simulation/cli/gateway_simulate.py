@@ -49,6 +49,8 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
         except GatewayError as error:
             raise click.UsageError(str(error)) from error
         replay = RequestReplay.of(trace, model, settings)
+        if model is not None and any(request.service_s is not None for request in trace.requests):
+            click.echo(f"warning: --service-time is not used: {requests_path} has service times", err=True)
         described = {
             "rejected": len(trace.rejected),
             "service_time": service_time,

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from explsched.errors import ExplschedError
+from explsched.tables import is_terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -121,7 +122,7 @@ Report = Callable[[int, int, int], None]
 @contextmanager
 def bars(labels: Sequence[str]) -> Iterator[Report]:
     """One bar for each label. They appear after a second, on a terminal only, and vanish at the end."""
-    appear_s = time.monotonic() + PATIENCE_S if sys.stderr.isatty() else float("inf")
+    appear_s = time.monotonic() + PATIENCE_S if is_terminal(sys.stderr) else float("inf")
     shown: Bars | None = None
     with ExitStack() as stack:
 

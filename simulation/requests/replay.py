@@ -54,7 +54,8 @@ class RequestReplay:
 
         With a `StepTime` replicas batch continuously; `service_s` is then that of a full replica.
 
-        Raises `RequestReplayError` for service times that make no sense and for a trace without requests.
+        Raises `RequestReplayError` for service times that make no sense, for a trace without requests, and for a
+        `StepTime` where the trace has no tokens.
         """
         if not trace.requests:
             raise RequestReplayError("no requests to replay")
@@ -63,6 +64,8 @@ class RequestReplay:
             raise RequestReplayError("the requests are not in order of arrival")
         batching = None
         if isinstance(model, StepTime):
+            if any(request.service_s is not None for request in trace.requests):
+                raise RequestReplayError("--step-time needs the tokens of each request, the trace has service times")
             service_s = [max(_LEAST_S, model.service_s(request, settings.concurrency)) for request in trace.requests]
             work = [Work(request.input_tokens, max(0.0, request.output_tokens - 1)) for request in trace.requests]
             batching = Batching(model, work)

@@ -311,8 +311,10 @@ def _rows(finding: Finding) -> Iterator[tuple[str, str, str]]:
 
 def _findings(config_path: Path | None) -> Iterator[Finding]:
     config = configuration.Config()
+    files: Iterator[Finding] = iter(())  # which they are, only the file tells
     try:
         config = configuration.load(config_path)
+        files = _files(config)
         path = configuration.find(config_path)
         yield Finding("configuration", "ok", str(path) if path else "no file, the defaults are used")
     except ExplschedError as error:
@@ -325,13 +327,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         if fault is None
         else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
     )
-    yield _spool(config.progress.spool)
-    yield _written("audit file", config.audit.file.parent, "changes in Slurm are not written down")
-    yield _written(
-        "site factor file", config.order.site_factor_file.parent, "a restarted daemon takes its own for others'"
-    )
-    yield _written("state", config.state.directory, "status and explain ask Slurm, and web shows nothing")
-    yield _daemon(config.progress.spool)
+    yield from files
     yield from plain_sbatch(os.environ)
     yield from sharing(os.environ)
     for one in (*catalog.POLICIES.foreign(), *catalog.STRATEGIES.foreign()):
@@ -341,6 +337,17 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
             if one.fault
             else Finding("plugin", "ok", what)
         )
+
+
+def _files(config: configuration.Config) -> Iterator[Finding]:
+    """The files that the configuration names."""
+    yield _spool(config.progress.spool)
+    yield _written("audit file", config.audit.file.parent, "changes in Slurm are not written down")
+    yield _written(
+        "site factor file", config.order.site_factor_file.parent, "a restarted daemon takes its own for others'"
+    )
+    yield _written("state", config.state.directory, "status and explain ask Slurm, and web shows nothing")
+    yield _daemon(config.progress.spool)
 
 
 def _tools() -> Iterator[Finding]:

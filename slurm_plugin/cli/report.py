@@ -39,8 +39,9 @@ examples:
   sexplsched report --by sweep --since 2026-01-01 --until 2026-02-01 --csv >sweeps.csv
 
 GPU-hours are those within the period. USEFUL is USED without LOST (work that preemption cost) and FAILED (runs that
-failed). SAVED is the most that jobs stopped early could still have used, up to their time limits. Sweeps are known
-where slurm.conf has AccountingStoreFlags=job_comment.
+failed). SAVED is the most that jobs stopped early could still have used, up to their time limits. WAIT and P90 are the
+median and the 90th percentile of the hours that jobs waited. Sweeps are known where slurm.conf has
+AccountingStoreFlags=job_comment.
 """
 FIELDS = (
     *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Eligible", "Start", "End", "ElapsedRaw"),
@@ -201,6 +202,8 @@ def _saved(last: AccountedRun) -> float:
 
 
 _COLUMNS = tuple(name.replace("_gpu_h", "").replace("_", " ").upper() for name in UsageLine.__struct_fields__)
+_SHORT = {"PREEMPTIONS": "PREEMPTED", "WAIT MEDIAN H": "WAIT", "WAIT P90 H": "P90", "ENERGY KWH": "KWH"}
+"""Titles for a terminal of 80 columns."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -252,7 +255,7 @@ _Capacity = tuple[float, float]
 
 def usage_table(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
     """The report as a table that fits the terminal."""
-    layout = (Column(by.upper()), *(Column(title, ">") for title in _COLUMNS[1:]))
+    layout = (Column(by.upper()), *(Column(_SHORT.get(title, title), ">") for title in _COLUMNS[1:]))
     rows = [[_rounded(value) for value in _values(line)] for line in found]
     told = f"{clock(period[0])} to {clock(period[1])}: {capacity[0]:.1f} GPU-hours in all, {capacity[1]:.1f} idle"
     return "\n".join([*lines(layout, rows, room()), told]) + "\n"

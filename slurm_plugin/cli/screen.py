@@ -147,6 +147,7 @@ class Screen(App[None]):
         Binding("2", "tab('sweeps')", "Sweeps"),
         Binding("3", "tab('gpus')", "GPUs"),
         Binding("f10,q", "quit", "Quit", key_display="F10"),
+        Binding("ctrl+c", "quit", show=False, priority=True),  # as in htop; Textual only tells of its own key
         Binding("escape", "leave_line", show=False),
     ]
 

@@ -25,7 +25,7 @@ from msgspec import to_builtins
 from explsched import log
 from explsched.cli import config_option, json_option, known_users, own_name
 from explsched.errors import ExplschedError, UnknownNameError
-from explsched.tables import Column, lines, room
+from explsched.tables import Column, is_terminal, lines, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
@@ -363,7 +363,7 @@ def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa:
 _WEB_EXAMPLES = """\b
 examples:
   sexplsched web
-  sexplsched web --gateway ~/.explsched/gateways/main
+  sexplsched web --gateway ~/.explsched/gateway/main
   sexplsched web --socket /run/explsched/web.sock --user-header X-Remote-User
 
 The first prints a URL with a token. Anyone who has it sees what you can see. From your own machine:
@@ -453,7 +453,7 @@ def top(user: str | None, me: bool, iterate: float, config_path: Path | None) ->
 
     if find_spec("textual") is None:
         raise TopError("sexplsched top needs Textual: pip install 'explsched[top]'")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         raise TopError("sexplsched top needs a terminal; elsewhere: sexplsched status --iterate 5")
     from slurm_plugin.cli.screen import Screen
 

@@ -22,6 +22,7 @@ from slurm_plugin.cli.status import look, remembered
 if TYPE_CHECKING:
     from slurm_plugin.state.view import View
     from slurm_plugin.sweeps.results import SweepResults
+    from slurm_plugin.sweeps.search import SearchStanding
 
 _EXAMPLES = """\b
 examples:
@@ -30,7 +31,7 @@ examples:
   sexplsched sweep run sweep.yaml
   sexplsched sweep export digits digits.csv && sexplsched compare --trace digits.csv --cluster 1x4
 """
-_POLL_S = 5.0
+POLL_S = 5.0
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
 
 
@@ -178,22 +179,30 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 
     search = Search(path, file, configuration.load(config_path), config_path)
     standing = search.advance(time.time())
+    told = -1
     while wait and not standing.finished:
-        time.sleep(_POLL_S)
+        if standing.ended != told:  # a search takes hours, and Ctrl-C does not end it
+            told = standing.ended
+            click.echo(f"{_standing(standing)}; it continues without this command", err=True)
+        time.sleep(POLL_S)
         standing = search.advance(time.time())
     if as_json:
         click.echo(json.dumps(to_builtins(standing), indent=1))
         return
-    best = "" if standing.best is None else f"; best {standing.best:.6g}, trial {standing.best_trial}"
-    see = f": see {standing.directory}/trials/*/output" if standing.failed else ""
-    click.echo(
-        f"{standing.name}: {standing.ended} trials ended ({standing.failed} without a report{see}), "
-        f"{standing.under_way} under way, {standing.gpu_h:.2f} GPU-hours{best}"
-    )
+    click.echo(_standing(standing))
     if standing.best is not None:
         click.echo(f"best: {listed({name: of_value(value) for name, value in standing.best_params.items()})}")
     if not standing.finished:
         click.echo(f"it continues in Slurm; see `sexplsched sweep show {standing.name}`")
+
+
+def _standing(standing: SearchStanding) -> str:
+    best = "" if standing.best is None else f"; best {standing.best:.6g}, trial {standing.best_trial}"
+    see = f": see {standing.directory}/trials/*/output" if standing.failed else ""
+    return (
+        f"{standing.name}: {standing.ended} trials ended ({standing.failed} without a report{see}), "
+        f"{standing.under_way} under way, {standing.gpu_h:.2f} GPU-hours{best}"
+    )
 
 
 def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:

@@ -17,6 +17,13 @@ from slurm_plugin.observation.standing import SETTLE_S, waits_for_begin, waits_f
 from slurm_plugin.state.published import Explanation, JobRow
 from slurm_plugin.state.view import View
 
+_HOLDS_ONLY = {
+    "SUSPENDED": "it holds its GPUs, but does not run, and is not preempted meanwhile",
+    "STOPPED": "it holds its GPUs, but does not run, and is not preempted meanwhile",
+    "CONFIGURING": "its nodes are not ready yet",
+}
+"""States in which a job holds its GPUs, which counts as running, but does no work."""
+
 
 def rows(view: View) -> list[JobRow]:
     """All jobs of the view, best score first."""
@@ -67,9 +74,10 @@ def _reason(view: View, job: Job, progress: JobProgress) -> str:
     fault = view.seen.option_faults.get(job.job_id)
     fault = f"its options are ignored: {fault}" if fault else progress.refused
     ours = fault or view.sharers.summary(job.job_id) or view.scores[job.job_id].reason
+    record = view.seen.jobs[job.job_id]
     if job.state is not JobState.PENDING:
-        return ours
-    slurms = view.seen.jobs[job.job_id].reason
+        return f"{record.state}; {ours}" if record.state in _HOLDS_ONLY else ours
+    slurms = record.reason
     if fault:
         return f"{slurms}; {fault}"
     if why := view.seen.unmodelled.get(job.job_id):
@@ -105,6 +113,8 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
         # None of a job that may not start yet: sprio does not list it.
         factor = "" if record.site_factor is None else f", site factor {record.site_factor}"
         yield f"Slurm says: {record.reason}; priority {record.priority}{factor}."
+    elif record.state in _HOLDS_ONLY:
+        yield f"Slurm says: {record.state}; {_HOLDS_ONLY[record.state]}."
     yield f"Rank {view.ranks[job.job_id]} of {len(view.ranks)} under policy {view.config.policy}: " + (
         f"{view.scores[job.job_id].reason}."
     )

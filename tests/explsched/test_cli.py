@@ -135,3 +135,15 @@ def test_an_unknown_command_of_a_group_is_answered_with_those_that_there_are() -
 
 def test_help_names_the_variable_of_the_configuration() -> None:
     assert "SEXPLSCHED_CONFIG]" in " ".join(CliRunner().invoke(root, ["status", "--help"]).output.split())
+
+
+@pytest.mark.parametrize(
+    "command", ["colocate --instances 3", "trace summary TRACE", "simulate --trace TRACE --cluster 1x1 --policy srsf"]
+)
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_a_closed_standard_stream_ends_no_command(command: str, closed: str, tmp_path: Path) -> None:
+    (tmp_path / "TRACE").write_text("job_id,submit_s,gpus,run_s\n1,0,1,60\n")
+    program = Path(sys.executable).parent / "sexplsched"
+    script = f"exec {program} {command} {closed}"
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr

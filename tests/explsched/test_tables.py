@@ -62,6 +62,35 @@ def test_what_stands_above_the_last_column_is_cut_only_where_the_line_is_full() 
     assert shown[0].startswith("PARTITION ")
 
 
+def test_columns_stand_below_rather_than_lose_their_ends() -> None:
+    columns = (
+        Column("JOBID"),
+        Column("STATE"),
+        Column("GPUS", ">"),
+        Column("PARAMS"),
+        Column("PLANNED"),
+        Column("WHY"),
+    )
+    planned, why = "2026-11-24T03:45:10", "explored: not far enough to be compared"
+    rows = [(7, "PENDING", 1, "lr=0.1,width=16", planned, why), (8, "RUNNING", 1, "lr=0.01,width=64", "", "")]
+    assert lines(columns, rows, 50) == [
+        "JOBID  STATE    GPUS  PARAMS",
+        "    PLANNED  WHY",
+        "7      PENDING     1  lr=0.1,width=16",
+        f"    {planned}  explored: not far enough",
+        "    to be compared",
+        "8      RUNNING     1  lr=0.01,width=64",
+    ]
+
+
+def test_long_text_is_cut_before_a_time_is() -> None:
+    columns = (Column("TIME"), Column("BEFORE"), Column("AFTER"), Column("RULE"), Column("REASON"))
+    time, comment = "2026-11-24T03:45:10", "explsched-preemption:since=1795791723&n=0&lost=0"
+    shown = lines(columns, [(time, comment, comment, "annotation", "")], 60)
+    assert shown[1].split() == [time, "explsch…", "explsche…", "annotation"]
+    assert all(len(line) <= 60 for line in shown)
+
+
 def test_no_heading() -> None:
     assert lines((Column("A"), Column("B")), [("x", 2.0)], None, heading=False) == ["x  2"]
     assert lines((Column("A"),), [], None, heading=False) == []

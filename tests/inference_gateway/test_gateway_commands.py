@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +192,10 @@ def test_logs_of_the_gateway_and_of_the_newest_replica(place: Path) -> None:
     (place / "state" / "events.jsonl").write_text("one\ntwo\nthree\n")
     assert invoke("logs", "-n", "2").output == "two\nthree\n"
     assert invoke("logs", "chat").output == "replica 1\n"
+    argv = [str(Path(sys.executable).parent / "sexplsched"), "gateway", "logs", "-s", str(place / "services.yaml")]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == "sexplsched: error: No space left on device\n", "not of the log's"
 
 
 def test_a_key_is_shown_once(place: Path) -> None:

@@ -96,6 +96,7 @@ def test_a_share_of_kernels_that_is_right(kernel: str) -> None:
 
 def test_a_gateway_has_a_service() -> None:
     assert "services: is empty, at least one is needed" in faults("services: {}\n")
+    assert "is empty" not in faults(GOOD.replace("command:", "comand:")), "it has one, with a fault that is told"
 
 
 def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from explsched.cli import root
+from simulation.requests.settings import RequestReplayError
 
 
 @pytest.fixture
@@ -119,3 +120,11 @@ def test_continuous_batching_with_objectives_for_the_first_token_and_those_after
     both = simulate(*how, "--service-time", "1")
     assert both.exit_code == 2
     assert "--service-time and --step-time exclude each other" in both.output
+
+
+def test_how_long_requests_take_is_told_once(requests: Path) -> None:
+    done = simulate("--requests", requests, "--service-time", "50", "--json")
+    assert done.exit_code == 0
+    assert done.stderr == f"warning: --service-time is not used: {requests} has service times\n"
+    with pytest.raises(RequestReplayError, match="--step-time needs the tokens of each request"):
+        simulate("--requests", requests, "--step-time", "12:0.35:0.05")

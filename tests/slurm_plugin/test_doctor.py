@@ -152,6 +152,8 @@ def test_a_wrong_configuration_is_named_and_the_rest_is_checked(site: Path) -> N
     assert found["configuration"][0] == "fault"
     assert "interval_s: must be a number of seconds" in found["configuration"][1]
     assert found["slurmctld"][0] == "ok"
+    named = {"progress spool", "audit file", "site factor file", "state", "daemon"}
+    assert not named & found.keys(), "the file does not tell which they are, and the defaults may be nobody's"
 
 
 def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:

@@ -103,6 +103,14 @@ def test_search_goes_to_a_row_and_enter_explains_it(state: State) -> None:
     drive(lambda: state, act)
 
 
+def test_ctrl_c_ends_it_as_htop(state: State) -> None:
+    async def act(app: Screen, pilot: Any) -> None:
+        await pilot.press("f4", *"digits", "ctrl+c")
+        assert not app.is_running
+
+    drive(lambda: state, act)
+
+
 def test_orders_and_users(state: State) -> None:
     async def act(app: Screen, pilot: Any) -> None:
         await pilot.press("f6")

@@ -20,6 +20,7 @@ from explsched.cli import root
 from explsched.errors import ExplschedError
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.sweeps.search import SearchStanding
 from slurm_plugin.sweeps.search_file import load
 from tests.docs.blocks import ROOT, blocks
 from tests.slurm_kit import record
@@ -124,6 +125,18 @@ def test_a_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     done = run(written(tmp_path))
     assert "sweep run needs Optuna: pip install 'explsched[optuna]'" in str(done.exception)
     assert not (tmp_path / "digits.sweep").exists()
+
+
+def test_waiting_tells_how_far_the_search_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path)
+    first = SearchStanding("digits", str(tmp_path), 0, 0, 2, 0.0, None, None, {}, finished=False)
+    found = iter([first, first, replace(first, ended=1), replace(first, ended=2, under_way=0, finished=True)])
+    monkeypatch.setattr("slurm_plugin.cli.sweep.POLL_S", 0.0)
+    monkeypatch.setattr("slurm_plugin.sweeps.search.Search.advance", lambda _search, _now_s: next(found))
+    done = run(path, "--wait")
+    assert [line.split(" (")[0] for line in done.stderr.splitlines()] == [f"digits: {n} trials ended" for n in (0, 1)]
+    assert all(line.endswith("it continues without this command") for line in done.stderr.splitlines())
+    assert done.stdout.startswith("digits: 2 trials ended")
 
 
 SLURM = """\

@@ -191,3 +191,11 @@ def test_wrong_options_are_named(arguments: list[str], words: str) -> None:
     done = subprocess.run([*SXRUN, *arguments, "--", "true"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(("regex", "words"), [("(", "--regex: '(': missing )"), ("a", "--regex: 'a' needs a group")])
+def test_sxreport_names_its_own_option(regex: str, words: str) -> None:
+    argv = [*SXREPORT, "--follow", "log", "--regex", regex]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"error: {words}" in done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,8 @@ def test_sharing_a_gpu_can_be_asked_for_at_submission(sbatch: Path, script: str)
     assert {"EXPLSCHED_SHARE=best-effort", "EXPLSCHED_LIMIT=0.3"} <= set(
         (sbatch.parent / "env").read_text().splitlines()
     )
+
+
+def test_an_sbatch_that_a_signal_ends_is_told_as_a_shell_does(sbatch: Path) -> None:
+    (sbatch.parent / "sbatch").write_text("#!/bin/sh\nkill -PIPE $$\n")
+    assert sxbatch.main(["--wrap", "true"]) == sxbatch.main(["--json", "--wrap", "true"]) == 128 + signal.SIGPIPE

@@ -56,8 +56,9 @@ export EXPLSCHED_RENDEZVOUS_PORT="${EXPLSCHED_RENDEZVOUS_PORT:-$port}"
 # The rendezvous is on the job's first node, where srun runs. Which node hosts it is said outright: torchrun would
 # compare addresses, and a node may have several.
 # srun signals every process of the step: torchrun would die of a checkpoint signal, so it is started ignoring it. Its
-# workers answer it from the moment they install their own handler.
+# workers answer it from the moment they install their own handler. It starts Python itself.
 exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"
+case ${1-} in python | python3) shift ;; esac
 exec torchrun --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-conf="is_host=$((SLURM_NODEID == 0))" \\
   --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$EXPLSCHED_RENDEZVOUS_PORT" \\
   --nnodes="$SLURM_NNODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" "$@"' bash \\
@@ -95,6 +96,18 @@ def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: P
     shape = ["--nnodes=3", "--nproc-per-node=4"]
     assert done.stdout == f"{[*rendezvous, *shape, 'train.py', '$(touch canary)', 'a' + chr(10) + 'b']} True\n"
     assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize("python", [[], ["python"], ["python3"]])
+def test_launchers_that_start_python_are_not_given_it(launcher: str, python: list[str], tmp_path: Path) -> None:
+    text = template.render(launcher, {}, {}, [*python, "train.py", "python"])
+    here = {**SLURM, **ON_SECOND, "SLURM_JOB_NODELIST": "n1", "EXPLSCHED_RENDEZVOUS_PORT": "12042"}
+    stand_ins = {launcher: '#!/bin/sh\necho "$@"\n', "scontrol": "#!/bin/sh\necho n1\n"}
+    found = with_stand_ins(tmp_path, text, stand_ins, TMPDIR=str(tmp_path), **here)
+    command = found.splitlines()[0].split()
+    assert command[command.index("train.py") :] == ["train.py", "python"]
+    assert not {"python", "python3"} & {*command[: command.index("train.py")]}
 
 
 def with_stand_ins(directory: Path, text: str, stand_ins: dict[str, str], **environment: str) -> str:

@@ -29,11 +29,12 @@ def test_ratios_are_to_the_first_placement() -> None:
 
 
 def test_a_table_for_people() -> None:
-    lines = run("--instances", "20", "--nodes", "20", "--placement", "exclusive,infless-l").splitlines()
-    assert [text.split()[0] for text in lines] == ["PLACEMENT", "exclusive", "infless-l"]
+    lines = run("--instances", "20", "--nodes", "20", "--placement", "exclusive,dilu-original").splitlines()
+    assert [text.split()[0] for text in lines] == ["PLACEMENT", "exclusive", "dilu-original"]
     assert lines[0].split()[1:3] == ["GPUS", "RATIO"]
     assert lines[1].split()[2] == "1.000"
     assert len({len(text) for text in lines}) == 1
+    assert len(lines[0]) <= 80, "a terminal"
 
 
 @pytest.mark.parametrize(("nodes", "is_warned"), [(50, False), (4, True)])

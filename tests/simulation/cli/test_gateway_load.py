@@ -189,5 +189,16 @@ def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
     assert CliRunner().invoke(keep_alive, []).exit_code == 2
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "n1:8080", "http://", "ftp://n1", "http://[::1", ""])
+def test_an_address_that_no_request_can_be_sent_to_is_refused_at_once(url: str) -> None:
+    done = CliRunner().invoke(load, ["--url", url, "--model=m", "--duration=1", "--rate=5"])
+    assert (done.exit_code, f"found {url!r}, accepted: an address such as http://n1:8080" in done.output) == (2, True)
+
+
+def test_failures_are_told_in_words() -> None:
+    done = CliRunner().invoke(load, ["--url=http://127.0.0.1:1", "--model=m", "--duration=1", "--rate=20", "--seed=1"])
+    assert "failures: ClientConnectorError: " in done.output
+
+
 def test_nothing_measured_is_not_zero() -> None:
     assert percentiles([]) is None

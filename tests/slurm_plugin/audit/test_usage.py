@@ -123,3 +123,10 @@ def test_hostile_names_are_text_in_every_form() -> None:
     told = json.loads(report.usage_json(found, "user", period, capacity))
     assert (told["lines"][0]["name"], told["idle_gpu_h"], told["all"]["used_gpu_h"]) == (HOSTILE, 76, 4)
     assert "80.0 GPU-hours in all, 76.0 idle" in report.usage_table(found, "user", period, capacity)
+
+
+def test_a_report_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "room", lambda: 80)
+    line = report.UsageLine("ada", 120, 410.5, 380.25, 10.0, 20.25, 35.5, 4, 0.5, 12.25, 160.75)
+    table = report.usage_table([line], "user", (0.0, 86400.0), (800.0, 389.5))
+    assert all(len(row) <= 80 for row in table.splitlines()), table

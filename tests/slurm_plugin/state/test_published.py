@@ -322,3 +322,14 @@ def test_a_job_that_the_policy_does_not_rank_is_explained(tmp_path: Path) -> Non
         "Rank 2 of 2 under policy fifo: policy fifo does not rank it.",
         "Rank 1 of 2 under policy fifo: ranked.",
     ]
+
+
+def test_a_suspended_job_is_not_told_as_one_that_works(tmp_path: Path) -> None:
+    held = record(56, state="SUSPENDED", start_s=NOW_S - 60, node_names=("n1",), gpu_nodes=(("n1", 1),))
+    state = published(tmp_path, jobs=(held,))
+    assert (state.jobs[0].state, state.jobs[0].reason.split(";")[0]) == ("RUNNING", "SUSPENDED")
+    explanation = state.explanation(56)
+    assert explanation is not None
+    assert explanation.sentences[1] == (
+        "Slurm says: SUSPENDED; it holds its GPUs, but does not run, and is not preempted meanwhile."
+    )
