@@ -315,8 +315,8 @@ class AdaptiveHalving(Struct, frozen=True):
         finishing = able[: 1 if sweep.params else max(1, round(min(1.0, share) * gpus))]
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
-            role = "a contender" if stays[i] else "one of the best"
-            yield i, SweepAction.RUN, f"runs to its end as {role}, {now.ahead[i]} are ahead; {doubt}"
+            rank = f"{now.ahead[i]} ahead of it" if now.ahead[i] else "best so far"
+            yield i, SweepAction.RUN, f"runs to its end: {'may win' if stays[i] else 'among the best'}, {rank}; {doubt}"
         others = set(going).difference(finishing)
         tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
         odd = unusual(sweep)
