@@ -310,6 +310,16 @@ void a_limit_holds_over_many_beats() {
     CHECK(launched_ns <= 1000 * kBeat * 3 / 10 + 2 * kBeat && launched_ns >= 1000 * kBeat * 29 / 100);
 }
 
+// As a job that Slurm has suspended, with its manager and all its clients.
+void what_passes_while_all_stand_still_is_not_handed_out() {
+    Gpu gpu(settings(Policy::kQuota), {});
+    const std::uint32_t slot = *gpu.join(tenant(Class::kBestEffort, 300, 300), kNow);
+    gpu.beat(kNow + kBeat);
+    const std::uint64_t hour_ns = std::uint64_t{3'600'000} * kMs;
+    gpu.beat(kNow + kBeat + hour_ns);
+    CHECK(slot_of(gpu, slot).client.credit_ns <= policy::kSavingsNs);
+}
+
 void a_stretched_client_cuts_the_others_until_it_leaves() {
     Gpu gpu(settings(Policy::kQuota), {});
     const std::uint32_t other = *gpu.join(tenant(Class::kBestEffort), kNow);
@@ -430,6 +440,7 @@ int main() {
     quota_follows_what_the_gpu_has_done();
     a_newcomer_has_as_much_as_the_first_ever();
     a_limit_holds_over_many_beats();
+    what_passes_while_all_stand_still_is_not_handed_out();
     a_stretched_client_cuts_the_others_until_it_leaves();
     what_a_client_writes_as_its_credit_is_bounded();
     nonsense_in_a_ring_costs_one_pass();
