@@ -1,6 +1,7 @@
 #include "kernel_intercept/interposer/boundaries.hpp"
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
@@ -44,6 +45,28 @@ Result submit(Stream stream, NullStream null_stream, unsigned count, MemoryOpera
                : call_driver<Symbol::cuStreamBatchMemOp_v2_ptsz>(stream, count, operations, 0U);
 }
 
+// What one context has registered is gone with it, for all others too, which may have work that waits there.
+// So where another context has the memory at its first address already, this one gets an address of its own.
+void* registered(ContextRecord& context, const gate::Signals& signals) noexcept {
+    const auto registers = [&signals](void* at) {
+        return call_driver<Symbol::cuMemHostRegister_v2>(at, signals.bytes,
+                                                         kHostRegisterPortable | kHostRegisterDeviceMap);
+    };
+    void* at = signals.memory;
+    Result result = registers(at);
+    if (result == kErrorRegistered && context.mapping.of == signals.memory) {
+        at = context.mapping.at;  // of a context that is gone, as a rule
+        result = registers(at);
+    }
+    if (result == kErrorRegistered) {
+        at = mremap(signals.memory, 0, signals.bytes, MREMAP_MAYMOVE);
+        if (at == MAP_FAILED) return nullptr;
+        context.mapping = {signals.memory, at};
+        result = registers(at);
+    }
+    return result == kSuccess ? at : nullptr;
+}
+
 // Makes the gate's memory known to the context, and has the GPU write to it once. What it cannot do here it
 // is not asked for again before there is another manager.
 void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
@@ -53,16 +76,16 @@ void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
     void* none = context.pinned.load(std::memory_order_relaxed);
     if (none == signals.memory || !context.pinned.compare_exchange_strong(none, signals.memory)) return;
     context.signals_work.store(false, std::memory_order_relaxed);
+    context.signals_at.store(0, std::memory_order_relaxed);
     if (!g_gate_on_device.load(std::memory_order_relaxed)) return;
     if (driver<Symbol::cuStreamBatchMemOp_v2>() == nullptr) return;
     gate::signals_pinned(context.ordinal);
-    // Another context may have pinned it already: then only the pointer is missing.
-    call_driver<Symbol::cuMemHostRegister_v2>(signals.memory, signals.bytes,
-                                              kHostRegisterPortable | kHostRegisterDeviceMap);
+    void* const memory = registered(context, signals);
     DevicePointer at = 0;
-    if (call_driver<Symbol::cuMemHostGetDevicePointer_v2>(&at, signals.memory, 0U) != kSuccess) return;
-    context.signals_at = at;
+    if (memory == nullptr || call_driver<Symbol::cuMemHostGetDevicePointer_v2>(&at, memory, 0U) != kSuccess)
+        return;
     context.gate_at = at + signals.gate_offset;
+    context.signals_at.store(at, std::memory_order_release);
     MemoryOperation probe = write_to(at + signals.probe_offset, 1);
     submit(stream, null_stream, 1, &probe);
 }
@@ -75,6 +98,7 @@ bool signals_work(ContextRecord& context, Stream stream, NullStream null_stream)
         pin(context, signals, stream, null_stream);
     if (context.pinned.load(std::memory_order_acquire) != signals.memory) return false;
     if (context.signals_work.load(std::memory_order_acquire)) return true;
+    if (context.signals_at.load(std::memory_order_acquire) == 0) return false;
     const auto* probe = reinterpret_cast<const std::atomic<std::uint64_t>*>(
         static_cast<const char*>(signals.memory) + signals.probe_offset);
     if (probe->load(std::memory_order_acquire) == 0) return false;
@@ -126,7 +150,7 @@ void put_boundary(ContextRecord& context, int number, Stream stream, NullStream 
                   const gate::Boundary& boundary) noexcept {
     const gate::Signals signals = gate::signals(context.ordinal);
     if (signals.memory != context.pinned.load(std::memory_order_acquire)) return;
-    const std::uint64_t at = context.signals_at;
+    const std::uint64_t at = context.signals_at.load(std::memory_order_relaxed);
     MemoryOperation operations[2] = {
         write_to(at + signals.first_done_offset + static_cast<std::size_t>(number) * signals.stream_stride,
                  boundary.done_ns),

@@ -16,7 +16,8 @@ constexpr std::uint64_t kIdleNs = 100'000;
 constexpr std::int64_t kEarlyNs = 300'000;
 constexpr std::uint64_t kHighNs = 5'000'000;
 // Slurm stops all of a suspended job, the manager too. In what is longer than this between two refills,
-// clients were stopped with it, or took it for dead and launched uncharged: nothing of it is left to be saved.
+// clients were stopped with it, or took it for dead and launched uncharged: nothing of it is left to be
+// saved.
 constexpr std::uint64_t kLongestRefillNs = 50'000'000;
 
 }  // namespace

@@ -27,6 +27,7 @@ void destroy_context(CUcontext context) {
             if (event->slot != fakecuda::gpu::kNone) gpu->close_event(event->slot);
         }
     }
+    fakecuda::forget_registered_memory(context);
     fakecuda::forget_context(context);
     delete context;
 }

@@ -42,6 +42,7 @@ bool as_access(const CUstreamBatchMemOpParams& operation, gpu::MemoryAccess& acc
 }
 
 void run(const gpu::MemoryAccess& access, CUstream stream) {
+    check_registered(access.address);
     if (gpu::VirtualGpu* gpu = stream->context->device->gpu.get()) {
         gpu->access(stream->queue, access, implicit_dependencies(stream));
     } else if (access.kind == Kind::kWrite) {
