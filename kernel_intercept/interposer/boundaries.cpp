@@ -126,24 +126,27 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
     if (!signals_work(context, stream, null_stream)) return gate::kUncounted;
     auto& numbered = numbered_on(context.ordinal);
     const std::uintptr_t key = key_of_stream(context, stream, null_stream);
-    int unused = -1;
     for (int i = 0; i < gate::kCountedStreams; ++i) {
         const std::uintptr_t held = numbered[static_cast<std::size_t>(i)].key.load(std::memory_order_acquire);
         if (held == key) return i;
-        if ((held == kNever || held == kFree) && unused < 0) unused = i;
         if (held == kNever) break;
     }
-    if (unused < 0) return gate::kUncounted;
-    Numbered& one = numbered[static_cast<std::size_t>(unused)];
-    std::uintptr_t held = one.key.load(std::memory_order_relaxed);
-    if ((held != kNever && held != kFree) || !one.key.compare_exchange_strong(held, kTaken))
-        return gate::kUncounted;
-    one.context = &context;
-    one.stream = stream;
-    one.null_stream = null_stream;
-    gate::open_stream(context.ordinal, unused);
-    one.key.store(key, std::memory_order_release);
-    return unused;
+    for (int i = 0; i < gate::kCountedStreams; ++i) {
+        Numbered& one = numbered[static_cast<std::size_t>(i)];
+        std::uintptr_t held = one.key.load(std::memory_order_relaxed);
+        if (held != kNever && held != kFree) continue;
+        if (!one.key.compare_exchange_strong(held, kTaken)) break;  // another thread opens one, perhaps this
+        if (!gate::open_stream(context.ordinal, i)) {
+            one.key.store(held, std::memory_order_release);
+            continue;
+        }
+        one.context = &context;
+        one.stream = stream;
+        one.null_stream = null_stream;
+        one.key.store(key, std::memory_order_release);
+        return i;
+    }
+    return gate::kUncounted;
 }
 
 void put_boundary(ContextRecord& context, int number, Stream stream, NullStream null_stream,
@@ -238,11 +241,12 @@ void forget_tails_of_parent() noexcept {
 }
 
 void forget_streams_of(const ContextRecord& context) noexcept {
-    for (auto& numbered : g_streams) {
-        for (Numbered& one : numbered) {
-            if (one.key.load(std::memory_order_relaxed) > kFree && one.context == &context)
-                one.key.store(kFree, std::memory_order_release);
-        }
+    auto& numbered = numbered_on(context.ordinal);
+    for (int i = 0; i < gate::kCountedStreams; ++i) {
+        Numbered& one = numbered[static_cast<std::size_t>(i)];
+        if (one.key.load(std::memory_order_relaxed) < kFree || one.context != &context) continue;
+        gate::abandon_stream(context.ordinal, i);
+        one.key.store(kFree, std::memory_order_release);
     }
 }
 

@@ -23,6 +23,9 @@ void destroy_context(CUcontext context) {
     if (fakecuda::gpu::VirtualGpu* gpu = context->device->gpu.get()) {
         gpu->close_stream(context->legacy->queue);
         for (const auto& stream : context->streams) gpu->close_stream(stream->queue);
+        for (const auto& stream : context->destroyed_streams) {
+            if (stream->queue != fakecuda::gpu::kNone) gpu->close_stream(stream->queue);
+        }
         for (const auto& event : context->events) {
             if (event->slot != fakecuda::gpu::kNone) gpu->close_event(event->slot);
         }

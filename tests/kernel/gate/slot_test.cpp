@@ -239,6 +239,22 @@ void a_second_thread_is_woken_by_the_first(Manager& manager) {
     manager.page().control.policy = shared::Policy::kGroup;
 }
 
+// What the GPU still writes for a destroyed stream would be taken for the next one's.
+void a_number_is_not_given_anew_before_its_work_is_done(Manager& manager) {
+    constexpr int kStream = 6;
+    shared::Line& line = manager.own().lines[kStream];
+    CHECK(gate::open_stream(0, kStream));
+    gate::admit(0, kStream, kLong);
+    CHECK(gate::tail(0, kStream).done_ns == kLong.gpu_ns && line.done == 0);
+    CHECK(!gate::open_stream(0, kStream) && line.done == 0);
+    line.done = kLong.gpu_ns;
+    CHECK(gate::open_stream(0, kStream));
+    gate::admit(0, kStream, kLong);
+    gate::tail(0, kStream);
+    gate::abandon_stream(0, kStream);  // its context goes
+    CHECK(gate::open_stream(0, kStream) && line.done == 2 * kLong.gpu_ns);
+}
+
 // A heartbeat that is late is no reason to let everything pass: what is bounded stays bounded.
 void a_late_manager_floods_nothing(Manager& manager) {
     shared::Control& control = manager.page().control;
@@ -360,6 +376,7 @@ int main() {
     samples_are_dropped_while_nobody_reads_them(manager);
     a_wait_is_bounded(manager);
     a_stream_that_stands_still_holds_up_one_launch(manager);
+    a_number_is_not_given_anew_before_its_work_is_done(manager);
     a_wait_for_credit_leaves_an_idle_gate(manager);
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);

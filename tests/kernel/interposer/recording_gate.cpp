@@ -128,7 +128,11 @@ bool graphs_wait(int) noexcept { return std::getenv("GATE_GRAPHS_WAIT") != nullp
 
 void signals_pinned(int ordinal) noexcept { write_line("pinned %d\n", ordinal); }
 void signals_work(int ordinal) noexcept { write_line("signals %d\n", ordinal); }
-void open_stream(int ordinal, int stream) noexcept { write_line("stream %d %d\n", ordinal, stream); }
+bool open_stream(int ordinal, int stream) noexcept {
+    write_line("stream %d %d\n", ordinal, stream);
+    return true;
+}
+void abandon_stream(int, int) noexcept {}
 
 void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 
