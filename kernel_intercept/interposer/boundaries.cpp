@@ -212,12 +212,21 @@ void put_all_tails(ContextRecord& context) noexcept {
         if (one.key.load(std::memory_order_acquire) == kNever) return;
         one.tails.fetch_add(1);
         const std::uintptr_t held = one.key.load();
-        // Streams of other threads have no handle that means them here.
+        // Streams of other threads have no handle that means them here. While anything captures, the stream
+        // may be the next, or one that captures cannot bear.
         if (held > kFree && one.context == &context &&
-            held == key_of_stream(context, one.stream, one.null_stream) &&
-            !is_capturing(one.stream, one.null_stream))
+            held == key_of_stream(context, one.stream, one.null_stream) && !any_capture())
             put_tail_of(context, i, one.stream, one.null_stream);
         one.tails.fetch_sub(1);
+    }
+}
+
+void await_tails() noexcept {
+    for (auto& numbered : g_streams) {
+        for (Numbered& one : numbered) {
+            if (one.key.load(std::memory_order_acquire) == kNever) break;
+            while (one.tails.load() != 0) sched_yield();
+        }
     }
 }
 

@@ -33,7 +33,7 @@ class RelaxedCaptureMode {
     bool exchanged_, granted_;
 };
 
-inline bool any_capture() noexcept { return g_captures.load(std::memory_order_acquire) > 0; }
+inline bool any_capture() noexcept { return g_captures.load() > 0; }
 
 // Whether launches into this stream are being recorded. Asks the driver only while something captures.
 bool is_capturing(Stream stream, NullStream null_stream) noexcept;

@@ -1,3 +1,4 @@
+#include "kernel_intercept/interposer/boundaries.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 
@@ -22,10 +23,12 @@ void uncount_capture() noexcept {
     }
 }
 
-// Counted before the driver begins it: no other thread may find that nothing captures when something does.
+// Counted before the driver begins it: no other thread may find that nothing captures when something does, or
+// go on with what it has begun before.
 template <typename Begin>
 Result begin_capture(Begin begin) {
     g_captures.fetch_add(1, std::memory_order_seq_cst);
+    await_tails();
     const Result result = begin();
     if (result != kSuccess) uncount_capture();
     return result;
