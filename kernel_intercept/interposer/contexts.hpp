@@ -66,6 +66,5 @@ void forget_event(Event event) noexcept;
 
 // A context is gone, and its events with it.
 void forget_context(Context context) noexcept;
-void forget_contexts_on(int ordinal) noexcept;
 
 }  // namespace explsched::intercept
