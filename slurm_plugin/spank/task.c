@@ -23,7 +23,8 @@ static void set(spank_t job, const char *variable, const char *value, int overwr
     }
 }
 
-/* Puts the library before what the user preloads already; a library that does not load is left out. */
+/* Puts the library behind what the user preloads already, as `sxrun` does: what stands in front of it finds
+ * it by RTLD_NEXT. A library that does not load is left out. */
 static void preload(spank_t job, const char *library) {
     char message[512];
     if (!expl_library_usable(library, message, sizeof message)) {
@@ -36,7 +37,7 @@ static void preload(spank_t job, const char *library) {
         return; /* a step inside a job that has it already, or a list too long to extend */
     }
     char value[PATHS_SIZE];
-    snprintf(value, sizeof value, "%s%s%s", library, present[0] != '\0' ? ":" : "", present);
+    snprintf(value, sizeof value, "%s%s%s", present, present[0] != '\0' ? ":" : "", library);
     set(job, "LD_PRELOAD", value, REPLACE);
 }
 

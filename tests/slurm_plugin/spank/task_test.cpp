@@ -80,9 +80,9 @@ void what_the_user_preloads_stays() {
     in_step({{"expl-share", "high"}}, [] {
         slurm.environment["LD_PRELOAD"] = "/a.so:/b.so";
         CHECK(task_init({"library=" + library}) == 0);
-        CHECK(slurm.environment["LD_PRELOAD"] == library + ":/a.so:/b.so");
+        CHECK(slurm.environment["LD_PRELOAD"] == "/a.so:/b.so:" + library);
         CHECK(task_init({"library=" + library}) == 0);  // a step inside a job
-        CHECK(slurm.environment["LD_PRELOAD"] == library + ":/a.so:/b.so");
+        CHECK(slurm.environment["LD_PRELOAD"] == "/a.so:/b.so:" + library);
     });
     in_step({{"expl-share", "high"}}, [] {
         const std::string longest(5000, 'x');
