@@ -121,8 +121,10 @@ static void manager(spank_t job, const struct expl_settings *settings, bool has_
         return;
     }
     char own[PATHS_SIZE];
-    if (spank_getenv(job, "EXPLSCHED_KM_SOCKET", own, sizeof own) == ESPANK_SUCCESS) {
-        return; /* the user's choice, or a step of a job that has it already */
+    /* A step of a batch job has ours already; on the job's other nodes nobody serves there yet. */
+    if (spank_getenv(job, "EXPLSCHED_KM_SOCKET", own, sizeof own) == ESPANK_SUCCESS &&
+        strcmp(own, path) != 0) {
+        return; /* the user's choice */
     }
     if (settings->manager != NULL) {
         start_manager(job, settings->manager, path, has_quota);

@@ -152,6 +152,11 @@ void a_manager_is_started_for_the_user() {
 
 void mps_is_named_where_a_daemon_is() {
     const std::string word = "mps_pipe_directory=" + scratch.string();
+    in_step({{"expl-share", "high"}}, [&] {  // a step of a batch job, on another of its nodes
+        slurm.environment["EXPLSCHED_KM_SOCKET"] = directory + "/kernel-manager.sock";
+        CHECK(task_init(words) == 0);
+    });
+    CHECK(std::filesystem::exists(told));
     std::filesystem::remove(scratch / "control");
     in_step({{"expl-share", "high"}}, [&] {
         CHECK(task_init({word}) == 0 && slurm.environment.count("CUDA_MPS_PIPE_DIRECTORY") == 0);
