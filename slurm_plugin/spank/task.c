@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -132,6 +133,13 @@ static void manager(spank_t job, const struct expl_settings *settings, bool has_
     set(job, "EXPLSCHED_KM_SOCKET", path, KEEP);
 }
 
+/* The kill switch, in any case, as `sxrun` reads it. */
+static bool is_switched_off(spank_t job) {
+    char word[8];
+    return spank_getenv(job, "EXPLSCHED_INTERCEPT", word, sizeof word) == ESPANK_SUCCESS &&
+           strcasecmp(word, "off") == 0;
+}
+
 void expl_task_environment(spank_t job, const struct expl_values *values,
                            const struct expl_settings *settings) {
     for (size_t i = 0; i < expl_option_count; i++) {
@@ -146,7 +154,7 @@ void expl_task_environment(spank_t job, const struct expl_values *values,
     if (settings->spool != NULL) {
         set(job, "EXPLSCHED_SPOOL", settings->spool, KEEP);
     }
-    if (!expl_shares_gpu(values)) {
+    if (!expl_shares_gpu(values) || is_switched_off(job)) {
         return;
     }
     if (settings->library != NULL) {
