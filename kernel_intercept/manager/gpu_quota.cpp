@@ -15,10 +15,6 @@ namespace {
 constexpr std::uint64_t kIdleNs = 100'000;
 constexpr std::int64_t kEarlyNs = 300'000;
 constexpr std::uint64_t kHighNs = 5'000'000;
-// Slurm stops all of a suspended job, the manager too. In what is longer than this between two refills,
-// clients were stopped with it, or took it for dead and launched uncharged: nothing of it is left to be
-// saved.
-constexpr std::uint64_t kLongestRefillNs = 50'000'000;
 
 }  // namespace
 
@@ -71,7 +67,8 @@ void Gpu::feel_pressure() {
 void Gpu::refill(std::uint64_t now_ns) {
     feel_pressure();
     const std::uint64_t until_ns = busy_until_ns(now_ns);
-    const std::uint64_t elapsed_ns = std::min(now_ns - last_refill_ns_, kLongestRefillNs);
+    // What passed while all stood still, or launched uncharged, is nobody's to save.
+    const std::uint64_t elapsed_ns = std::min(now_ns - last_refill_ns_, kStoodStillNs);
     const std::uint64_t ahead_ns = until_ns > now_ns + kHighNs ? until_ns - now_ns - kHighNs : 0;
     const std::uint64_t handed_out_ns = elapsed_ns - std::min(elapsed_ns, ahead_ns);
     change_credit([&](std::vector<policy::Member> members) {
