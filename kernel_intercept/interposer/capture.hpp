@@ -38,7 +38,8 @@ inline bool any_capture() noexcept { return g_captures.load() > 0; }
 // Whether launches into this stream are being recorded. Asks the driver only while something captures.
 bool is_capturing(Stream stream, NullStream null_stream) noexcept;
 
-// To be called before a stream is destroyed: that ends its capture, too.
+// To be called before a stream is destroyed: that ends the capture which began there, but none that it
+// joined.
 void end_capture_by_destruction(Stream stream) noexcept;
 
 }  // namespace explsched::intercept

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "kernel_intercept/interposer/boundaries.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
@@ -23,14 +26,30 @@ void uncount_capture() noexcept {
     }
 }
 
+// The streams in which captures have begun, as far as there is room, but for those that cannot be destroyed.
+std::array<std::atomic<Stream>, 64> g_origins{};
+
+bool replace_origin(Stream held, Stream next) noexcept {
+    if (reinterpret_cast<std::uintptr_t>(held == nullptr ? next : held) <= kPerThreadStream) return false;
+    return std::any_of(g_origins.begin(), g_origins.end(), [held, next](std::atomic<Stream>& origin) {
+        Stream expected = held;
+        return origin.load(std::memory_order_relaxed) == held &&
+               origin.compare_exchange_strong(expected, next);
+    });
+}
+
 // Counted before the driver begins it: no other thread may find that nothing captures when something does, or
 // go on with what it has begun before.
 template <typename Begin>
-Result begin_capture(Begin begin) {
+Result begin_capture(Stream stream, Begin begin) {
     g_captures.fetch_add(1, std::memory_order_seq_cst);
     await_tails();
     const Result result = begin();
-    if (result != kSuccess) uncount_capture();
+    if (result != kSuccess) {
+        uncount_capture();
+    } else {
+        replace_origin(nullptr, stream);
+    }
     return result;
 }
 
@@ -40,6 +59,7 @@ Result end_capture(Stream stream, Graph* graph) {
     const bool before = ask_driver(stream, kNullStream);
     const Result result = call_driver<kSymbol>(stream, graph);
     if (before && !ask_driver(stream, kNullStream)) {
+        replace_origin(stream, nullptr);
         uncount_capture();
     }
     return result;
@@ -57,7 +77,7 @@ RelaxedCaptureMode::~RelaxedCaptureMode() {
 }
 
 void end_capture_by_destruction(Stream stream) noexcept {
-    if (is_capturing(stream, NullStream::kLegacy)) uncount_capture();
+    if (replace_origin(stream, nullptr)) uncount_capture();
 }
 
 bool is_capturing(Stream stream, NullStream null_stream) noexcept {
@@ -67,24 +87,25 @@ bool is_capturing(Stream stream, NullStream null_stream) noexcept {
 extern "C" {
 
 Result cuStreamBeginCapture(Stream stream) {
-    return begin_capture([&] { return call_driver<Symbol::cuStreamBeginCapture>(stream); });
+    return begin_capture(stream, [&] { return call_driver<Symbol::cuStreamBeginCapture>(stream); });
 }
 
 Result cuStreamBeginCapture_ptsz(Stream stream) {
-    return begin_capture([&] { return call_driver<Symbol::cuStreamBeginCapture_ptsz>(stream); });
+    return begin_capture(stream, [&] { return call_driver<Symbol::cuStreamBeginCapture_ptsz>(stream); });
 }
 
 Result cuStreamBeginCapture_v2(Stream stream, int mode) {
-    return begin_capture([&] { return call_driver<Symbol::cuStreamBeginCapture_v2>(stream, mode); });
+    return begin_capture(stream, [&] { return call_driver<Symbol::cuStreamBeginCapture_v2>(stream, mode); });
 }
 
 Result cuStreamBeginCapture_v2_ptsz(Stream stream, int mode) {
-    return begin_capture([&] { return call_driver<Symbol::cuStreamBeginCapture_v2_ptsz>(stream, mode); });
+    return begin_capture(stream,
+                         [&] { return call_driver<Symbol::cuStreamBeginCapture_v2_ptsz>(stream, mode); });
 }
 
 Result cuStreamBeginCaptureToGraph(Stream stream, Graph graph, const GraphNode* dependencies,
                                    const void* edges, std::size_t count, int mode) {
-    return begin_capture([&] {
+    return begin_capture(stream, [&] {
         return call_driver<Symbol::cuStreamBeginCaptureToGraph>(stream, graph, dependencies, edges, count,
                                                                 mode);
     });
@@ -92,20 +113,20 @@ Result cuStreamBeginCaptureToGraph(Stream stream, Graph graph, const GraphNode* 
 
 Result cuStreamBeginCaptureToGraph_ptsz(Stream stream, Graph graph, const GraphNode* dependencies,
                                         const void* edges, std::size_t count, int mode) {
-    return begin_capture([&] {
+    return begin_capture(stream, [&] {
         return call_driver<Symbol::cuStreamBeginCaptureToGraph_ptsz>(stream, graph, dependencies, edges,
                                                                      count, mode);
     });
 }
 
 Result cuStreamBeginRecaptureToGraph(Stream stream, int mode, Graph graph, Handle callback, void* data) {
-    return begin_capture([&] {
+    return begin_capture(stream, [&] {
         return call_driver<Symbol::cuStreamBeginRecaptureToGraph>(stream, mode, graph, callback, data);
     });
 }
 
 Result cuStreamBeginRecaptureToGraph_ptsz(Stream stream, int mode, Graph graph, Handle callback, void* data) {
-    return begin_capture([&] {
+    return begin_capture(stream, [&] {
         return call_driver<Symbol::cuStreamBeginRecaptureToGraph_ptsz>(stream, mode, graph, callback, data);
     });
 }
