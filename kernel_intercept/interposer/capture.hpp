@@ -42,4 +42,7 @@ bool is_capturing(Stream stream, NullStream null_stream) noexcept;
 // joined.
 void end_capture_by_destruction(Stream stream) noexcept;
 
+// A context goes, and with it its streams.
+void end_captures_of(Context context) noexcept;
+
 }  // namespace explsched::intercept

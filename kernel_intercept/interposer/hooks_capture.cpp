@@ -27,28 +27,42 @@ void uncount_capture() noexcept {
 }
 
 // The streams in which captures have begun, as far as there is room, but for those that cannot be destroyed.
-std::array<std::atomic<Stream>, 64> g_origins{};
+struct Origin {
+    std::atomic<Stream> stream;
+    std::atomic<Context> context;  // of the stream that was there last
+};
+std::array<Origin, 64> g_origins{};
 
-bool replace_origin(Stream held, Stream next) noexcept {
-    if (reinterpret_cast<std::uintptr_t>(held == nullptr ? next : held) <= kPerThreadStream) return false;
-    return std::any_of(g_origins.begin(), g_origins.end(), [held, next](std::atomic<Stream>& origin) {
-        Stream expected = held;
-        return origin.load(std::memory_order_relaxed) == held &&
-               origin.compare_exchange_strong(expected, next);
-    });
+void note_origin(Stream stream, Context context) noexcept {
+    if (reinterpret_cast<std::uintptr_t>(stream) <= kPerThreadStream) return;
+    for (Origin& origin : g_origins) {
+        Stream none = nullptr;
+        if (!origin.stream.compare_exchange_strong(none, stream)) continue;
+        origin.context.store(context);
+        return;
+    }
+}
+
+bool forget_origin(Stream stream) noexcept {
+    return stream != nullptr && std::any_of(g_origins.begin(), g_origins.end(), [stream](Origin& origin) {
+               Stream held = stream;
+               return origin.stream.load() == stream && origin.stream.compare_exchange_strong(held, nullptr);
+           });
 }
 
 // Counted before the driver begins it: no other thread may find that nothing captures when something does, or
 // go on with what it has begun before.
 template <typename Begin>
 Result begin_capture(Stream stream, Begin begin) {
+    Context context = nullptr;
+    call_driver<Symbol::cuStreamGetCtx>(stream, &context);
     g_captures.fetch_add(1, std::memory_order_seq_cst);
     await_tails();
     const Result result = begin();
     if (result != kSuccess) {
         uncount_capture();
     } else {
-        replace_origin(nullptr, stream);
+        note_origin(stream, context);
     }
     return result;
 }
@@ -59,7 +73,7 @@ Result end_capture(Stream stream, Graph* graph) {
     const bool before = ask_driver(stream, kNullStream);
     const Result result = call_driver<kSymbol>(stream, graph);
     if (before && !ask_driver(stream, kNullStream)) {
-        replace_origin(stream, nullptr);
+        forget_origin(stream);
         uncount_capture();
     }
     return result;
@@ -77,7 +91,13 @@ RelaxedCaptureMode::~RelaxedCaptureMode() {
 }
 
 void end_capture_by_destruction(Stream stream) noexcept {
-    if (replace_origin(stream, nullptr)) uncount_capture();
+    if (forget_origin(stream)) uncount_capture();
+}
+
+void end_captures_of(Context context) noexcept {
+    for (Origin& origin : g_origins) {
+        if (origin.context.load() == context && origin.stream.exchange(nullptr) != nullptr) uncount_capture();
+    }
 }
 
 bool is_capturing(Stream stream, NullStream null_stream) noexcept {

@@ -1,6 +1,7 @@
 // Handles that appear and vanish: names are noted, and what was known of the dead is forgotten.
 
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/epoch.hpp"
@@ -27,6 +28,7 @@ void forget(Context context) noexcept {
     start_handle_epoch();
     forget_context(context);
     forget_memory_of(context);
+    end_captures_of(context);
 }
 
 template <Symbol kSymbol>

@@ -20,6 +20,11 @@ CUcontext make_context(Device& device) {
 
 void destroy_context(CUcontext context) {
     fakecuda::synchronise(context);
+    for (const auto& stream : context->streams) {  // captures end with their streams
+        CUgraph graph = nullptr;
+        if (stream->capture != nullptr) fakecuda::end_capture(stream.get(), &graph);
+        delete graph;
+    }
     if (fakecuda::gpu::VirtualGpu* gpu = context->device->gpu.get()) {
         gpu->close_stream(context->legacy->queue);
         for (const auto& stream : context->streams) gpu->close_stream(stream->queue);
