@@ -190,9 +190,11 @@ Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelC
     if (signals == nullptr) return {};  // another thread has found the manager gone
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     Slot& slot = page.slots[index];
-    CountedStream& counted = link.streams[static_cast<std::size_t>(stream)];
     Decision decision{Admission::kGranted, {}};
     const bool may_wait = patience == Patience::kMayWait;
+    // Where nobody would open the gate of what waits on the GPU, launches wait on the host.
+    if (may_wait && needs_gate(page, index) && !start_watchdog()) stream = kUncounted;
+    CountedStream& counted = link.streams[static_cast<std::size_t>(stream)];
     if (page.control.policy == shared::Policy::kQuota) {
         if (may_wait && slot.client.credit_ns.load(std::memory_order_relaxed) <= 0)
             decision.admission = wait_for_credit(link, page, now_ns);
@@ -203,7 +205,6 @@ Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelC
         if (!link.is_tenant(page)) return {};
     }
     decision.boundary = enter(page, *signals, index, stream, counted, cost, patience, now_ns);
-    if (decision.boundary.waits && !start_watchdog()) decision.boundary.waits = false;
     return decision;
 }
 

@@ -184,14 +184,23 @@ bool graphs_wait(int ordinal) noexcept {
            !is_high(*place.page, place.slot) && start_watchdog();
 }
 
-void open_stream(int ordinal, int stream) noexcept {
+bool open_stream(int ordinal, int stream) noexcept {
     const Place place = place_on(ordinal);
-    if (!place) return;
+    if (!place) return true;
     shared::Line& line = place.line(stream);
+    if (line.done.load() < line.told.load()) return false;
     const StreamLock lock(place.counted(stream).taken);
     line.told.store(line.issued.load());
     line.done.store(line.issued.load());
     if (lock.held()) place.counted(stream).batches.start_at(line.issued.load());
+    return true;
+}
+
+void abandon_stream(int ordinal, int stream) noexcept {
+    const Place place = place_on(ordinal);
+    if (!place) return;
+    shared::Line& line = place.line(stream);
+    line.done.store(line.told.load());
 }
 
 void looked_up(bool routed) noexcept {

@@ -77,8 +77,12 @@ void signals_pinned(int ordinal) noexcept;
 // The GPU has carried out a memory operation of this process: what it counts can be relied on.
 void signals_work(int ordinal) noexcept;
 
-// A stream takes the number `stream`: what was issued under it before is done.
-void open_stream(int ordinal, int stream) noexcept;
+// A stream takes the number `stream`: what was issued under it before is done. False, and nothing changes,
+// while the GPU has yet to tell the end of that: the work of a destroyed stream goes on.
+bool open_stream(int ordinal, int stream) noexcept;
+
+// The stream's context goes, and its work with it, whether or not the GPU still tells of it.
+void abandon_stream(int ordinal, int stream) noexcept;
 
 // The two below take `hash_of` of the launch's key, so that callers can make it once and keep it.
 

@@ -1,6 +1,7 @@
 #include "kernel_intercept/interposer/boundaries.hpp"
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
@@ -44,6 +45,28 @@ Result submit(Stream stream, NullStream null_stream, unsigned count, MemoryOpera
                : call_driver<Symbol::cuStreamBatchMemOp_v2_ptsz>(stream, count, operations, 0U);
 }
 
+// What one context has registered is gone with it, for all others too, which may have work that waits there.
+// So where another context has the memory at its first address already, this one gets an address of its own.
+void* registered(ContextRecord& context, const gate::Signals& signals) noexcept {
+    const auto registers = [&signals](void* at) {
+        return call_driver<Symbol::cuMemHostRegister_v2>(at, signals.bytes,
+                                                         kHostRegisterPortable | kHostRegisterDeviceMap);
+    };
+    void* at = signals.memory;
+    Result result = registers(at);
+    if (result == kErrorRegistered && context.mapping.of == signals.memory) {
+        at = context.mapping.at;  // of a context that is gone, as a rule
+        result = registers(at);
+    }
+    if (result == kErrorRegistered) {
+        at = mremap(signals.memory, 0, signals.bytes, MREMAP_MAYMOVE);
+        if (at == MAP_FAILED) return nullptr;
+        context.mapping = {signals.memory, at};
+        result = registers(at);
+    }
+    return result == kSuccess ? at : nullptr;
+}
+
 // Makes the gate's memory known to the context, and has the GPU write to it once. What it cannot do here it
 // is not asked for again before there is another manager.
 void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
@@ -53,16 +76,16 @@ void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
     void* none = context.pinned.load(std::memory_order_relaxed);
     if (none == signals.memory || !context.pinned.compare_exchange_strong(none, signals.memory)) return;
     context.signals_work.store(false, std::memory_order_relaxed);
+    context.signals_at.store(0, std::memory_order_relaxed);
     if (!g_gate_on_device.load(std::memory_order_relaxed)) return;
     if (driver<Symbol::cuStreamBatchMemOp_v2>() == nullptr) return;
     gate::signals_pinned(context.ordinal);
-    // Another context may have pinned it already: then only the pointer is missing.
-    call_driver<Symbol::cuMemHostRegister_v2>(signals.memory, signals.bytes,
-                                              kHostRegisterPortable | kHostRegisterDeviceMap);
+    void* const memory = registered(context, signals);
     DevicePointer at = 0;
-    if (call_driver<Symbol::cuMemHostGetDevicePointer_v2>(&at, signals.memory, 0U) != kSuccess) return;
-    context.signals_at = at;
+    if (memory == nullptr || call_driver<Symbol::cuMemHostGetDevicePointer_v2>(&at, memory, 0U) != kSuccess)
+        return;
     context.gate_at = at + signals.gate_offset;
+    context.signals_at.store(at, std::memory_order_release);
     MemoryOperation probe = write_to(at + signals.probe_offset, 1);
     submit(stream, null_stream, 1, &probe);
 }
@@ -75,6 +98,7 @@ bool signals_work(ContextRecord& context, Stream stream, NullStream null_stream)
         pin(context, signals, stream, null_stream);
     if (context.pinned.load(std::memory_order_acquire) != signals.memory) return false;
     if (context.signals_work.load(std::memory_order_acquire)) return true;
+    if (context.signals_at.load(std::memory_order_acquire) == 0) return false;
     const auto* probe = reinterpret_cast<const std::atomic<std::uint64_t>*>(
         static_cast<const char*>(signals.memory) + signals.probe_offset);
     if (probe->load(std::memory_order_acquire) == 0) return false;
@@ -102,31 +126,34 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
     if (!signals_work(context, stream, null_stream)) return gate::kUncounted;
     auto& numbered = numbered_on(context.ordinal);
     const std::uintptr_t key = key_of_stream(context, stream, null_stream);
-    int unused = -1;
     for (int i = 0; i < gate::kCountedStreams; ++i) {
         const std::uintptr_t held = numbered[static_cast<std::size_t>(i)].key.load(std::memory_order_acquire);
         if (held == key) return i;
-        if ((held == kNever || held == kFree) && unused < 0) unused = i;
         if (held == kNever) break;
     }
-    if (unused < 0) return gate::kUncounted;
-    Numbered& one = numbered[static_cast<std::size_t>(unused)];
-    std::uintptr_t held = one.key.load(std::memory_order_relaxed);
-    if ((held != kNever && held != kFree) || !one.key.compare_exchange_strong(held, kTaken))
-        return gate::kUncounted;
-    one.context = &context;
-    one.stream = stream;
-    one.null_stream = null_stream;
-    gate::open_stream(context.ordinal, unused);
-    one.key.store(key, std::memory_order_release);
-    return unused;
+    for (int i = 0; i < gate::kCountedStreams; ++i) {
+        Numbered& one = numbered[static_cast<std::size_t>(i)];
+        std::uintptr_t held = one.key.load(std::memory_order_relaxed);
+        if (held != kNever && held != kFree) continue;
+        if (!one.key.compare_exchange_strong(held, kTaken)) break;  // another thread opens one, perhaps this
+        if (!gate::open_stream(context.ordinal, i)) {
+            one.key.store(held, std::memory_order_release);
+            continue;
+        }
+        one.context = &context;
+        one.stream = stream;
+        one.null_stream = null_stream;
+        one.key.store(key, std::memory_order_release);
+        return i;
+    }
+    return gate::kUncounted;
 }
 
 void put_boundary(ContextRecord& context, int number, Stream stream, NullStream null_stream,
                   const gate::Boundary& boundary) noexcept {
     const gate::Signals signals = gate::signals(context.ordinal);
     if (signals.memory != context.pinned.load(std::memory_order_acquire)) return;
-    const std::uint64_t at = context.signals_at;
+    const std::uint64_t at = context.signals_at.load(std::memory_order_relaxed);
     MemoryOperation operations[2] = {
         write_to(at + signals.first_done_offset + static_cast<std::size_t>(number) * signals.stream_stride,
                  boundary.done_ns),
@@ -185,12 +212,21 @@ void put_all_tails(ContextRecord& context) noexcept {
         if (one.key.load(std::memory_order_acquire) == kNever) return;
         one.tails.fetch_add(1);
         const std::uintptr_t held = one.key.load();
-        // Streams of other threads have no handle that means them here.
+        // Streams of other threads have no handle that means them here. While anything captures, the stream
+        // may be the next, or one that captures cannot bear.
         if (held > kFree && one.context == &context &&
-            held == key_of_stream(context, one.stream, one.null_stream) &&
-            !is_capturing(one.stream, one.null_stream))
+            held == key_of_stream(context, one.stream, one.null_stream) && !any_capture())
             put_tail_of(context, i, one.stream, one.null_stream);
         one.tails.fetch_sub(1);
+    }
+}
+
+void await_tails() noexcept {
+    for (auto& numbered : g_streams) {
+        for (Numbered& one : numbered) {
+            if (one.key.load(std::memory_order_acquire) == kNever) break;
+            while (one.tails.load() != 0) sched_yield();
+        }
     }
 }
 
@@ -214,11 +250,12 @@ void forget_tails_of_parent() noexcept {
 }
 
 void forget_streams_of(const ContextRecord& context) noexcept {
-    for (auto& numbered : g_streams) {
-        for (Numbered& one : numbered) {
-            if (one.key.load(std::memory_order_relaxed) > kFree && one.context == &context)
-                one.key.store(kFree, std::memory_order_release);
-        }
+    auto& numbered = numbered_on(context.ordinal);
+    for (int i = 0; i < gate::kCountedStreams; ++i) {
+        Numbered& one = numbered[static_cast<std::size_t>(i)];
+        if (one.key.load(std::memory_order_relaxed) < kFree || one.context != &context) continue;
+        gate::abandon_stream(context.ordinal, i);
+        one.key.store(kFree, std::memory_order_release);
     }
 }
 

@@ -57,6 +57,9 @@ class Look {
 void forget_stream(Stream stream) noexcept;
 void forget_streams_of(const ContextRecord& context) noexcept;
 
+// Returns when no other thread puts a tail into a stream any more. None does while captures are counted.
+void await_tails() noexcept;
+
 // In the child of a fork, into which no other thread has come.
 void forget_tails_of_parent() noexcept;
 

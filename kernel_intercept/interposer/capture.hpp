@@ -33,12 +33,16 @@ class RelaxedCaptureMode {
     bool exchanged_, granted_;
 };
 
-inline bool any_capture() noexcept { return g_captures.load(std::memory_order_acquire) > 0; }
+inline bool any_capture() noexcept { return g_captures.load() > 0; }
 
 // Whether launches into this stream are being recorded. Asks the driver only while something captures.
 bool is_capturing(Stream stream, NullStream null_stream) noexcept;
 
-// To be called before a stream is destroyed: that ends its capture, too.
+// To be called before a stream is destroyed: that ends the capture which began there, but none that it
+// joined.
 void end_capture_by_destruction(Stream stream) noexcept;
+
+// A context goes, and with it its streams.
+void end_captures_of(Context context) noexcept;
 
 }  // namespace explsched::intercept

@@ -73,14 +73,6 @@ void release(ContextRecord& record) noexcept {
     record.context.store(nullptr, std::memory_order_release);
 }
 
-template <typename Condition>
-void forget_if(Condition condition) noexcept {
-    for (ContextRecord& record : g_records) {
-        if (record.context.load(std::memory_order_acquire) != nullptr && condition(record)) release(record);
-    }
-    g_epoch.fetch_add(1, std::memory_order_acq_rel);
-}
-
 // Claims a free record for the context. The claim is its context field: a second thread sees it.
 ContextRecord* make_record(Context context) noexcept {
     for (ContextRecord& record : g_records) {
@@ -164,15 +156,10 @@ void forget_event(Event event) noexcept {
 }
 
 void forget_context(Context context) noexcept {
-    forget_if([context](const ContextRecord& record) {
-        return record.context.load(std::memory_order_relaxed) == context;
-    });
-}
-
-void forget_contexts_on(int ordinal) noexcept {
-    forget_if([ordinal](const ContextRecord& record) {
-        return record.ready.load(std::memory_order_relaxed) && record.ordinal == ordinal;
-    });
+    for (ContextRecord& record : g_records) {
+        if (record.context.load(std::memory_order_acquire) == context) release(record);
+    }
+    g_epoch.fetch_add(1, std::memory_order_acq_rel);
 }
 
 }  // namespace explsched::intercept

@@ -32,9 +32,16 @@ struct ContextRecord {
     std::atomic<std::uintptr_t> streams;
     std::atomic<Event> last_event;  // recorded behind all of them, if that was in one stream
 
-    std::atomic<void*> pinned;  // the gate's signals that this context knows, at `signals_at` on the device
-    std::atomic<bool> signals_work;     // the GPU has written there
-    std::uint64_t signals_at, gate_at;  // of one manager: slots differ between managers
+    // The gate's signals that this context knows, at `signals_at` on the device (0: not yet, or never).
+    std::atomic<void*> pinned;
+    std::atomic<std::uint64_t> signals_at;
+    std::uint64_t gate_at;           // of one manager: slots differ between managers
+    std::atomic<bool> signals_work;  // the GPU has written there
+    // Where this process has some signals once more, for contexts that cannot have them at their first
+    // address.
+    struct Mapping {
+        void *of, *at;
+    } mapping;
 
     std::atomic<int> pending;  // timed launches not read yet
     std::array<TimedLaunch, 16> timed;
@@ -59,6 +66,5 @@ void forget_event(Event event) noexcept;
 
 // A context is gone, and its events with it.
 void forget_context(Context context) noexcept;
-void forget_contexts_on(int ordinal) noexcept;
 
 }  // namespace explsched::intercept

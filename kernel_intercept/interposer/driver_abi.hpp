@@ -26,6 +26,7 @@ using Result = int;                        // CUresult
 constexpr Result kSuccess = 0;
 constexpr Result kErrorOutOfMemory = 2;       // CUDA_ERROR_OUT_OF_MEMORY
 constexpr Result kErrorNotReady = 600;        // CUDA_ERROR_NOT_READY
+constexpr Result kErrorRegistered = 712;      // CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 constexpr Result kErrorSymbolNotFound = 302;  // CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND
 
 constexpr int kFunctionMaxThreads = 0;  // CU_FUNC_ATTRIBUTE_*

@@ -95,7 +95,10 @@ GraphWaits::GraphWaits(Graph graph, const ContextRecord& gpu, Waits waits) noexc
         kernels += is_kernel(nodes.all[i]) ? 1 : 0;
         if (kernels < kKernelsPerPiece || borders.all[i].edges != 1) continue;
         const std::size_t edge = borders.all[i].number - 1;
-        if (!add(gpu, from.all[edge], to.all[edge])) return;
+        if (!add(gpu, from.all[edge], to.all[edge])) {
+            remove();  // an edge may be cut, and nothing in its place
+            return;
+        }
         kernels = 0;
     }
 }

@@ -26,9 +26,9 @@ Result instantiate(const GraphExec* exec, Graph graph, Instantiate call) noexcep
         result = call();
         if (result != kSuccess && added.any()) {
             added.remove();
-            waits = Waits::kNone;
             result = call();
         }
+        if (!added.any()) waits = Waits::kNone;
     }
     if (result == kSuccess && exec != nullptr) note_graph(*exec, graph, waits, *gpu);
     return result;

@@ -1,6 +1,7 @@
 // Handles that appear and vanish: names are noted, and what was known of the dead is forgotten.
 
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/epoch.hpp"
@@ -27,6 +28,7 @@ void forget(Context context) noexcept {
     start_handle_epoch();
     forget_context(context);
     forget_memory_of(context);
+    end_captures_of(context);
 }
 
 template <Symbol kSymbol>
@@ -35,17 +37,31 @@ Result destroy_context(Context context) {
     return call_driver<kSymbol>(context);
 }
 
-// The primary context dies with its last user. Others on the same GPU are met anew at their next launch.
-template <Symbol kSymbol>
-Result end_primary_context(Device device) {
-    const Result result = call_driver<kSymbol>(device);
+bool has_primary_context(Device device) noexcept {
     unsigned flags = 0;
     int active = 0;
-    const bool known = call_driver<Symbol::cuDevicePrimaryCtxGetState>(device, &flags, &active) == kSuccess;
-    if (!known || active == 0) {
-        start_handle_epoch();
-        forget_contexts_on(device);
-        if (device >= 0 && device < gate::kMaxGpus) forget_memory_on(device);
+    return call_driver<Symbol::cuDevicePrimaryCtxGetState>(device, &flags, &active) == kSuccess &&
+           active != 0;
+}
+
+// Null where there is none: it is not made here.
+Context primary_context(Device device) noexcept {
+    Context context = nullptr;
+    if (!has_primary_context(device)) return nullptr;
+    if (call_driver<Symbol::cuDevicePrimaryCtxRetain>(&context, device) != kSuccess) return nullptr;
+    if (call_driver<Symbol::cuDevicePrimaryCtxRelease_v2>(device) == kErrorSymbolNotFound)
+        call_driver<Symbol::cuDevicePrimaryCtxRelease>(device);
+    return context;
+}
+
+// The primary context dies with its last user.
+template <Symbol kSymbol>
+Result end_primary_context(Device device) {
+    const Context context = mode() == Mode::kOff ? nullptr : primary_context(device);
+    const Result result = call_driver<kSymbol>(device);
+    if (context != nullptr && !has_primary_context(device)) {
+        forget(context);
+        if (device < gate::kMaxGpus) forget_pools_on(device);
     }
     return result;
 }

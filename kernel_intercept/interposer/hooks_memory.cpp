@@ -26,32 +26,41 @@ std::uint64_t key_of(DevicePointer address) noexcept { return address; }
 std::uint64_t key_of(Handle array) noexcept { return reinterpret_cast<std::uint64_t>(array); }
 
 template <Symbol kSymbol, typename Made, typename... Arguments>
-Result allocate_on(Device gpu, MemoryKind kind, std::uint64_t bytes, Made* made, Arguments... arguments) {
+Result allocate_on(Device gpu, Context owner, MemoryKind kind, std::uint64_t bytes, Made* made,
+                   Arguments... arguments) {
     if (gpu < 0 || made == nullptr) return call_driver<kSymbol>(made, arguments...);
     if (!reserve_memory(gpu, bytes)) return kErrorOutOfMemory;
     const Result result = call_driver<kSymbol>(made, arguments...);
-    Context context = nullptr;
     if (result != kSuccess) {
         return_memory(gpu, bytes);
     } else {
-        call_driver<Symbol::cuCtxGetCurrent>(&context);
-        keep_memory({kind, gpu, key_of(*made), bytes, context, 0, 1});
+        keep_memory({kind, gpu, key_of(*made), bytes, owner, 0, 1});
     }
     return result;
+}
+
+Context current() noexcept {
+    Context context = nullptr;
+    call_driver<Symbol::cuCtxGetCurrent>(&context);
+    return context;
 }
 
 template <Symbol kSymbol, typename Made, typename... Arguments>
 Result allocate(std::uint64_t bytes, Made* made, Arguments... arguments) {
     const Device gpu = is_limited() ? current_gpu() : -1;
-    return allocate_on<kSymbol>(gpu, MemoryKind::kAllocation, bytes, made, arguments...);
+    return allocate_on<kSymbol>(gpu, gpu < 0 ? nullptr : current(), MemoryKind::kAllocation, bytes, made,
+                                arguments...);
 }
 
-// In a capture it becomes a node of a graph, which has memory while it runs, and is not counted.
+// Memory of a pool, which is no context's. In a capture it becomes a node of a graph, which has memory while
+// it runs, and is not counted.
 template <Symbol kSymbol, typename... Arguments>
 Result allocate_in(Stream stream, std::uint64_t bytes, DevicePointer* at, Arguments... arguments) {
     if (is_limited() && is_capturing(stream, null_stream_of(kSymbol)))
         return call_driver<kSymbol>(at, bytes, arguments..., stream);
-    return allocate<kSymbol>(bytes, at, bytes, arguments..., stream);
+    const Device gpu = is_limited() ? current_gpu() : -1;
+    return allocate_on<kSymbol>(gpu, nullptr, MemoryKind::kAllocation, bytes, at, bytes, arguments...,
+                                stream);
 }
 
 // Taken out first: as soon as the driver has freed it another thread may get the same address.
@@ -134,8 +143,8 @@ Result cuMipmappedArrayDestroy(Handle array) { return release<Symbol::cuMipmappe
 Result cuMemCreate(DevicePointer* handle, std::size_t bytes, const MemoryPlace* place, std::uint64_t flags) {
     const bool counted =
         is_limited() && place != nullptr && place->location == kLocationDevice && place->gpu < gate::kMaxGpus;
-    return allocate_on<Symbol::cuMemCreate>(counted ? place->gpu : -1, MemoryKind::kBlock, bytes, handle,
-                                            bytes, place, flags);
+    return allocate_on<Symbol::cuMemCreate>(counted ? place->gpu : -1, nullptr, MemoryKind::kBlock, bytes,
+                                            handle, bytes, place, flags);
 }
 Result cuMemRelease(DevicePointer handle) {
     const Result result = call_driver<Symbol::cuMemRelease>(handle);

@@ -198,11 +198,11 @@ void forget_memory_of(Context context) noexcept {
         [](const MemoryRecord& record) { return_memory(record.gpu, record.bytes); });
 }
 
-void forget_memory_on(Device gpu) noexcept {
+void forget_pools_on(Device gpu) noexcept {
     const Lock lock;
     drop_each(
         [&](const MemoryRecord& record) {
-            return record.kind == MemoryKind::kAllocation && record.gpu == gpu;
+            return record.kind == MemoryKind::kAllocation && record.context == nullptr && record.gpu == gpu;
         },
         [](const MemoryRecord& record) { return_memory(record.gpu, record.bytes); });
 }

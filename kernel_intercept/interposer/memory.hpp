@@ -29,7 +29,7 @@ struct MemoryRecord {
     Device gpu;
     std::uint64_t key;
     std::uint64_t bytes;
-    Context context;      // kAllocation: dies with it
+    Context context;      // kAllocation: dies with it; null: of a pool
     std::uint64_t block;  // kMapping: the block's key
     std::uint32_t holders;
 };
@@ -49,8 +49,8 @@ void release_block(std::uint64_t handle) noexcept;
 void map_block(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle) noexcept;
 void unmap_blocks(std::uint64_t address, std::uint64_t bytes) noexcept;
 
-// The allocations of a context, or of all of a GPU, are gone.
+// The allocations of a context, or those of pools on a GPU, are gone.
 void forget_memory_of(Context context) noexcept;
-void forget_memory_on(Device gpu) noexcept;
+void forget_pools_on(Device gpu) noexcept;
 
 }  // namespace explsched::intercept

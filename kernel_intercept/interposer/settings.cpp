@@ -1,5 +1,7 @@
 #include "kernel_intercept/interposer/settings.hpp"
 
+#include <strings.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -13,7 +15,7 @@ namespace {
 
 std::atomic<char*> g_trace_path{nullptr};
 
-bool is_off(const char* value) noexcept { return value != nullptr && std::strcmp(value, "off") == 0; }
+bool is_off(const char* value) noexcept { return value != nullptr && strcasecmp(value, "off") == 0; }
 
 // Keeps a copy: the program may change its environment later.
 bool keep_trace_path(const char* value) noexcept {

@@ -68,6 +68,7 @@ void Gpu::beat(std::uint64_t now_ns) {
         // The longest of late: at once when longer, a sixteenth nearer when shorter.
         const std::uint64_t longest = control.beat_interval_ns.load(std::memory_order_relaxed);
         const std::uint64_t passed = std::max(now_ns - last_beat_ns_, settings_.beat_ns);
+        if (passed > kStoodStillNs) stood_still_until_ns_ = now_ns;
         control.beat_interval_ns.store(passed >= longest ? passed : longest - (longest - passed) / 16,
                                        std::memory_order_relaxed);
     }

@@ -49,6 +49,10 @@ struct Client {
     policy::Pressure pressure;
 };
 
+// Slurm stops all of a suspended job, the manager too, and a virtual machine all its processes. Clients that
+// go on meanwhile take the manager for dead sooner than this.
+constexpr std::uint64_t kStoodStillNs = 50'000'000;
+
 class Gpu {
    public:
     Gpu(const Settings& settings, const shared::Hello& first);
@@ -108,6 +112,7 @@ class Gpu {
     std::uint64_t predicted_until_ns_{0};
     std::uint64_t shared_until_ns_{0};  // timings up to then may have been taken while others ran
     std::uint64_t last_beat_ns_{0};
+    std::uint64_t stood_still_until_ns_{0};  // what was measured in that time tells nothing
     std::uint64_t last_refill_ns_{0};
 };
 

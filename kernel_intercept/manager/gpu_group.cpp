@@ -72,7 +72,7 @@ void Gpu::end_period(std::uint32_t slot, std::uint64_t issued_ns) {
         period.latency_ns == 0 ? work_ns : period.latency_ns - period.latency_ns / 8 + work_ns / 8;
     const shared::Control& control = page_->control;
     const std::uint32_t kept = control.kept.load(std::memory_order_relaxed);
-    if (period.idle_since_ns > since_ns) {
+    if (period.idle_since_ns > since_ns && since_ns > stood_still_until_ns_) {
         beside_.ended({control.beside.load(), kept < shared::kSlots ? std::uint64_t{1} << kept : 0,
                        control.allowance_ns.load(), period.idle_since_ns - since_ns, work_ns});
     }

@@ -66,7 +66,9 @@ void Gpu::feel_pressure() {
 
 void Gpu::refill(std::uint64_t now_ns) {
     feel_pressure();
-    const std::uint64_t until_ns = busy_until_ns(now_ns), elapsed_ns = now_ns - last_refill_ns_;
+    const std::uint64_t until_ns = busy_until_ns(now_ns);
+    // What passed while all stood still, or launched uncharged, is nobody's to save.
+    const std::uint64_t elapsed_ns = std::min(now_ns - last_refill_ns_, kStoodStillNs);
     const std::uint64_t ahead_ns = until_ns > now_ns + kHighNs ? until_ns - now_ns - kHighNs : 0;
     const std::uint64_t handed_out_ns = elapsed_ns - std::min(elapsed_ns, ahead_ns);
     change_credit([&](std::vector<policy::Member> members) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -63,6 +64,9 @@ int detach() {
     }
     close(ready[0]);
     setsid();
+    // Slurm sends what asks for a checkpoint to all processes of a step, of which this is one by the SPANK
+    // plugin.
+    for (const int number : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM}) signal(number, SIG_IGN);
     return ready[1];
 }
 

@@ -1,11 +1,13 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "kernel_intercept/manager/profile_store.hpp"
 #include "kernel_intercept/manager/start.hpp"
@@ -81,6 +83,10 @@ std::vector<Profile> save_profiles(const std::string& path, const std::vector<Pr
     std::vector<Profile> result;
     result.reserve(all.size());
     for (auto& [hash, profile] : all) result.push_back(std::move(profile));
+    std::stable_sort(result.begin(), result.end(), [](const Profile& a, const Profile& b) {
+        return std::pair(a.source, a.samples) > std::pair(b.source, b.samples);
+    });
+    if (result.size() > kMostKernels) result.erase(result.begin() + kMostKernels, result.end());
     replace(path, render_profiles(result));
     return result;
 }

@@ -4,13 +4,6 @@
 
 namespace explsched::manager {
 
-namespace {
-
-constexpr std::size_t kMostKernels =
-    std::size_t{shared::kTableEntries} / 4 * 3;  // beyond, look-ups of a linear table get long
-
-}  // namespace
-
 ProfileStore::ProfileStore() : table_("explsched-profiles", Access::kOthersRead) {
     table_->header = {shared::kTableMagic, shared::kLayoutVersion, sizeof(shared::Table),
                       shared::kTableEntries};
@@ -41,8 +34,9 @@ void ProfileStore::adopt(const std::vector<Profile>& profiles) {
         const std::uint64_t hash = shared::hash_of(profile.key);
         if (forgotten_.count(hash) != 0) continue;
         const auto found = profiles_.find(hash);
-        if (found == profiles_.end() && profiles_.size() >= kMostKernels) {
-            ++refused_;
+        const std::size_t most = profile.source == Source::kTiming ? kMostFromFile : kMostKernels;
+        if (found == profiles_.end() && profiles_.size() >= most) {
+            refused_ += profiles_.size() >= kMostKernels ? 1 : 0;
             continue;
         }
         if (found == profiles_.end()) {

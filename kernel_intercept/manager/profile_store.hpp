@@ -13,12 +13,16 @@
 
 namespace explsched::manager {
 
+// Beyond, look-ups of a linear table get long. Timings of what others ran leave room for what is run now.
+constexpr std::size_t kMostKernels = std::size_t{shared::kTableEntries} / 4 * 3;
+constexpr std::size_t kMostFromFile = kMostKernels / 2;
+
 class ProfileStore {
    public:
     ProfileStore();
 
     void add(const shared::RingSample& sample, CoRun co_run);
-    void adopt(const std::vector<Profile>& profiles);  // of the file
+    void adopt(const std::vector<Profile>& profiles);  // of the file, in order, as far as there is room
     // Until the file has been written without it, the kernel is not taken from there again.
     void forget(const KernelKey& key);
     // Of those forgotten: what a save is to leave out of the file, and what one has left out.
@@ -46,7 +50,8 @@ class ProfileStore {
 // What the file holds; nothing if there is none. Throws std::runtime_error that names the file.
 ProfileText load_profiles(const std::string& path);
 // Merges `ours` into the file by `merged`, atomically replaced (mode 0600); what the file said of the
-// `forgotten` (by hash_of) is dropped. Returns what it holds now.
+// `forgotten` (by hash_of) is dropped. Returns what it holds now: `kMostKernels` at most, first those whose
+// shares were measured, then those with the most timings.
 std::vector<Profile> save_profiles(const std::string& path, const std::vector<Profile>& ours,
                                    const std::set<std::uint64_t>& forgotten);
 

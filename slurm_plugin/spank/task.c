@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +24,8 @@ static void set(spank_t job, const char *variable, const char *value, int overwr
     }
 }
 
-/* Puts the library before what the user preloads already; a library that does not load is left out. */
+/* Puts the library behind what the user preloads already, as `sxrun` does: what stands in front of it finds
+ * it by RTLD_NEXT. A library that does not load is left out. */
 static void preload(spank_t job, const char *library) {
     char message[512];
     if (!expl_library_usable(library, message, sizeof message)) {
@@ -36,7 +38,7 @@ static void preload(spank_t job, const char *library) {
         return; /* a step inside a job that has it already, or a list too long to extend */
     }
     char value[PATHS_SIZE];
-    snprintf(value, sizeof value, "%s%s%s", library, present[0] != '\0' ? ":" : "", present);
+    snprintf(value, sizeof value, "%s%s%s", present, present[0] != '\0' ? ":" : "", library);
     set(job, "LD_PRELOAD", value, REPLACE);
 }
 
@@ -120,13 +122,22 @@ static void manager(spank_t job, const struct expl_settings *settings, bool has_
         return;
     }
     char own[PATHS_SIZE];
-    if (spank_getenv(job, "EXPLSCHED_KM_SOCKET", own, sizeof own) == ESPANK_SUCCESS) {
-        return; /* the user's choice, or a step of a job that has it already */
+    /* A step of a batch job has ours already; on the job's other nodes nobody serves there yet. */
+    if (spank_getenv(job, "EXPLSCHED_KM_SOCKET", own, sizeof own) == ESPANK_SUCCESS &&
+        strcmp(own, path) != 0) {
+        return; /* the user's choice */
     }
     if (settings->manager != NULL) {
         start_manager(job, settings->manager, path, has_quota);
     }
     set(job, "EXPLSCHED_KM_SOCKET", path, KEEP);
+}
+
+/* The kill switch, in any case, as `sxrun` reads it. */
+static bool is_switched_off(spank_t job) {
+    char word[8];
+    return spank_getenv(job, "EXPLSCHED_INTERCEPT", word, sizeof word) == ESPANK_SUCCESS &&
+           strcasecmp(word, "off") == 0;
 }
 
 void expl_task_environment(spank_t job, const struct expl_values *values,
@@ -143,7 +154,7 @@ void expl_task_environment(spank_t job, const struct expl_values *values,
     if (settings->spool != NULL) {
         set(job, "EXPLSCHED_SPOOL", settings->spool, KEEP);
     }
-    if (!expl_shares_gpu(values)) {
+    if (!expl_shares_gpu(values) || is_switched_off(job)) {
         return;
     }
     if (settings->library != NULL) {

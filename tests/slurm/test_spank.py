@@ -120,7 +120,7 @@ def test_srun_keeps_what_the_user_preloads(site: Cluster, library: Path) -> None
     other = library.with_name("libother.so")
     shutil.copy(library, other)
     found = environment_of(run(site, "srun", "--expl-share=high", "env", LD_PRELOAD=str(other)))
-    assert found["LD_PRELOAD"] == f"{library}:{other}"
+    assert found["LD_PRELOAD"] == f"{other}:{library}"
 
 
 def test_without_options_a_task_is_left_alone(site: Cluster) -> None:

@@ -98,6 +98,15 @@ CUresult capture_node(Capture& capture, std::unique_ptr<CUgraphNode_st> node) {
     return CUDA_SUCCESS;
 }
 
+bool captured_memory_operation(CUstream stream) {
+    const std::lock_guard lock(mutex);
+    if (stream->capture == nullptr) return false;
+    auto node = std::make_unique<CUgraphNode_st>();
+    node->type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    stream->capture->graph->nodes.push_back(std::move(node));
+    return true;
+}
+
 void join_capture(CUstream stream, const std::shared_ptr<Capture>& capture) {
     const std::lock_guard lock(mutex);
     if (stream->capture == capture) return;

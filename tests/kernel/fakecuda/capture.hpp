@@ -29,6 +29,10 @@ CUstreamCaptureStatus capture_status(CUstream stream);
 // is spoilt.
 CUresult capture_node(Capture& capture, std::unique_ptr<CUgraphNode_st> node);
 
+// The same for a memory operation, also by a thread that has not begun the capture. False if the stream does
+// not capture.
+bool captured_memory_operation(CUstream stream);
+
 // Another stream joins the capture in which `event` was recorded.
 void join_capture(CUstream stream, const std::shared_ptr<Capture>& capture);
 

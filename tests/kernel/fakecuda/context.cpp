@@ -20,13 +20,22 @@ CUcontext make_context(Device& device) {
 
 void destroy_context(CUcontext context) {
     fakecuda::synchronise(context);
+    for (const auto& stream : context->streams) {  // captures end with their streams
+        CUgraph graph = nullptr;
+        if (stream->capture != nullptr) fakecuda::end_capture(stream.get(), &graph);
+        delete graph;
+    }
     if (fakecuda::gpu::VirtualGpu* gpu = context->device->gpu.get()) {
         gpu->close_stream(context->legacy->queue);
         for (const auto& stream : context->streams) gpu->close_stream(stream->queue);
+        for (const auto& stream : context->destroyed_streams) {
+            if (stream->queue != fakecuda::gpu::kNone) gpu->close_stream(stream->queue);
+        }
         for (const auto& event : context->events) {
             if (event->slot != fakecuda::gpu::kNone) gpu->close_event(event->slot);
         }
     }
+    fakecuda::forget_registered_memory(context);
     fakecuda::forget_context(context);
     delete context;
 }

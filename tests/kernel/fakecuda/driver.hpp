@@ -48,4 +48,8 @@ std::vector<std::int32_t> implicit_dependencies(CUstream stream);
 void synchronise(CUstream stream);
 void synchronise(CUcontext context);
 
+// What the context has registered is gone. Aborts if work accesses such memory.
+void forget_registered_memory(CUcontext context);
+void check_registered(CUdeviceptr address);
+
 }  // namespace fakecuda

@@ -9,10 +9,11 @@
 namespace fakecuda {
 namespace {
 
-constexpr std::array<std::pair<const char*, Fault>, 7> kNames{{
+constexpr std::array<std::pair<const char*, Fault>, 8> kNames{{
     {"launch_error", Fault::kLaunchError},
     {"slow_call", Fault::kSlowCall},
     {"slow_capture", Fault::kSlowCapture},
+    {"no_wait_node", Fault::kNoWaitNode},
     {"slow_signal", Fault::kSlowSignal},
     {"dlsym_in_init", Fault::kDlsymInInit},
     {"aliased", Fault::kAliased},

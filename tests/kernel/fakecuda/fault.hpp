@@ -2,6 +2,7 @@
 //   launch_error    every launch fails with CUDA_ERROR_LAUNCH_FAILED
 //   slow_call       every launch takes a millisecond before it returns
 //   slow_capture    a capture that has begun takes a millisecond until the call for it returns
+//   no_wait_node    batch memory operations are refused as nodes of graphs
 //   slow_signal     memory operations take a millisecond before they look at their stream
 //   dlsym_in_init   cuInit asks dlsym for the driver's own symbols, as drivers from 570 on do
 //   aliased         cuGetProcAddress returns other addresses than dlsym
@@ -16,6 +17,7 @@ enum class Fault {
     kLaunchError,
     kSlowCall,
     kSlowCapture,
+    kNoWaitNode,
     kSlowSignal,
     kDlsymInInit,
     kAliased,

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 #include "tests/kernel/fakecuda/function.hpp"
 
 namespace fakecuda {
@@ -171,16 +172,20 @@ CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CU
         const auto moved = place_of(from[i]), before = place_of(to[i]);
         if (moved == nodes.end() || before == nodes.end()) return CUDA_ERROR_INVALID_VALUE;
         if (before < moved) std::rotate(before, moved, moved + 1);
+        graph->cut_before.erase(to[i]);
     }
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode*, const CUgraphNode*, size_t) {
-    return keeps_all(*graph) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode*, const CUgraphNode* to, size_t count) {
+    if (keeps_all(*graph)) return CUDA_ERROR_INVALID_VALUE;
+    graph->cut_before.insert(to, to + count);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t,
                                   const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+    if (fakecuda::fault == fakecuda::Fault::kNoWaitNode) return CUDA_ERROR_NOT_SUPPORTED;
     auto made = node_of(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
     if (params->count != 1 || !fakecuda::as_access(params->paramArray[0], made->memory))
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -20,6 +22,14 @@ constexpr DefaultStream kPerThread = DefaultStream::kPerThread;
 
 void* host(CUdeviceptr pointer) { return reinterpret_cast<void*>(pointer); }
 CUdeviceptr device(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+// Host memory, by its address, and the context that has registered it; null once that is gone.
+struct Registered {
+    std::size_t bytes;
+    CUcontext context;
+};
+std::mutex registered_mutex;
+std::map<CUdeviceptr, Registered> registered;
 
 constexpr std::uint64_t kMebibyte = 1 << 20;
 
@@ -152,6 +162,27 @@ CUresult set_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstr
 
 }  // namespace
 
+namespace fakecuda {
+
+void forget_registered_memory(CUcontext context) {
+    const std::lock_guard lock(registered_mutex);
+    for (auto& [address, place] : registered) {
+        if (place.context == context) place.context = nullptr;
+    }
+}
+
+void check_registered(CUdeviceptr address) {
+    const std::lock_guard lock(registered_mutex);
+    const auto behind = registered.upper_bound(address);
+    if (behind == registered.begin()) return;
+    const auto& [begin, place] = *std::prev(behind);
+    if (address - begin >= place.bytes || place.context != nullptr) return;
+    std::fputs("fakecuda: access to memory that was registered by a context which is gone\n", stderr);
+    std::abort();
+}
+
+}  // namespace fakecuda
+
 extern "C" {
 
 CUresult cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -165,7 +196,12 @@ CUresult cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
 // Device and host share addresses.
 CUresult cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned int) {
     if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
-    return memory == nullptr || bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (memory == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    const std::lock_guard lock(registered_mutex);
+    Registered& place = registered[device(memory)];
+    if (place.context != nullptr) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    place = {bytes, fakecuda::current_context()};
+    return CUDA_SUCCESS;
 }
 CUresult cuMemHostUnregister(void*) { return fakecuda::refuse_unsafe_call(); }
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pointer, void* memory, unsigned int) {

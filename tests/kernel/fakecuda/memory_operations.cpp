@@ -42,6 +42,7 @@ bool as_access(const CUstreamBatchMemOpParams& operation, gpu::MemoryAccess& acc
 }
 
 void run(const gpu::MemoryAccess& access, CUstream stream) {
+    check_registered(access.address);
     if (gpu::VirtualGpu* gpu = stream->context->device->gpu.get()) {
         gpu->access(stream->queue, access, implicit_dependencies(stream));
     } else if (access.kind == Kind::kWrite) {
@@ -63,8 +64,7 @@ CUresult submit(CUstream handle, unsigned count, const CUstreamBatchMemOpParams*
         std::fputs("fakecuda: a memory operation in a destroyed stream\n", stderr);
         std::abort();
     }
-    if (stream->capture != nullptr)
-        return CUDA_ERROR_NOT_SUPPORTED;  // a part of a program's graph that it did not ask for
+    if (fakecuda::captured_memory_operation(stream)) return CUDA_SUCCESS;
     if (stream == stream->context->legacy.get()) {
         if (const CUresult refused = fakecuda::refuse_legacy_stream(stream->context)) return refused;
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,7 @@ struct CUgraphNode_st {
 // edges can only point to nodes that existed before.
 struct CUgraph_st {
     std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+    std::set<CUgraphNode> cut_before;  // nodes that have lost an edge and got none for it yet
 };
 
 struct CUgraphExec_st {

@@ -14,8 +14,21 @@ namespace {
 constexpr DefaultStream kLegacy = DefaultStream::kLegacy;
 constexpr DefaultStream kPerThread = DefaultStream::kPerThread;
 
+// The work of a destroyed stream goes on, as cuda.h says of cuStreamDestroy; what it took is free when that
+// ends.
+void close_ended(CUcontext context, gpu::VirtualGpu& gpu) {
+    const std::lock_guard lock(context->mutex);
+    for (const auto& stream : context->destroyed_streams) {
+        if (stream->queue == gpu::kNone || !gpu.has_ended(stream->queue, gpu.submitted(stream->queue)))
+            continue;
+        gpu.close_stream(stream->queue);
+        stream->queue = gpu::kNone;
+    }
+}
+
 CUresult create(CUstream* handle, CUcontext context, unsigned flags, int priority) {
     gpu::VirtualGpu* gpu = context->device->gpu.get();
+    if (gpu != nullptr) close_ended(context, *gpu);
     auto stream = std::make_unique<CUstream_st>();
     stream->context = context;
     stream->queue = gpu == nullptr ? gpu::kNone : gpu->open_stream();
@@ -95,7 +108,6 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
         delete graph;
     }
     CUcontext context = stream->context;
-    if (context->device->gpu != nullptr) context->device->gpu->close_stream(stream->queue);
     const std::lock_guard lock(context->mutex);
     auto& streams = context->streams;
     const auto found = std::find_if(streams.begin(), streams.end(),

@@ -63,6 +63,9 @@ void synchronise(CUcontext context) {
     {
         const std::lock_guard lock(context->mutex);
         for (const auto& stream : context->streams) queues.push_back(stream->queue);
+        for (const auto& stream : context->destroyed_streams) {
+            if (stream->queue != gpu::kNone) queues.push_back(stream->queue);
+        }
     }
     for (const std::int32_t queue : queues) gpu->wait_until_ended(queue, gpu->submitted(queue));
 }

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/gate/link.hpp"
+#include "kernel_intercept/gate/watchdog.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/futex.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
@@ -183,6 +185,26 @@ void a_wait_is_bounded(Manager& manager) {
     control.occupied = std::uint64_t{1} << kSlot;
 }
 
+// As where the user may start no more threads: nobody would open the gate of what waits on the GPU.
+void without_a_watchdog_launches_wait_on_the_host(Manager& manager) {
+    shared::Control& control = manager.page().control;
+    const std::uint64_t waits = manager.slot().counters.waits;
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+    const rlimit nothing{1, before.rlim_max};  // no room for a stack
+    gate::forget_watchdog();
+    control.high = 1 << 5;
+    shared::close_gate(manager.own().gate);
+    gate::open_stream(0, 7);
+    REQUIRE(setrlimit(RLIMIT_AS, &nothing) == 0);
+    const gate::Decision decision = gate::admit(0, 7, {1000, 100, 100});
+    setrlimit(RLIMIT_AS, &before);
+    CHECK(!decision.boundary.waits && manager.slot().counters.waits == waits + 1);
+    control.high = 0;
+    manager.own().gate.fetch_or(shared::kOpen);
+    gate::forget_watchdog();
+}
+
 // Nor is it waited for again and again when the stream did not move though its gate was open, for long
 // enough, while the launch waited.
 void a_stream_that_stands_still_holds_up_one_launch(Manager& manager) {
@@ -237,6 +259,22 @@ void a_second_thread_is_woken_by_the_first(Manager& manager) {
     while (manager.notified()) {
     }
     manager.page().control.policy = shared::Policy::kGroup;
+}
+
+// What the GPU still writes for a destroyed stream would be taken for the next one's.
+void a_number_is_not_given_anew_before_its_work_is_done(Manager& manager) {
+    constexpr int kStream = 6;
+    shared::Line& line = manager.own().lines[kStream];
+    CHECK(gate::open_stream(0, kStream));
+    gate::admit(0, kStream, kLong);
+    CHECK(gate::tail(0, kStream).done_ns == kLong.gpu_ns && line.done == 0);
+    CHECK(!gate::open_stream(0, kStream) && line.done == 0);
+    line.done = kLong.gpu_ns;
+    CHECK(gate::open_stream(0, kStream));
+    gate::admit(0, kStream, kLong);
+    gate::tail(0, kStream);
+    gate::abandon_stream(0, kStream);  // its context goes
+    CHECK(gate::open_stream(0, kStream) && line.done == 2 * kLong.gpu_ns);
 }
 
 // A heartbeat that is late is no reason to let everything pass: what is bounded stays bounded.
@@ -359,7 +397,9 @@ int main() {
     the_end_of_high_priority_work_is_told_to_the_manager(manager);
     samples_are_dropped_while_nobody_reads_them(manager);
     a_wait_is_bounded(manager);
+    without_a_watchdog_launches_wait_on_the_host(manager);
     a_stream_that_stands_still_holds_up_one_launch(manager);
+    a_number_is_not_given_anew_before_its_work_is_done(manager);
     a_wait_for_credit_leaves_an_idle_gate(manager);
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);

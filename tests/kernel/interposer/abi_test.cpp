@@ -75,6 +75,7 @@ static_assert(sizeof(ours::Device) == sizeof(CUdevice));
 
 static_assert(ours::kErrorSymbolNotFound == CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND);
 static_assert(ours::kErrorNotReady == CUDA_ERROR_NOT_READY);
+static_assert(ours::kErrorRegistered == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 static_assert(ours::kFunctionMaxThreads == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 static_assert(ours::kFunctionSharedBytes == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
 static_assert(ours::kFunctionRegisters == CU_FUNC_ATTRIBUTE_NUM_REGS);

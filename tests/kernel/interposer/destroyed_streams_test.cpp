@@ -1,8 +1,10 @@
 // A thread waits for the context, for which the end of every stream's work is told, while another has streams
-// of its own: none is told of after its destruction. Run with GATE_SIGNALS=1 and FAKECUDA_FAULT=slow_signal;
-// the double aborts. Argument: how many streams.
+// of its own: none is told of after its destruction, where the double aborts, nor in a capture that has begun
+// meanwhile, of which it would be a part. Run with GATE_SIGNALS=1 and FAKECUDA_FAULT=slow_signal. Argument:
+// how many streams, and captures.
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -32,6 +34,19 @@ int main(int, char** argv) {
         DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
         launch(function, 528, stream);
         DO(cuStreamDestroy(stream));
+    }
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = std::atoi(argv[1]); i > 0; --i) {
+        CUgraph graph{};
+        std::size_t nodes = 0;
+        launch(function, 528, stream);
+        DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        usleep(2000);  // long enough for what the other thread has begun
+        launch(function, 528, stream);
+        DO(cuStreamEndCapture(stream, &graph));
+        DO(cuGraphGetNodes(graph, nullptr, &nodes));
+        CHECK_EQUAL(nodes, std::size_t{1});
+        DO(cuGraphDestroy(graph));
     }
     done = true;
     waiting.join();

@@ -77,6 +77,16 @@ void free_behind(CUdeviceptr memory, CUmodule module, CUstream stream) {
     DO(cuModuleUnload(module));
 }
 
+// A stream is destroyed while it works, and the next one has done its work before that ends.
+void launch_in_passing_streams(CUfunction kernel, CUfunction first) {
+    CUstream passing = new_stream();
+    DO(cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, passing, nullptr, nullptr));
+    DO(cuStreamDestroy(passing));
+    CUstream next = new_stream();
+    for (int i = 0; i < 10; ++i) DO(cuLaunchKernel(first, 1, 1, 1, 32, 1, 1, 0, next, nullptr, nullptr));
+    DO(cuStreamSynchronize(next));
+}
+
 int client(const std::string& kernel, int count) {
     const bool graph = kernel.rfind("graph:", 0) == 0;
     CUcontext context = nullptr;
@@ -103,6 +113,12 @@ int client(const std::string& kernel, int count) {
         DO(cuStreamSynchronize(stream));
     }
     if (std::getchar() == EOF) return 1;
+    if (std::getenv("PASSING_STREAMS") != nullptr) {
+        launch_in_passing_streams(function, first);
+        std::puts("launched");
+        std::fflush(stdout);
+        pause();
+    }
     if (graph) {
         DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         for (int i = 0; i < count; ++i) launch(function);
@@ -293,6 +309,29 @@ void who_waits_for_the_launching_thread_is_not_held_up(Daemon& daemon) {
     CHECK_EQUAL(low.line(), std::string("done"));
 }
 
+void work_of_destroyed_streams_ends(Daemon& daemon) {
+    setenv("PASSING_STREAMS", "1", 1);
+    Process high(daemon, "high", "long", 1);
+    unsetenv("PASSING_STREAMS");
+    high.go();
+    CHECK_EQUAL(high.line(), std::string("launched"));
+    const auto outstanding = [&] {
+        const std::string status = daemon.status();
+        const std::size_t at = status.find("{\"pid\": " + std::to_string(high.pid()) + ",");
+        return at == std::string::npos ? -1 : number_in(status.substr(at), "outstanding_ns");
+    };
+    const auto has_ended = [&] {
+        const std::vector<Ended> log = log_of(std::string(std::getenv("FAKECUDA_GPU")) + ".log");
+        return std::any_of(log.begin(), log.end(), [&](const Ended& ended) {
+            return ended.pid == high.pid() && ended.kernel == "long";
+        });
+    };
+    for (int i = 0; i < 5000 && !has_ended(); ++i) usleep(1000);
+    usleep(10'000);  // what the GPU writes is seen a little later
+    for (int i = 0; i < 5000 && outstanding() != 0; ++i) usleep(1000);
+    CHECK_EQUAL(outstanding(), 0LL);
+}
+
 // The words for which work waits on the GPU, as the manager of now has made them.
 class Gates {
    public:
@@ -452,6 +491,7 @@ int main(int argc, char** argv) {
     setenv("EXPLSCHED_KM_SOCKET", daemon.socket().c_str(), 1);
     launches_ahead_wait_on_the_gpu(daemon, "short");
     launches_ahead_wait_on_the_gpu(daemon, "graph:short");
+    work_of_destroyed_streams_ends(daemon);
     const pid_t control = start_control();
     const int rounds = argc > 2 ? std::atoi(argv[2]) : 2;  // by hand: 190, for a thousand deaths
     for (int round = 0; round < rounds; ++round) {

@@ -53,6 +53,22 @@ void a_graph_that_allocates_memory_stays_as_it_is(CUstream stream, CUfunction fu
     DO(cuGraphDestroy(graph));
 }
 
+// Also where the driver takes no waits: with FAKECUDA_FAULT=no_wait_node.
+void a_graph_is_whole_again(CUstream stream, CUfunction function) {
+    CUgraph graph{};
+    CUgraphExec exec{};
+    CUgraphExecUpdateResultInfo info{};
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (std::size_t i = 0; i < kLaunches; ++i) launch(function, 528, stream);
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    CHECK_EQUAL(nodes_in(graph), kLaunches);
+    DO(cuGraphExecUpdate(exec, graph, &info));
+    CHECK_EQUAL(nodes_in(graph), kLaunches);
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
 // A launch has adopted another manager, whose memory this context does not know yet.
 void a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(CUstream stream,
                                                                          CUfunction function) {
@@ -80,5 +96,6 @@ int main() {
     DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     launch_until_told("signals 0", function, stream);
     a_graph_that_allocates_memory_stays_as_it_is(stream, function);
+    a_graph_is_whole_again(stream, function);
     a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(stream, function);
 }

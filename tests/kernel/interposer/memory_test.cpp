@@ -261,6 +261,29 @@ int neighbour(const char* program, int trials) {
     return 0;
 }
 
+// But not what it had of a pool, which is no context's (cuda.h, cuCtxDestroy), nor what another one has.
+void what_a_context_held_is_gone_with_it(CUcontext primary) {
+    CUcontext other{};
+    CUdeviceptr plain = 0, pooled = 0;
+    DO(cuCtxCreate(&other, nullptr, 0, 0));
+    DO(cuMemAlloc(&plain, kPiece));
+    DO(cuMemAllocAsync(&pooled, kPiece, nullptr));
+    CHECK_EQUAL(free_bytes(), kLimit - 2 * kPiece);
+    DO(cuCtxDestroy(other));
+    DO(cuCtxSetCurrent(primary));
+    CHECK_EQUAL(free_bytes(), kLimit - kPiece);
+    DO(cuMemFreeAsync(pooled, nullptr));
+    CHECK_EQUAL(free_bytes(), kLimit);
+    DO(cuMemAlloc(&plain, kPiece));
+    DO(cuCtxCreate(&other, nullptr, 0, 0));
+    DO(cuMemAlloc(&plain, kPiece));
+    DO(cuDevicePrimaryCtxRelease(0));
+    CHECK_EQUAL(free_bytes(), kLimit - kPiece);
+    DO(cuMemFree(plain));
+    CHECK_EQUAL(free_bytes(), kLimit);
+    DO(cuCtxDestroy(other));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -273,14 +296,6 @@ int main(int argc, char** argv) {
     memory_nodes_of_graphs_do_not_count();
     many_small_ones_are_found_again();
     a_forked_child_waits_for_no_thread_of_its_parent(context);
-    // What a context held is gone with it.
-    CUcontext other{};
-    DO(cuCtxCreate(&other, nullptr, 0, 0));
-    CUdeviceptr at = 0;
-    DO(cuMemAlloc(&at, kPiece));
-    CHECK_EQUAL(free_bytes(), kLimit - kPiece);
-    DO(cuCtxDestroy(other));
-    DO(cuCtxSetCurrent(context));
-    CHECK_EQUAL(free_bytes(), kLimit);
+    what_a_context_held_is_gone_with_it(context);
     return 0;
 }

@@ -6,6 +6,7 @@
 // Without GATE_LOG nothing is done: for measuring the interposer itself.
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -34,7 +35,21 @@ __attribute__((format(printf, 1, 2))) void write_line(const char* format, ...) n
 }
 
 // Of two managers, of which the second has given us another slot.
-std::array<std::array<explsched::shared::ClientSignals, 2>, 2> g_signals{};
+using ManagerSignals = std::array<explsched::shared::ClientSignals, 2>;
+std::array<std::atomic<ManagerSignals*>, 2> g_signals{};
+
+ManagerSignals& signals_of(std::size_t manager) noexcept {
+    ManagerSignals* made = g_signals[manager].load();
+    if (made != nullptr) return *made;
+    void* const memory =
+        mmap(nullptr, sizeof(ManagerSignals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    if (g_signals[manager].compare_exchange_strong(made, static_cast<ManagerSignals*>(memory)))
+        return *static_cast<ManagerSignals*>(memory);
+    munmap(memory, sizeof(ManagerSignals));  // another thread was first
+    return *made;
+}
+
 std::atomic<std::uint64_t> g_boundaries{0};
 
 // GATE_SIGNALS: a boundary before each launch of a stream that is counted; its number is what is done.
@@ -93,7 +108,7 @@ Signals signals(int) noexcept {
     const char* manager = std::getenv("GATE_SIGNALS");
     if (manager == nullptr) return {};
     const std::size_t slot = *manager == '2' ? 1 : 0;
-    auto& memory = g_signals[slot];
+    ManagerSignals& memory = signals_of(slot);
     explsched::shared::ClientSignals& own = memory[slot];
     own.gate = explsched::shared::kOpen;
     const auto at = [&memory](const void* word) {
@@ -113,7 +128,11 @@ bool graphs_wait(int) noexcept { return std::getenv("GATE_GRAPHS_WAIT") != nullp
 
 void signals_pinned(int ordinal) noexcept { write_line("pinned %d\n", ordinal); }
 void signals_work(int ordinal) noexcept { write_line("signals %d\n", ordinal); }
-void open_stream(int ordinal, int stream) noexcept { write_line("stream %d %d\n", ordinal, stream); }
+bool open_stream(int ordinal, int stream) noexcept {
+    write_line("stream %d %d\n", ordinal, stream);
+    return true;
+}
+void abandon_stream(int, int) noexcept {}
 
 void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 

@@ -10,6 +10,33 @@
 using explsched::test::launch;
 using explsched::test::told_to_gate;
 
+// Only the end of the stream in which it began ends a capture.
+void a_capture_outlives_a_stream_that_has_joined_it(CUfunction function, CUstream origin) {
+    CUstream joined{};
+    CUgraph graph{};
+    CUevent fork{}, join{};
+    DO(cuStreamCreate(&joined, CU_STREAM_NON_BLOCKING));
+    DO(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    DO(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+    DO(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DO(cuEventRecord(fork, origin));
+    DO(cuStreamWaitEvent(joined, fork, 0));
+    launch(function, 528, joined);
+    DO(cuEventRecord(join, joined));
+    DO(cuStreamWaitEvent(origin, join, 0));
+    DO(cuStreamDestroy(joined));
+    told_to_gate();
+    launch(function, 528, origin);
+    CHECK_EQUAL(told_to_gate(), std::string());  // it does not run
+    std::size_t nodes = 0;
+    DO(cuStreamEndCapture(origin, &graph));
+    DO(cuGraphGetNodes(graph, nullptr, &nodes));
+    CHECK_EQUAL(nodes, std::size_t{2});
+    DO(cuGraphDestroy(graph));
+    launch(function, 528, origin);
+    CHECK(!told_to_gate().empty());
+}
+
 int main() {
     const char* gate = std::getenv("EXPLSCHED_GATE");
     const bool on_device = gate == nullptr || std::string(gate) != "host";
@@ -47,5 +74,6 @@ int main() {
     CHECK_EQUAL(told_to_gate().find("stream 0 0") != std::string::npos, on_device);
     launch(function, 528, nullptr);
     CHECK_EQUAL(told_to_gate().find("stream 0 2") != std::string::npos, on_device);
+    a_capture_outlives_a_stream_that_has_joined_it(function, capturing);
     DO(cuCtxSynchronize());
 }

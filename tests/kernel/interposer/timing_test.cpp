@@ -318,6 +318,21 @@ void test_fork() {
     CHECK_EQUAL(told_to_gate(), std::string("reset"));
 }
 
+// Its capture ends with it: what follows is timed again.
+void test_context_that_goes_while_it_captures(CUfunction function, CUcontext context) {
+    CUcontext other{};
+    CUstream stream{};
+    DO(cuCtxCreate(&other, nullptr, 0, 0));
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DO(cuCtxDestroy(other));
+    DO(cuCtxSetCurrent(context));
+    told_to_gate();
+    launch(function, 528, nullptr);
+    DO(cuCtxSynchronize());
+    CHECK(told_to_gate().find("record 0 _Z4halfv") != std::string::npos);
+}
+
 }  // namespace
 
 int main() {
@@ -349,6 +364,7 @@ int main() {
     launch(function, 528, nullptr);
     DO(cuCtxSynchronize());
     told_to_gate();
+    test_context_that_goes_while_it_captures(function, context);
     test_fork();
     test_primary_context_used_again();
 }

@@ -310,6 +310,44 @@ void a_limit_holds_over_many_beats() {
     CHECK(launched_ns <= 1000 * kBeat * 3 / 10 + 2 * kBeat && launched_ns >= 1000 * kBeat * 29 / 100);
 }
 
+// A client whose kernels fit beside those of a high-priority one runs there, and does so again after a pause.
+void a_pause_of_all_is_no_slowdown() {
+    Gpu gpu(settings(Policy::kGroup), {});
+    const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
+    const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
+    std::uint64_t now_ns = kNow;
+    const auto periods = [&](int count, std::uint64_t pause_ns) {
+        int beside = 0;
+        for (int i = 0; i < count; ++i) {
+            for (const std::uint32_t slot : {high, low})
+                slot_of(gpu, slot).counters.peak = shared::pack(0, {300, 300});
+            beside += gpu.page().control.beside >> low & 1;
+            begin(gpu, high, kMs, now_ns);
+            gpu.serve(now_ns);
+            now_ns += kMs + pause_ns;
+            gpu.beat(now_ns);
+            finish(gpu, high);
+            for (int look = 0; look < 10; ++look) gpu.serve(now_ns += kMs / 10);
+        }
+        return beside;
+    };
+    CHECK(periods(400, 0) > 200);
+    for (int i = 0; i < 20; ++i) {  // of which some are compared with the period before
+        periods(1, 3'600'000 * kMs);
+        CHECK(periods(100, 0) > 50);
+    }
+}
+
+// As a job that Slurm has suspended, with its manager and all its clients.
+void what_passes_while_all_stand_still_is_not_handed_out() {
+    Gpu gpu(settings(Policy::kQuota), {});
+    const std::uint32_t slot = *gpu.join(tenant(Class::kBestEffort, 300, 300), kNow);
+    gpu.beat(kNow + kBeat);
+    const std::uint64_t hour_ns = std::uint64_t{3'600'000} * kMs;
+    gpu.beat(kNow + kBeat + hour_ns);
+    CHECK(slot_of(gpu, slot).client.credit_ns <= policy::kSavingsNs);
+}
+
 void a_stretched_client_cuts_the_others_until_it_leaves() {
     Gpu gpu(settings(Policy::kQuota), {});
     const std::uint32_t other = *gpu.join(tenant(Class::kBestEffort), kNow);
@@ -430,6 +468,8 @@ int main() {
     quota_follows_what_the_gpu_has_done();
     a_newcomer_has_as_much_as_the_first_ever();
     a_limit_holds_over_many_beats();
+    what_passes_while_all_stand_still_is_not_handed_out();
+    a_pause_of_all_is_no_slowdown();
     a_stretched_client_cuts_the_others_until_it_leaves();
     what_a_client_writes_as_its_credit_is_bounded();
     nonsense_in_a_ring_costs_one_pass();

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -250,6 +251,37 @@ void the_table_has_all_and_never_overflows() {
     CHECK(store.samples() == store.size() + 1);
 }
 
+// Programs whose tensors have another shape each time fill a table in a day.
+void a_full_file_leaves_room_for_new_kernels() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "profiles-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    const std::string path = pattern + "/kernels-v1.tsv";
+    std::vector<Profile> many;
+    for (std::uint64_t name = 1; name <= 2 * kMostKernels; ++name)
+        many.push_back(profile(name, name, name, 1, Source::kTiming));
+    many[0].source = Source::kNcu;
+    save_profiles(path, many, {});
+    ProfileStore store;
+    const ProfileText file = load_profiles(path);
+    CHECK(file.profiles.size() ==
+          kMostKernels);  // those with the most timings, and what was measured otherwise
+    CHECK(std::all_of(file.profiles.begin(), file.profiles.end(), [](const Profile& kept) {
+        return kept.samples > kMostKernels || kept.source == Source::kNcu;
+    }));
+    store.adopt(file.profiles);
+    const std::size_t known = store.size();
+    CHECK(known == kMostKernels / 2 && store.profiles().size() == known);
+    const auto knows = [&](std::uint64_t name) {
+        const std::vector<Profile> all = store.profiles();
+        return std::any_of(all.begin(), all.end(),
+                           [&](const Profile& one) { return one.key.name_hash == name; });
+    };
+    CHECK(knows(1) && knows(2 * kMostKernels) && store.refused() == 0);
+    store.add(sample(3 * kMostKernels, 100), CoRun::kAlone);
+    CHECK(knows(3 * kMostKernels));
+    std::filesystem::remove_all(pattern);
+}
+
 // Persistent kernels have one key for matrices of any size.
 void a_key_of_two_lengths_costs_their_mean() {
     Profile both = profile(1, 0, 0, 0, Source::kTiming);
@@ -278,6 +310,7 @@ int main() {
     what_is_forgotten_stays_so_until_it_runs_again();
     a_file_that_cannot_be_written_is_not_replaced();
     the_table_has_all_and_never_overflows();
+    a_full_file_leaves_room_for_new_kernels();
     a_key_of_two_lengths_costs_their_mean();
     return check::result();
 }

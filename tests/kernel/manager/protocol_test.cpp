@@ -299,15 +299,21 @@ void it_starts_without_standard_streams() {
     }
     int status = -1;
     CHECK(waitpid(other, &status, 0) == other && status == 0);
-    const int fd = connect_to(directory + "/kernel-manager.sock");
-    const Preamble question = preamble(MessageKind::kStatus);
-    std::string text(kLongestStatus, '\0');
-    REQUIRE(send(fd, &question, sizeof(question), MSG_NOSIGNAL) > 0 &&
-            recv(fd, text.data(), text.size(), 0) > 0);
-    close(fd);
-    const long long pid = number_in(text, "pid");
+    const auto pid_of_manager = [&directory] {
+        const int fd = connect_to(directory + "/kernel-manager.sock");
+        const Preamble question = preamble(MessageKind::kStatus);
+        std::string text(kLongestStatus, '\0');
+        const bool answers = send(fd, &question, sizeof(question), MSG_NOSIGNAL) > 0 &&
+                             recv(fd, text.data(), text.size(), 0) > 0;
+        close(fd);
+        return answers ? static_cast<pid_t>(number_in(text, "pid")) : -1;
+    };
+    const pid_t pid = pid_of_manager();
     REQUIRE(pid > 1);
-    CHECK(kill(static_cast<pid_t>(pid), SIGTERM) == 0);
+    // What Slurm sends to all processes of a step is for the job's command.
+    for (const int number : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM}) CHECK(kill(pid, number) == 0);
+    CHECK(pid_of_manager() == pid);
+    CHECK(kill(pid, SIGTERM) == 0);
 }
 
 // What it prints must not go to the manager.

@@ -80,15 +80,26 @@ void what_the_user_preloads_stays() {
     in_step({{"expl-share", "high"}}, [] {
         slurm.environment["LD_PRELOAD"] = "/a.so:/b.so";
         CHECK(task_init({"library=" + library}) == 0);
-        CHECK(slurm.environment["LD_PRELOAD"] == library + ":/a.so:/b.so");
+        CHECK(slurm.environment["LD_PRELOAD"] == "/a.so:/b.so:" + library);
         CHECK(task_init({"library=" + library}) == 0);  // a step inside a job
-        CHECK(slurm.environment["LD_PRELOAD"] == library + ":/a.so:/b.so");
+        CHECK(slurm.environment["LD_PRELOAD"] == "/a.so:/b.so:" + library);
     });
     in_step({{"expl-share", "high"}}, [] {
         const std::string longest(5000, 'x');
         slurm.environment["LD_PRELOAD"] = longest;
         CHECK(task_init({"library=" + library}) == 0 && slurm.environment["LD_PRELOAD"] == longest);
     });
+}
+
+void the_kill_switch_leaves_a_task_alone() {
+    for (const char* word : {"off", "OFF"}) {
+        in_step({{"expl-share", "high"}}, [&] {
+            slurm.environment["EXPLSCHED_INTERCEPT"] = word;
+            CHECK(task_init({"library=" + library, "manager_socket=/s"}) == 0 && slurm.errors.empty());
+            CHECK(slurm.environment.count("LD_PRELOAD") == 0 &&
+                  slurm.environment.count("EXPLSCHED_KM_SOCKET") == 0);
+        });
+    }
 }
 
 void what_the_user_has_set_goes_before_what_the_site_has() {
@@ -141,6 +152,11 @@ void a_manager_is_started_for_the_user() {
     });
     in_step({{"expl-early-stop", nullptr}}, [&] { CHECK(task_init(words) == 0); });
     CHECK(!std::filesystem::exists(told));
+    in_step({{"expl-share", "high"}}, [&] {  // a step of a batch job, on another of its nodes
+        slurm.environment["EXPLSCHED_KM_SOCKET"] = directory + "/kernel-manager.sock";
+        CHECK(task_init(words) == 0);
+    });
+    CHECK(std::filesystem::exists(told));
     in_step({{"expl-share", "high"}}, [&] {
         CHECK(task_init({"manager=" + program.string(), "manager_socket=/x/socket"}) == 0);
         CHECK(logged("manager_socket= ends with /kernel-manager.sock"));
@@ -224,6 +240,7 @@ int main(int, char** argv) {
     each_way_to_ask_for_sharing_preloads_the_library();
     a_variable_of_the_job_asks_too_and_is_written_as_the_programs_read_it();
     what_the_user_preloads_stays();
+    the_kill_switch_leaves_a_task_alone();
     what_the_user_has_set_goes_before_what_the_site_has();
     a_manager_is_started_for_the_user();
     mps_is_named_where_a_daemon_is();

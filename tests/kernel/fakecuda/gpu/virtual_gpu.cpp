@@ -101,8 +101,11 @@ std::int32_t VirtualGpu::open_stream() {
 
 void VirtualGpu::close_stream(std::int32_t stream) {
     wait_until_ended(stream, submitted(stream));
-    const Lock lock(file_.state());
-    file_.state().streams[stream].process = kNone;
+    locked([&](std::vector<EndedKernel>& ended) {
+        const bool pending = gpu::serve_memory(file_.state(), file_.process(), ended);
+        file_.state().streams[stream].process = kNone;  // what it has written can be seen
+        return pending;
+    });
 }
 
 std::int32_t VirtualGpu::open_event() {

@@ -1,0 +1,70 @@
+// Several contexts of a process on one GPU: what was the memory of one that is gone is no other's. Run with
+// GATE_SIGNALS=1; the double aborts.
+
+#include <fstream>
+#include <string>
+
+#include "tests/kernel/interposer/gate_log.hpp"
+#include "tests/kernel/interposer/session.hpp"
+
+using explsched::test::launch;
+using explsched::test::launch_until_told;
+using explsched::test::told_to_gate;
+
+namespace {
+
+int mappings() {
+    std::ifstream file("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(file, line);) ++count;
+    return count;
+}
+
+struct Session {
+    CUcontext context{};
+    CUfunction function{};
+    CUstream stream{};
+
+    Session() {
+        DO(cuCtxCreate(&context, nullptr, 0, 0));
+        function = explsched::test::function_of(explsched::test::load_module(), "_Z4halfv");
+        DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    }
+    // Waits until the gate counts the stream, of which the GPU tells what it has done.
+    void report() const { launch_until_told("stream 0", function, stream); }
+};
+
+void a_context_goes_on_when_the_first_one_is_gone() {
+    const Session first;
+    first.report();
+    const Session second;
+    second.report();
+    DO(cuCtxDestroy(first.context));
+    DO(cuCtxSetCurrent(second.context));
+    for (int i = 0; i < 10; ++i) launch(second.function, 528, second.stream);
+    DO(cuCtxSynchronize());
+    DO(cuCtxDestroy(second.context));
+}
+
+void contexts_that_come_and_go_leave_no_mappings_behind() {
+    const Session lasting;
+    lasting.report();
+    int before = 0;
+    for (int round = 0; round < 50; ++round) {
+        const Session passing;
+        passing.report();
+        DO(cuCtxDestroy(passing.context));
+        if (round == 9) before = mappings();
+    }
+    CHECK(mappings() < before + 10);
+    DO(cuCtxDestroy(lasting.context));
+}
+
+}  // namespace
+
+int main() {
+    DO(cuInit(0));
+    told_to_gate();  // what an earlier run left
+    a_context_goes_on_when_the_first_one_is_gone();
+    contexts_that_come_and_go_leave_no_mappings_behind();
+}
