@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import msgspec
 
-from explsched.cli import examples
+from explsched.cli import examples, json_option
 from explsched.errors import ExplschedError
 from explsched.tables import Column, lines, room
 from inference_gateway import accepted
@@ -48,6 +49,7 @@ _COUNTS = ("requests", "prompt", "completion", "estimated")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the key to this new file, mode 0600.")
 @click.option("--revoke", "action", flag_value="revoke", help="Revoke the key of OWNER.")
 @click.option("--list", "action", flag_value="list", help="List the keys.")
+@json_option
 def key(
     *,
     owner: str | None,
@@ -57,6 +59,7 @@ def key(
     days: int | None,
     save: Path | None,
     action: str | None,
+    as_json: bool,
 ) -> None:
     """Create an API key for OWNER. Prints the key, and on standard error its line for the key file.
 
@@ -66,14 +69,20 @@ def key(
     path = None if services_path is None else _keys_file(services_path)
     if action is not None and path is None:
         raise click.UsageError(f"--{action} needs --services")
+    if as_json and action != "list":
+        raise click.UsageError("--json needs --list")
     if action == "list" and path is not None:
+        sections = accepted.key_sections(path)
+        if as_json:
+            click.echo(json.dumps({name: _as_json(name, one) for name, one in sections.items()}, indent=1))
+            return
         columns = [Column(name) for name in _KEY_COLUMNS]
         rows = (
             (
                 *(name, one.user or name, one.account, one.expires, one.priority, one.weight),
                 *(one.requests_per_minute, one.tokens_per_minute, one.tokens_per_day, ",".join(one.services)),
             )
-            for name, one in accepted.key_sections(path).items()
+            for name, one in sections.items()
         )
         click.echo("\n".join(lines(columns, rows, room())))
         return
@@ -92,6 +101,13 @@ def key(
     if save is None:
         click.echo(secret)
     click.echo(f"{path}: {owner} is in" if path else f"line for the file of keys, below `keys:`\n{line}", err=True)
+
+
+def _as_json(name: str, one: KeySection) -> dict[str, object]:
+    """What is known of a key; its hash is nobody's business."""
+    told: dict[str, object] = msgspec.to_builtins(one)
+    del told["sha256"]
+    return {**told, "user": one.user or name}
 
 
 def _login() -> str:

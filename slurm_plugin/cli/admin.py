@@ -56,19 +56,23 @@ def check(config_path: Path | None) -> None:
 
 
 @config.command(epilog=examples("sexplsched config show"))
+@json_option
 @config_option
-def show(config_path: Path | None) -> None:
+def show(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
     """Show the configuration in force, defaults included."""
-    click.echo(yaml.safe_dump(configuration.plain(configuration.load(config_path)), sort_keys=False), nl=False)
+    found = configuration.plain(configuration.load(config_path))
+    click.echo(json.dumps(found, indent=1) if as_json else yaml.safe_dump(found, sort_keys=False).rstrip("\n"))
 
 
 @config.command(epilog=examples("sexplsched config keys | grep preemption"))
-def keys() -> None:
+@json_option
+def keys(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     """List every key with its meaning and default."""
-    rows = (
-        (key.name, f"{key.meaning}; {key.accepted} (default: {key.default})")
-        for key in strict_yaml.keys(configuration.Config)
-    )
+    found = tuple(strict_yaml.keys(configuration.Config))
+    if as_json:
+        click.echo(json.dumps(to_builtins(found), indent=1))
+        return
+    rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in found)
     click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
 
 

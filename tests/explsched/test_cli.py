@@ -1,11 +1,13 @@
 """The root command: what it lists, and what that costs."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -74,6 +76,17 @@ def test_output_that_cannot_be_written_is_told_in_a_line() -> None:
         argv = [sys.executable, "-m", "explsched.cli", "config", "keys"]
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "sexplsched: error: No space left on device\n")
+
+
+def test_the_configuration_and_its_keys_are_told_as_json(tmp_path: Path) -> None:
+    (tmp_path / "explsched.yaml").write_text("interval_s: 7")
+
+    def told(*argv: str) -> Any:
+        words = [sys.executable, "-m", "explsched.cli", "config", *argv, "--json"]
+        return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+    assert told("show", "-f", str(tmp_path / "explsched.yaml"))["interval_s"] == 7
+    assert {"interval_s", "state.socket"} <= {key["name"] for key in told("keys")}
 
 
 @pytest.mark.parametrize("text", ["99999999999999d", f"{'9' * 400}w", "0001-01-02", "0"])

@@ -2,6 +2,7 @@
 
 import fcntl
 import getpass
+import json
 import os
 import pwd
 import re
@@ -102,7 +103,10 @@ def test_keys_are_listed(services: Path, tmp_path: Path) -> None:
     (tmp_path / "keys.yaml").write_text(COMMENT)
     shown = run("--list", "-s", services).output
     assert re.search(r"^carol .* chat$", shown, re.MULTILINE)
-    assert 64 * "c" not in shown
+    told = run("--list", "--json", "-s", services).output
+    assert json.loads(told)["carol"].items() >= {"user": "carol", "services": ["chat"], "expires": None}.items()
+    assert 64 * "c" not in shown + told
+    assert run("alice", "--json", "-s", services).exit_code == 2
 
 
 @pytest.mark.parametrize("login", ["CORP\\alice", "CORP+alice", "-CORP alice$"])
