@@ -7,6 +7,7 @@ replica never stops the loop. A starting replica is ready once it answers over H
 from __future__ import annotations
 
 import http.client
+import logging
 import math
 import ssl
 import time
@@ -18,6 +19,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from explsched import log
 from explsched.errors import SlurmError
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
 from inference_gateway.control.start_times import WaitingLine
@@ -33,6 +35,7 @@ from slurm_plugin.client.changes import CancelJob, ChangeFailure
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import QueuedJob, SlurmJob
 
+_LOG = logging.getLogger("explsched.gateway")
 _MUCH_SOONER_S = 60.0
 """A replica uses another QOS than the preferred one only if it starts this much sooner."""
 _Key = TypeVar("_Key", bound=Hashable)
@@ -129,13 +132,20 @@ class SlurmSync:
         return Listing(began_s, by_name, self._list_queue(began_s, by_name.values()))
 
     def _list_queue(self, now_s: float, jobs: Iterable[SlurmJob]) -> tuple[QueuedJob, ...] | None:
-        """The jobs of all users, if ours wait, and rarely enough for the controller of a large site."""
+        """The jobs of all users, if ours wait, and rarely enough for the controller of a large site.
+
+        Only forecasts need it: where all jobs are too many to be listed in time, our own still count.
+        """
         if now_s < self._queue_due_s or not any(job.state == "PENDING" for job in jobs):
             return None
         began_s = time.monotonic()
-        found = self._client.queue()
-        self._queue_due_s = now_s + _QUEUE_PAUSES * (time.monotonic() - began_s)
-        return found
+        try:
+            return self._client.queue()
+        except SlurmError as error:
+            log.event(_LOG, logging.WARNING, "queue not listed, starts are forecast without it", why=str(error))
+            return None
+        finally:
+            self._queue_due_s = now_s + _QUEUE_PAUSES * (time.monotonic() - began_s)
 
     def advance(self, now_s: float) -> list[TaskResult[str, int]]:
         """Collect finished commands and list again if it is time; returns the finished submissions, by replica name."""
