@@ -235,6 +235,7 @@ class ReplicaObserver:
                     leaving=replica.phase is Phase.SERVING and reports.leaving(self._paths.replica(replica.name)),
                     answered=(replica.name, replica.restarts) in answered,
                     server_up=None if server is None else server.state != "down",
+                    passed=None if server is None else server.passed,
                     in_flight=None if server is None else server.in_flight,
                     plane_answers=servers is not None,
                 ),

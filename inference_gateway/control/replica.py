@@ -40,7 +40,7 @@ class Replica:
 
     `asked_s` is the time of submission; `ends_s` is when its time limit ends it (None if unknown or unlimited). `burst`
     replicas are those above the service's minimum. `reason` says why it leaves. `sick_s` is since when the data plane
-    has seen it down.
+    has seen it down, `failing_s` since when it has passed no health check.
     """
 
     service: str
@@ -57,11 +57,17 @@ class Replica:
     limit_s: float | None = None
     ends_s: float | None = None
     sick_s: float | None = None
+    failing_s: float | None = None
     reason: str = ""
 
     def to(self, phase: Phase, now_s: float, reason: str = "") -> Replica:
         """The same replica in another phase."""
         return replace(self, phase=phase, since_s=now_s, reason=reason or self.reason)
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether it serves only until a successor does."""
+        return self.phase is Phase.SERVING and bool(self.reason)
 
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
@@ -85,8 +91,9 @@ class ReplicaObservation:
     """What has been observed of one replica.
 
     `job` is None if Slurm does not list it, which is meaningful only if the listing began (`listed_s`) after the job
-    was known. `answered`: its health path answered 200. `server_up` and `in_flight` come from the data plane, None
-    while it does not have the replica; `plane_answers` is False while the data plane does not answer.
+    was known. `answered`: its health path answered 200. `server_up`, `passed` (its last health check) and `in_flight`
+    come from the data plane, None while it does not have the replica; `plane_answers` is False while the data plane
+    does not answer.
     """
 
     job: SlurmJob | None
@@ -95,6 +102,7 @@ class ReplicaObservation:
     leaving: bool = False
     answered: bool = False
     server_up: bool | None = None
+    passed: bool | None = None
     in_flight: int | None = None
     plane_answers: bool = True
 
@@ -161,7 +169,7 @@ def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
         return Step(replica.to(Phase.ENDING, now_s))
     if replica.phase is Phase.ENDING:
         return _ending(replica, now_s)
-    again = replace(replica, restarts=job.restarts, host="", port=0, ends_s=None, sick_s=None)
+    again = replace(replica, restarts=job.restarts, host="", port=0, ends_s=None, sick_s=None, failing_s=None)
     return Step(again.to(Phase.PENDING, now_s), "requeued", f"by Slurm{_because(job.reason)}")
 
 
@@ -197,14 +205,28 @@ def _serving(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: 
     if seen.leaving:
         why = "its job received the signal to end"
         return Step(replica.to(Phase.DRAINING, now_s, why), "draining", why)
+    if seen.passed is not None:
+        failing_s = None if seen.passed else replica.failing_s or now_s
+        replica = replace(replica, failing_s=failing_s, reason=replica.reason if failing_s else "")
     if seen.server_up is None or seen.server_up:
-        return Step(replace(replica, sick_s=None) if replica.sick_s is not None else replica)
+        return _kept_in(replace(replica, sick_s=None), limits, now_s)
     if replica.sick_s is None:
         return Step(replace(replica, sick_s=now_s))
     if now_s - replica.sick_s > limits.down_limit_s:
         why = f"does not answer its health checks for {limits.down_limit_s:g} s"
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     return Step(replica)
+
+
+def _kept_in(replica: Replica, limits: Limits, now_s: float) -> Step:
+    """The data plane sends requests also to replicas that fail their checks, if there are no better ones.
+
+    Such a one may be busy, or hang for good, so it is not cancelled before it has a successor.
+    """
+    if replica.failing_s is None or replica.replaceable or now_s - replica.failing_s <= limits.down_limit_s:
+        return Step(replica)
+    why = f"passes no health check for {limits.down_limit_s:g} s"
+    return Step(replace(replica, reason=why), "failing", why)
 
 
 def _draining(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:

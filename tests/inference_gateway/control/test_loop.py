@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -581,3 +582,33 @@ def test_a_replica_that_stays_sick_is_replaced(tmp_path: Path) -> None:
     assert rig.slurm.cancelled == []
     rig.tick(10)
     assert rig.slurm.cancelled == [1]
+
+
+@pytest.mark.parametrize("under_way", [False, None])
+def test_a_sick_replica_that_the_data_plane_keeps_in_is_replaced_by_a_new_one(
+    tmp_path: Path, *, under_way: bool | None
+) -> None:
+    """It is down for a moment after some failed checks, and then up again, as it is the only one."""
+    rig = Rig(tmp_path, health={"down_limit_s": 30})
+    rig.serve(1)
+    (name,) = rig.plane.table
+    for second in range(35):
+        state, passed = ("down", False) if second % 6 == 5 else ("up", under_way if second % 6 else False)
+        rig.plane.table[name] = replace(rig.plane.table[name], state=state, passed=passed)
+        assert (rig.tick().serving, rig.slurm.cancelled) == (1, [])
+    assert len(rig.slurm.submissions) == 2
+    rig.run_all()
+    rig.tick(6)
+    assert rig.slurm.cancelled == [1]
+    assert name not in rig.plane.table
+    assert "failing" in rig.events()
+
+
+def test_a_replica_that_passes_a_check_in_time_is_not_replaced(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, health={"down_limit_s": 30})
+    rig.serve(1)
+    (name,) = rig.plane.table
+    for second in range(100):
+        rig.plane.table[name] = replace(rig.plane.table[name], passed=second % 20 == 0)
+        rig.tick()
+    assert len(rig.slurm.submissions) == 1
