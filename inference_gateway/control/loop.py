@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -117,8 +117,11 @@ class ControlPlane:
                 self._services[name].set_minimum(override.minimum)
         self._events.note("control plane started", replicas=len(found), adopted=sorted(self._registry.names()))
 
-    def tick(self, now_s: float) -> Report:
-        """One pass of the loop; returns the report for `gateway status`."""
+    def tick(self, now_s: float, called: frozenset[str] = frozenset()) -> Report:
+        """One pass of the loop, once a second; returns the report for `gateway status`.
+
+        Between two seconds it decides only for the services that have `called`: a rule counts its calls as seconds.
+        """
         closing = self._paths.closing.exists()
         self._read_overrides()
         self._take_submissions(now_s)
@@ -139,7 +142,7 @@ class ControlPlane:
         for replica, seen in self._observer.gather(self._registry.all(), in_all):
             self._registry.step(replica, seen, now_s)
         self._metrics.update(self._registry.all(), now_s)
-        new = self._decide(traffic, in_all or (), now_s, closing=closing)
+        new = self._decide(called or self._services, traffic, in_all or (), now_s, closing=closing)
         self._remember()
         known_forecasts = {name: service.forecast() for name, service in self._services.items()}
         forecasts = {name: starts for name, starts in known_forecasts.items() if starts is not None}
@@ -187,13 +190,20 @@ class ControlPlane:
         self._slurm_outage.note(str(self._slurm.fault or ""))
 
     def _decide(
-        self, traffic: Mapping[str, Traffic], servers: Sequence[ServerState], now_s: float, *, closing: bool
+        self,
+        names: Iterable[str],
+        traffic: Mapping[str, Traffic],
+        servers: Sequence[ServerState],
+        now_s: float,
+        *,
+        closing: bool,
     ) -> list[Replica]:
-        """Let every service's rule decide; returns the replicas to submit."""
+        """Let the rules of these services decide; returns the replicas to submit."""
         in_flight = {server.name: server.in_flight for server in servers}
         of = self._registry.by_service()
         new: list[Replica] = []
-        for name, service in self._services.items():
+        for name in names:
+            service = self._services[name]
             found = service.classify(of[name], now_s)
             try:
                 service.expect(found.coming, self._slurm.listing.jobs, self._slurm.line, now_s)
@@ -289,27 +299,31 @@ class _Process:
             except (SlurmError, GatewayError) as error:
                 log.event(_LOG, logging.ERROR, "cannot adopt the running replicas yet, will retry", why=str(error))
                 self.pause()
+        due_s, called, heard = 0.0, frozenset[str](), frozenset[str]()
         with WakeListener(self._files.control_socket) as calls:
             while not self.stopping:
-                began_s = time.monotonic()
+                due_s = due_s if called else time.monotonic() + TICK_S
                 try:
-                    shown = control.tick(time.time())
+                    shown = control.tick(time.time(), called)
                     self._publish(shown)
                     cold = frozenset(service.name for service in shown.services if not service.replicas)
                 except Exception:
                     # A defect must not end the loop: the next tick may be free of its cause.
                     _LOG.exception("tick failed, will try again")
                     cold = frozenset()
-                self._rest(calls, began_s + TICK_S, cold)
+                # A service that cannot be started now calls every second while requests wait: once is enough.
+                heard = cold & (heard | called)
+                called = self._rest(calls, due_s, cold - heard)
 
-    def _rest(self, calls: WakeListener, due_s: float, cold: frozenset[str]) -> None:
-        """Wait for the next tick, or for the first request of a service that has no replica."""
+    def _rest(self, calls: WakeListener, due_s: float, cold: frozenset[str]) -> frozenset[str]:
+        """Wait until the next second, or for the first request of a `cold` service; returns those that called."""
         while not self.stopping and (left_s := due_s - time.monotonic()) > 0:
             try:
-                if cold & calls.receive(left_s).keys():
-                    return
+                if called := cold & calls.receive(left_s).keys():
+                    return called
             except ActivatorError as error:
                 log.event(_LOG, logging.ERROR, "not understood", why=str(error))
+        return frozenset()
 
     def _publish(self, shown: Report) -> None:
         """Write the metrics to the file that the gateway's /metrics appends."""

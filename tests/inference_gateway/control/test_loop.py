@@ -2,19 +2,23 @@
 
 import json
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from inference_gateway.control import loop, state
 from inference_gateway.control.replica import LOST_AFTER_S
-from inference_gateway.control.report import Report
+from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import Override
+from inference_gateway.dataplane.endpoints import Wake, send
+from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import RefusedError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import Endpoint
+from inference_gateway.model import Endpoint, Traffic
 from inference_gateway.replicas import reports, submission
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
 
@@ -582,6 +586,51 @@ def test_a_replica_that_stays_sick_is_replaced(tmp_path: Path) -> None:
     assert rig.slurm.cancelled == []
     rig.tick(10)
     assert rig.slurm.cancelled == [1]
+
+
+def test_between_two_seconds_only_the_rules_of_services_that_called_decide(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would take a part of a second for one, and so a fraction of their load for all."""
+    rig.section.services["other"] = rig.section.services["chat"]
+    rig.plane.counters["other"] = Traffic("other", 0, 0, 0, 0)
+    rig.restart()
+    asked: list[str] = []
+    decide = ServiceControl.decide
+
+    def noted(self: ServiceControl, *arguments: Any) -> Any:
+        asked.append(self.name)
+        return decide(self, *arguments)
+
+    monkeypatch.setattr(ServiceControl, "decide", noted)
+    rig.control.tick(rig.now_s + 1)
+    rig.control.tick(rig.now_s + 1.5, frozenset({"chat"}))
+    assert asked == ["chat", "other", "chat"]
+
+
+def test_a_service_that_cannot_be_started_has_one_tick_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm refuses its job, and requests wait: the activator calls all the while."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(loop, "TICK_S", 0.2)
+    files = Files(tmp_path)
+    refused = ServiceReport("cold", 0, 0, 0, 1, 0, 8, "", 1, 0, 1, 30.0, given_up=False, next_in_s=None, replicas=())
+    ticks: list[frozenset[str]] = []
+
+    class Control:
+        def adopt(self, now_s: float) -> None:
+            """Nothing to adopt."""
+
+        def tick(self, now_s: float, called: frozenset[str] = frozenset()) -> Report:
+            ticks.append(called)
+            send(files.control_socket, Wake("cold", 1))
+            if len(ticks) == 5:
+                monkeypatch.setattr(os, "getppid", lambda: -1)  # the supervisor is gone
+            return Report("g", "/run", now_s, closing=False, services=(refused,))
+
+    loop._Process(files).run(cast("loop.ControlPlane", Control()))
+    assert ticks == [frozenset(), frozenset({"cold"}), *[frozenset()] * 3]
 
 
 @pytest.mark.parametrize("under_way", [False, None])
