@@ -168,6 +168,10 @@ class DataPlane(Protocol):
         """Remove a replica; False while requests are in flight."""
         ...
 
+    def worker(self) -> int:
+        """The process that takes requests. A new one does not know what the last three methods have said."""
+        ...
+
     def servers(self) -> Sequence[ServerState]:
         """All known replicas."""
         ...

@@ -26,7 +26,6 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import BatchLoad, DataPlane, Endpoint, ServerState, StartForecast, Traffic
 
 _MUCH = 0.1
-_REPEAT_S = 10.0
 
 
 class DataPlaneSync:
@@ -40,7 +39,8 @@ class DataPlaneSync:
         self._given: dict[tuple[str, str], int] | None = None
         self._forecasts: dict[str, StartForecast] = {}
         self._held_back: Mapping[str, int] = {}
-        self._reading: dict[str, tuple[float, float]] = {}
+        self._reading: dict[str, float] = {}
+        self._worker = 0
 
     def servers(self) -> Sequence[ServerState]:
         """All servers of the data plane. Raises `GatewayError`."""
@@ -49,14 +49,16 @@ class DataPlaneSync:
     def read(self) -> tuple[Sequence[ServerState] | None, Mapping[str, Traffic]]:
         """Its servers and the traffic by service; None and empty while it does not answer."""
         try:
+            worker = self._plane.worker()
             found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
         except GatewayError as error:
             self._outage.note(str(error))
-            self._held_back = {}
-            self._forecasts.clear()  # a new HAProxy starts with the configured values
-            self._reading.clear()
             return None, {}
         self._outage.note("")
+        if worker != self._worker:  # it starts with the configured values, and may have started between two ticks
+            self._worker, self._held_back = worker, {}
+            self._forecasts.clear()
+            self._reading.clear()
         return found
 
     def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
@@ -94,19 +96,16 @@ class DataPlaneSync:
                 return
             self._held_back = dict(until_s)
 
-    def read_at(self, bytes_per_s: Mapping[str, float], now_s: float) -> None:
-        """Pass on the measured reading rates, by which long prompts are placed.
-
-        Sent when a rate has changed by more than a tenth, and every 10 s, because a reloaded HAProxy has forgotten it.
-        """
+    def read_at(self, bytes_per_s: Mapping[str, float]) -> None:
+        """Pass on the measured reading rates, by which long prompts are placed, if they have changed by a tenth."""
         for name, rate in bytes_per_s.items():
-            sent, at_s = self._reading.get(name, (0.0, 0.0))
-            if abs(rate - sent) > _MUCH * sent or now_s - at_s >= _REPEAT_S:
+            sent = self._reading.get(name, 0.0)
+            if abs(rate - sent) > _MUCH * sent:
                 try:
                     self._plane.read_at(name, rate)
                 except GatewayError as error:
                     self._events.note("data plane refused", name, change="what is read", reason=str(error))
-                self._reading[name] = rate, now_s
+                self._reading[name] = rate
 
     def _make(self, change: PlaneChange) -> None:
         if isinstance(change, Add):
@@ -359,7 +358,7 @@ class Follower:
             self.plane.bring_in_line(orders.replicas, servers)
             self.plane.update_forecasts(orders.forecasts)
             self.plane.hold_back(orders.held_back)
-            self.plane.read_at(orders.reading, now_s)
+            self.plane.read_at(orders.reading)
             self._orders_s = orders.time_s
         report = PlaneReport(self.run_directory, now_s, self._orders_s, tuple(servers), tuple(traffic.values()))
         state.show(self.paths.plane, report)

@@ -162,7 +162,7 @@ class ControlPlane:
         reading = dict(self._reading.update(self._registry.all(), now_s))
         if servers is not None:
             self._plane.hold_back(held_back)
-            self._plane.read_at(reading, now_s)
+            self._plane.read_at(reading)
         if self._other is not None:
             state.show(self._paths.orders, Orders(now_s, self._registry.all(), forecasts, held_back, reading))
             own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))

@@ -100,17 +100,30 @@ def test_a_follower_applies_the_leaders_servers(paths: GatewayPaths) -> None:
     assert (told.orders_s, told.run_directory) == (NOW_S + 2, "/run/2")
 
 
-def test_reading_rates_are_sent_when_they_change_and_periodically(paths: GatewayPaths) -> None:
+def test_reading_rates_are_sent_when_they_change(paths: GatewayPaths) -> None:
     plane = FakePlane()
     sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
-    for after_s, rate in ((0, 4000.0), (1, 4200.0), (2, 4600.0), (3, 4600.0), (13, 4600.0)):
-        sync.read_at({"chat": rate}, NOW_S + after_s)
-    assert [rate for _, rate in plane.read_rates] == [4000.0, 4600.0, 4600.0]
-    plane.dead = True
-    assert sync.read() == (None, {})
-    plane.dead = False
-    sync.read_at({"chat": 4600.0}, NOW_S + 14)
-    assert len(plane.read_rates) == 4, "a new HAProxy knows nothing"
+    for rate in (4000.0, 4200.0, 4600.0, 4600.0):
+        sync.read_at({"chat": rate})
+    assert [rate for _, rate in plane.read_rates] == [4000.0, 4600.0]
+
+
+def test_a_new_haproxy_is_told_all_again_though_nobody_has_seen_the_old_one_end(paths: GatewayPaths) -> None:
+    plane = FakePlane()
+    sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
+
+    def tell() -> None:
+        sync.read()
+        sync.hold_back({"bob": 5})
+        sync.update_forecasts({"chat": StartForecast(9)})
+        sync.read_at({"chat": 4600.0})
+
+    tell()
+    tell()
+    assert (len(plane.told), len(plane.read_rates)) == (1, 1)
+    plane.process, plane.held_back = 2, {}
+    tell()
+    assert (plane.held_back, len(plane.told), len(plane.read_rates)) == ({"bob": 5}, 2, 2)
 
 
 def test_requests_of_batches_are_no_load(paths: GatewayPaths) -> None:
