@@ -236,7 +236,7 @@ _ACTIVE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PlaneReport:
-    """The state of one HAProxy at `time_s`, with the orders of `orders_s` in force (both since the epoch)."""
+    """The state of one HAProxy at `time_s`, when the orders of `orders_s` were in force (both since the epoch)."""
 
     run_directory: str
     time_s: float
@@ -265,11 +265,14 @@ class OtherPlane:
         self._seen: dict[tuple[int, str], Traffic] = {}
         self._sums: dict[str, int] = {}
         self._report: PlaneReport | None = None
+        self._told_s, self._heard_s = 0.0, 0.0
 
     def read(self, now_s: float) -> None:
-        """Read its latest report."""
+        """Read its latest report. How old it is goes by our own clock: that of the other node may be another one."""
         found = state.read(self._paths.plane, PlaneReport)
-        self._report = found if found is not None and now_s - found.time_s < _STALE_S else None
+        if found is not None and found.time_s != self._told_s:
+            self._told_s, self._heard_s = found.time_s, now_s
+        self._report = found if now_s - self._heard_s < _STALE_S else None
         for one in self._report.traffic if self._report else ():
             if one.in_flight + one.queued:
                 self._active_s[one.service] = now_s
@@ -359,6 +362,7 @@ class Follower:
             self.plane.update_forecasts(orders.forecasts)
             self.plane.hold_back(orders.held_back)
             self.plane.read_at(orders.reading)
-            self._orders_s = orders.time_s
+        # With the orders in force when the servers were read: until the new ones were, requests went on coming.
         report = PlaneReport(self.run_directory, now_s, self._orders_s, tuple(servers), tuple(traffic.values()))
         state.show(self.paths.plane, report)
+        self._orders_s = self._orders_s if orders is None else orders.time_s

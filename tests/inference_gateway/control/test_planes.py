@@ -70,6 +70,40 @@ def test_a_draining_replica_is_busy_until_the_other_gateway_knows(paths: Gateway
     assert [server.in_flight for server in other.with_servers([], [DRAINING])] == [1]  # it is left there alone
 
 
+def test_a_request_that_comes_just_before_the_order_to_drain_is_waited_for(paths: GatewayPaths) -> None:
+    class Busy(FakePlane):
+        """A client's request comes after the servers were read, and goes to the replica."""
+
+        def drain(self, service: str, name: str) -> None:
+            self.in_flight[name] = 1
+            super().drain(service, name)
+
+    plane = Busy({"chat-1": replace(SERVER, in_flight=0)})
+    follower = Follower(DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events)), paths.of(2), "/run/2", {"chat": 4})
+    leader = OtherPlane(paths)
+    state.save(paths.orders, Orders(NOW_S + 1, (DRAINING,), {}, {}))
+    for tick in (1, 2):
+        follower.tick(NOW_S + tick)
+        leader.read(NOW_S + tick)
+        assert [server.in_flight for server in leader.with_servers([replace(SERVER, in_flight=0)], [DRAINING])] == [1]
+    plane.in_flight.clear()
+    follower.tick(NOW_S + 3)
+    leader.read(NOW_S + 3)
+    assert [server.in_flight for server in leader.with_servers([replace(SERVER, in_flight=0)], [DRAINING])] == [0]
+
+
+@pytest.mark.parametrize("ahead_s", [-600.0, 0.0, 600.0])
+def test_a_gateway_whose_clock_is_wrong_is_heard_until_it_is_silent(paths: GatewayPaths, ahead_s: float) -> None:
+    other = OtherPlane(paths)
+    heard = []
+    for second, silent in ((0, False), (1, False), (4, True), (7, True)):
+        if not silent:
+            tell(paths, NOW_S + ahead_s + second, traffic(second, in_flight=2))
+        other.read(NOW_S + second)
+        heard.append(other.with_traffic({"chat": traffic(0)})["chat"].in_flight)
+    assert heard == [2, 2, 2, 0]
+
+
 def test_a_replicas_concurrency_is_halved_while_two_gateways_serve(paths: GatewayPaths) -> None:
     other = OtherPlane(paths)
     tell(paths, NOW_S, traffic(0))
@@ -95,6 +129,7 @@ def test_a_follower_applies_the_leaders_servers(paths: GatewayPaths) -> None:
     state.save(paths.orders, replace(orders, time_s=NOW_S + 2, replicas=(DRAINING,)))
     follower.tick(NOW_S + 2)
     assert plane.table["chat-1"].state == "draining"
+    follower.tick(NOW_S + 3)
     told = state.read(paths.of(2).plane, PlaneReport)
     assert told is not None
     assert (told.orders_s, told.run_directory) == (NOW_S + 2, "/run/2")
