@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import msgspec
+
 from inference_gateway.replicas.reports import Registration
 from slurm_plugin.client.records import SlurmJob
 
@@ -72,6 +74,9 @@ class Replica:
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
+
+_LAUNCH_FAILED = "launch failed requeued held"
+"""Slurm's reason for a job that it would never start again by itself."""
 
 ACTIVE = _WAITING | _RUNNING
 """States of jobs that run or will run."""
@@ -143,6 +148,9 @@ def step(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: floa
         return _over(replica, "Slurm no longer knows the job", now_s) if known else Step(replica)
     if (replica.job_id, replica.limit_s) != (job.job_id, job.time_limit_s):
         replica = replace(replica, job_id=job.job_id, limit_s=job.time_limit_s)
+    if job.state == "COMPLETING" and job.restarts > replica.restarts:
+        # Slurm counts the next run as soon as it requeues a job, but cleans up this one before it shows it as pending.
+        return _waiting(replica, msgspec.structs.replace(job, restarts=replica.restarts), now_s)
     if job.state in _WAITING:
         return _waiting(replica, job, now_s)
     if job.state not in _RUNNING:
@@ -162,6 +170,9 @@ def _over(replica: Replica, why: str, now_s: float) -> Step:
 
 
 def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
+    if replica.phase in LIVE and job.reason.replace("_", " ") == _LAUNCH_FAILED:
+        why = "Slurm failed to launch its job, as when a prolog fails, and holds it"
+        return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         same = replica.phase is Phase.PENDING
         return Step(replace(replica, restarts=job.restarts) if same else replica.to(Phase.PENDING, now_s))

@@ -123,6 +123,35 @@ class TestAJobThatWaits:
         waiting = replace(replica(Phase.PENDING, NOW_S + 5, restarts=1), asked_s=one.asked_s)
         assert done == Step(waiting, "requeued", "by Slurm (Preempted)")
 
+    @pytest.mark.parametrize("phase", [Phase.SUBMITTING, *LIVING])
+    def test_a_requeued_job_is_cleaned_up_before_it_waits(self, phase: Phase) -> None:
+        """As Slurm shows it: COMPLETING, with one restart more, for as long as the processes of the last run take."""
+        one: Replica | None = replica(phase, since_s=NOW_S - 9)
+        for second, state in ((1, "COMPLETING"), (2, "COMPLETING"), (3, "PENDING"), (4, "PENDING")):
+            assert one is not None
+            done = after(one, seen(listed(state, restarts=1, reason="Preempted")), NOW_S + second)
+            assert not done.failed
+            one = done.replica
+        assert one is not None
+        assert (one.phase, one.restarts) == (Phase.PENDING, 1)
+        assert after(one, seen(listed("COMPLETING", restarts=1)), NOW_S + 5).failed, "this run is the last one"
+
+    def test_a_draining_replica_whose_job_is_requeued_is_cancelled(self) -> None:
+        one = after(replica(Phase.DRAINING), seen(listed("COMPLETING", restarts=1)), NOW_S + 5).replica
+        assert one is not None
+        assert one.phase is Phase.ENDING
+
+    @pytest.mark.parametrize("phase", [Phase.SUBMITTING, *LIVING])
+    @pytest.mark.parametrize("reason", ["launch failed requeued held", "launch_failed_requeued_held"])
+    def test_a_job_that_slurm_could_not_launch_and_holds_is_cancelled(self, phase: Phase, reason: str) -> None:
+        done = after(replica(phase), seen(listed("PENDING", restarts=1, reason=reason)), NOW_S + 5)
+        assert done.replica is not None
+        assert (done.replica.phase, done.replica.since_s, done.failed) == (Phase.ENDING, NOW_S + 5, True)
+
+    def test_a_job_that_its_owner_holds_waits(self) -> None:
+        one = replica(Phase.PENDING)
+        assert after(one, seen(listed("PENDING", reason="JobHeldUser")), NOW_S + 500) == Step(one)
+
     def test_a_draining_replica_that_waits_again_is_cancelled(self) -> None:
         one = after(replica(Phase.DRAINING), seen(listed("PENDING"), in_flight=3), NOW_S + 5).replica
         assert one is not None
