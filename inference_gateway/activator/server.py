@@ -43,7 +43,7 @@ from inference_gateway.dataplane.health import HealthLoop
 from inference_gateway.dataplane.process import AccessLogWriter, opened_pipe
 from inference_gateway.dataplane.settings import BatchSettings, client_context
 from inference_gateway.dataplane.statistics import DataPlaneCollector, HaproxyStatistics, exposition
-from inference_gateway.errors import ActivatorError, GatewayError, NotRunningError
+from inference_gateway.errors import ActivatorError, NotRunningError
 from inference_gateway.model import StartForecast
 
 _LOG = logging.getLogger("explsched.gateway.activator")
@@ -292,7 +292,8 @@ async def _check_health(files: Files, activator: Activator) -> None:
             if trouble != str(error):  # once, not every second
                 trouble = str(error)
                 _LOG.warning("%s", error)
-        except GatewayError:
+        except Exception:
+            # HAProxy may end in the midst of an answer, which is then understood by none of those who read it.
             _LOG.exception("this round of health checks failed")
         await asyncio.sleep(_ROUND_S)
 

@@ -376,6 +376,19 @@ class TestTheDataPlane:
         gateway.run(*[nothing] * 4, gateway.term)
         assert gateway.control.tended == 5 + 1
 
+    def test_a_file_server_that_fails_for_a_while_ends_nothing(self, in_job: Gateway) -> None:
+        """As NFS fails with ESTALE or EIO; a directory is no file to read either."""
+        in_job.run(
+            in_job.report(),
+            in_job.paths.reload.mkdir,
+            nothing,
+            in_job.paths.reload.rmdir,
+            nothing,
+            in_job.paths.reload.mkdir,
+            in_job.term,
+        )
+        assert (in_job.control.tended, in_job.plane.stopped) == (7 + 1, [10.0])
+
 
 class TestAnEditedFile:
     def test_the_first_configuration_is_kept(self, gateway: Gateway) -> None:
