@@ -1,5 +1,6 @@
 """The life of a gateway on one node, second by second: its data plane, its control plane and the clock are doubles."""
 
+import errno
 import signal
 import socket
 import tempfile
@@ -394,6 +395,16 @@ class TestAnEditedFile:
     def test_the_first_configuration_is_kept(self, gateway: Gateway) -> None:
         kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept == accepted.read(gateway.services)
+
+    def test_a_gateway_starts_again_on_a_full_disk(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(path: Path, _text: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(accepted, "replace_file", refuse)
+        accepted.read(gateway.services).keep()
+        gateway.services.write_text(self.MORE)
+        with pytest.raises(GatewayError, match=r"accepted/services\.yaml: cannot be written: No space left"):
+            accepted.read(gateway.services).keep()
 
     MORE = TEXT.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
 
