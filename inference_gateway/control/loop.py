@@ -34,7 +34,7 @@ from inference_gateway.control.data_plane_sync import (
     WithoutBatches,
 )
 from inference_gateway.control.observations import Readiness, ReplicaMetrics, ReplicaObserver, SlurmSync
-from inference_gateway.control.replica import Replica
+from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
 from inference_gateway.control.service import ClassifiedReplicas, ServiceControl
@@ -97,7 +97,7 @@ class ControlPlane:
         self._overrides: dict[str, Override] = {}
         self._usage = UsageSums(paths, keys)
         self._reading = ReadingRates(paths)
-        self._endpoints: dict[str, str] = {}
+        self._endpoints: dict[str, dict[str, tuple[str, int, int | None]]] = {}
         self._without_batches = WithoutBatches()
         self._idle = frozenset(name for name, service in section.services.items() if service.batches == "idle")
 
@@ -176,9 +176,11 @@ class ControlPlane:
     def _show_endpoints(self) -> None:
         """Write the serving replicas of each service for other routers, where they have changed."""
         for name, replicas in self._registry.by_service().items():
-            text = router_endpoints(replicas)
-            if self._endpoints.get(name) != text and state.write_text(self._paths.router_endpoints(name), text):
-                self._endpoints[name] = text
+            # Not compared as YAML: to write that of a thousand services took most of a tick.
+            found = {one.name: (one.host, one.port, one.job_id) for one in replicas if one.phase is Phase.SERVING}
+            path = self._paths.router_endpoints(name)
+            if self._endpoints.get(name) != found and state.write_text(path, router_endpoints(replicas)):
+                self._endpoints[name] = found
 
     def _take_submissions(self, now_s: float) -> None:
         for ended in self._slurm.advance(now_s):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from inference_gateway.control import loop, state
 from inference_gateway.control.replica import LOST_AFTER_S
@@ -77,6 +78,21 @@ def test_pending_replicas_are_cancelled_first_then_the_least_loaded_is_drained(r
     states = {name: server.state for name, server in rig.plane.table.items()}
     least = min(states, key=lambda name: rig.plane.in_flight[name])
     assert states == {name: "draining" if name == least else "up" for name in states}
+
+
+def test_other_routers_find_the_replicas_that_serve_now(rig: Rig) -> None:
+    rig.tick()
+    path = rig.paths.router_endpoints("chat")
+    assert yaml.safe_load(path.read_text()) == {"endpoints": []}
+    rig.serve(1)
+    (found,) = yaml.safe_load(path.read_text())["endpoints"]
+    assert (found["address"], found["port"], found["labels"]["job"]) == ("127.0.0.1", "20001", "1")
+    path.unlink()
+    rig.tick(3)
+    assert not path.exists(), "it is written when something has changed"
+    rig.slurm.set(1, state="FAILED")
+    rig.tick(2)
+    assert yaml.safe_load(path.read_text()) == {"endpoints": []}
 
 
 def test_a_draining_replica_finishes_what_it_has(rig: Rig) -> None:
