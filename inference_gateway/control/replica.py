@@ -40,9 +40,9 @@ LIVE = COMING | {Phase.SERVING}
 class Replica:
     """A replica as the control plane knows it. Times are seconds since the epoch; `since_s` is when `phase` began.
 
-    `asked_s` is the time of submission; `ends_s` is when its time limit ends it (None if unknown or unlimited). `burst`
-    replicas are those above the service's minimum. `reason` says why it leaves. `sick_s` is since when the data plane
-    has seen it down, `failing_s` since when it has passed no health check.
+    `asked_s` is the time of submission, or of the last requeue; `ends_s` is when its time limit ends it (None if
+    unknown or unlimited). `burst` replicas are those above the service's minimum. `reason` says why it leaves. `sick_s`
+    is since when the data plane has seen it down, `failing_s` since when it has passed no health check.
     """
 
     service: str
@@ -180,8 +180,13 @@ def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
         return Step(replica.to(Phase.ENDING, now_s))
     if replica.phase is Phase.ENDING:
         return _ending(replica, now_s)
-    again = replace(replica, restarts=job.restarts, host="", port=0, ends_s=None, sick_s=None, failing_s=None)
-    return Step(again.to(Phase.PENDING, now_s), "requeued", f"by Slurm{_because(job.reason)}")
+    return Step(_again(replica, job, now_s).to(Phase.PENDING, now_s), "requeued", f"by Slurm{_because(job.reason)}")
+
+
+def _again(replica: Replica, job: SlurmJob, now_s: float) -> Replica:
+    """A replica whose job was requeued: how long its last run took is no part of how long the next start takes."""
+    known = replace(replica, asked_s=now_s, restarts=job.restarts, host="", port=0)
+    return replace(known, ends_s=None, sick_s=None, failing_s=None)
 
 
 def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
@@ -189,8 +194,8 @@ def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: 
         replica = replace(replica, ends_s=job.start_s + job.time_limit_s)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         return Step(replace(replica, restarts=job.restarts).to(Phase.STARTING, now_s), "started")
-    if replica.restarts != job.restarts:  # requeued and running again since the last observation
-        return Step(replace(replica, restarts=job.restarts, host="", port=0).to(Phase.STARTING, now_s), "requeued")
+    if replica.restarts != job.restarts and replica.phase in LIVE:  # requeued and running again since the last listing
+        return Step(_again(replica, job, now_s).to(Phase.STARTING, now_s), "requeued")
     if replica.phase is Phase.STARTING:
         return _starting(replica, job, seen, limits, now_s)
     if replica.phase is Phase.SERVING:

@@ -153,6 +153,19 @@ def test_a_replica_that_slurm_requeues_waits_again_and_is_not_replaced(rig: Rig)
     assert len(rig.slurm.submissions) == 1
 
 
+def test_how_long_a_replica_ran_before_a_requeue_is_no_start_time(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.set(1, time_limit_s=None)
+    rig.tick(2)
+    rig.now_s += 36_000
+    rig.slurm.set(1, state="PENDING", restarts=1, start_s=None)
+    waiting = rig.tick(3)
+    assert (waiting.coming, waiting.next_in_s) == (1, pytest.approx(6, abs=6))
+    rig.serve(1)
+    for told in rig.plane.told:
+        assert told[1].retry_after_s < 60
+
+
 def test_a_stale_registration_of_an_earlier_run_is_not_used(rig: Rig) -> None:
     rig.serve(1)
     rig.slurm.set(1, state="PENDING", restarts=1)

@@ -120,7 +120,7 @@ class TestAJobThatWaits:
     def test_a_requeued_replica_is_pending_without_an_address(self, phase: Phase) -> None:
         one = replica(phase, host="n1", port=20001, ends_s=NOW_S + 9, sick_s=NOW_S)
         done = after(one, seen(listed("PENDING", restarts=1, reason="Preempted")), NOW_S + 5)
-        waiting = replace(replica(Phase.PENDING, NOW_S + 5, restarts=1), asked_s=one.asked_s)
+        waiting = replace(replica(Phase.PENDING, NOW_S + 5, restarts=1), asked_s=NOW_S + 5)
         assert done == Step(waiting, "requeued", "by Slurm (Preempted)")
 
     @pytest.mark.parametrize("phase", [Phase.SUBMITTING, *LIVING])
@@ -184,7 +184,13 @@ class TestAJobThatRuns:
     def test_a_replica_requeued_between_two_listings_starts_again(self, phase: Phase) -> None:
         one = replica(phase, host="n1", port=20001)
         done = after(one, seen(listed("RUNNING", restarts=1), answered=True), NOW_S + 5)
-        assert done == Step(replica(Phase.PENDING, restarts=1).to(Phase.STARTING, NOW_S + 5), "requeued")
+        again = replace(replica(Phase.PENDING, restarts=1), asked_s=NOW_S + 5)
+        assert done == Step(again.to(Phase.STARTING, NOW_S + 5), "requeued")
+
+    @pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.ENDING])
+    def test_a_replica_that_is_to_end_does_not_come_back_by_a_requeue(self, phase: Phase) -> None:
+        one = replica(phase, host="n1", port=20001)
+        assert phase_after(one, seen(listed("RUNNING", restarts=1), answered=True), NOW_S + 5) is Phase.ENDING
 
     def test_a_replica_serves_once_it_has_registered_and_answers(self) -> None:
         one = replica(Phase.STARTING)
