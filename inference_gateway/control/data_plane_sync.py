@@ -286,20 +286,23 @@ class OtherPlane:
         return {name: math.ceil(count / 2) if name in busy else count for name, count in concurrency.items()}
 
     def with_traffic(self, own: Mapping[str, Traffic]) -> dict[str, Traffic]:
-        """The traffic of both gateways. A new HAProxy counts from zero; the sums of arrivals never decrease."""
-        other = {one.service: one for one in (self._report.traffic if self._report else ())}
-        return {name: self._sum(name, one, other.get(name)) for name, one in own.items()}
+        """The traffic of both gateways, or of the one that is known.
 
-    def _sum(self, name: str, own: Traffic, other: Traffic | None) -> Traffic:
-        came = self._since_last(0, own) + (self._since_last(1, other) if other else 0)
+        A new HAProxy counts from zero; the sums of arrivals never decrease.
+        """
+        other = {one.service: one for one in (self._report.traffic if self._report else ())}
+        return {name: self._sum(name, (own.get(name), other.get(name))) for name in {**own, **other}}
+
+    def _sum(self, name: str, both: Iterable[Traffic | None]) -> Traffic:
+        known = {which: one for which, one in enumerate(both) if one is not None}
+        came = sum(self._since_last(which, one) for which, one in known.items())
         self._sums[name] = self._sums.get(name, 0) + came
-        more = other or Traffic(name, 0, 0, 0, 0)
         return Traffic(
             name,
             arrivals=self._sums[name],
-            responses_5xx=own.responses_5xx + more.responses_5xx,
-            in_flight=own.in_flight + more.in_flight,
-            queued=own.queued + more.queued,
+            responses_5xx=sum(one.responses_5xx for one in known.values()),
+            in_flight=sum(one.in_flight for one in known.values()),
+            queued=sum(one.queued for one in known.values()),
         )
 
     def _since_last(self, which: int, traffic: Traffic) -> int:

@@ -130,19 +130,19 @@ class ControlPlane:
         known = self._registry.names()
         unknown = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
         self._registry.join(adopted(unknown, (), servers or (), now_s))
-        in_all = servers
-        if self._other is not None and servers is not None:
+        in_all = servers or ()
+        if self._other is not None:  # it serves also while our own HAProxy does not
             self._other.read(now_s)
             traffic = self._other.with_traffic(traffic)
-            in_all = self._other.with_servers(servers, self._registry.all())
+            in_all = self._other.with_servers(in_all, self._registry.all())
             self._plane.limit(self._other.share(self._concurrency, now_s))
         if self._idle:
             load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
             traffic = self._without_batches.of(traffic, load, self._idle)
-        for replica, seen in self._observer.gather(self._registry.all(), in_all):
+        for replica, seen in self._observer.gather(self._registry.all(), in_all, plane_answers=servers is not None):
             self._registry.step(replica, seen, now_s)
         self._metrics.update(self._registry.all(), now_s)
-        new = self._decide(called or self._services, traffic, in_all or (), now_s, closing=closing)
+        new = self._decide(called or self._services, traffic, in_all, now_s, closing=closing)
         self._remember()
         known_forecasts = {name: service.forecast() for name, service in self._services.items()}
         forecasts = {name: starts for name, starts in known_forecasts.items() if starts is not None}
@@ -167,7 +167,7 @@ class ControlPlane:
             state.show(self._paths.orders, Orders(now_s, self._registry.all(), forecasts, held_back, reading))
             own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))
             state.show(self._paths.plane, own)
-        about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all or ())
+        about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all)
         shown = report(*about, now_s, self._metrics.loads, self._metrics.faults, closing=closing)
         state.show(self._paths.status, shown)
         self._show_endpoints()

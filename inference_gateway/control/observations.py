@@ -218,10 +218,10 @@ class ReplicaObserver:
         self._readiness = readiness
 
     def gather(
-        self, replicas: Iterable[Replica], servers: Sequence[ServerState] | None
+        self, replicas: Iterable[Replica], servers: Sequence[ServerState], *, plane_answers: bool
     ) -> Iterator[tuple[Replica, ReplicaObservation]]:
-        """Each replica with its observation. `servers` is None while the data plane does not answer."""
-        by_name = {server.name: server for server in servers or ()}
+        """Each replica with its observation. `servers` lacks those of a data plane of ours that does not answer."""
+        by_name = {server.name: server for server in servers}
         answered = self._readiness.answered()
         listing = self._slurm.listing
         for replica in replicas:
@@ -237,7 +237,7 @@ class ReplicaObserver:
                     server_up=None if server is None else server.state != "down",
                     passed=None if server is None else server.passed,
                     in_flight=None if server is None else server.in_flight,
-                    plane_answers=servers is not None,
+                    plane_answers=plane_answers,
                 ),
             )
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from inference_gateway.control import loop, state
+from inference_gateway.control.data_plane_sync import OtherPlane, PlaneReport
 from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.control.service import ServiceControl
@@ -93,6 +94,45 @@ def test_other_routers_find_the_replicas_that_serve_now(rig: Rig) -> None:
     rig.slurm.set(1, state="FAILED")
     rig.tick(2)
     assert yaml.safe_load(path.read_text()) == {"endpoints": []}
+
+
+def test_the_leader_scales_for_the_other_gateway_while_its_own_haproxy_is_gone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its port is taken or HAProxy does not start any more: the other gateway has all requests."""
+    rig.serve(1)
+    monkeypatch.setattr(rig.control, "_other", OtherPlane(rig.paths))
+    (server,) = rig.plane.table.values()
+
+    def tick(in_flight: int) -> ServiceReport:
+        busy = replace(server, in_flight=in_flight)
+        came = Traffic("chat", in_flight, 0, in_flight, 0)
+        state.save(rig.paths.of(2).plane, PlaneReport("/run/2", rig.now_s, rig.now_s, (busy,), (came,)))
+        return rig.tick()
+
+    rig.plane.dead = True
+    for _ in range(3):
+        shown = tick(6)
+    assert (shown.serving, shown.coming) == (1, 2)
+    rig.slurm.set(1, state="NODE_FAIL")
+    for _ in range(12):
+        shown = tick(2)
+    assert (shown.serving, shown.coming) == (0, 1), "what dies is replaced"
+
+
+def test_a_draining_replica_is_waited_for_while_only_the_other_gateway_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own HAProxy may be too busy to answer, and have requests there."""
+    rig.serve(1)
+    monkeypatch.setattr(rig.control, "_other", OtherPlane(rig.paths))
+    reports.leave(rig.paths.replica(next(iter(rig.plane.table))))
+    rig.tick()
+    rig.plane.dead = True
+    for _ in range(30):
+        state.save(rig.paths.of(2).plane, PlaneReport("/run/2", rig.now_s, rig.now_s, (), ()))
+        rig.tick()
+    assert 1 not in rig.slurm.cancelled
 
 
 def test_a_draining_replica_finishes_what_it_has(rig: Rig) -> None:

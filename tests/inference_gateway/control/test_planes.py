@@ -78,18 +78,30 @@ def test_a_request_that_comes_just_before_the_order_to_drain_is_waited_for(paths
             self.in_flight[name] = 1
             super().drain(service, name)
 
-    plane = Busy({"chat-1": replace(SERVER, in_flight=0)})
+    idle = replace(SERVER, in_flight=0)
+    plane = Busy({"chat-1": idle})
     follower = Follower(DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events)), paths.of(2), "/run/2", {"chat": 4})
     leader = OtherPlane(paths)
     state.save(paths.orders, Orders(NOW_S + 1, (DRAINING,), {}, {}))
     for tick in (1, 2):
         follower.tick(NOW_S + tick)
         leader.read(NOW_S + tick)
-        assert [server.in_flight for server in leader.with_servers([replace(SERVER, in_flight=0)], [DRAINING])] == [1]
+        assert [server.in_flight for server in leader.with_servers([idle], [DRAINING])] == [1]
     plane.in_flight.clear()
     follower.tick(NOW_S + 3)
     leader.read(NOW_S + 3)
-    assert [server.in_flight for server in leader.with_servers([replace(SERVER, in_flight=0)], [DRAINING])] == [0]
+    assert [server.in_flight for server in leader.with_servers([idle], [DRAINING])] == [0]
+
+
+def test_without_an_own_haproxy_the_other_one_counts(paths: GatewayPaths) -> None:
+    other = OtherPlane(paths)
+    other.read(NOW_S)
+    assert other.with_traffic({}) == {}, "nothing is known"
+    tell(paths, NOW_S, traffic(7, in_flight=2), SERVER)
+    other.read(NOW_S)
+    assert other.with_traffic({})["chat"].in_flight == 2
+    own = traffic(1000, in_flight=1)
+    assert other.with_traffic({"chat": own})["chat"].arrivals == other.with_traffic({})["chat"].arrivals, "no burst"
 
 
 @pytest.mark.parametrize("ahead_s", [-600.0, 0.0, 600.0])
