@@ -113,12 +113,17 @@ class Accepted:
         self.settings(Path("/tmp/explsched"))  # noqa: S108  only checked
 
     def keep(self) -> None:
-        """Save both files in a directory that only the user may enter. Raises `GatewayError` (disk full)."""
+        """Save both files in a directory that only the user may enter. Raises `GatewayError` (disk full).
+
+        What is saved already is not written again, so that a gateway can start while the disk is full.
+        """
         directory = self.paths.accepted
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
             for name, text in ((_SERVICES, self.services_text), (_KEYS, self.keys_text)):
-                replace_file(directory / name, text)
+                path = directory / name
+                if not path.exists() or path.read_bytes() != text.encode():
+                    replace_file(path, text)
         except OSError as error:
             raise GatewayError(f"{error.filename or directory}: cannot be written: {error.strerror}") from error
 

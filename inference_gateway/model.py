@@ -94,7 +94,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A replica as the data plane sees it. `state` is `up`, `down`, `draining` or `maintenance`."""
+    """A replica as the data plane sees it. `state` is `up`, `down`, `draining` or `maintenance`.
+
+    `passed`: whether it passed its last health check; None while there is none, or one is under way. It may be up all
+    the same, because some replicas stay in whatever their health.
+    """
 
     service: str
     name: str
@@ -102,6 +106,7 @@ class ServerState:
     port: int
     state: str
     in_flight: int
+    passed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,10 @@ class DataPlane(Protocol):
 
     def remove(self, service: str, name: str) -> bool:
         """Remove a replica; False while requests are in flight."""
+        ...
+
+    def worker(self) -> int:
+        """The process that takes requests. A new one does not know what the last three methods have said."""
         ...
 
     def servers(self) -> Sequence[ServerState]:

@@ -174,7 +174,7 @@ class HealthSection(Section, frozen=True):
     timeout_s: Annotated[float, Meta(ge=0.1, le=600, description="timeout of a check")] = 5.0
     fall: Annotated[int, Meta(ge=1, le=100, description="consecutive failures that take a replica out")] = 3
     rise: Annotated[int, Meta(ge=1, le=100, description="consecutive successes that bring it back")] = 2
-    down_limit_s: Annotated[float, _seconds("a replica that stays down this long is replaced")] = 120.0
+    down_limit_s: Annotated[float, _seconds("a replica that passes no check for this long is replaced")] = 120.0
 
 
 @dataclass(frozen=True, slots=True)

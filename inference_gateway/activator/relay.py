@@ -211,6 +211,8 @@ class Body:
 LIMIT = "x-gateway-body-limit"
 """Header set by HAProxy on these requests: the largest allowed size of the body in bytes."""
 SERVICE = "x-gateway-service"
+REFUSED = "x-gateway-refused"
+"""Header of an answer that HAProxy turns into one of status 503."""
 
 _BUDGET_BYTES = 512 << 20
 _RETRY_AFTER = {"Retry-After": "5"}

@@ -27,6 +27,7 @@ from inference_gateway.activator import batches
 from inference_gateway.activator.holding import FullError, GivenUpError, Waiting
 from inference_gateway.activator.relay import (
     LIMIT,
+    REFUSED,
     SERVICE,
     BodyRouter,
     BrokenError,
@@ -43,7 +44,7 @@ from inference_gateway.dataplane.health import HealthLoop
 from inference_gateway.dataplane.process import AccessLogWriter, opened_pipe
 from inference_gateway.dataplane.settings import BatchSettings, client_context
 from inference_gateway.dataplane.statistics import DataPlaneCollector, HaproxyStatistics, exposition
-from inference_gateway.errors import ActivatorError, GatewayError, NotRunningError
+from inference_gateway.errors import ActivatorError, NotRunningError
 from inference_gateway.model import StartForecast
 
 _LOG = logging.getLogger("explsched.gateway.activator")
@@ -171,11 +172,11 @@ class Activator:
             try:
                 endpoint = await line.acquire(deadline_s)
             except GivenUpError:
-                return problem(503, "the replicas of this service fail to start", retry_after)
+                return _refused("the replicas of this service fail to start", retry_after)
             except FullError:
-                return problem(503, "too many requests are waiting for a replica to start", retry_after)
+                return _refused("too many requests are waiting for a replica to start", retry_after)
             except TimeoutError:
-                return problem(503, "no replica started in time", retry_after)
+                return _refused("no replica started in time", retry_after)
             try:
                 body = request.content if request.can_read_body else None
                 scheme, proven = ("https", endpoint.name) if self._context else ("http", None)
@@ -207,6 +208,13 @@ class Activator:
             self.read_services()
         except ActivatorError:
             _LOG.exception("services cannot be read; those known before stay in force")
+
+
+def _refused(message: str, headers: Mapping[str, str]) -> web.Response:
+    """A final 503. HAProxy makes it one: what comes as 503 it may send here again, to wait for as long once more."""
+    answer = problem(503, message, {**headers, REFUSED: "1"})
+    answer.set_status(504)
+    return answer
 
 
 def _listed(models: list[dict[str, object]], name: str) -> web.Response:
@@ -292,7 +300,8 @@ async def _check_health(files: Files, activator: Activator) -> None:
             if trouble != str(error):  # once, not every second
                 trouble = str(error)
                 _LOG.warning("%s", error)
-        except GatewayError:
+        except Exception:
+            # HAProxy may end in the midst of an answer, which is then understood by none of those who read it.
             _LOG.exception("this round of health checks failed")
         await asyncio.sleep(_ROUND_S)
 

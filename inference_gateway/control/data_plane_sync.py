@@ -26,7 +26,6 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import BatchLoad, DataPlane, Endpoint, ServerState, StartForecast, Traffic
 
 _MUCH = 0.1
-_REPEAT_S = 10.0
 
 
 class DataPlaneSync:
@@ -40,7 +39,8 @@ class DataPlaneSync:
         self._given: dict[tuple[str, str], int] | None = None
         self._forecasts: dict[str, StartForecast] = {}
         self._held_back: Mapping[str, int] = {}
-        self._reading: dict[str, tuple[float, float]] = {}
+        self._reading: dict[str, float] = {}
+        self._worker = 0
 
     def servers(self) -> Sequence[ServerState]:
         """All servers of the data plane. Raises `GatewayError`."""
@@ -49,14 +49,16 @@ class DataPlaneSync:
     def read(self) -> tuple[Sequence[ServerState] | None, Mapping[str, Traffic]]:
         """Its servers and the traffic by service; None and empty while it does not answer."""
         try:
+            worker = self._plane.worker()
             found = self._plane.servers(), {traffic.service: traffic for traffic in self._plane.traffic()}
         except GatewayError as error:
             self._outage.note(str(error))
-            self._held_back = {}
-            self._forecasts.clear()  # a new HAProxy starts with the configured values
-            self._reading.clear()
             return None, {}
         self._outage.note("")
+        if worker != self._worker:  # it starts with the configured values, and may have started between two ticks
+            self._worker, self._held_back = worker, {}
+            self._forecasts.clear()
+            self._reading.clear()
         return found
 
     def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
@@ -94,19 +96,16 @@ class DataPlaneSync:
                 return
             self._held_back = dict(until_s)
 
-    def read_at(self, bytes_per_s: Mapping[str, float], now_s: float) -> None:
-        """Pass on the measured reading rates, by which long prompts are placed.
-
-        Sent when a rate has changed by more than a tenth, and every 10 s, because a reloaded HAProxy has forgotten it.
-        """
+    def read_at(self, bytes_per_s: Mapping[str, float]) -> None:
+        """Pass on the measured reading rates, by which long prompts are placed, if they have changed by a tenth."""
         for name, rate in bytes_per_s.items():
-            sent, at_s = self._reading.get(name, (0.0, 0.0))
-            if abs(rate - sent) > _MUCH * sent or now_s - at_s >= _REPEAT_S:
+            sent = self._reading.get(name, 0.0)
+            if abs(rate - sent) > _MUCH * sent:
                 try:
                     self._plane.read_at(name, rate)
                 except GatewayError as error:
                     self._events.note("data plane refused", name, change="what is read", reason=str(error))
-                self._reading[name] = rate, now_s
+                self._reading[name] = rate
 
     def _make(self, change: PlaneChange) -> None:
         if isinstance(change, Add):
@@ -237,7 +236,7 @@ _ACTIVE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PlaneReport:
-    """The state of one HAProxy at `time_s`, with the orders of `orders_s` in force (both since the epoch)."""
+    """The state of one HAProxy at `time_s`, when the orders of `orders_s` were in force (both since the epoch)."""
 
     run_directory: str
     time_s: float
@@ -266,11 +265,14 @@ class OtherPlane:
         self._seen: dict[tuple[int, str], Traffic] = {}
         self._sums: dict[str, int] = {}
         self._report: PlaneReport | None = None
+        self._told_s, self._heard_s = 0.0, 0.0
 
     def read(self, now_s: float) -> None:
-        """Read its latest report."""
+        """Read its latest report. How old it is goes by our own clock: that of the other node may be another one."""
         found = state.read(self._paths.plane, PlaneReport)
-        self._report = found if found is not None and now_s - found.time_s < _STALE_S else None
+        if found is not None and found.time_s != self._told_s:
+            self._told_s, self._heard_s = found.time_s, now_s
+        self._report = found if now_s - self._heard_s < _STALE_S else None
         for one in self._report.traffic if self._report else ():
             if one.in_flight + one.queued:
                 self._active_s[one.service] = now_s
@@ -284,20 +286,23 @@ class OtherPlane:
         return {name: math.ceil(count / 2) if name in busy else count for name, count in concurrency.items()}
 
     def with_traffic(self, own: Mapping[str, Traffic]) -> dict[str, Traffic]:
-        """The traffic of both gateways. A new HAProxy counts from zero; the sums of arrivals never decrease."""
-        other = {one.service: one for one in (self._report.traffic if self._report else ())}
-        return {name: self._sum(name, one, other.get(name)) for name, one in own.items()}
+        """The traffic of both gateways, or of the one that is known.
 
-    def _sum(self, name: str, own: Traffic, other: Traffic | None) -> Traffic:
-        came = self._since_last(0, own) + (self._since_last(1, other) if other else 0)
+        A new HAProxy counts from zero; the sums of arrivals never decrease.
+        """
+        other = {one.service: one for one in (self._report.traffic if self._report else ())}
+        return {name: self._sum(name, (own.get(name), other.get(name))) for name in {**own, **other}}
+
+    def _sum(self, name: str, both: Iterable[Traffic | None]) -> Traffic:
+        known = {which: one for which, one in enumerate(both) if one is not None}
+        came = sum(self._since_last(which, one) for which, one in known.items())
         self._sums[name] = self._sums.get(name, 0) + came
-        more = other or Traffic(name, 0, 0, 0, 0)
         return Traffic(
             name,
             arrivals=self._sums[name],
-            responses_5xx=own.responses_5xx + more.responses_5xx,
-            in_flight=own.in_flight + more.in_flight,
-            queued=own.queued + more.queued,
+            responses_5xx=sum(one.responses_5xx for one in known.values()),
+            in_flight=sum(one.in_flight for one in known.values()),
+            queued=sum(one.queued for one in known.values()),
         )
 
     def _since_last(self, which: int, traffic: Traffic) -> int:
@@ -359,7 +364,8 @@ class Follower:
             self.plane.bring_in_line(orders.replicas, servers)
             self.plane.update_forecasts(orders.forecasts)
             self.plane.hold_back(orders.held_back)
-            self.plane.read_at(orders.reading, now_s)
-            self._orders_s = orders.time_s
+            self.plane.read_at(orders.reading)
+        # With the orders in force when the servers were read: until the new ones were, requests went on coming.
         report = PlaneReport(self.run_directory, now_s, self._orders_s, tuple(servers), tuple(traffic.values()))
         state.show(self.paths.plane, report)
+        self._orders_s = self._orders_s if orders is None else orders.time_s

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from inference_gateway.control.data_plane_sync import (
     WithoutBatches,
 )
 from inference_gateway.control.observations import Readiness, ReplicaMetrics, ReplicaObserver, SlurmSync
-from inference_gateway.control.replica import Replica
+from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
 from inference_gateway.control.service import ClassifiedReplicas, ServiceControl
@@ -97,7 +97,7 @@ class ControlPlane:
         self._overrides: dict[str, Override] = {}
         self._usage = UsageSums(paths, keys)
         self._reading = ReadingRates(paths)
-        self._endpoints: dict[str, str] = {}
+        self._endpoints: dict[str, dict[str, tuple[str, int, int | None]]] = {}
         self._without_batches = WithoutBatches()
         self._idle = frozenset(name for name, service in section.services.items() if service.batches == "idle")
 
@@ -117,8 +117,11 @@ class ControlPlane:
                 self._services[name].set_minimum(override.minimum)
         self._events.note("control plane started", replicas=len(found), adopted=sorted(self._registry.names()))
 
-    def tick(self, now_s: float) -> Report:
-        """One pass of the loop; returns the report for `gateway status`."""
+    def tick(self, now_s: float, called: frozenset[str] = frozenset()) -> Report:
+        """One pass of the loop, once a second; returns the report for `gateway status`.
+
+        Between two seconds it decides only for the services that have `called`: a rule counts its calls as seconds.
+        """
         closing = self._paths.closing.exists()
         self._read_overrides()
         self._take_submissions(now_s)
@@ -127,19 +130,19 @@ class ControlPlane:
         known = self._registry.names()
         unknown = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
         self._registry.join(adopted(unknown, (), servers or (), now_s))
-        in_all = servers
-        if self._other is not None and servers is not None:
+        in_all = servers or ()
+        if self._other is not None:  # it serves also while our own HAProxy does not
             self._other.read(now_s)
             traffic = self._other.with_traffic(traffic)
-            in_all = self._other.with_servers(servers, self._registry.all())
+            in_all = self._other.with_servers(in_all, self._registry.all())
             self._plane.limit(self._other.share(self._concurrency, now_s))
         if self._idle:
             load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
             traffic = self._without_batches.of(traffic, load, self._idle)
-        for replica, seen in self._observer.gather(self._registry.all(), in_all):
+        for replica, seen in self._observer.gather(self._registry.all(), in_all, plane_answers=servers is not None):
             self._registry.step(replica, seen, now_s)
         self._metrics.update(self._registry.all(), now_s)
-        new = self._decide(traffic, in_all or (), now_s, closing=closing)
+        new = self._decide(called or self._services, traffic, in_all, now_s, closing=closing)
         self._remember()
         known_forecasts = {name: service.forecast() for name, service in self._services.items()}
         forecasts = {name: starts for name, starts in known_forecasts.items() if starts is not None}
@@ -159,12 +162,12 @@ class ControlPlane:
         reading = dict(self._reading.update(self._registry.all(), now_s))
         if servers is not None:
             self._plane.hold_back(held_back)
-            self._plane.read_at(reading, now_s)
+            self._plane.read_at(reading)
         if self._other is not None:
             state.show(self._paths.orders, Orders(now_s, self._registry.all(), forecasts, held_back, reading))
             own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))
             state.show(self._paths.plane, own)
-        about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all or ())
+        about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all)
         shown = report(*about, now_s, self._metrics.loads, self._metrics.faults, closing=closing)
         state.show(self._paths.status, shown)
         self._show_endpoints()
@@ -173,9 +176,11 @@ class ControlPlane:
     def _show_endpoints(self) -> None:
         """Write the serving replicas of each service for other routers, where they have changed."""
         for name, replicas in self._registry.by_service().items():
-            text = router_endpoints(replicas)
-            if self._endpoints.get(name) != text and state.write_text(self._paths.router_endpoints(name), text):
-                self._endpoints[name] = text
+            # Not compared as YAML: to write that of a thousand services took most of a tick.
+            found = {one.name: (one.host, one.port, one.job_id) for one in replicas if one.phase is Phase.SERVING}
+            path = self._paths.router_endpoints(name)
+            if self._endpoints.get(name) != found and state.write_text(path, router_endpoints(replicas)):
+                self._endpoints[name] = found
 
     def _take_submissions(self, now_s: float) -> None:
         for ended in self._slurm.advance(now_s):
@@ -187,13 +192,20 @@ class ControlPlane:
         self._slurm_outage.note(str(self._slurm.fault or ""))
 
     def _decide(
-        self, traffic: Mapping[str, Traffic], servers: Sequence[ServerState], now_s: float, *, closing: bool
+        self,
+        names: Iterable[str],
+        traffic: Mapping[str, Traffic],
+        servers: Sequence[ServerState],
+        now_s: float,
+        *,
+        closing: bool,
     ) -> list[Replica]:
-        """Let every service's rule decide; returns the replicas to submit."""
+        """Let the rules of these services decide; returns the replicas to submit."""
         in_flight = {server.name: server.in_flight for server in servers}
         of = self._registry.by_service()
         new: list[Replica] = []
-        for name, service in self._services.items():
+        for name in names:
+            service = self._services[name]
             found = service.classify(of[name], now_s)
             try:
                 service.expect(found.coming, self._slurm.listing.jobs, self._slurm.line, now_s)
@@ -289,27 +301,31 @@ class _Process:
             except (SlurmError, GatewayError) as error:
                 log.event(_LOG, logging.ERROR, "cannot adopt the running replicas yet, will retry", why=str(error))
                 self.pause()
+        due_s, called, heard = 0.0, frozenset[str](), frozenset[str]()
         with WakeListener(self._files.control_socket) as calls:
             while not self.stopping:
-                began_s = time.monotonic()
+                due_s = due_s if called else time.monotonic() + TICK_S
                 try:
-                    shown = control.tick(time.time())
+                    shown = control.tick(time.time(), called)
                     self._publish(shown)
                     cold = frozenset(service.name for service in shown.services if not service.replicas)
                 except Exception:
                     # A defect must not end the loop: the next tick may be free of its cause.
                     _LOG.exception("tick failed, will try again")
                     cold = frozenset()
-                self._rest(calls, began_s + TICK_S, cold)
+                # A service that cannot be started now calls every second while requests wait: once is enough.
+                heard = cold & (heard | called)
+                called = self._rest(calls, due_s, cold - heard)
 
-    def _rest(self, calls: WakeListener, due_s: float, cold: frozenset[str]) -> None:
-        """Wait for the next tick, or for the first request of a service that has no replica."""
+    def _rest(self, calls: WakeListener, due_s: float, cold: frozenset[str]) -> frozenset[str]:
+        """Wait until the next second, or for the first request of a `cold` service; returns those that called."""
         while not self.stopping and (left_s := due_s - time.monotonic()) > 0:
             try:
-                if cold & calls.receive(left_s).keys():
-                    return
+                if called := cold & calls.receive(left_s).keys():
+                    return called
             except ActivatorError as error:
                 log.event(_LOG, logging.ERROR, "not understood", why=str(error))
+        return frozenset()
 
     def _publish(self, shown: Report) -> None:
         """Write the metrics to the file that the gateway's /metrics appends."""

@@ -7,6 +7,7 @@ replica never stops the loop. A starting replica is ready once it answers over H
 from __future__ import annotations
 
 import http.client
+import logging
 import math
 import ssl
 import time
@@ -18,6 +19,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from explsched import log
 from explsched.errors import SlurmError
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
 from inference_gateway.control.start_times import WaitingLine
@@ -33,6 +35,7 @@ from slurm_plugin.client.changes import CancelJob, ChangeFailure
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import QueuedJob, SlurmJob
 
+_LOG = logging.getLogger("explsched.gateway")
 _MUCH_SOONER_S = 60.0
 """A replica uses another QOS than the preferred one only if it starts this much sooner."""
 _Key = TypeVar("_Key", bound=Hashable)
@@ -129,13 +132,20 @@ class SlurmSync:
         return Listing(began_s, by_name, self._list_queue(began_s, by_name.values()))
 
     def _list_queue(self, now_s: float, jobs: Iterable[SlurmJob]) -> tuple[QueuedJob, ...] | None:
-        """The jobs of all users, if ours wait, and rarely enough for the controller of a large site."""
+        """The jobs of all users, if ours wait, and rarely enough for the controller of a large site.
+
+        Only forecasts need it: where all jobs are too many to be listed in time, our own still count.
+        """
         if now_s < self._queue_due_s or not any(job.state == "PENDING" for job in jobs):
             return None
         began_s = time.monotonic()
-        found = self._client.queue()
-        self._queue_due_s = now_s + _QUEUE_PAUSES * (time.monotonic() - began_s)
-        return found
+        try:
+            return self._client.queue()
+        except SlurmError as error:
+            log.event(_LOG, logging.WARNING, "queue not listed, starts are forecast without it", why=str(error))
+            return None
+        finally:
+            self._queue_due_s = now_s + _QUEUE_PAUSES * (time.monotonic() - began_s)
 
     def advance(self, now_s: float) -> list[TaskResult[str, int]]:
         """Collect finished commands and list again if it is time; returns the finished submissions, by replica name."""
@@ -208,10 +218,10 @@ class ReplicaObserver:
         self._readiness = readiness
 
     def gather(
-        self, replicas: Iterable[Replica], servers: Sequence[ServerState] | None
+        self, replicas: Iterable[Replica], servers: Sequence[ServerState], *, plane_answers: bool
     ) -> Iterator[tuple[Replica, ReplicaObservation]]:
-        """Each replica with its observation. `servers` is None while the data plane does not answer."""
-        by_name = {server.name: server for server in servers or ()}
+        """Each replica with its observation. `servers` lacks those of a data plane of ours that does not answer."""
+        by_name = {server.name: server for server in servers}
         answered = self._readiness.answered()
         listing = self._slurm.listing
         for replica in replicas:
@@ -225,8 +235,9 @@ class ReplicaObserver:
                     leaving=replica.phase is Phase.SERVING and reports.leaving(self._paths.replica(replica.name)),
                     answered=(replica.name, replica.restarts) in answered,
                     server_up=None if server is None else server.state != "down",
+                    passed=None if server is None else server.passed,
                     in_flight=None if server is None else server.in_flight,
-                    plane_answers=servers is not None,
+                    plane_answers=plane_answers,
                 ),
             )
 

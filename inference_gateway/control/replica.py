@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import msgspec
+
 from inference_gateway.replicas.reports import Registration
 from slurm_plugin.client.records import SlurmJob
 
@@ -38,9 +40,9 @@ LIVE = COMING | {Phase.SERVING}
 class Replica:
     """A replica as the control plane knows it. Times are seconds since the epoch; `since_s` is when `phase` began.
 
-    `asked_s` is the time of submission; `ends_s` is when its time limit ends it (None if unknown or unlimited). `burst`
-    replicas are those above the service's minimum. `reason` says why it leaves. `sick_s` is since when the data plane
-    has seen it down.
+    `asked_s` is the time of submission, or of the last requeue; `ends_s` is when its time limit ends it (None if
+    unknown or unlimited). `burst` replicas are those above the service's minimum. `reason` says why it leaves. `sick_s`
+    is since when the data plane has seen it down, `failing_s` since when it has passed no health check.
     """
 
     service: str
@@ -57,15 +59,24 @@ class Replica:
     limit_s: float | None = None
     ends_s: float | None = None
     sick_s: float | None = None
+    failing_s: float | None = None
     reason: str = ""
 
     def to(self, phase: Phase, now_s: float, reason: str = "") -> Replica:
         """The same replica in another phase."""
         return replace(self, phase=phase, since_s=now_s, reason=reason or self.reason)
 
+    @property
+    def replaceable(self) -> bool:
+        """Whether it serves only until a successor does."""
+        return self.phase is Phase.SERVING and bool(self.reason)
+
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
+
+_LAUNCH_FAILED = "launch failed requeued held"
+"""Slurm's reason for a job that it would never start again by itself."""
 
 ACTIVE = _WAITING | _RUNNING
 """States of jobs that run or will run."""
@@ -85,8 +96,9 @@ class ReplicaObservation:
     """What has been observed of one replica.
 
     `job` is None if Slurm does not list it, which is meaningful only if the listing began (`listed_s`) after the job
-    was known. `answered`: its health path answered 200. `server_up` and `in_flight` come from the data plane, None
-    while it does not have the replica; `plane_answers` is False while the data plane does not answer.
+    was known. `answered`: its health path answered 200. `server_up`, `passed` (its last health check) and `in_flight`
+    come from the data plane, None while it does not have the replica; `plane_answers` is False while the data plane
+    does not answer.
     """
 
     job: SlurmJob | None
@@ -95,6 +107,7 @@ class ReplicaObservation:
     leaving: bool = False
     answered: bool = False
     server_up: bool | None = None
+    passed: bool | None = None
     in_flight: int | None = None
     plane_answers: bool = True
 
@@ -135,6 +148,9 @@ def step(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: floa
         return _over(replica, "Slurm no longer knows the job", now_s) if known else Step(replica)
     if (replica.job_id, replica.limit_s) != (job.job_id, job.time_limit_s):
         replica = replace(replica, job_id=job.job_id, limit_s=job.time_limit_s)
+    if job.state == "COMPLETING" and job.restarts > replica.restarts:
+        # Slurm counts the next run as soon as it requeues a job, but cleans up this one before it shows it as pending.
+        return _waiting(replica, msgspec.structs.replace(job, restarts=replica.restarts), now_s)
     if job.state in _WAITING:
         return _waiting(replica, job, now_s)
     if job.state not in _RUNNING:
@@ -154,6 +170,9 @@ def _over(replica: Replica, why: str, now_s: float) -> Step:
 
 
 def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
+    if replica.phase in LIVE and job.reason.replace("_", " ") == _LAUNCH_FAILED:
+        why = "Slurm failed to launch its job, as when a prolog fails, and holds it"
+        return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         same = replica.phase is Phase.PENDING
         return Step(replace(replica, restarts=job.restarts) if same else replica.to(Phase.PENDING, now_s))
@@ -161,8 +180,13 @@ def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
         return Step(replica.to(Phase.ENDING, now_s))
     if replica.phase is Phase.ENDING:
         return _ending(replica, now_s)
-    again = replace(replica, restarts=job.restarts, host="", port=0, ends_s=None, sick_s=None)
-    return Step(again.to(Phase.PENDING, now_s), "requeued", f"by Slurm{_because(job.reason)}")
+    return Step(_again(replica, job, now_s).to(Phase.PENDING, now_s), "requeued", f"by Slurm{_because(job.reason)}")
+
+
+def _again(replica: Replica, job: SlurmJob, now_s: float) -> Replica:
+    """A replica whose job was requeued: how long its last run took is no part of how long the next start takes."""
+    known = replace(replica, asked_s=now_s, restarts=job.restarts, host="", port=0)
+    return replace(known, ends_s=None, sick_s=None, failing_s=None)
 
 
 def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
@@ -170,8 +194,8 @@ def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: 
         replica = replace(replica, ends_s=job.start_s + job.time_limit_s)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         return Step(replace(replica, restarts=job.restarts).to(Phase.STARTING, now_s), "started")
-    if replica.restarts != job.restarts:  # requeued and running again since the last observation
-        return Step(replace(replica, restarts=job.restarts, host="", port=0).to(Phase.STARTING, now_s), "requeued")
+    if replica.restarts != job.restarts and replica.phase in LIVE:  # requeued and running again since the last listing
+        return Step(_again(replica, job, now_s).to(Phase.STARTING, now_s), "requeued")
     if replica.phase is Phase.STARTING:
         return _starting(replica, job, seen, limits, now_s)
     if replica.phase is Phase.SERVING:
@@ -197,14 +221,28 @@ def _serving(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: 
     if seen.leaving:
         why = "its job received the signal to end"
         return Step(replica.to(Phase.DRAINING, now_s, why), "draining", why)
+    if seen.passed is not None:
+        failing_s = None if seen.passed else replica.failing_s or now_s
+        replica = replace(replica, failing_s=failing_s, reason=replica.reason if failing_s else "")
     if seen.server_up is None or seen.server_up:
-        return Step(replace(replica, sick_s=None) if replica.sick_s is not None else replica)
+        return _kept_in(replace(replica, sick_s=None), limits, now_s)
     if replica.sick_s is None:
         return Step(replace(replica, sick_s=now_s))
     if now_s - replica.sick_s > limits.down_limit_s:
         why = f"does not answer its health checks for {limits.down_limit_s:g} s"
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     return Step(replica)
+
+
+def _kept_in(replica: Replica, limits: Limits, now_s: float) -> Step:
+    """The data plane sends requests also to replicas that fail their checks, if there are no better ones.
+
+    Such a one may be busy, or hang for good, so it is not cancelled before it has a successor.
+    """
+    if replica.failing_s is None or replica.replaceable or now_s - replica.failing_s <= limits.down_limit_s:
+        return Step(replica)
+    why = f"passes no health check for {limits.down_limit_s:g} s"
+    return Step(replace(replica, reason=why), "failing", why)
 
 
 def _draining(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:

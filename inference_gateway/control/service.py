@@ -51,7 +51,7 @@ def classify(
     expiring = {
         replica.name
         for replica in live
-        if replica.generation != generation or _ends_soon(replica, start_s + drain_s, now_s)
+        if replica.generation != generation or replica.replaceable or _ends_soon(replica, start_s + drain_s, now_s)
     }
     counted = [replica for replica in live if replica.name not in expiring]
     return ClassifiedReplicas(

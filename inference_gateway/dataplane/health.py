@@ -20,8 +20,9 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import RuntimeApi, ServerRow
 from inference_gateway.errors import RefusedError
 
-# Codes of a check that could not connect, or (L6RSP) whose TLS handshake failed: such a replica is not put back.
-_UNREACHABLE = ("L4CON", "L4TOUT", "L6RSP", "SOCKERR")
+# Codes of a check that could not connect, or (L6) whose TLS handshake failed or was never answered: such a replica is
+# not put back. For one that Slurm has suspended the kernel still accepts connections.
+_UNREACHABLE = ("L4CON", "L4TOUT", "L6RSP", "L6TOUT", "SOCKERR")
 _BY_REQUESTS = "HANA"
 _LONGEST = 10
 """An ejection lasts at most this many times the first one."""

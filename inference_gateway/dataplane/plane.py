@@ -218,6 +218,10 @@ class HaproxyDataPlane:
         """The command that updates the Lua script which places long prompts, if the service uses it."""
         return [f"reading {change} {full}"] if self.settings.service(service).spreads_prompts else []
 
+    def worker(self) -> int:
+        """HAProxy's worker that takes requests; another one after a reload or a restart."""
+        return self._reading.workers().current
+
     def servers(self) -> Sequence[ServerState]:
         """All replicas that HAProxy has, and removed ones that requests from before a reload still use."""
         return self._reading.servers(read_state(self.files.activator_socket))
@@ -230,7 +234,7 @@ class HaproxyDataPlane:
     def expect(self, service: str, starts: StartForecast) -> None:
         """Set what refused clients of a service are told: how long to wait, or that no replica will start.
 
-        In force until `apply`.
+        The current worker and the activator tell it.
         """
         self.settings.service(service)
         self._starts = {**self._starts, service: starts}
@@ -241,12 +245,12 @@ class HaproxyDataPlane:
         self._api.order([f"set map {self.files.retry_after} {service} {max(1, starts.retry_after_s)}"])
 
     def hold_back(self, until_s: Mapping[str, int]) -> None:
-        """Refuse requests of these keys until the given times (seconds since the epoch). In force until `apply`."""
+        """Refuse requests of these keys until the given times (seconds since the epoch); this worker does so."""
         path = self.files.spent
         self._api.order([f"clear map {path}", *(f"add map {path} {key} {at_s}" for key, at_s in until_s.items())])
 
     def read_at(self, service: str, bytes_per_s: float) -> None:
-        """Set the measured reading rate of a service's replicas, unless it is configured. In force until `apply`."""
+        """Set the measured reading rate of a service's replicas, unless it is configured; for this worker."""
         known = self.settings.service(service)
         if known.measures_reading:
             rate = f"{ms_per_byte(bytes_per_s):g} {service} {long_from(bytes_per_s)}"

@@ -90,6 +90,7 @@ _OPERATIONAL_STOPPED = 0
 _IN_MAINTENANCE = 0x01 | 0x02 | 0x04
 _DRAINING = 0x08 | 0x10
 _CHECKED = 0x04
+_PASSED = {"2": False, "3": True, "4": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """A replica in `show servers state`; `state` as in `model.ServerState`. `watched`: its checks are enabled."""
+    """A replica in `show servers state`; `state`, `passed` as in `ServerState`. `watched`: its checks are enabled."""
 
     service: str
     name: str
@@ -129,6 +130,7 @@ class StateRow:
     port: int
     state: str
     watched: bool
+    passed: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +187,8 @@ def server_states(text: str) -> list[StateRow]:
         if fields[1].startswith(BACKEND_PREFIX) and fields[3] != ACTIVATOR:
             service = fields[1].removeprefix(BACKEND_PREFIX)
             state = _state(operational=int(fields[5]), admin=int(fields[6]))
-            found.append(
-                StateRow(service, fields[3], fields[4], int(fields[18]), state, bool(int(fields[13]) & _CHECKED))
-            )
+            watched, passed = bool(int(fields[13]) & _CHECKED), _PASSED.get(fields[11])
+            found.append(StateRow(service, fields[3], fields[4], int(fields[18]), state, watched, passed))
     return found
 
 

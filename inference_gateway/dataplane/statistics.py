@@ -104,7 +104,7 @@ class HaproxyStatistics:
         using = self.in_flight(held)
         rows = self.states()
         found = [
-            ServerState(row.service, row.name, row.host, row.port, row.state, using[row.service, row.name])
+            ServerState(row.service, row.name, row.host, row.port, row.state, using[row.service, row.name], row.passed)
             for row in rows
         ]
         left = using.keys() - {(row.service, row.name) for row in rows}

@@ -104,7 +104,8 @@ if not core then
   return { Line = Line, look_ms = look_ms }
 end
 
--- By backend, and there by key: each key has a line of its own, and the first ones of all try for the same places.
+-- By backend, and there by key: each key has a line of its own, and the first ones of all try for the same places. The
+-- batches of a key that is no batch key itself have another one.
 local queues = {}
 
 local function now_ms()
@@ -112,17 +113,18 @@ local function now_ms()
   return now.sec * 1000 + now.usec // 1000
 end
 
-local function line_of(queue, key, batch)
-  queue.lines[key] = queue.lines[key] or Line.new(queue, batch)
-  return queue.lines[key]
+local function line_of(queue, name, batch)
+  queue.lines[name] = queue.lines[name] or Line.new(queue, batch)
+  return queue.lines[name]
 end
 
 -- http-request lua.wait_for_turn BACKEND LIMIT IN_TIME_MS PATIENCE_MS DEADLINE_MS BUFFER RESERVE LOOK_MS
 -- Buffer and reserve are per replica. Sets txn.turn to `full` if too many wait, to `never` at the deadline.
 local function wait_for_turn(txn, backend, limit, in_time, patience, deadline, buffer, reserve, look)
   queues[backend] = queues[backend] or { held = 0, batch = 0, lines = {} }
-  local queue, key = queues[backend], txn:get_var("txn.key") or ""
-  local line = line_of(queue, key, txn:get_var("txn.batch") ~= nil)
+  local queue, batch = queues[backend], txn:get_var("txn.batch") ~= nil
+  local name = (batch and "batch/" or "/") .. (txn:get_var("txn.key") or "")
+  local line = line_of(queue, name, batch)
   line:settle(now_ms(), tonumber(in_time))
   if queue.held + txn.f:queue(backend) >= tonumber(limit) then
     txn:set_var("txn.turn", "full")
@@ -153,7 +155,7 @@ local function wait_for_turn(txn, backend, limit, in_time, patience, deadline, b
   end
   line:leave(request)
   if line.held == 0 then
-    queue.lines[key] = nil
+    queue.lines[name] = nil
   end
 end
 
@@ -163,9 +165,9 @@ core.register_action("wait_for_turn", { "http-req" }, wait_for_turn, 8)
 core.register_cli({ "show", "held" }, "show held : requests that wait for their turn, by backend", function(applet)
   local found = {}
   for backend, queue in pairs(queues) do
-    for key, line in pairs(queue.lines) do
+    for name, line in pairs(queue.lines) do
       if line:count(now_ms()) == 0 then
-        queue.lines[key] = nil
+        queue.lines[name] = nil
       end
     end
     if queue.held > 0 then

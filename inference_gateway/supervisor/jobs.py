@@ -185,7 +185,9 @@ class Succession:
         try:
             return self.paths.handover.read_text(encoding="ascii") not in ("", str(self.own))
         except FileNotFoundError:
-            return False
+            # It removes the file once it has the address, which may be sooner than Slurm answers us.
+            record = state.holder(self.paths)
+            return record is not None and record.job_id not in (None, self.own)
 
     def coming(self) -> bool:
         """Whether a successor was released but does not take requests yet."""

@@ -128,6 +128,7 @@ class Supervisor:
         self._announced = False
         self._began_s = time.time()
         self._restart_due_s = 0.0
+        self._trouble = ""
 
     def run(self) -> None:
         """Serve until stopped, until all replicas are drained for `gateway down`, or until a successor has taken over.
@@ -142,16 +143,28 @@ class Supervisor:
         before = predecessor(record, self._revision.now, self._client, self._job_id) if record else None
         self._start_data_plane(before)
         try:
-            self._check()
+            self._try_check()
             while not self._stop:
                 self._wake.wait(_POLL_S)
                 self._wake.clear()
-                self._check()
+                self._try_check()
         finally:
             self._end_children()
             state.withdraw(self._paths, os.getpid(), self._began_s)
             self._data_plane.stop(grace_s=self._grace_s())
             gateway_paths.clean_up(self._run_directory, self._data_plane.files.access_log, self._paths.access_log)
+
+    def _try_check(self) -> None:
+        """Check all; a file server or disk that fails for a while must not end what goes on without it."""
+        try:
+            self._check()
+            self._trouble = ""
+        except OSError as error:
+            trouble = f"{error.filename or ''}: {error.strerror or error}"
+            if trouble != self._trouble:  # once, not several times a second
+                log.event(_LOG, logging.ERROR, "not all was checked, will try again", why=trouble)
+            self._trouble = trouble
+            self._stop = self._stop or self._ending_since_s is not None
 
     def _check(self) -> None:
         self._check_data_plane()

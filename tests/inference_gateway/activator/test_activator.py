@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,12 +66,25 @@ def test_waiting_requests_are_bounded_and_keep_to_the_concurrency(rig: Rig, serv
     assert max(seen) <= 2, "a burst from zero does not land on the first replica all at once"
 
 
+def logged(rig: Rig, service: str) -> list[dict[str, Any]]:
+    """The lines about this service in the access log."""
+    path = rig.plane.files.access_log
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["service"] == service]
+
+
+@pytest.mark.parametrize("headers", [{}, {"idempotency_key": "1"}], ids=["once", "repeatable"])
 @pytest.mark.parametrize(("service", "retry_after"), [("hasty", "11"), ("closed", "12")])
-def test_waiting_in_vain_ends_with_503(rig: Rig, service: str, retry_after: str) -> None:
+def test_waiting_in_vain_ends_with_503(rig: Rig, service: str, retry_after: str, headers: dict[str, str]) -> None:
+    """HAProxy repeats what may be repeated on 503, so a request would wait in vain four times."""
     before = next(entry for entry in rig.plane.traffic() if entry.service == service)
-    answer = rig.complete(service)
+    known = len(logged(rig, service))
+    answer = rig.complete(service, **headers)
     assert (answer.status, answer.headers["retry-after"]) == (503, retry_after)
     assert answer.json["error"]["code"] == 503
+    assert "x-gateway-refused" not in answer.headers
+    wait_until(lambda: len(logged(rig, service)) > known)
+    assert [(line["status"], line["retries"]) for line in logged(rig, service)[known:]] == [(503, "0")]
     after = next(entry for entry in rig.plane.traffic() if entry.service == service)
     assert (after.arrivals - before.arrivals, after.responses_5xx - before.responses_5xx) == (1, 1)
 

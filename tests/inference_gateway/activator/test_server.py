@@ -1,11 +1,17 @@
 """The waiting lines as services come, change and go, without HTTP."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from inference_gateway.activator import server
 from inference_gateway.activator.server import Activator
+from inference_gateway.dataplane import runtime
 from inference_gateway.dataplane.endpoints import services_text
 from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.health import HealthLoop
 from inference_gateway.dataplane.settings import ServiceSettings
 
 CHAT = ServiceSettings("chat", models=("llama",), cold_start_limit=3)
@@ -48,6 +54,34 @@ def test_the_line_of_a_service_that_is_gone_ends_with_its_last_request(tmp_path:
     line.relaying.clear()
     made.read_services()
     assert list(made.lines) == ["more"]
+
+
+def test_an_answer_that_breaks_off_ends_one_round_of_health_checks_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an HAProxy that is killed while it answers."""
+    rounds: list[float] = []
+
+    async def run() -> None:
+        done = asyncio.Event()
+
+        def break_off(_loop: HealthLoop, _services: object, now_s: float) -> list[str]:
+            rounds.append(now_s)
+            if len(rounds) > 1:
+                running.call_soon_threadsafe(done.set)
+            return [row.service for row in runtime.backends("# pxname,svname,qcur\nservice_chat,BACK")]
+
+        running = asyncio.get_running_loop()
+        monkeypatch.setattr(server, "_ROUND_S", 0.01)
+        monkeypatch.setattr(HealthLoop, "resume", lambda _loop: None)
+        monkeypatch.setattr(HealthLoop, "run_round", break_off)
+        checking = asyncio.create_task(server._check_health(Files(tmp_path), activator(tmp_path, CHAT)))
+        await asyncio.wait((checking, asyncio.create_task(done.wait())), return_when=asyncio.FIRST_COMPLETED)
+        assert not checking.done()
+        checking.cancel()
+
+    asyncio.run(run())
+    assert len(rounds) > 1
 
 
 def test_a_service_that_was_added_just_now_is_known(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def job(job_id: int, name: str, comment: str, **fields: Any) -> SlurmJob:
 
 @dataclass
 class FakePlane:
-    """The servers of a data plane. `in_flight` is by replica; with `dead` it does not answer."""
+    """The servers of a data plane. `in_flight` is by replica; `process` its worker; with `dead` it is silent."""
 
     table: dict[str, ServerState] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=dict)
@@ -39,6 +39,11 @@ class FakePlane:
     held_back: dict[str, int] = field(default_factory=dict)
     read_rates: list[tuple[str, float]] = field(default_factory=list)
     dead: bool = False
+    process: int = 1
+
+    def worker(self) -> int:
+        self._answer()
+        return self.process
 
     def add(self, service: str, endpoint: Endpoint) -> None:
         self._answer()

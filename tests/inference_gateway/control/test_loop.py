@@ -2,18 +2,25 @@
 
 import json
 import os
+import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import yaml
 
 from inference_gateway.control import loop, state
+from inference_gateway.control.data_plane_sync import OtherPlane, PlaneReport
 from inference_gateway.control.replica import LOST_AFTER_S
-from inference_gateway.control.report import Report
+from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import Override
+from inference_gateway.dataplane.endpoints import Wake, send
+from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import RefusedError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import Endpoint
+from inference_gateway.model import Endpoint, Traffic
 from inference_gateway.replicas import reports, submission
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
 
@@ -74,6 +81,60 @@ def test_pending_replicas_are_cancelled_first_then_the_least_loaded_is_drained(r
     assert states == {name: "draining" if name == least else "up" for name in states}
 
 
+def test_other_routers_find_the_replicas_that_serve_now(rig: Rig) -> None:
+    rig.tick()
+    path = rig.paths.router_endpoints("chat")
+    assert yaml.safe_load(path.read_text()) == {"endpoints": []}
+    rig.serve(1)
+    (found,) = yaml.safe_load(path.read_text())["endpoints"]
+    assert (found["address"], found["port"], found["labels"]["job"]) == ("127.0.0.1", "20001", "1")
+    path.unlink()
+    rig.tick(3)
+    assert not path.exists(), "it is written when something has changed"
+    rig.slurm.set(1, state="FAILED")
+    rig.tick(2)
+    assert yaml.safe_load(path.read_text()) == {"endpoints": []}
+
+
+def test_the_leader_scales_for_the_other_gateway_while_its_own_haproxy_is_gone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its port is taken or HAProxy does not start any more: the other gateway has all requests."""
+    rig.serve(1)
+    monkeypatch.setattr(rig.control, "_other", OtherPlane(rig.paths))
+    (server,) = rig.plane.table.values()
+
+    def tick(in_flight: int) -> ServiceReport:
+        busy = replace(server, in_flight=in_flight)
+        came = Traffic("chat", in_flight, 0, in_flight, 0)
+        state.save(rig.paths.of(2).plane, PlaneReport("/run/2", rig.now_s, rig.now_s, (busy,), (came,)))
+        return rig.tick()
+
+    rig.plane.dead = True
+    for _ in range(3):
+        shown = tick(6)
+    assert (shown.serving, shown.coming) == (1, 2)
+    rig.slurm.set(1, state="NODE_FAIL")
+    for _ in range(12):
+        shown = tick(2)
+    assert (shown.serving, shown.coming) == (0, 1), "what dies is replaced"
+
+
+def test_a_draining_replica_is_waited_for_while_only_the_other_gateway_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own HAProxy may be too busy to answer, and have requests there."""
+    rig.serve(1)
+    monkeypatch.setattr(rig.control, "_other", OtherPlane(rig.paths))
+    reports.leave(rig.paths.replica(next(iter(rig.plane.table))))
+    rig.tick()
+    rig.plane.dead = True
+    for _ in range(30):
+        state.save(rig.paths.of(2).plane, PlaneReport("/run/2", rig.now_s, rig.now_s, (), ()))
+        rig.tick()
+    assert 1 not in rig.slurm.cancelled
+
+
 def test_a_draining_replica_finishes_what_it_has(rig: Rig) -> None:
     rig.serve(1)
     rig.set_load(4)
@@ -130,6 +191,19 @@ def test_a_replica_that_slurm_requeues_waits_again_and_is_not_replaced(rig: Rig)
     assert rig.plane.table == {}
     rig.serve(1)
     assert len(rig.slurm.submissions) == 1
+
+
+def test_how_long_a_replica_ran_before_a_requeue_is_no_start_time(rig: Rig) -> None:
+    rig.serve(1)
+    rig.slurm.set(1, time_limit_s=None)
+    rig.tick(2)
+    rig.now_s += 36_000
+    rig.slurm.set(1, state="PENDING", restarts=1, start_s=None)
+    waiting = rig.tick(3)
+    assert (waiting.coming, waiting.next_in_s) == (1, pytest.approx(6, abs=6))
+    rig.serve(1)
+    for told in rig.plane.told:
+        assert told[1].retry_after_s < 60
 
 
 def test_a_stale_registration_of_an_earlier_run_is_not_used(rig: Rig) -> None:
@@ -357,9 +431,7 @@ def test_refused_clients_are_told_how_long_a_start_takes_once_that_is_known(rig:
     (told,) = rig.plane.told
     assert told[0] == "chat"
     assert told[1].retry_after_s >= 9
-    rig.plane.dead = True
-    rig.tick()
-    rig.plane.dead = False
+    rig.plane.process += 1
     rig.tick(2)
     assert rig.plane.told == [told, told], "a new HAProxy does not know"
 
@@ -581,3 +653,78 @@ def test_a_replica_that_stays_sick_is_replaced(tmp_path: Path) -> None:
     assert rig.slurm.cancelled == []
     rig.tick(10)
     assert rig.slurm.cancelled == [1]
+
+
+def test_between_two_seconds_only_the_rules_of_services_that_called_decide(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would take a part of a second for one, and so a fraction of their load for all."""
+    rig.section.services["other"] = rig.section.services["chat"]
+    rig.plane.counters["other"] = Traffic("other", 0, 0, 0, 0)
+    rig.restart()
+    asked: list[str] = []
+    decide = ServiceControl.decide
+
+    def noted(self: ServiceControl, *arguments: Any) -> Any:
+        asked.append(self.name)
+        return decide(self, *arguments)
+
+    monkeypatch.setattr(ServiceControl, "decide", noted)
+    rig.control.tick(rig.now_s + 1)
+    rig.control.tick(rig.now_s + 1.5, frozenset({"chat"}))
+    assert asked == ["chat", "other", "chat"]
+
+
+def test_a_service_that_cannot_be_started_has_one_tick_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm refuses its job, and requests wait: the activator calls all the while."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(loop, "TICK_S", 0.2)
+    files = Files(tmp_path)
+    refused = ServiceReport("cold", 0, 0, 0, 1, 0, 8, "", 1, 0, 1, 30.0, given_up=False, next_in_s=None, replicas=())
+    ticks: list[frozenset[str]] = []
+
+    class Control:
+        def adopt(self, now_s: float) -> None:
+            """Nothing to adopt."""
+
+        def tick(self, now_s: float, called: frozenset[str] = frozenset()) -> Report:
+            ticks.append(called)
+            send(files.control_socket, Wake("cold", 1))
+            if len(ticks) == 5:
+                monkeypatch.setattr(os, "getppid", lambda: -1)  # the supervisor is gone
+            return Report("g", "/run", now_s, closing=False, services=(refused,))
+
+    loop._Process(files).run(cast("loop.ControlPlane", Control()))
+    assert ticks == [frozenset(), frozenset({"cold"}), *[frozenset()] * 3]
+
+
+@pytest.mark.parametrize("under_way", [False, None])
+def test_a_sick_replica_that_the_data_plane_keeps_in_is_replaced_by_a_new_one(
+    tmp_path: Path, *, under_way: bool | None
+) -> None:
+    """It is down for a moment after some failed checks, and then up again, as it is the only one."""
+    rig = Rig(tmp_path, health={"down_limit_s": 30})
+    rig.serve(1)
+    (name,) = rig.plane.table
+    for second in range(35):
+        state, passed = ("down", False) if second % 6 == 5 else ("up", under_way if second % 6 else False)
+        rig.plane.table[name] = replace(rig.plane.table[name], state=state, passed=passed)
+        assert (rig.tick().serving, rig.slurm.cancelled) == (1, [])
+    assert len(rig.slurm.submissions) == 2
+    rig.run_all()
+    rig.tick(6)
+    assert rig.slurm.cancelled == [1]
+    assert name not in rig.plane.table
+    assert "failing" in rig.events()
+
+
+def test_a_replica_that_passes_a_check_in_time_is_not_replaced(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, health={"down_limit_s": 30})
+    rig.serve(1)
+    (name,) = rig.plane.table
+    for second in range(100):
+        rig.plane.table[name] = replace(rig.plane.table[name], passed=second % 20 == 0)
+        rig.tick()
+    assert len(rig.slurm.submissions) == 1

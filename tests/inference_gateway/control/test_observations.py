@@ -42,7 +42,7 @@ class Scene:
         self.hurried += 1
 
     def of(self, replica: Replica, servers: list[ServerState] | None = None) -> ReplicaObservation:
-        ((same, seen),) = self.observer.gather([replica], servers)
+        ((same, seen),) = self.observer.gather([replica], servers or (), plane_answers=servers is not None)
         assert same is replica
         return seen
 

@@ -70,6 +70,52 @@ def test_a_draining_replica_is_busy_until_the_other_gateway_knows(paths: Gateway
     assert [server.in_flight for server in other.with_servers([], [DRAINING])] == [1]  # it is left there alone
 
 
+def test_a_request_that_comes_just_before_the_order_to_drain_is_waited_for(paths: GatewayPaths) -> None:
+    class Busy(FakePlane):
+        """A client's request comes after the servers were read, and goes to the replica."""
+
+        def drain(self, service: str, name: str) -> None:
+            self.in_flight[name] = 1
+            super().drain(service, name)
+
+    idle = replace(SERVER, in_flight=0)
+    plane = Busy({"chat-1": idle})
+    follower = Follower(DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events)), paths.of(2), "/run/2", {"chat": 4})
+    leader = OtherPlane(paths)
+    state.save(paths.orders, Orders(NOW_S + 1, (DRAINING,), {}, {}))
+    for tick in (1, 2):
+        follower.tick(NOW_S + tick)
+        leader.read(NOW_S + tick)
+        assert [server.in_flight for server in leader.with_servers([idle], [DRAINING])] == [1]
+    plane.in_flight.clear()
+    follower.tick(NOW_S + 3)
+    leader.read(NOW_S + 3)
+    assert [server.in_flight for server in leader.with_servers([idle], [DRAINING])] == [0]
+
+
+def test_without_an_own_haproxy_the_other_one_counts(paths: GatewayPaths) -> None:
+    other = OtherPlane(paths)
+    other.read(NOW_S)
+    assert other.with_traffic({}) == {}, "nothing is known"
+    tell(paths, NOW_S, traffic(7, in_flight=2), SERVER)
+    other.read(NOW_S)
+    assert other.with_traffic({})["chat"].in_flight == 2
+    own = traffic(1000, in_flight=1)
+    assert other.with_traffic({"chat": own})["chat"].arrivals == other.with_traffic({})["chat"].arrivals, "no burst"
+
+
+@pytest.mark.parametrize("ahead_s", [-600.0, 0.0, 600.0])
+def test_a_gateway_whose_clock_is_wrong_is_heard_until_it_is_silent(paths: GatewayPaths, ahead_s: float) -> None:
+    other = OtherPlane(paths)
+    heard = []
+    for second, silent in ((0, False), (1, False), (4, True), (7, True)):
+        if not silent:
+            tell(paths, NOW_S + ahead_s + second, traffic(second, in_flight=2))
+        other.read(NOW_S + second)
+        heard.append(other.with_traffic({"chat": traffic(0)})["chat"].in_flight)
+    assert heard == [2, 2, 2, 0]
+
+
 def test_a_replicas_concurrency_is_halved_while_two_gateways_serve(paths: GatewayPaths) -> None:
     other = OtherPlane(paths)
     tell(paths, NOW_S, traffic(0))
@@ -95,22 +141,36 @@ def test_a_follower_applies_the_leaders_servers(paths: GatewayPaths) -> None:
     state.save(paths.orders, replace(orders, time_s=NOW_S + 2, replicas=(DRAINING,)))
     follower.tick(NOW_S + 2)
     assert plane.table["chat-1"].state == "draining"
+    follower.tick(NOW_S + 3)
     told = state.read(paths.of(2).plane, PlaneReport)
     assert told is not None
     assert (told.orders_s, told.run_directory) == (NOW_S + 2, "/run/2")
 
 
-def test_reading_rates_are_sent_when_they_change_and_periodically(paths: GatewayPaths) -> None:
+def test_reading_rates_are_sent_when_they_change(paths: GatewayPaths) -> None:
     plane = FakePlane()
     sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
-    for after_s, rate in ((0, 4000.0), (1, 4200.0), (2, 4600.0), (3, 4600.0), (13, 4600.0)):
-        sync.read_at({"chat": rate}, NOW_S + after_s)
-    assert [rate for _, rate in plane.read_rates] == [4000.0, 4600.0, 4600.0]
-    plane.dead = True
-    assert sync.read() == (None, {})
-    plane.dead = False
-    sync.read_at({"chat": 4600.0}, NOW_S + 14)
-    assert len(plane.read_rates) == 4, "a new HAProxy knows nothing"
+    for rate in (4000.0, 4200.0, 4600.0, 4600.0):
+        sync.read_at({"chat": rate})
+    assert [rate for _, rate in plane.read_rates] == [4000.0, 4600.0]
+
+
+def test_a_new_haproxy_is_told_all_again_though_nobody_has_seen_the_old_one_end(paths: GatewayPaths) -> None:
+    plane = FakePlane()
+    sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
+
+    def tell() -> None:
+        sync.read()
+        sync.hold_back({"bob": 5})
+        sync.update_forecasts({"chat": StartForecast(9)})
+        sync.read_at({"chat": 4600.0})
+
+    tell()
+    tell()
+    assert (len(plane.told), len(plane.read_rates)) == (1, 1)
+    plane.process, plane.held_back = 2, {}
+    tell()
+    assert (plane.held_back, len(plane.told), len(plane.read_rates)) == ({"bob": 5}, 2, 2)
 
 
 def test_requests_of_batches_are_no_load(paths: GatewayPaths) -> None:

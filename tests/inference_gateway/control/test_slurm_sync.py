@@ -9,6 +9,7 @@ import pytest
 from explsched.errors import SlurmUnreachableError
 from inference_gateway.control.observations import BackgroundTasks, SlurmSync, TaskResult
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
+from slurm_plugin.client.records import QueuedJob
 from tests.inference_gateway.control.doubles import AtOnce, job
 from tests.slurm_kit import FakeSlurm
 
@@ -157,6 +158,20 @@ class TestTheQueue:
             slurm_sync.advance(second)
             asked += [second] if "queue" in slurm.asked else []
         assert asked == [100, 150]
+
+    def test_a_queue_that_cannot_be_listed_hides_no_replica(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As where the jobs of all users are so many that Slurm does not list them in time."""
+        slurm = FakeSlurm()
+        slurm.known[22] = job(22, "chat-2", TAG, state="PENDING", start_s=None)
+
+        def too_long() -> tuple[QueuedJob, ...]:
+            raise SlurmUnreachableError("squeue: no answer within 15 s")
+
+        monkeypatch.setattr(slurm, "queue", too_long)
+        slurm_sync = sync_of(slurm)
+        slurm_sync.advance(100.0)
+        slurm_sync.advance(101.0)
+        assert (list(slurm_sync.listing.jobs), slurm_sync.listing.queue, slurm_sync.fault) == (["chat-2"], None, None)
 
 
 class TestChanges:

@@ -120,8 +120,37 @@ class TestAJobThatWaits:
     def test_a_requeued_replica_is_pending_without_an_address(self, phase: Phase) -> None:
         one = replica(phase, host="n1", port=20001, ends_s=NOW_S + 9, sick_s=NOW_S)
         done = after(one, seen(listed("PENDING", restarts=1, reason="Preempted")), NOW_S + 5)
-        waiting = replace(replica(Phase.PENDING, NOW_S + 5, restarts=1), asked_s=one.asked_s)
+        waiting = replace(replica(Phase.PENDING, NOW_S + 5, restarts=1), asked_s=NOW_S + 5)
         assert done == Step(waiting, "requeued", "by Slurm (Preempted)")
+
+    @pytest.mark.parametrize("phase", [Phase.SUBMITTING, *LIVING])
+    def test_a_requeued_job_is_cleaned_up_before_it_waits(self, phase: Phase) -> None:
+        """As Slurm shows it: COMPLETING, with one restart more, for as long as the processes of the last run take."""
+        one: Replica | None = replica(phase, since_s=NOW_S - 9)
+        for second, state in ((1, "COMPLETING"), (2, "COMPLETING"), (3, "PENDING"), (4, "PENDING")):
+            assert one is not None
+            done = after(one, seen(listed(state, restarts=1, reason="Preempted")), NOW_S + second)
+            assert not done.failed
+            one = done.replica
+        assert one is not None
+        assert (one.phase, one.restarts) == (Phase.PENDING, 1)
+        assert after(one, seen(listed("COMPLETING", restarts=1)), NOW_S + 5).failed, "this run is the last one"
+
+    def test_a_draining_replica_whose_job_is_requeued_is_cancelled(self) -> None:
+        one = after(replica(Phase.DRAINING), seen(listed("COMPLETING", restarts=1)), NOW_S + 5).replica
+        assert one is not None
+        assert one.phase is Phase.ENDING
+
+    @pytest.mark.parametrize("phase", [Phase.SUBMITTING, *LIVING])
+    @pytest.mark.parametrize("reason", ["launch failed requeued held", "launch_failed_requeued_held"])
+    def test_a_job_that_slurm_could_not_launch_and_holds_is_cancelled(self, phase: Phase, reason: str) -> None:
+        done = after(replica(phase), seen(listed("PENDING", restarts=1, reason=reason)), NOW_S + 5)
+        assert done.replica is not None
+        assert (done.replica.phase, done.replica.since_s, done.failed) == (Phase.ENDING, NOW_S + 5, True)
+
+    def test_a_job_that_its_owner_holds_waits(self) -> None:
+        one = replica(Phase.PENDING)
+        assert after(one, seen(listed("PENDING", reason="JobHeldUser")), NOW_S + 500) == Step(one)
 
     def test_a_draining_replica_that_waits_again_is_cancelled(self) -> None:
         one = after(replica(Phase.DRAINING), seen(listed("PENDING"), in_flight=3), NOW_S + 5).replica
@@ -155,7 +184,13 @@ class TestAJobThatRuns:
     def test_a_replica_requeued_between_two_listings_starts_again(self, phase: Phase) -> None:
         one = replica(phase, host="n1", port=20001)
         done = after(one, seen(listed("RUNNING", restarts=1), answered=True), NOW_S + 5)
-        assert done == Step(replica(Phase.PENDING, restarts=1).to(Phase.STARTING, NOW_S + 5), "requeued")
+        again = replace(replica(Phase.PENDING, restarts=1), asked_s=NOW_S + 5)
+        assert done == Step(again.to(Phase.STARTING, NOW_S + 5), "requeued")
+
+    @pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.ENDING])
+    def test_a_replica_that_is_to_end_does_not_come_back_by_a_requeue(self, phase: Phase) -> None:
+        one = replica(phase, host="n1", port=20001)
+        assert phase_after(one, seen(listed("RUNNING", restarts=1), answered=True), NOW_S + 5) is Phase.ENDING
 
     def test_a_replica_serves_once_it_has_registered_and_answers(self) -> None:
         one = replica(Phase.STARTING)

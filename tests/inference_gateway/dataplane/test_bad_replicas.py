@@ -185,6 +185,13 @@ def test_the_last_replicas_stay_in_however_sick(rig: Rig, servers: list[Replica]
     wait_until(lambda: "kept in service=again" in rig.plane.files.activator_log.read_text())
     wait_until(lambda: list(rig.replica_states("again").values()).count("up") >= 2)
 
+    def known_to_be_sick() -> bool:
+        """None while a check is under way."""
+        kept_in = [server.passed for server in rig.plane.servers() if server.state == "up"]
+        return False in kept_in and True not in kept_in
+
+    wait_until(known_to_be_sick)
+
 
 def test_nobody_at_the_address(rig: Rig, servers: list[Replica]) -> None:
     """A POST that no replica has received goes to another one, opt-in or not."""

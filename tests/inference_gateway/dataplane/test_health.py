@@ -22,6 +22,7 @@ def row(name: str, status: str = "UP", check: str = "L7OK", remark: str = "") ->
         ([row("a", "DOWN", "L4CON"), row("b", "DOWN", "L7STS")], 0.5, ["b"]),
         ([row("a", "DOWN", "L4CON"), row("b", "DOWN", "L4TOUT")], 0.5, []),
         ([row("a", "DOWN", "L6RSP"), row("b", "DOWN", "L7STS")], 0.5, ["b"]),
+        ([row("a", "DOWN", "L6TOUT"), row("b", "DOWN", "L7TOUT")], 1.0, ["b"]),
         ([row("a", "DOWN", "HANA", REFUSED)], 0.5, []),
         ([row("a", "DOWN", "HANA", FAILED)], 0.5, ["a"]),
         ([row("a", "DOWN", "L7STS"), row("b", "DOWN 1/2", "L7OK")], 0.5, ["b"]),

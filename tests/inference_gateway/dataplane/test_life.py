@@ -70,10 +70,12 @@ def test_what_was_killed_is_started_again_with_its_replicas(
         rig.plane.add("chat", servers[0].endpoint)
         rig.plane.add("chat", servers[1].endpoint)
         rig.plane.drain("chat", "r2")
+        worker = rig.plane.worker()
         os.kill(int(getattr(rig.plane.files, victim).read_text()), signal.SIGKILL)
         wait_until(lambda: not rig.plane.alive())
         rig.plane.start()
         assert rig.plane.alive()
+        assert (rig.plane.worker() == worker) is (victim == "activator_pid")
         assert {rig.complete("chat").headers["x-replica"] for _ in range(4)} == {"r1"}
         assert rig.ask("GET", "/healthz").status == 200
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from inference_gateway.dataplane.endpoints import read_state
-from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
+from inference_gateway.dataplane.settings import ApiKey, BatchSettings, ServiceSettings, digest_of
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
 from simulation.requests.engine import simulate
@@ -103,6 +103,20 @@ class Clients:
         path = f"/services/{self.service}/{name}"
         self.answers[name] = self.pool.submit(self.rig.ask, "GET", path, authorization=f"Bearer {key}")
 
+    def send_of_batch(self, name: str, owner: str) -> None:
+        """As the batch worker sends it."""
+
+        def ask() -> Answer:
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(str(self.rig.plane.files.again_socket))
+                headers = f"x-gateway-service: {self.service}\r\nx-gateway-key: {owner}\r\nx-gateway-batch: 1\r\n"
+                link.sendall(f"GET /{name} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n".encode())
+                answer = http.client.HTTPResponse(link)
+                answer.begin()
+                return Answer(answer.status, dict(answer.getheaders()), answer.read())
+
+        self.answers[name] = self.pool.submit(ask)
+
     def queue_up(self, names: str, before: int = 0) -> None:
         """Each waits before the next one comes."""
         for waiting, name in enumerate(names, start=before + 1):
@@ -122,7 +136,8 @@ def one_place(directory: Path, service: ServiceSettings, port: int) -> Iterator[
         ApiKey("carol", digest_of("carols-key"), weight=3),
         ApiKey("dave", digest_of("daves-key"), priority="batch"),
     )
-    with gateway(directory, service, keys=keys) as rig, ThreadPoolExecutor(12) as pool:
+    batches = BatchSettings(directory, 1, 1, 1)
+    with gateway(directory, service, keys=keys, batches=batches) as rig, ThreadPoolExecutor(12) as pool:
         rig.add(service.name, Endpoint("r1", "127.0.0.1", port, 1))
         clients = Clients(rig, service.name, pool)
         clients.send("a")
@@ -243,6 +258,31 @@ def test_a_batch_key_waits_for_all_others(directory: Path, gate: tuple[Gate, int
             [("p", "daves-key"), ("q", "daves-key"), ("b", CLIENT_KEY), ("c", CLIENT_KEY), ("y", "bobs-key")], start=1
         ):
             clients.send(name, key)
+            wait_until(partial(has_queued, clients.rig, waiting))
+        for taken in range(2, 7):
+            replica.released.release()
+            wait_until(partial(has_taken, replica, taken))
+        replica.released.release(10)
+        assert clients.statuses("abcpqy") == [200] * 6
+    assert sorted(replica.taken[1:4]) == ["b", "c", "y"]
+    assert replica.taken[4:] == ["p", "q"]
+
+
+@pytest.mark.parametrize("target_s", [10 * TARGET_S, 0.0], ids=["in turn", "fifo"])
+@pytest.mark.parametrize("order", ["pqbcy", "bcpqy"], ids=["batch first", "batch second"])
+def test_a_batch_of_a_key_waits_for_all_others_and_nobody_for_it(
+    directory: Path, gate: tuple[Gate, int], order: str, target_s: float
+) -> None:
+    """Alice's batch has p and q; she herself sends b and c, and bob y."""
+    replica, port = gate
+    service = service_of(f"own-{order}-{target_s:g}", queue_target_s=target_s)
+    with one_place(directory, service, port) as clients:
+        wait_until(partial(has_taken, replica, 1))
+        for waiting, name in enumerate(order, start=1):
+            if name in "pq":
+                clients.send_of_batch(name, "alice")
+            else:
+                clients.send(name, "bobs-key" if name == "y" else CLIENT_KEY)
             wait_until(partial(has_queued, clients.rig, waiting))
         for taken in range(2, 7):
             replica.released.release()

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.control.observations import Question, ready
+from inference_gateway.dataplane.endpoints import read_services
+from inference_gateway.dataplane.health import HealthLoop
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import HealthSettings, ServiceSettings
 from inference_gateway.gateway_paths import GatewayPaths
@@ -155,6 +157,20 @@ def test_a_stranger_that_is_registered_learns_nothing(rig: Rig, paths: GatewayPa
         assert not ready(question, gateway_context(paths.identity))
     assert seen.connections > 0
     assert learnt_nothing(seen)
+
+
+def test_a_replica_that_is_suspended_is_not_kept_in(rig: Rig) -> None:
+    """As a stopped process: the kernel accepts connections for it, and nobody answers."""
+    with socket.socket() as suspended:
+        suspended.bind(("127.0.0.1", 0))
+        suspended.listen(100)
+        rig.add("chat", Endpoint("r1", "127.0.0.1", suspended.getsockname()[1], 4))
+        wait_until(lambda: rig.replica_states("chat") == {"r1": "down"})
+        rounds = HealthLoop(rig.plane.files)
+        held = read_services(rig.plane.files.services)
+        assert [rounds.run_round(held, float(second)) for second in range(3)] == [[]] * 3
+        assert rig.replica_states("chat") == {"r1": "down"}
+        assert "kept in" not in rig.plane.files.activator_log.read_text()
 
 
 def test_another_replica_at_the_address_is_refused(rig: Rig, replica: WrappedReplica) -> None:

@@ -209,6 +209,17 @@ class TestHandover:
         gateway.succession.handing_over = False
         assert not gateway.succession.taken_over(), "it was not set free by this one"
 
+    def test_a_successor_that_has_the_address_already_has_taken_over(
+        self, gateway: Gateway, paths: GatewayPaths
+    ) -> None:
+        """It waits for us for half a minute; the answer of Slurm, for which we wait, may take longer."""
+        ours = GatewayRecord("http://a", "a", 1, 1, OWN, "/run/1", NOW_S, "a")
+        state.announce(paths, ours)
+        gateway.at(3300)
+        assert not gateway.succession.taken_over()
+        state.announce(paths, replace(ours, job_id=8))
+        assert gateway.succession.taken_over()
+
 
 class TestPredecessor:
     """The data plane of the job 5 on this node."""

@@ -1,5 +1,6 @@
 """The life of a gateway on one node, second by second: its data plane, its control plane and the clock are doubles."""
 
+import errno
 import signal
 import socket
 import tempfile
@@ -376,11 +377,34 @@ class TestTheDataPlane:
         gateway.run(*[nothing] * 4, gateway.term)
         assert gateway.control.tended == 5 + 1
 
+    def test_a_file_server_that_fails_for_a_while_ends_nothing(self, in_job: Gateway) -> None:
+        """As NFS fails with ESTALE or EIO; a directory is no file to read either."""
+        in_job.run(
+            in_job.report(),
+            in_job.paths.reload.mkdir,
+            nothing,
+            in_job.paths.reload.rmdir,
+            nothing,
+            in_job.paths.reload.mkdir,
+            in_job.term,
+        )
+        assert (in_job.control.tended, in_job.plane.stopped) == (7 + 1, [10.0])
+
 
 class TestAnEditedFile:
     def test_the_first_configuration_is_kept(self, gateway: Gateway) -> None:
         kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept == accepted.read(gateway.services)
+
+    def test_a_gateway_starts_again_on_a_full_disk(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(path: Path, _text: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(accepted, "replace_file", refuse)
+        accepted.read(gateway.services).keep()
+        gateway.services.write_text(self.MORE)
+        with pytest.raises(GatewayError, match=r"accepted/services\.yaml: cannot be written: No space left"):
+            accepted.read(gateway.services).keep()
 
     MORE = TEXT.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
 
