@@ -30,7 +30,7 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation, Topology
 from slurm_plugin.config import OrderSection, PreemptionBudget
-from slurm_plugin.observation.memory import Remembered, SeenTraining, served_in_vain
+from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import (
     NO_NODE,
@@ -52,6 +52,7 @@ from slurm_plugin.observation.standing import (
     standing_of,
     waits_for_room,
 )
+from slurm_plugin.observation.trainings import SeenTraining
 
 _LOG = logging.getLogger("explsched.observe")
 _STATES = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sched_policy.model import Exploration, Job
-from slurm_plugin.observation.memory import FADES_S, RunsWithoutReports
+from slurm_plugin.observation.trainings import FADES_S, RunsWithoutReports
 from tests.sched_policy.builders import NOW_S, curve, job, running
 
 SWEEP = Exploration(sweep="s")

@@ -12,10 +12,11 @@ import pytest
 
 from sched_policy.model import Direction, Exploration, Job, ProgressPoint
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
-from slurm_plugin.observation.memory import GrantedSteps, Remembered, SeenTraining, SweepTrainings
+from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.sweep_record import Note, ended_before
+from slurm_plugin.observation.trainings import GrantedSteps, SeenTraining, SweepTrainings
 from tests.sched_policy.builders import job
 from tests.slurm_kit import record
 

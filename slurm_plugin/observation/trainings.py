@@ -1,0 +1,155 @@
+"""Trainings between passes: those that have ended, that reported nothing, and that their sweeps let continue."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from sched_policy.curves import MIN_POINTS
+from sched_policy.model import Direction, Job, JobState
+from slurm_plugin.client.records import SlurmJob
+
+
+class SeenTraining(NamedTuple):
+    """A training of a sweep as it was last seen, and its owner's uid, by which its reports are known."""
+
+    job: Job
+    uid: int
+
+
+FADES_S = 86_400.0
+"""After this time a second without reports counts 1/e: about one quantum per day is forgiven."""
+
+_LEAST_S = 1.0
+
+
+class RunsWithoutReports:
+    """Run time of trainings that ended without enough reports for a curve, by user, fading with `FADES_S`.
+
+    In memory: a restarted daemon grants each user one more quantum.
+    """
+
+    def __init__(self) -> None:
+        self._unreported_s: dict[str, float] = {}
+        self._running_s: dict[int, tuple[str, float]] = {}
+        self._now_s: float | None = None
+
+    @property
+    def by_user(self) -> Mapping[str, float]:
+        """Run time without reports by user, in seconds."""
+        return self._unreported_s
+
+    def note(self, jobs: Iterable[Job], now_s: float) -> None:
+        """Take in all jobs that wait or run in a pass, with what they have reported."""
+        elapsed_s = 0.0 if self._now_s is None else max(0.0, now_s - self._now_s)
+        self._now_s = now_s
+        faded = math.exp(-elapsed_s / FADES_S)
+        unreported_s = {
+            user: faded * past_s for user, past_s in self._unreported_s.items() if faded * past_s >= _LEAST_S
+        }
+        present = {job.job_id: job for job in jobs}
+        for job_id, (user, ran_s) in self._running_s.items():
+            if job_id not in present:
+                unreported_s[user] = unreported_s.get(user, 0.0) + ran_s
+        self._unreported_s = unreported_s
+        before = self._running_s
+        # The largest run time seen counts: one that its owner requeues does not begin anew.
+        self._running_s = {
+            job.job_id: (job.user, max(job.executed_s(now_s), before.get(job.job_id, ("", 0.0))[1]))
+            for job in present.values()
+            if job.is_of_sweep and len(job.points) < MIN_POINTS
+        }
+
+
+MOST_ENDED = 4096
+"""Largest number of ended trainings kept per sweep; beyond it the latest half and the best one are kept. Each pass
+reads and evaluates all of them, which would take too long in a sweep that runs for weeks."""
+
+
+class SweepTrainings:
+    """All trainings, ended ones included, of sweeps that still have some waiting or running.
+
+    The curves of ended trainings predict what the others of the sweep can reach, and their best value is the one to
+    beat. A restarted daemon reads them from the record of the last one (`sweep_record.ended_before`).
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, SeenTraining] = {}
+
+    def adopt(self, ended: Mapping[int, SeenTraining]) -> None:
+        """Take in trainings that ended before this daemon began."""
+        self._seen = {**ended, **self._seen}
+
+    @property
+    def seen(self) -> Mapping[int, SeenTraining]:
+        """The trainings as last seen, by job id."""
+        return self._seen
+
+    def note(self, jobs: Iterable[Job], ended: Iterable[Job], uids: Mapping[int, int], now_s: float) -> None:
+        """Take in the jobs that wait or run in a pass, and ended trainings with all that they have reported."""
+        present = {job.job_id: SeenTraining(job, uids[job.job_id]) for job in jobs if job.is_of_sweep}
+        sweeps = {_sweep(training.job) for training in present.values()}
+        gone = {job.job_id: SeenTraining(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
+        self._seen = {**_latest(gone), **{job_id: _stopped(training, now_s) for job_id, training in present.items()}}
+
+
+class GrantedSteps:
+    """The progress of each training when its sweep last let it continue: later reports have not been judged yet.
+
+    Kept in memory only: trainings that run when a daemon starts count as allowed to continue, paused ones do not.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, float] | None = None
+
+    def of(self, jobs: Iterable[SlurmJob]) -> Mapping[int, float]:
+        """The step by job, as of the last pass; newer jobs have 0."""
+        if self._steps is None:
+            return {job.job_id: math.inf if job.state != "PENDING" else 0.0 for job in jobs}
+        return {job.job_id: self._steps.get(job.job_id, 0.0) for job in jobs}
+
+    def note(self, jobs: Iterable[Job], held_back: Container[int]) -> None:
+        """Record a pass's decisions; a training that does not allow preemption continues in any case."""
+        self._steps = {}
+        for job in jobs:
+            last = float(job.points[-1].step) if job.points else 0.0
+            if job.job_id in held_back and job.allows_preemption:
+                self._steps[job.job_id] = min(job.granted_step, math.nextafter(last, 0.0))
+            else:
+                self._steps[job.job_id] = last if math.isinf(job.granted_step) else max(job.granted_step, last)
+
+
+def _sweep(job: Job) -> tuple[str, str | None]:
+    return job.user, job.exploration.sweep if job.exploration else None
+
+
+def _latest(ended: Mapping[int, SeenTraining]) -> Mapping[int, SeenTraining]:
+    """The ended trainings that are kept; `ended` is in order of their ends."""
+    of_sweep: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for job_id, one in ended.items():
+        told = one.job.exploration
+        of_sweep[(*_sweep(one.job), *((told.metric, told.direction) if told else ()))].append(job_id)
+    dropped: set[int] = set()
+    for job_ids in of_sweep.values():
+        if len(job_ids) > MOST_ENDED:
+            dropped.update(job_ids[: -MOST_ENDED // 2])
+            dropped.discard(min(job_ids, key=lambda job_id: _best(ended[job_id].job)))
+    return {job_id: one for job_id, one in ended.items() if job_id not in dropped}
+
+
+def _best(job: Job) -> float:
+    """The best value of a training, lower is better."""
+    sign = -1.0 if job.exploration and job.exploration.direction is Direction.MAX else 1.0
+    return min((sign * point.value for point in job.points), default=math.inf)
+
+
+def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:
+    """The training as if it ended now, with its run time so far."""
+    job = training.job
+    return training._replace(
+        job=replace(job, state=JobState.PENDING, start_s=None, allocation=(), earlier_s=job.executed_s(now_s))
+    )
