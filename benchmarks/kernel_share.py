@@ -91,7 +91,7 @@ class QuotaRow:
 @click.option(
     "--build", default="build/native", show_default=True, type=click.Path(path_type=Path), help="CMake build directory."
 )
-@click.option("--seconds", default=5.0, show_default=True, help="Of each run.")
+@click.option("--seconds", type=float, help="Of each run.  [default: 5; with --hostile 20]")
 @click.option("--repeat", default=3, show_default=True, help="Runs of each kind, in turns.")
 @click.option("--host", is_flag=True, help="Latencies as the server itself measures them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
@@ -99,7 +99,7 @@ def main(
     virtual: bool,  # noqa: FBT001
     hostile: bool,  # noqa: FBT001
     build: Path,
-    seconds: float,
+    seconds: float | None,
     repeat: int,
     host: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
@@ -108,8 +108,9 @@ def main(
     if not virtual:
         raise click.UsageError("name --virtual; on a real GPU run `python -m benchmarks.kernel_share_real --json`")
     if hostile:
-        print(json.dumps(kernel_share_hostile.run(build.resolve(), seconds)))
+        print(json.dumps(kernel_share_hostile.run(build.resolve(), seconds or 20.0)))
         return
+    seconds = seconds or 5.0
     bench = Bench(build.resolve(), _KERNELS)
     rows = []
     for mix in _MIXES:
