@@ -234,7 +234,7 @@ def _map_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
 
 
-_ROUND_S = 1.0
+ROUND_S = 1.0
 
 
 def main() -> None:
@@ -273,7 +273,7 @@ async def _serve(files: Files) -> None:
     await runner.setup()
     await web.UnixSite(runner, str(files.activator_socket), backlog=4096).start()
     files.activator_pid.write_text(str(os.getpid()), encoding="ascii")
-    checking = asyncio.create_task(_check_health(files, activator))
+    checking = asyncio.create_task(check_health(files, activator))
     await ending.wait()
     checking.cancel()
     await runner.cleanup()
@@ -281,7 +281,7 @@ async def _serve(files: Files) -> None:
     await recording
 
 
-async def _check_health(files: Files, activator: Activator) -> None:
+async def check_health(files: Files, activator: Activator) -> None:
     """Run the health loop once a second, for ever. An error ends one round, not the activator."""
     health_loop = HealthLoop(files)
     resumed = False
@@ -303,7 +303,7 @@ async def _check_health(files: Files, activator: Activator) -> None:
         except Exception:
             # HAProxy may end in the midst of an answer, which is then understood by none of those who read it.
             _LOG.exception("this round of health checks failed")
-        await asyncio.sleep(_ROUND_S)
+        await asyncio.sleep(ROUND_S)
 
 
 if __name__ == "__main__":

@@ -277,7 +277,7 @@ _RETRY_S = 0.5
 _PROBES = 16
 
 
-class _Process:
+class ControlProcess:
     """The process: handles signals and runs the ticks."""
 
     def __init__(self, files: Files) -> None:
@@ -357,7 +357,7 @@ class _Process:
 def main(services_path: Path, kept: Path, run_directory: Path, gateway_host: str, slot: int) -> None:
     """Run the control plane of a gateway."""
     log.set_up("info", None)
-    process = _Process(Files(run_directory))
+    process = ControlProcess(Files(run_directory))
     try:
         now = accepted.kept(kept, services_path, slot) or accepted.read(services_path, slot)
         section = now.section

@@ -72,10 +72,10 @@ def test_an_answer_that_breaks_off_ends_one_round_of_health_checks_alone(
             return [row.service for row in runtime.backends("# pxname,svname,qcur\nservice_chat,BACK")]
 
         running = asyncio.get_running_loop()
-        monkeypatch.setattr(server, "_ROUND_S", 0.01)
+        monkeypatch.setattr(server, "ROUND_S", 0.01)
         monkeypatch.setattr(HealthLoop, "resume", lambda _loop: None)
         monkeypatch.setattr(HealthLoop, "run_round", break_off)
-        checking = asyncio.create_task(server._check_health(Files(tmp_path), activator(tmp_path, CHAT)))
+        checking = asyncio.create_task(server.check_health(Files(tmp_path), activator(tmp_path, CHAT)))
         await asyncio.wait((checking, asyncio.create_task(done.wait())), return_when=asyncio.FIRST_COMPLETED)
         assert not checking.done()
         checking.cancel()

@@ -111,12 +111,14 @@ class Rig:
             **service.pop("scale", {}),
         }
         replica = {"command": "serve --port {port}", **service.pop("replica", {})}
+        job = service.pop("job", {})
         chat = {"concurrency": 2, "drain_deadline_s": 60, **service, "replica": replica, "scale": scale}
         data = {
             "name": "g",
             "directory": str(directory / "state"),
             "listen": {"host": "127.0.0.1"},
             "slurm": {"poll_s": 1},
+            "job": job,
             "services": {"chat": chat},
         }
         self.section = services.parse(yaml.safe_dump(data), directory / "services.yaml")

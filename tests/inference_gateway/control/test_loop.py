@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from inference_gateway.control import loop, state
-from inference_gateway.control.data_plane_sync import OtherPlane, PlaneReport
+from inference_gateway.control.data_plane_sync import PlaneReport
 from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.control.service import ServiceControl
@@ -96,12 +96,10 @@ def test_other_routers_find_the_replicas_that_serve_now(rig: Rig) -> None:
     assert yaml.safe_load(path.read_text()) == {"endpoints": []}
 
 
-def test_the_leader_scales_for_the_other_gateway_while_its_own_haproxy_is_gone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_leader_scales_for_the_other_gateway_while_its_own_haproxy_is_gone(tmp_path: Path) -> None:
     """As where its port is taken or HAProxy does not start any more: the other gateway has all requests."""
+    rig = Rig(tmp_path, job={"second": {"port": 8081}})
     rig.serve(1)
-    monkeypatch.setattr(rig.control, "_other", OtherPlane(rig.paths))
     (server,) = rig.plane.table.values()
 
     def tick(in_flight: int) -> ServiceReport:
@@ -120,12 +118,10 @@ def test_the_leader_scales_for_the_other_gateway_while_its_own_haproxy_is_gone(
     assert (shown.serving, shown.coming) == (0, 1), "what dies is replaced"
 
 
-def test_a_draining_replica_is_waited_for_while_only_the_other_gateway_answers(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draining_replica_is_waited_for_while_only_the_other_gateway_answers(tmp_path: Path) -> None:
     """Our own HAProxy may be too busy to answer, and have requests there."""
+    rig = Rig(tmp_path, job={"second": {"port": 8081}})
     rig.serve(1)
-    monkeypatch.setattr(rig.control, "_other", OtherPlane(rig.paths))
     reports.leave(rig.paths.replica(next(iter(rig.plane.table))))
     rig.tick()
     rig.plane.dead = True
@@ -696,7 +692,7 @@ def test_a_service_that_cannot_be_started_has_one_tick_of_its_own(
                 monkeypatch.setattr(os, "getppid", lambda: -1)  # the supervisor is gone
             return Report("g", "/run", now_s, closing=False, services=(refused,))
 
-    loop._Process(files).run(cast("loop.ControlPlane", Control()))
+    loop.ControlProcess(files).run(cast("loop.ControlPlane", Control()))
     assert ticks == [frozenset(), frozenset({"cold"}), *[frozenset()] * 3]
 
 
