@@ -75,7 +75,8 @@ def leaving(directory: Path) -> bool:
 
 
 _FILE = "usage"
-_EVENT = b"data: {"
+_EVENTS = (b"data: {", b"data:{")
+"""As the events of streams begin; some servers, such as TGI, write no blank."""
 _TAIL_BYTES = 8192
 _USAGE_KEY = b'"usage"'
 _USAGE_BYTES = 1024
@@ -137,8 +138,9 @@ class AnswerReader:
     def read(self, part: bytes) -> None:
         """Take the next bytes."""
         self._measure(part)
-        seam = self._tail[-len(_EVENT) + 1 :] + part[: len(_EVENT) - 1]
-        self.events += part.count(_EVENT) + seam.count(_EVENT)
+        for begin in _EVENTS:
+            seam = self._tail[1 - len(begin) :] + part[: len(begin) - 1]
+            self.events += part.count(begin) + seam.count(begin)
         text = self._tail + part
         self._tail = text[-_TAIL_BYTES:]
         leaves = len(text) - len(self._tail)

@@ -44,6 +44,7 @@ LAST = b"data: " + answer(USAGE) + b"\n\n"
         (HEAD + chunked(LAST[:50], LAST[50:]), Tokens(1, 12, 7)),
         (HEAD + chunked(*[WORD] * 5, b"data: [DONE]\n\n"), Tokens(1, 0, 5, 1)),
         (HEAD + chunked(*[WORD] * 480)[:-5], Tokens(1, 0, 480, 1)),
+        (HEAD + chunked(*[WORD.replace(b"data: ", b"data:")] * 5), Tokens(1, 0, 5, 1)),
         (HEAD + b'{"usage": null}', Tokens(1)),
         (HEAD + json.dumps({"usage": USAGE, "prompt_token_ids": list(range(20_000))}).encode(), Tokens(1, 12, 7)),
         (HEAD + chunked(json.dumps({"usage": USAGE, "choices": ["y" * 9000]}).encode(), LAST), Tokens(1, 12, 7)),
