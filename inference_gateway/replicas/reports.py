@@ -77,13 +77,15 @@ def leaving(directory: Path) -> bool:
 _FILE = "usage"
 _EVENTS = (b"data: {", b"data:{")
 """As the events of streams begin; some servers, such as TGI, write no blank."""
+_AFTER_USAGE = 1
+"""As many events follow the last `usage`: Anthropic's `message_stop`. With more of them the stream was cut."""
 _TAIL_BYTES = 8192
 _USAGE_KEY = b'"usage"'
 _USAGE_BYTES = 1024
 """`usage` is no longer than this. vLLM writes what else a client has asked for behind it: the prompt's token ids."""
 
 # In JSON a quote within a string follows a backslash, so text written by a model never looks like a member.
-_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_USAGE = re.compile(rb'"usage"\s*:\s*\{(?=(.{0,%d}))' % _USAGE_BYTES, re.DOTALL)
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
 _HEAD_BYTES = 1 << 17
@@ -124,13 +126,14 @@ class AnswerReader:
     """Parses the bytes of one answer as they pass: its head, and its body in any framing.
 
     In OpenAI's interface an answer ends with `"usage": {"prompt_tokens": ..., "completion_tokens": ...}`, a stream only
-    if the client asks for it (`stream_options`). Without it, or if the client disconnects, each event counts as a token
-    and the request as estimated.
+    if the client asks for it (`stream_options`). Anthropic's streams begin with one, of the prompt. Without a last one,
+    as when the client disconnects, each event since counts as a token and the request as estimated.
     """
 
     events: int = 0
     _tail: bytes = b""
     _usage: bytes = b""
+    _events_by_usage: int = 0
     _head: bytes | None = b""
     _left: int | None = None
     _chunked: bool = False
@@ -139,13 +142,14 @@ class AnswerReader:
         """Take the next bytes."""
         self._measure(part)
         for begin in _EVENTS:
-            seam = self._tail[1 - len(begin) :] + part[: len(begin) - 1]
-            self.events += part.count(begin) + seam.count(begin)
+            self.events += (self._tail[1 - len(begin) :] + part[: len(begin) - 1]).count(begin)
+        self.events += _events_in(part)
         text = self._tail + part
         self._tail = text[-_TAIL_BYTES:]
         leaves = len(text) - len(self._tail)
         if (place := text.rfind(_USAGE_KEY, 0, leaves + len(_USAGE_KEY) - 1)) >= 0:
             self._usage = text[place : place + _USAGE_BYTES]
+            self._events_by_usage = self.events - _events_in(text[place:])
 
     def _measure(self, part: bytes) -> None:
         """Read the length of the body from the head, and track how much of it is left."""
@@ -173,16 +177,23 @@ class AnswerReader:
 
     def tokens(self) -> Tokens:
         """The tokens of the answer so far."""
-        found = [
-            text[start.end() : start.end() + _USAGE_BYTES]
-            for text in (_CHUNK.sub(b"", self._usage), _CHUNK.sub(b"", self._tail))
-            for start in _USAGE.finditer(text)
-        ]
+        tail = _CHUNK.sub(b"", self._tail)
+        left = self.events - self._events_by_usage
+        found = [(match[1], left) for match in _USAGE.finditer(_CHUNK.sub(b"", self._usage))]
+        found += [(match[1], _events_in(tail[match.start() :])) for match in _USAGE.finditer(tail)]
         if not found:
             return Tokens(1, 0, self.events, 1 if self.events else 0)
-        usage = found[-1]
-        prompt, completion = _PROMPT.search(usage), _COMPLETION.search(usage)
-        return Tokens(1, int(prompt[1]) if prompt else 0, int(completion[1]) if completion else 0)
+        usage, later = found[-1]
+        prompts = [prompt[1] for text, _ in found if (prompt := _PROMPT.search(text))]
+        completion = _COMPLETION.search(usage)
+        cut = later if later > _AFTER_USAGE else 0
+        return Tokens(
+            1, int(prompts[-1]) if prompts else 0, (int(completion[1]) if completion else 0) + cut, 1 if cut else 0
+        )
+
+
+def _events_in(text: bytes) -> int:
+    return sum(map(text.count, _EVENTS))
 
 
 @dataclass(frozen=True, slots=True)

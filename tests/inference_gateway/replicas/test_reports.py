@@ -30,6 +30,9 @@ def answer(usage: object, text: str = "x") -> bytes:
 
 
 LAST = b"data: " + answer(USAGE) + b"\n\n"
+BEGUN = b'data: {"type":"message_start","message":{"usage":{"input_tokens":25,"output_tokens":0}}}\n\n'
+"""As llama.cpp writes Anthropic's streams: the prompt is in the first `usage` only."""
+ENDED = b'data: {"usage":{"output_tokens":9},"type":"message_delta"}\n\n', b'data: {"type":"message_stop"}\n\n'
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
@@ -45,6 +48,10 @@ LAST = b"data: " + answer(USAGE) + b"\n\n"
         (HEAD + chunked(*[WORD] * 5, b"data: [DONE]\n\n"), Tokens(1, 0, 5, 1)),
         (HEAD + chunked(*[WORD] * 480)[:-5], Tokens(1, 0, 480, 1)),
         (HEAD + chunked(*[WORD.replace(b"data: ", b"data:")] * 5), Tokens(1, 0, 5, 1)),
+        (HEAD + chunked(BEGUN, *[WORD] * 5, *ENDED), Tokens(1, 25, 9)),
+        (HEAD + chunked(BEGUN, *[WORD] * 480, *ENDED), Tokens(1, 25, 9)),
+        (HEAD + chunked(BEGUN, *[WORD] * 5)[:-5], Tokens(1, 25, 5, 1)),
+        (HEAD + chunked(BEGUN, *[WORD] * 480)[:-5], Tokens(1, 25, 480, 1)),
         (HEAD + b'{"usage": null}', Tokens(1)),
         (HEAD + json.dumps({"usage": USAGE, "prompt_token_ids": list(range(20_000))}).encode(), Tokens(1, 12, 7)),
         (HEAD + chunked(json.dumps({"usage": USAGE, "choices": ["y" * 9000]}).encode(), LAST), Tokens(1, 12, 7)),
