@@ -355,8 +355,8 @@ class Search:
         words = [*when, f"--comment={_NEXT}{self._id}", f"--job-name={self._file.name}-next", "--ntasks=1"]
         words += ["--time=10", "--open-mode=append", f"--output={self._directory}/passes.log"]
         words += [f"--chdir={self._working_directory}"]
-        shared = ("--partition=", "--account=", "--qos=")
-        words += [word for word in self._file.job.sbatch if word.startswith(shared)]
+        shared = ("partition", "account", "qos")
+        words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]
         return self._sbatch(["sbatch", *words], {}, lock, script)
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result], under_way: Sequence[int]) -> SearchStanding:

@@ -14,6 +14,7 @@ from explsched.errors import ExplschedError
 from explsched.job_options.table import CHECKPOINT
 from explsched.parameters import is_name, shown
 from explsched.strict_yaml import Section
+from wrappers.sbatch_options import split
 
 TRIAL = "{trial}"
 """Stands for the trial's own directory, in its command and in the options of sxrun."""
@@ -22,6 +23,9 @@ Value = bool | float | str
 _MOST = 1_000_000
 _WHOLE = 2**53  # whole numbers above are no longer told apart
 _LARGEST_GRID = 100_000  # Optuna lists all points in each pass
+_SHORT = {"-A": "account", "-M": "clusters", "-W": "wait", "-a": "array", "-p": "partition", "-q": "qos"}
+_REFUSED = frozenset({"array", "clusters", "comment", "test-only", "wait", "wrap"})
+"""Options of sbatch with which a trial is not one job of this cluster that a pass could find by its comment."""
 
 
 class SearchError(ExplschedError):
@@ -85,6 +89,11 @@ class TrialJobSection(Section, frozen=True):
     sbatch: Annotated[tuple[str, ...], Meta(description="more options of sbatch")] = ()
     sxrun: Annotated[tuple[str, ...], Meta(description="options of sxrun, such as --follow {trial}/metrics.csv")] = ()
 
+    def sbatch_options(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Each of sbatch's options with its words, by its long name as far as that matters to a search."""
+        for option in split(self.sbatch, {}).options:
+            yield option.name or _SHORT.get(option.words[0][:2], ""), option.words
+
 
 class SearchFile(Section, frozen=True):
     """Everything the file says."""
@@ -138,6 +147,11 @@ def _contradictions(found: SearchFile) -> Iterator[str]:
     follows = any(word.partition("=")[0] == "--follow" for word in found.job.sxrun)
     if follows and found.parallel > 1 and not any(TRIAL in word for word in found.job.sxrun):
         yield f"job.sxrun: with --follow all trials would follow one file: name one in {TRIAL}, their own directory"
+    if strange := split(found.job.sbatch, {}).rest:
+        yield f"job.sbatch: found {strange[0]!r}, accepted are options of sbatch"
+    for name, words in found.job.sbatch_options():
+        if name in _REFUSED:
+            yield f"job.sbatch: found {words[0]!r}, accepted is what leaves a trial one job with the search's comment"
     if found.job.checkpoint is not None:
         try:
             CHECKPOINT.canonical(found.job.checkpoint)

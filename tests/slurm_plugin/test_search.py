@@ -87,6 +87,15 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ({"nmae": "x"}, "unknown key 'nmae'; did you mean 'name'"),
         ({"name": "a b"}, "name: must be a string matching"),
         ({"job": {"sxrun": ["--follow", "m.csv"]}}, "job.sxrun: with --follow all trials would follow one file"),
+        (
+            {"job": {"sbatch": ["--comment", "mine"]}},
+            "job.sbatch: found '--comment', accepted is what leaves a trial one",
+        ),
+        (
+            {"job": {"sbatch": ["--hold", "-a0-3"]}},
+            "job.sbatch: found '-a0-3', accepted is what leaves a trial one job",
+        ),
+        ({"job": {"sbatch": ["--partition", "a", "run.sh"]}}, "job.sbatch: found 'run.sh', accepted are options of"),
         ({"job": {"checkpoint": "KILL"}}, "job.checkpoint: found 'KILL', accepted: USR1, USR2"),
     ],
 )
@@ -200,6 +209,15 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     trial = tmp_path / "digits.sweep/trials/0"
     assert f"exec sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
     assert {"--dependency=afterany:1?afterany:2", "--partition=main"} <= set(following)
+
+
+@optuna_is_needed
+def test_passes_run_for_the_account_of_the_trials_however_it_is_given(tmp_path: Path, slurm: Path) -> None:
+    given = ["-p", "gpu", "--account", "physics", "-qhigh", "--gres", "gpu:a100:1", "--nice"]
+    run(written(tmp_path, parallel=1, job={"sbatch": given}))
+    trial, following = calls(slurm)
+    assert trial[-9:-1] == given
+    assert following[-5:] == given[:5]
 
 
 @optuna_is_needed
