@@ -28,7 +28,7 @@ _SHOWN_FAULTS = 100
 
 class _Body(msgspec.Struct):
     model: str
-    stream: bool = False
+    stream: bool | None = None
 
 
 class _InputLine(msgspec.Struct):

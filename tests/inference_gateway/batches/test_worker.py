@@ -16,6 +16,7 @@ import pytest
 
 from inference_gateway import services
 from inference_gateway.accepted import Accepted
+from inference_gateway.batches import store
 from inference_gateway.batches.job import BatchJob, Requests, Results, read_requests
 from inference_gateway.batches.store import Batch, Owned
 from inference_gateway.batches.worker import Worker, longest_silence_s
@@ -81,6 +82,27 @@ def test_a_full_disk_is_waited_for_with_no_more_open_files(
     assert ended.status in {"expired", "completed"}  # the latter if the lines were written and not yet flushed
     assert ended.request_counts.failed == 2
     assert open_files() == before
+
+
+def test_an_upload_that_fails_leaves_nothing(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What had no record would count towards no limit, and could not be deleted."""
+
+    def full(*_: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    draft = owned.draft()
+    draft.write_text("x")
+    monkeypatch.setattr(store, "replace_file_durably", full)
+    with pytest.raises(OSError, match="No space"):
+        owned.add(draft, "in", "batch")
+    assert list(owned.directory.iterdir()) == []
+
+
+def test_a_request_may_say_that_it_leaves_open_whether_to_stream(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    body = {"model": "chat", "stream": None}
+    path.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": ENDPOINT, "body": body}))
+    assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1), Requests)
 
 
 def test_answers_are_published_where_a_changed_services_file_ends_a_batch(
