@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -211,16 +212,19 @@ class UsageCounter:
     by_key: dict[str, Tokens] = field(default_factory=dict)
     run: str = field(default_factory=lambda: f"{time.time():.3f}")
     _written: dict[str, Tokens] = field(default_factory=dict)
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, key: str, tokens: Tokens) -> None:
         """Add the tokens of an answer."""
         self.by_key[key] = self.by_key.get(key, Tokens()) + tokens
 
     def write(self, directory: Path) -> None:
-        """Write the sums to the replica's directory if they have changed. Raises `OSError`."""
-        if self.by_key != self._written:
-            replace_file(directory / _FILE, json.dumps(asdict(UsageReport(self.run, self.by_key))))
-            self._written = dict(self.by_key)
+        """Write the sums to the replica's directory if they have changed, from any thread. Raises `OSError`."""
+        with self._writing:  # or an earlier sum could replace a later one
+            now = dict(self.by_key)
+            if now != self._written:
+                replace_file(directory / _FILE, json.dumps(asdict(UsageReport(self.run, now))))
+                self._written = now
 
 
 def usage_of(directory: Path) -> UsageReport | None:
