@@ -68,6 +68,10 @@ class SpaceSection(Section, frozen=True):
                 yield f"log: accepted with low above 0, found low {self.low:g}"
             if self.integer and not (self.low.is_integer() and self.high.is_integer()):
                 yield f"integer: accepted with whole low and high, found {self.low:g} and {self.high:g}"
+            if self.integer and max(-self.low, self.high) > _WHOLE:
+                yield f"integer: accepted from -{_WHOLE} to {_WHOLE}, found {self.low:g} and {self.high:g}"
+            if not math.isfinite(self.high - self.low):
+                yield f"low and high are too far apart: found {self.low:g} and {self.high:g}"
 
 
 class BudgetSection(Section, frozen=True):

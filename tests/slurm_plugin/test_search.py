@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -69,6 +70,11 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
             "space.lr: log: accepted with low above 0, found low 0",
         ),
         ({"space": {"n": {"low": 0.5, "high": 2, "integer": True}}}, "space.n: integer: accepted with whole low and"),
+        (
+            {"space": {"n": {"low": 1, "high": 9e18, "integer": True}}},
+            "space.n: integer: accepted from -9007199254740992",
+        ),
+        ({"space": {"x": {"low": -1e308, "high": 1e308}}}, "space.x: low and high are too far apart: found -1e+308"),
         ({"space": {"lr": {"values": [1, 2], "low": 0}}}, "space.lr: has values, which leave no room for low"),
         ({"space": {"lr": {"values": [1, 1]}}}, "space.lr: values: found one twice"),
         ({"space": {"lr": {"values": [1, "1"]}}}, "space.lr: values: found one twice"),
@@ -238,6 +244,26 @@ def test_a_command_is_given_whole_values(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path, space={**space, "model": {"values": [path]}}, parallel=1))
     script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
     assert f"--model={path} --n=40000000001 --seed=12345678901\n" in script
+
+
+@optuna_is_needed
+def test_a_value_may_have_several_lines(tmp_path: Path, slurm: Path) -> None:
+    assert run(written(tmp_path, space={"prompt": {"values": ["a\nb"]}}, parallel=1)).exit_code == 0
+    assert "'--prompt=a\nb'" in (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
+    assert not any("params=" in word for word in calls(slurm)[0])
+
+
+@optuna_is_needed
+def test_a_trial_that_cannot_be_claimed_fails_and_says_so(tmp_path: Path, slurm: Path) -> None:
+    run(written(tmp_path, parallel=1))
+    trial = tmp_path / "digits.sweep/trials/0"
+    script = (trial / "job.sh").read_text()
+    trial.rename(tmp_path / "elsewhere")
+    job = {**os.environ, "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash", "-c", script], env=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith("this trial cannot be claimed: ln: ")
+    assert f"{trial}/claim" in done.stdout
 
 
 @optuna_is_needed
