@@ -91,6 +91,8 @@ _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
 _HEAD_BYTES = 1 << 17
 """Longer heads are not parsed; the end of such an answer is noticed with the next one."""
+_INTERIM = re.compile(rb"HTTP/1\.1 1(?!01)\d\d\b")
+"""Begins what only precedes an answer, such as 100 (Continue)."""
 _LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding[ \t]*:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
@@ -159,6 +161,9 @@ class AnswerReader:
             return
         self._head = (self._head + part)[:_HEAD_BYTES]
         head, end, body = self._head.partition(b"\r\n\r\n")
+        while end and _INTERIM.match(head):
+            self._head = body
+            head, end, body = body.partition(b"\r\n\r\n")
         if not end:
             return
         self._head = None

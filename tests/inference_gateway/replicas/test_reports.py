@@ -66,6 +66,26 @@ def test_tokens_of_an_answer(received: bytes, size: int, tokens: Tokens) -> None
     assert reader.tokens() == tokens
 
 
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+@pytest.mark.parametrize(
+    "before", [b"", b"HTTP/1.1 100 Continue\r\n\r\n", 2 * b"HTTP/1.1 103 Early Hints\r\na: b\r\n\r\n"]
+)
+@pytest.mark.parametrize(
+    "received",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer(USAGE)) + answer(USAGE),
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunked(answer(USAGE)),
+    ],
+)
+def test_the_end_of_an_answer_is_seen_whatever_came_before_it(received: bytes, before: bytes, size: int) -> None:
+    reader, text = AnswerReader(), before + received
+    for start in range(0, len(text), size):
+        assert not reader.ended
+        reader.read(text[start : start + size])
+    assert reader.ended
+    assert reader.tokens() == Tokens(1, 12, 7)
+
+
 def test_a_report_has_the_sums_of_a_run(tmp_path: Path) -> None:
     assert usage_of(tmp_path) is None
     counter = UsageCounter()
