@@ -10,6 +10,7 @@ this much takes no package; `tensorboard` itself takes a second to import.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -100,7 +101,8 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
     last = passed_over = -math.inf
 
     def cells(line: bytes) -> list[str]:
-        return [cell.strip() for cell in next(csv.reader([line.decode(errors="replace")], delimiter=delimiter), [])]
+        text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+        return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter), [])]
 
     def read(line: bytes) -> Reading | None:
         nonlocal last, passed_over

@@ -136,6 +136,12 @@ def test_rows_below_a_header(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "'x'" in told
 
 
+def test_a_header_may_follow_a_byte_order_mark(job: Path, tmp_path: Path) -> None:
+    reporter = Reporter(row_reader(tmp_path / "m.csv"), "test")
+    reporter.feed("\ufeffstep,loss\r\n1,0.5\r\n".encode())
+    assert reports(job) == [(1, 0.5)]
+
+
 def test_a_header_that_changes_in_place_is_read_again(
     job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
