@@ -148,6 +148,9 @@ def _contradictions(found: SearchFile) -> Iterator[str]:
         yield f"space: a grid of {found.grid_points} trials: accepted are {_LARGEST_GRID}; random takes any space"
     if found.budget.trials is None and found.budget.gpu_hours is None:
         yield "budget: is empty: accepted are trials, gpu_hours, or both"
+    asks = any(word.startswith(("-G", "--g", "--tres")) for word in found.job.sbatch)
+    if found.budget.trials is None and found.grid_points is None and not found.job.gpus and not asks:
+        yield "budget.gpu_hours: trials without GPUs never use it up: give trials, too"
     follows = any(word.partition("=")[0] == "--follow" for word in found.job.sxrun)
     if follows and found.parallel > 1 and not any(TRIAL in word for word in found.job.sxrun):
         yield f"job.sxrun: with --follow all trials would follow one file: name one in {TRIAL}, their own directory"

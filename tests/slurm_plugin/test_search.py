@@ -58,6 +58,11 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
     assert load(path).space.keys() == {"lr", "width", "optimizer"}
 
 
+@pytest.mark.parametrize("option", ["--gres=gpu:2", "--gpus=2", "-G2", "--tres-per-task=gres/gpu:1"])
+def test_gpu_hours_are_enough_where_sbatch_is_asked_for_gpus(tmp_path: Path, option: str) -> None:
+    assert load(written(tmp_path, budget={"gpu_hours": 1}, job={"gpus": 0, "sbatch": [option]})).job.gpus == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -89,6 +94,7 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ),
         ({"sampler": "tp"}, "sampler: must be one of tpe, random, grid, found 'tp'"),
         ({"budget": {}}, "budget: is empty"),
+        ({"budget": {"gpu_hours": 1}, "job": {"gpus": 0}}, "budget.gpu_hours: trials without GPUs never use it up"),
         ({"command": []}, "command: must be a list"),
         ({"nmae": "x"}, "unknown key 'nmae'; did you mean 'name'"),
         ({"name": "a b"}, "name: must be a string matching"),
