@@ -15,11 +15,16 @@ names the target. Standard library only, because trainings use it.
 from __future__ import annotations
 
 import errno
+import glob
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+_LEFT_S = 86_400.0
+"""Nobody writes any more to a temporary file of a checkpoint that has not been written to for so long."""
 
 
 def replace_file(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
@@ -54,8 +59,13 @@ def atomic_write(path: Path | str, writer: Callable[[BinaryIO], object]) -> None
     """Let `writer` fill a file that atomically replaces `path`: a job killed meanwhile keeps its old checkpoint.
 
     The file has the permissions of the one it replaces, or those of a new file. Exceptions of `writer` are passed on.
+    What jobs that were killed meanwhile have left is removed after a day: checkpoints are large.
     """
     target = Path(path)
+    for left in drafts(target):
+        with suppress(OSError):  # its owner may be somebody else, or have come first
+            if left.stat().st_mtime < time.time() - _LEFT_S:
+                left.unlink()
     with replacing(target) as file:
         writer(file)
         _sync(file)
@@ -94,7 +104,7 @@ def output(path: Path) -> Iterator[BinaryIO]:
 
 def drafts(path: Path) -> list[Path]:
     """Temporary files left beside `path` by processes that were killed while writing it."""
-    return sorted(path.parent.glob(f".{path.name}.{'[0-9a-f]' * 16}.tmp"))
+    return sorted(path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}.tmp"))
 
 
 def _draft(path: Path) -> Path:

@@ -42,7 +42,7 @@ def of_value(value: object) -> Parameter:
         return _cut(value)
     try:
         number = float(value)  # type: ignore[arg-type]  # numbers of NumPy, tensors with one element
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor without data, as on `meta`
         return _cut(str(value))
     return number if math.isfinite(number) else str(number)
 

@@ -53,12 +53,12 @@ def report(
     lines = _lines(step, metrics, total_steps)
     if params:
         tell(params)
-    _append(lines)
+    _append(lines, about=" ".join(metrics))
 
 
 def report_values(step: int, values: Mapping[str, float], total_steps: int | None = None) -> None:
     """Report metrics by names that are data, so that also `step` or `params` can be one. Raises as `report` does."""
-    _append(_lines(step, values, total_steps))
+    _append(_lines(step, values, total_steps), about=" ".join(values))
 
 
 def _lines(step: int, values: Mapping[str, float], total_steps: int | None) -> list[dict[str, object]]:
@@ -76,7 +76,7 @@ def event(name: str, step: int | None = None, status: int | None = None) -> None
         line["step"] = int(step)  # counters may be NumPy's, or tensors
     if status is not None:
         line["status"] = status
-    _append([line], is_event=True)
+    _append([line])
 
 
 def told() -> bytes:
@@ -105,12 +105,12 @@ def parameters(params: Mapping[str, object]) -> list[dict[str, object]]:
 
 def tell(params: Mapping[str, object]) -> None:
     """Report the job's hyper-parameters alone."""
-    _append(parameters(params), is_event=True)
+    _append(parameters(params))
 
 
 def tell_stages(stages: str) -> None:
     """Report the stage times of an iteration, in the form of the option `stages`: ITERATION/IO/GPU/NET in ms."""
-    _append([{**_stamp(), "stages": stages}], is_event=True)
+    _append([{**_stamp(), "stages": stages}])
 
 
 def _whole(name: str, value: int, least: int) -> int:
@@ -147,11 +147,11 @@ _writers: dict[tuple[str, ...], Writer] = {}
 _told: tuple[tuple[str, ...], object, dict[str, Parameter]] | None = None
 
 
-def _append(lines: list[dict[str, object]], *, is_event: bool = False) -> None:
+def _append(lines: list[dict[str, object]], about: str | None = None) -> None:
     writer = _writer()
     if writer is not None:
         data = [json.dumps(line, allow_nan=False).encode() + b"\n" for line in lines]
-        writer.append(data, is_event=is_event)
+        writer.append(data, about)
 
 
 def _destination() -> tuple[str, ...]:

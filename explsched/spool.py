@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import errno
+import math
 import os
 import re
 import secrets
@@ -32,7 +33,7 @@ MOST_BYTES = 1 << 26
 
 THIN_FROM_BYTES = 1 << 20
 _THIN_S = 10.0
-"""Where a file is long, a process reports no more often than this."""
+"""Where a file is long, a process reports the same metrics no more often than this."""
 
 PATIENCE_S = 2.0
 """A training waits so long for its spool, and no longer: a network file system may hang for hours."""
@@ -80,18 +81,22 @@ class Writer:
         self._is_broken = False
         self._retry_s = RETRY_S
         self._next_try_s = 0.0
-        self._written_s = -_THIN_S
+        self._written_s: dict[str, float] = {}
         self._told: set[str] = set()
         self._busy = _thread.allocate_lock()
         self._hangs = False
 
-    def append(self, lines: Sequence[bytes], *, is_event: bool = False) -> None:
+    def append(self, lines: Sequence[bytes], about: str | None = None) -> None:
         """Append lines, each in one write: with O_APPEND those of several processes never mix.
 
-        Events are few and important: they are written even if the file is long or writing has failed before.
+        Args:
+            lines: each with its line break.
+            about: what they are about, such as the metrics' names; of each there are fewer once the file is long. None:
+                events, which are few and important, and are written also then and where writing has failed before.
+
         """
         now_s = time.monotonic()
-        if not is_event and now_s < self._next_try_s:
+        if about is not None and now_s < self._next_try_s:
             return
         if not self._busy.acquire(timeout=0.0 if self._hangs else PATIENCE_S):
             return
@@ -99,7 +104,7 @@ class Writer:
         done.acquire()
         try:
             # A bare thread: `threading` takes locks that a signal handler could find held when it reports.
-            _thread.start_new_thread(self._attempt, (lines, is_event, now_s, done))
+            _thread.start_new_thread(self._attempt, (lines, about, now_s, done))
         except RuntimeError as error:  # the limit of threads is reached, or Python is shutting down
             self._busy.release()
             self._tell(str(error))
@@ -130,9 +135,9 @@ class Writer:
         finally:
             done.release()
 
-    def _attempt(self, lines: Sequence[bytes], is_event: bool, now_s: float, done: _thread.LockType) -> None:  # noqa: FBT001
+    def _attempt(self, lines: Sequence[bytes], about: str | None, now_s: float, done: _thread.LockType) -> None:
         try:
-            self._write(lines, now_s, is_event=is_event)
+            self._write(lines, about, now_s)
             self._retry_s, self._next_try_s = RETRY_S, 0.0
         except OSError as error:
             self._next_try_s = now_s + self._retry_s
@@ -144,11 +149,12 @@ class Writer:
             self._busy.release()
             done.release()
 
-    def _write(self, lines: Sequence[bytes], now_s: float, *, is_event: bool) -> None:
+    def _write(self, lines: Sequence[bytes], about: str | None, now_s: float) -> None:
         descriptor = self._open(_APPEND)
         try:
             size = claim(descriptor)
-            if not is_event and size > THIN_FROM_BYTES and now_s - self._written_s < _THIN_S:
+            written_s = -math.inf if about is None else self._written_s.get(about, -math.inf)
+            if size > THIN_FROM_BYTES and now_s - written_s < _THIN_S:
                 return
             if size > MOST_BYTES:
                 raise OSError(errno.EDQUOT, f"is longer than {MOST_BYTES >> 20} MiB")
@@ -159,7 +165,8 @@ class Writer:
                 if os.write(descriptor, data) != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._is_broken = False
-            self._written_s = now_s
+            if about is not None:
+                self._written_s[about] = now_s
         finally:
             os.close(descriptor)
 

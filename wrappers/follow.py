@@ -10,6 +10,7 @@ this much takes no package; `tensorboard` itself takes a second to import.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -101,7 +102,8 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
     last = passed_over = -math.inf
 
     def cells(line: bytes) -> list[str]:
-        return [cell.strip() for cell in next(csv.reader([line.decode(errors="replace")], delimiter=delimiter), [])]
+        text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+        return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter), [])]
 
     def read(line: bytes) -> Reading | None:
         nonlocal last, passed_over
@@ -148,6 +150,8 @@ class Reporter:
         self._program = program
         self._total_steps = total_steps
         self._rest = b""
+        self._source = Path()
+        self._rests: dict[Path, bytes] = {}
         self._warnings = 0
         self.has_reported = False
 
@@ -157,6 +161,11 @@ class Reporter:
         self._rest = rest[-_LONGEST_LINE:]
         for line in lines:
             self._take(line)
+
+    def turn_to(self, source: Path) -> None:
+        """The next bytes are of this file. What half lines others end with is kept for their next bytes."""
+        self._rests[self._source] = self._rest
+        self._source, self._rest = source, self._rests.pop(source, b"")
 
     def restart(self) -> None:
         """The next bytes are the first of another file: half a line before them will not be completed."""
@@ -269,13 +278,24 @@ _Field = tuple[int, int | bytes]
 
 
 class EventReporter(Reporter):
-    """Reports the scalars of one tag, by default those named as the job's metric. Never raises: it warns."""
+    """Reports the scalars of one tag, by default those named as the job's metric. Never raises: it warns.
+
+    Of several files with the tag the newest counts: it is a new run's, or the validation's beside the training's.
+    """
 
     def __init__(self, tag: str | None, program: str, total_steps: int | None = None) -> None:
         super().__init__(lambda _line: None, program, total_steps)
         self._metric = default_metric()
         self._tag = (tag or self._metric).encode()
         self._skip = 0
+        self._skips: dict[Path, int] = {}
+        self._newest = Path()
+
+    def turn_to(self, source: Path) -> None:
+        """The next bytes are of this file."""
+        self._skips[self._source] = self._skip
+        super().turn_to(source)
+        self._skip = self._skips.pop(source, 0)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -283,7 +303,9 @@ class EventReporter(Reporter):
         for record in self._records():
             try:
                 for value in scalars(record, self._tag):
-                    self.take(Reading(value[0], {self._metric: value[1]}))
+                    if _age(self._source) >= _age(self._newest):
+                        self._newest = self._source
+                        self.take(Reading(value[0], {self._metric: value[1]}))
             except (IndexError, struct.error, ValueError) as error:
                 self.warn(f"a record of an event file cannot be read: {error}")
 
@@ -318,31 +340,35 @@ class EventReporter(Reporter):
 
 
 class EventTail(LogTail):
-    """The newest event file of a directory and those below it. Files that were there before are a former run's."""
+    """The event files of a directory and those below it. Files that were there before are a former run's.
+
+    Several may grow side by side: PyTorch's `add_scalars` begins one for each tag, Keras one for the validation.
+    """
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory / "none")
-        self._directory = directory
+        super().__init__(directory)
         self._former = frozenset(self._files())
+        self._tails: dict[Path, LogTail] = {}
 
-    def __str__(self) -> str:
-        return str(self._directory)
-
-    def read(self) -> bytes:
-        """The next bytes; of the next file once this one has no more."""
-        data = super().read()
-        if data:
-            return data
-        found = [path for path in self._files() if path not in self._former and path != self._path]
-        later = [path for path in found if not self._path.exists() or path.name > self._path.name]
-        if not later:
-            return b""
-        self._path = min(later, key=lambda path: path.name)  # the name has the time at which it was begun
-        self._inode, self._offset = 0, 0
-        return super().read()
+    def pass_on(self, reporter: Reporter) -> bool:
+        """Feed the reporter with the next bytes of each file; whether there were any."""
+        fed = []
+        try:
+            for path in self._files():
+                if path not in self._former:
+                    reporter.turn_to(path)
+                    fed.append(self._tails.setdefault(path, LogTail(path, from_start=True)).pass_on(reporter))
+        except OSError as error:
+            reporter.warn(f"{self}: {error.strerror}")
+        return any(fed)
 
     def _files(self) -> list[Path]:
-        return sorted(self._directory.rglob("*tfevents*"))
+        return sorted(self._path.rglob("*tfevents*"), key=_age)
+
+
+def _age(path: Path) -> tuple[str, str]:
+    """Sorts event files from old to new: their names have the time at which they were begun."""
+    return path.name, str(path)
 
 
 def scalars(record: bytes, tag: bytes) -> Iterator[tuple[int, float]]:

@@ -106,7 +106,7 @@ async def _upload(request: web.Request, owned: Owned) -> web.Response:
             if not isinstance(part, aiohttp.BodyPartReader):
                 return problem(400, "a form within a form")
             if part.name == "file":
-                filename = part.filename or "file"
+                filename = (part.filename or "file")[:200].encode(errors="replace").decode()
                 if not await _receive(part, draft, owned.settings.file_bytes):
                     return problem(413, f"the file is larger than {owned.settings.file_bytes >> 20} MiB")
             elif part.name == "purpose":
@@ -117,7 +117,7 @@ async def _upload(request: web.Request, owned: Owned) -> web.Response:
             return problem(400, f"purpose: found {purpose[:40]!r}, accepted: batch")
         if filename is None:
             return problem(400, "the form has no `file`")
-        return _json(msgspec.to_builtins(await asyncio.to_thread(owned.add, draft, filename[:200], purpose)))
+        return _json(msgspec.to_builtins(await asyncio.to_thread(owned.add, draft, filename, purpose)))
     except ValueError as error:
         return problem(400, f"the form cannot be read: {error}")
     finally:
@@ -146,7 +146,7 @@ def _sync(file: BinaryIO) -> None:
 def _page(request: web.Request, found: Sequence[FileRecord] | Sequence[Batch]) -> web.Response:
     """One page of a list in OpenAI's form: at most `limit` entries, following the entry `after`."""
     limit = request.query.get("limit", str(_LIST_LIMIT))
-    most = min(int(limit), 10_000) if limit.isdecimal() else _LIST_LIMIT
+    most = min(int(limit), 10_000) if limit.isdecimal() and len(limit) < 10 else _LIST_LIMIT
     after = request.query.get("after", "")
     rest = [one for one in found if not after or one.id < after]
     page = [one.shown() if isinstance(one, Batch) else msgspec.to_builtins(one) for one in rest[:most]]

@@ -28,7 +28,7 @@ _SHOWN_FAULTS = 100
 
 class _Body(msgspec.Struct):
     model: str
-    stream: bool = False
+    stream: bool | None = None
 
 
 class _InputLine(msgspec.Struct):
@@ -270,9 +270,9 @@ def _request_name() -> str:
 
 
 def _json(body: bytes) -> msgspec.Raw:
-    """An answer as JSON; one that is not JSON becomes a string."""
+    """An answer as JSON on one line; one that is not JSON becomes a string."""
     try:
         msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.Raw(msgspec.json.encode(body.decode(errors="replace")))
-    return msgspec.Raw(body)
+    return msgspec.Raw(b" ".join(body.splitlines()))  # JSON has line breaks between its values only

@@ -186,8 +186,13 @@ class Owned:
     def add(self, draft: Path, filename: str, purpose: str) -> FileRecord:
         """Turn a filled draft into a file."""
         record = FileRecord(_new_name("file-"), draft.stat().st_size, int(time.time()), filename, purpose)
-        draft.rename(self.path(record.id, "data"))
-        self._write(record)
+        data = self.path(record.id, "data")
+        draft.rename(data)
+        try:
+            self._write(record)
+        except BaseException:  # e.g. a full disk: nobody could see the file, or delete it
+            data.unlink(missing_ok=True)
+            raise
         return record
 
     def has_results(self, batch: Batch, kind: str) -> bool:

@@ -59,17 +59,21 @@ class Stage:
         staged = self._beside("staged")
         if staged.exists() and staged.read_text(encoding="ascii") == signature and self.copy.exists():
             return
+        new, old = self._beside("new"), self._beside("old")
+        for left in (new, old):  # by a copy that was killed; they take room on the disk
+            _remove(left)
         free = shutil.disk_usage(self.target).free
         if size > free:
             raise StagingError(f"{self.target}: {size >> 20} MiB are needed for {self.source}, {free >> 20} are free")
         staged.unlink(missing_ok=True)
-        new, old = self._beside("new"), self._beside("old")
-        for left in (new, old):  # by a copy that was killed
-            _remove(left)
-        if self.source.is_dir():
-            shutil.copytree(self.source, new)
-        else:
-            shutil.copy2(self.source, new)
+        try:
+            if self.source.is_dir():
+                shutil.copytree(self.source, new)
+            else:
+                shutil.copy2(self.source, new)
+        except OSError:  # as where another model took the room meanwhile
+            _remove(new)
+            raise
         if self.copy.exists():
             self.copy.rename(old)
         new.rename(self.copy)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -75,18 +76,23 @@ def leaving(directory: Path) -> bool:
 
 
 _FILE = "usage"
-_EVENT = b"data: {"
+_EVENTS = (b"data: {", b"data:{")
+"""As the events of streams begin; some servers, such as TGI, write no blank."""
+_AFTER_USAGE = 1
+"""As many events follow the last `usage`: Anthropic's `message_stop`. With more of them the stream was cut."""
 _TAIL_BYTES = 8192
 _USAGE_KEY = b'"usage"'
 _USAGE_BYTES = 1024
 """`usage` is no longer than this. vLLM writes what else a client has asked for behind it: the prompt's token ids."""
 
 # In JSON a quote within a string follows a backslash, so text written by a model never looks like a member.
-_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_USAGE = re.compile(rb'"usage"\s*:\s*\{(?=(.{0,%d}))' % _USAGE_BYTES, re.DOTALL)
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
 _HEAD_BYTES = 1 << 17
 """Longer heads are not parsed; the end of such an answer is noticed with the next one."""
+_INTERIM = re.compile(rb"HTTP/1\.1 1(?!01)\d\d\b")
+"""Begins what only precedes an answer, such as 100 (Continue)."""
 _LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*(\d{1,15})[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding[ \t]*:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
@@ -123,13 +129,14 @@ class AnswerReader:
     """Parses the bytes of one answer as they pass: its head, and its body in any framing.
 
     In OpenAI's interface an answer ends with `"usage": {"prompt_tokens": ..., "completion_tokens": ...}`, a stream only
-    if the client asks for it (`stream_options`). Without it, or if the client disconnects, each event counts as a token
-    and the request as estimated.
+    if the client asks for it (`stream_options`). Anthropic's streams begin with one, of the prompt. Without a last one,
+    as when the client disconnects, each event since counts as a token and the request as estimated.
     """
 
     events: int = 0
     _tail: bytes = b""
     _usage: bytes = b""
+    _events_by_usage: int = 0
     _head: bytes | None = b""
     _left: int | None = None
     _chunked: bool = False
@@ -137,13 +144,15 @@ class AnswerReader:
     def read(self, part: bytes) -> None:
         """Take the next bytes."""
         self._measure(part)
-        seam = self._tail[-len(_EVENT) + 1 :] + part[: len(_EVENT) - 1]
-        self.events += part.count(_EVENT) + seam.count(_EVENT)
+        for begin in _EVENTS:
+            self.events += (self._tail[1 - len(begin) :] + part[: len(begin) - 1]).count(begin)
+        self.events += _events_in(part)
         text = self._tail + part
         self._tail = text[-_TAIL_BYTES:]
         leaves = len(text) - len(self._tail)
         if (place := text.rfind(_USAGE_KEY, 0, leaves + len(_USAGE_KEY) - 1)) >= 0:
             self._usage = text[place : place + _USAGE_BYTES]
+            self._events_by_usage = self.events - _events_in(text[place:])
 
     def _measure(self, part: bytes) -> None:
         """Read the length of the body from the head, and track how much of it is left."""
@@ -152,6 +161,9 @@ class AnswerReader:
             return
         self._head = (self._head + part)[:_HEAD_BYTES]
         head, end, body = self._head.partition(b"\r\n\r\n")
+        while end and _INTERIM.match(head):
+            self._head = body
+            head, end, body = body.partition(b"\r\n\r\n")
         if not end:
             return
         self._head = None
@@ -171,16 +183,23 @@ class AnswerReader:
 
     def tokens(self) -> Tokens:
         """The tokens of the answer so far."""
-        found = [
-            text[start.end() : start.end() + _USAGE_BYTES]
-            for text in (_CHUNK.sub(b"", self._usage), _CHUNK.sub(b"", self._tail))
-            for start in _USAGE.finditer(text)
-        ]
+        tail = _CHUNK.sub(b"", self._tail)
+        left = self.events - self._events_by_usage
+        found = [(match[1], left) for match in _USAGE.finditer(_CHUNK.sub(b"", self._usage))]
+        found += [(match[1], _events_in(tail[match.start() :])) for match in _USAGE.finditer(tail)]
         if not found:
             return Tokens(1, 0, self.events, 1 if self.events else 0)
-        usage = found[-1]
-        prompt, completion = _PROMPT.search(usage), _COMPLETION.search(usage)
-        return Tokens(1, int(prompt[1]) if prompt else 0, int(completion[1]) if completion else 0)
+        usage, later = found[-1]
+        prompts = [prompt[1] for text, _ in found if (prompt := _PROMPT.search(text))]
+        completion = _COMPLETION.search(usage)
+        cut = later if later > _AFTER_USAGE else 0
+        return Tokens(
+            1, int(prompts[-1]) if prompts else 0, (int(completion[1]) if completion else 0) + cut, 1 if cut else 0
+        )
+
+
+def _events_in(text: bytes) -> int:
+    return sum(map(text.count, _EVENTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,16 +217,19 @@ class UsageCounter:
     by_key: dict[str, Tokens] = field(default_factory=dict)
     run: str = field(default_factory=lambda: f"{time.time():.3f}")
     _written: dict[str, Tokens] = field(default_factory=dict)
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, key: str, tokens: Tokens) -> None:
         """Add the tokens of an answer."""
         self.by_key[key] = self.by_key.get(key, Tokens()) + tokens
 
     def write(self, directory: Path) -> None:
-        """Write the sums to the replica's directory if they have changed. Raises `OSError`."""
-        if self.by_key != self._written:
-            replace_file(directory / _FILE, json.dumps(asdict(UsageReport(self.run, self.by_key))))
-            self._written = dict(self.by_key)
+        """Write the sums to the replica's directory if they have changed, from any thread. Raises `OSError`."""
+        with self._writing:  # or an earlier sum could replace a later one
+            now = dict(self.by_key)
+            if now != self._written:
+                replace_file(directory / _FILE, json.dumps(asdict(UsageReport(self.run, now))))
+                self._written = now
 
 
 def usage_of(directory: Path) -> UsageReport | None:

@@ -15,7 +15,8 @@ from inference_gateway.replicas.reports import BodyReader
 
 LONGEST_HEAD = 1 << 20
 PART = 1 << 16
-_REPLACED = frozenset({b"authorization", b"http2-settings"})
+_REPLACED = frozenset({b"authorization", b"http2-settings", b"accept-encoding"})
+"""Not as the client says: tokens are read from answers, which is why a server must not compress them."""
 _SERVICE_AND_KEY = b"x-gateway-service"
 _OF_THE_GATEWAY = b"x-gateway-"
 """Prefix of headers between the gateway's own parts, which the server does not get."""
@@ -41,7 +42,7 @@ class Head:
 
 
 def head_with_key(received: bytes, key: str) -> Head:
-    """The head as the server gets it: with the server's key, and without any upgrade except to a WebSocket.
+    """The head as the server gets it: with the server's key, and without compression or any upgrade but to a WebSocket.
 
     After another upgrade (HTTP/2) the gateway could not check the paths of requests. Raises `MalformedError`.
     """

@@ -96,7 +96,7 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
             return 127 if isinstance(error, FileNotFoundError) else 126
         ending = asyncio.create_task(_end_gracefully(signalled, process, directory, grace_s))
         watching = asyncio.create_task(_until_port_taken(relay))
-        counting = asyncio.create_task(_report_work(relay, directory))
+        counting = asyncio.create_task(report_work(relay, directory))
         waiting = asyncio.create_task(process.wait())
         others = asyncio.create_task(_until_a_node_ends(workers))
         await asyncio.wait({waiting, watching, others}, return_when=asyncio.FIRST_COMPLETED)
@@ -190,15 +190,16 @@ async def _until_port_taken(relay: Relay) -> str:
         await asyncio.sleep(_PORT_CHECK_S)
 
 
-async def _report_work(relay: Relay, directory: Path) -> None:
+async def report_work(relay: Relay, directory: Path) -> None:
+    """Report what the relay counts, for ever. In threads: answers must not wait for storage that hangs."""
     reported: list[Stretch] = []
     while True:
         await asyncio.sleep(_USAGE_S)
-        _write_usage(relay.usage, directory)
+        await asyncio.to_thread(_write_usage, relay.usage, directory)
         known = list(relay.reading.stretches)
         if known != reported:
             try:
-                report_reading(directory, known)
+                await asyncio.to_thread(report_reading, directory, known)
                 reported = known
             except OSError as error:
                 sys.stderr.write(f"replica: what it reads is not reported: {error.strerror}\n")

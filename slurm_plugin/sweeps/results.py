@@ -299,6 +299,14 @@ def draw(found: SweepResults, path: Path) -> None:
         raise SweepFileError(f"{path}: unknown kind of picture {path.suffix!r}; accepted: {', '.join(PICTURES)}")
     if find_spec("matplotlib") is None:
         raise SweepFileError(f"{path}: pictures need matplotlib: pip install 'explsched[plots]'")
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):  # two dollars in a user's name for something are no formula
+        picture = _picture(found, path.suffix.lower()[1:])
+    write(path, picture)
+
+
+def _picture(found: SweepResults, kind: str) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -322,8 +330,8 @@ def draw(found: SweepResults, path: Path) -> None:
     if best:
         own.legend(fontsize="small")
     picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix.lower()[1:])
-    write(path, picture.getvalue())
+    figure.savefig(picture, format=kind)
+    return picture.getvalue()
 
 
 def write(path: Path, content: bytes) -> None:

@@ -316,7 +316,8 @@ class Search:
         words = [f"--sweep={self._file.name}", f"--metric={self._file.metric}", f"--direction={self._file.direction}"]
         words += [f"--checkpoint={job.checkpoint}"] if job.checkpoint else []
         words += ["--early-stop"] if job.early_stop else []
-        simple = len(told.encode()) <= PAIRS_BYTES and not any("," in shown(value) for value in values.values())
+        simple = len(told.encode()) <= PAIRS_BYTES and told.isprintable()
+        simple = simple and not any("," in shown(value) for value in values.values())
         words += [f"--params={told}"] if simple else []
         words += [f"--comment={_TRIAL}{self._id}:{number}", f"--job-name={self._file.name}-{number}"]
         words += ["--nodes=1", "--ntasks=1", f"--time={job.time}", f"--output={directory}/output"]
@@ -355,8 +356,8 @@ class Search:
         words = [*when, f"--comment={_NEXT}{self._id}", f"--job-name={self._file.name}-next", "--ntasks=1"]
         words += ["--time=10", "--open-mode=append", f"--output={self._directory}/passes.log"]
         words += [f"--chdir={self._working_directory}"]
-        shared = ("--partition=", "--account=", "--qos=")
-        words += [word for word in self._file.job.sbatch if word.startswith(shared)]
+        shared = ("partition", "account", "qos")
+        words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]
         return self._sbatch(["sbatch", *words], {}, lock, script)
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result], under_way: Sequence[int]) -> SearchStanding:
@@ -402,9 +403,10 @@ def _script(claim: Path, words: Sequence[str]) -> str:
     """The batch script of a trial. A requeued job finds its own claim."""
     link = shlex.quote(str(claim))
     return f"""#!/bin/bash
-ln -s "$SLURM_JOB_ID" {link} 2> /dev/null
-if [ "$(readlink {link})" != "$SLURM_JOB_ID" ]; then
-  echo "this trial is run by job $(readlink {link})"
+said=$(ln -s "$SLURM_JOB_ID" {link} 2>&1)
+runs=$(readlink {link}) || {{ echo "this trial cannot be claimed: $said"; exit 1; }}
+if [ "$runs" != "$SLURM_JOB_ID" ]; then
+  echo "this trial is run by job $runs"
   exit 0
 fi
 exec sxrun {shlex.join(words)}

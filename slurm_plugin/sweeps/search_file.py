@@ -14,6 +14,7 @@ from explsched.errors import ExplschedError
 from explsched.job_options.table import CHECKPOINT
 from explsched.parameters import is_name, shown
 from explsched.strict_yaml import Section
+from wrappers.sbatch_options import split
 
 TRIAL = "{trial}"
 """Stands for the trial's own directory, in its command and in the options of sxrun."""
@@ -22,6 +23,9 @@ Value = bool | float | str
 _MOST = 1_000_000
 _WHOLE = 2**53  # whole numbers above are no longer told apart
 _LARGEST_GRID = 100_000  # Optuna lists all points in each pass
+_SHORT = {"-A": "account", "-M": "clusters", "-W": "wait", "-a": "array", "-p": "partition", "-q": "qos"}
+_REFUSED = frozenset({"array", "clusters", "comment", "test-only", "wait", "wrap"})
+"""Options of sbatch with which a trial is not one job of this cluster that a pass could find by its comment."""
 
 
 class SearchError(ExplschedError):
@@ -64,6 +68,10 @@ class SpaceSection(Section, frozen=True):
                 yield f"log: accepted with low above 0, found low {self.low:g}"
             if self.integer and not (self.low.is_integer() and self.high.is_integer()):
                 yield f"integer: accepted with whole low and high, found {self.low:g} and {self.high:g}"
+            if self.integer and max(-self.low, self.high) > _WHOLE:
+                yield f"integer: accepted from -{_WHOLE} to {_WHOLE}, found {self.low:g} and {self.high:g}"
+            if not math.isfinite(self.high - self.low):
+                yield f"low and high are too far apart: found {self.low:g} and {self.high:g}"
 
 
 class BudgetSection(Section, frozen=True):
@@ -84,6 +92,11 @@ class TrialJobSection(Section, frozen=True):
     early_stop: Annotated[bool, Meta(description="allow explsched to stop it")] = True
     sbatch: Annotated[tuple[str, ...], Meta(description="more options of sbatch")] = ()
     sxrun: Annotated[tuple[str, ...], Meta(description="options of sxrun, such as --follow {trial}/metrics.csv")] = ()
+
+    def sbatch_options(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Each of sbatch's options with its words, by its long name as far as that matters to a search."""
+        for option in split(self.sbatch, {}).options:
+            yield option.name or _SHORT.get(option.words[0][:2], ""), option.words
 
 
 class SearchFile(Section, frozen=True):
@@ -135,9 +148,17 @@ def _contradictions(found: SearchFile) -> Iterator[str]:
         yield f"space: a grid of {found.grid_points} trials: accepted are {_LARGEST_GRID}; random takes any space"
     if found.budget.trials is None and found.budget.gpu_hours is None:
         yield "budget: is empty: accepted are trials, gpu_hours, or both"
+    asks = any(word.startswith(("-G", "--g", "--tres")) for word in found.job.sbatch)
+    if found.budget.trials is None and found.grid_points is None and not found.job.gpus and not asks:
+        yield "budget.gpu_hours: trials without GPUs never use it up: give trials, too"
     follows = any(word.partition("=")[0] == "--follow" for word in found.job.sxrun)
     if follows and found.parallel > 1 and not any(TRIAL in word for word in found.job.sxrun):
         yield f"job.sxrun: with --follow all trials would follow one file: name one in {TRIAL}, their own directory"
+    if strange := split(found.job.sbatch, {}).rest:
+        yield f"job.sbatch: found {strange[0]!r}, accepted are options of sbatch"
+    for name, words in found.job.sbatch_options():
+        if name in _REFUSED:
+            yield f"job.sbatch: found {words[0]!r}, accepted is what leaves a trial one job with the search's comment"
     if found.job.checkpoint is not None:
         try:
             CHECKPOINT.canonical(found.job.checkpoint)

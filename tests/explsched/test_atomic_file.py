@@ -4,12 +4,21 @@ import errno
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from explsched.atomic_file import create_file_durably, drafts, output, replace_file, replace_file_durably, replacing
+from explsched.atomic_file import (
+    atomic_write,
+    create_file_durably,
+    drafts,
+    output,
+    replace_file,
+    replace_file_durably,
+    replacing,
+)
 
 WRITERS = [replace_file, replace_file_durably, create_file_durably]
 
@@ -93,6 +102,20 @@ def test_what_a_killed_writer_left_is_found(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     (left,) = drafts(path)
     assert left.name.startswith(".state.json.")
+
+
+def test_what_killed_jobs_left_of_a_checkpoint_is_removed_after_a_day(tmp_path: Path) -> None:
+    path = tmp_path / "last[1].pt"
+    long_ago, now, other = (
+        tmp_path / f".{name}.tmp"
+        for name in ("last[1].pt.0123456789abcdef", "last[1].pt.fedcba9876543210", "last1.pt.0123456789abcdef")
+    )
+    for left in (long_ago, now, other):
+        left.touch()
+    for left in (long_ago, other):
+        os.utime(left, (0, time.time() - 90_000))
+    atomic_write(path, lambda file: file.write(b"x"))
+    assert sorted(tmp_path.iterdir()) == sorted([path, now, other])
 
 
 def test_a_result_is_written_in_place_where_a_rename_would_do_harm(tmp_path: Path) -> None:

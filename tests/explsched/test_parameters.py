@@ -31,6 +31,16 @@ def test_variables_of_a_program() -> None:
     assert [of_value(value) for value in values] == expected
 
 
+def test_a_tensor_that_is_no_number_becomes_text() -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [torch.tensor([0.5]), torch.zeros(2), torch.empty(1, device="meta")]
+    assert [of_value(tensor) for tensor in tensors] == [
+        0.5,
+        "tensor([0., 0.])",
+        "tensor(..., device='meta', size=(1,))",
+    ]
+
+
 @pytest.mark.parametrize("spelt", [of_text, of_value])
 def test_a_name_of_a_file_that_is_no_utf8_becomes_readable(spelt: Callable[[str], object]) -> None:
     assert spelt(os.fsdecode(b"caf\xe9")) == "caf?"

@@ -148,7 +148,7 @@ def test_a_full_disk_is_told_once_and_reports_go_on_when_there_is_room(
 ) -> None:
     monkeypatch.setattr(spool, "RETRY_S", 0.0)
     writer = Writer(small_disk / "42.jsonl", small_disk)
-    writer.append([b'{"step": 1}\n'])
+    writer.append([b'{"step": 1}\n'], "loss")
     path = small_disk / str(os.geteuid()) / "42.jsonl"
     filler = small_disk / "filler"
     with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
@@ -156,10 +156,10 @@ def test_a_full_disk_is_told_once_and_reports_go_on_when_there_is_room(
             file.write(bytes(1 << 12))
     long_line = b"#" * 4000 + b"\n"
     for _ in range(3):
-        writer.append([long_line, long_line])
+        writer.append([long_line, long_line], "loss")
     assert capsys.readouterr().err.count("progress is not reported") == 1
     filler.unlink()
-    writer.append([b'{"step": 2}\n'])
+    writer.append([b'{"step": 2}\n'], "loss")
     lines = path.read_bytes().splitlines()
     assert (lines[0], lines[-1]) == (b'{"step": 1}', b'{"step": 2}')  # however the lines between came off
 
@@ -167,12 +167,12 @@ def test_a_full_disk_is_told_once_and_reports_go_on_when_there_is_room(
 def test_after_a_failure_reports_wait_and_events_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = tmp_path / "absent"
     writer = Writer(where / "42.jsonl", where)
-    writer.append([b"1\n"])
+    writer.append([b"1\n"], "loss")
     where.mkdir()
-    writer.append([b"2\n"])  # within the time in which nothing is tried
+    writer.append([b"2\n"], "loss")  # within the time in which nothing is tried
     assert list(where.iterdir()) == []
-    writer.append([b"3\n"], is_event=True)
-    writer.append([b"4\n"])
+    writer.append([b"3\n"])
+    writer.append([b"4\n"], "loss")
     assert (where / "42.jsonl").read_bytes() == b"3\n4\n"
     assert capsys.readouterr().err.count("explsched:") == 1
 
@@ -198,12 +198,12 @@ def test_a_file_system_that_hangs_does_not_hold_up_the_training(
     path = tmp_path / "42.jsonl"
     writer = Writer(path)
     for number in range(100):
-        writer.append([b"%d\n" % number])  # returns
+        writer.append([b"%d\n" % number], "loss")  # returns
     assert capsys.readouterr().err.count("has not answered") == 1
     monkeypatch.setattr(spool, "PATIENCE_S", 60.0)
     answers.set()
     while not path.exists() or not path.read_bytes().endswith(b"last\n"):
-        writer.append([b"last\n"])
+        writer.append([b"last\n"], "loss")
         time.sleep(0.01)
     assert path.read_bytes() == b"0\nlast\n"
 
@@ -218,9 +218,9 @@ def test_where_no_thread_can_be_started_the_training_goes_on(
     writer = Writer(path)
     with monkeypatch.context() as limited:
         limited.setattr("_thread.start_new_thread", refuse)
-        writer.append([b"lost\n"])
+        writer.append([b"lost\n"], "loss")
         assert writer.written() == b""
-    writer.append([b"kept\n"])
+    writer.append([b"kept\n"], "loss")
     assert path.read_bytes() == b"kept\n"
     assert capsys.readouterr().err.count("can't start new thread") == 1
 
@@ -230,13 +230,27 @@ def test_a_long_file_grows_slowly_and_ends(tmp_path: Path, capsys: pytest.Captur
     path.write_bytes(b"\n" * (spool.THIN_FROM_BYTES + 1))
     writer = Writer(path)
     for _ in range(50):
-        writer.append([b"report\n"])
-    writer.append([b"event\n"], is_event=True)
+        writer.append([b"report\n"], "loss")
+    writer.append([b"event\n"])
     assert path.read_bytes().strip().split() == [b"report", b"event"]
     os.truncate(path, spool.MOST_BYTES + 1)
-    writer.append([b"event\n"], is_event=True)
+    writer.append([b"event\n"])
     assert path.stat().st_size == spool.MOST_BYTES + 1
     assert "longer than 64 MiB" in capsys.readouterr().err
+
+
+def test_a_long_file_has_of_each_metric_that_is_reported_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "42.jsonl"
+    path.write_bytes(b"\n" * (spool.THIN_FROM_BYTES + 1))
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(path))
+    for step in range(5):
+        progress.report(step=step, loss=1.0)
+        progress.report(step=step, accuracy=0.5)
+        progress.report_values(step, {"f1": 0.5, "recall": 0.5})
+    told = [json.loads(line) for line in path.read_text().splitlines() if line]
+    assert [(line["metric"], line["step"]) for line in told] == [("loss", 0), ("accuracy", 0), ("f1", 0), ("recall", 0)]
 
 
 def test_a_forked_process_reports_although_its_parent_was_reporting(

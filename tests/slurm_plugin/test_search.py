@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -58,6 +59,11 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
     assert load(path).space.keys() == {"lr", "width", "optimizer"}
 
 
+@pytest.mark.parametrize("option", ["--gres=gpu:2", "--gpus=2", "-G2", "--tres-per-task=gres/gpu:1"])
+def test_gpu_hours_are_enough_where_sbatch_is_asked_for_gpus(tmp_path: Path, option: str) -> None:
+    assert load(written(tmp_path, budget={"gpu_hours": 1}, job={"gpus": 0, "sbatch": [option]})).job.gpus == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -70,6 +76,11 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
             "space.lr: log: accepted with low above 0, found low 0",
         ),
         ({"space": {"n": {"low": 0.5, "high": 2, "integer": True}}}, "space.n: integer: accepted with whole low and"),
+        (
+            {"space": {"n": {"low": 1, "high": 9e18, "integer": True}}},
+            "space.n: integer: accepted from -9007199254740992",
+        ),
+        ({"space": {"x": {"low": -1e308, "high": 1e308}}}, "space.x: low and high are too far apart: found -1e+308"),
         ({"space": {"lr": {"values": [1, 2], "low": 0}}}, "space.lr: has values, which leave no room for low"),
         ({"space": {"lr": {"values": [1, 1]}}}, "space.lr: values: found one twice"),
         ({"space": {"lr": {"values": [1, "1"]}}}, "space.lr: values: found one twice"),
@@ -84,10 +95,20 @@ def test_the_file_in_the_docs_is_right(tmp_path: Path) -> None:
         ),
         ({"sampler": "tp"}, "sampler: must be one of tpe, random, grid, found 'tp'"),
         ({"budget": {}}, "budget: is empty"),
+        ({"budget": {"gpu_hours": 1}, "job": {"gpus": 0}}, "budget.gpu_hours: trials without GPUs never use it up"),
         ({"command": []}, "command: must be a list"),
         ({"nmae": "x"}, "unknown key 'nmae'; did you mean 'name'"),
         ({"name": "a b"}, "name: must be a string matching"),
         ({"job": {"sxrun": ["--follow", "m.csv"]}}, "job.sxrun: with --follow all trials would follow one file"),
+        (
+            {"job": {"sbatch": ["--comment", "mine"]}},
+            "job.sbatch: found '--comment', accepted is what leaves a trial one",
+        ),
+        (
+            {"job": {"sbatch": ["--hold", "-a0-3"]}},
+            "job.sbatch: found '-a0-3', accepted is what leaves a trial one job",
+        ),
+        ({"job": {"sbatch": ["--partition", "a", "run.sh"]}}, "job.sbatch: found 'run.sh', accepted are options of"),
         ({"job": {"checkpoint": "KILL"}}, "job.checkpoint: found 'KILL', accepted: USR1, USR2"),
     ],
 )
@@ -216,6 +237,15 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
 
 
 @optuna_is_needed
+def test_passes_run_for_the_account_of_the_trials_however_it_is_given(tmp_path: Path, slurm: Path) -> None:
+    given = ["-p", "gpu", "--account", "physics", "-qhigh", "--gres", "gpu:a100:1", "--nice"]
+    run(written(tmp_path, parallel=1, job={"sbatch": given}))
+    trial, following = calls(slurm)
+    assert trial[-9:-1] == given
+    assert following[-5:] == given[:5]
+
+
+@optuna_is_needed
 def test_trials_run_where_the_search_was_begun(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, parallel in (("project", 1), ("home", 2)):
         (tmp_path / name).mkdir()
@@ -233,6 +263,26 @@ def test_a_command_is_given_whole_values(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path, space={**space, "model": {"values": [path]}}, parallel=1))
     script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
     assert f"--model={path} --n=40000000001 --seed=12345678901\n" in script
+
+
+@optuna_is_needed
+def test_a_value_may_have_several_lines(tmp_path: Path, slurm: Path) -> None:
+    assert run(written(tmp_path, space={"prompt": {"values": ["a\nb"]}}, parallel=1)).exit_code == 0
+    assert "'--prompt=a\nb'" in (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
+    assert not any("params=" in word for word in calls(slurm)[0])
+
+
+@optuna_is_needed
+def test_a_trial_that_cannot_be_claimed_fails_and_says_so(tmp_path: Path, slurm: Path) -> None:
+    run(written(tmp_path, parallel=1))
+    trial = tmp_path / "digits.sweep/trials/0"
+    script = (trial / "job.sh").read_text()
+    trial.rename(tmp_path / "elsewhere")
+    job = {**os.environ, "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash", "-c", script], env=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith("this trial cannot be claimed: ln: ")
+    assert f"{trial}/claim" in done.stdout
 
 
 @optuna_is_needed

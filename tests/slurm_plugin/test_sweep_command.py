@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 
 from explsched.cli import root
 from explsched.errors import ExplschedError
+from sched_policy.model import Direction
 from sched_policy.plan import Plan, Preemption, Score, Stop
 from simulation.traces.formats import read_any
 from slurm_plugin.client.changes import CancelJob
@@ -33,6 +34,7 @@ from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import state_of
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
+from slurm_plugin.sweeps.results import CurvePoint, SweepResults, SweepTraining, draw
 from slurm_plugin.web import answers
 from tests.slurm_kit import FakeSlurm, record
 
@@ -245,6 +247,13 @@ def test_a_column_for_each_parameter(digits: FakeSlurm) -> None:
     first, *_, last = csv.DictReader(io.StringIO(run("show", "digits", "--csv").stdout))
     assert (first["job"], first["param.lr"], first["param.seed"], first["step"]) == ("1", "0.1", "1", "30")
     assert (last["job"], last["param.lr"], last["best"]) == ("4", "", "")
+
+
+def test_a_picture_takes_no_name_for_a_formula(tmp_path: Path) -> None:
+    name, curve = "$x^$_{", (CurvePoint(1, 1.0, 0.5),)
+    one = SweepTraining(1, "done", 1, 0.0, 1.0, 1, 0.5, 0, ((name, name),), 0, 0, 0.0, "", curve)
+    draw(SweepResults(name, "ada", name, Direction.MIN, (one,)), tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").stat().st_size
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

@@ -91,13 +91,36 @@ def test_the_newest_file_of_a_directory_is_followed(job: Path, tmp_path: Path) -
     (logs / "run").mkdir(parents=True)
     (logs / "run" / "events.out.tfevents.1").write_bytes(EVENTS)  # a former run's
     reporter, tail = EventReporter(None, "test"), EventTail(logs)
-    assert tail.read() == b""
+    assert not tail.pass_on(reporter)
     (logs / "run" / "events.out.tfevents.2").write_bytes(EVENTS[:200])
     assert tail.pass_on(reporter)
     (logs / "run" / "events.out.tfevents.3").write_bytes(EVENTS)
     assert tail.pass_on(reporter)
-    assert tail.read() == b""
+    assert not tail.pass_on(reporter)
     assert reports(job)[-5:] == LOSSES
+
+
+@pytest.mark.parametrize("half", [60, 200, len(EVENTS)])
+def test_a_file_goes_on_beside_newer_ones_until_they_have_the_tag(job: Path, tmp_path: Path, half: int) -> None:
+    """As those of PyTorch's `add_scalars` beside the writer's own."""
+    main, newer = tmp_path / "events.out.tfevents.1", tmp_path / "loss_train" / "events.out.tfevents.2"
+    newer.parent.mkdir()
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path)
+    without = EVENTS.replace(b"loss", b"lass")
+    main.write_bytes(EVENTS[:half])
+    tail.pass_on(reporter)
+    newer.write_bytes(without[:half])
+    tail.pass_on(reporter)
+    main.write_bytes(EVENTS)
+    newer.write_bytes(without)
+    tail.pass_on(reporter)
+    assert reports(job) == LOSSES
+    newer.write_bytes(without + EVENTS)
+    tail.pass_on(reporter)
+    with main.open("ab") as file:
+        file.write(EVENTS)
+    tail.pass_on(reporter)
+    assert reports(job) == LOSSES + LOSSES
 
 
 def test_rows_below_a_header(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,6 +134,12 @@ def test_rows_below_a_header(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
     told = capsys.readouterr().err
     assert "no header with the columns 'epoch' and 'val_loss'" in told
     assert "'x'" in told
+
+
+def test_a_header_may_follow_a_byte_order_mark(job: Path, tmp_path: Path) -> None:
+    reporter = Reporter(row_reader(tmp_path / "m.csv"), "test")
+    reporter.feed("\ufeffstep,loss\r\n1,0.5\r\n".encode())
+    assert reports(job) == [(1, 0.5)]
 
 
 def test_a_header_that_changes_in_place_is_read_again(

@@ -35,11 +35,10 @@ def rig(directory: Path) -> Iterator[Rig]:
         yield rig
 
 
-def upload(rig: Rig, content: bytes, purpose: str = "batch", **headers: str) -> Answer:
-    parts = {'name="purpose"': purpose.encode(), 'name="file"; filename="in.jsonl"': content}
+def upload(rig: Rig, content: bytes, purpose: str = "batch", name: bytes = b"in.jsonl", **headers: str) -> Answer:
+    parts = {b'name="purpose"': purpose.encode(), b'name="file"; filename="' + name + b'"': content}
     form = b"".join(
-        b"--x\r\nContent-Disposition: form-data; " + name.encode() + b"\r\n\r\n" + text + b"\r\n"
-        for name, text in parts.items()
+        b"--x\r\nContent-Disposition: form-data; " + what + b"\r\n\r\n" + text + b"\r\n" for what, text in parts.items()
     )
     return rig.ask("POST", "/v1/files", form + b"--x--\r\n", content_type=FORM, **headers)
 
@@ -68,6 +67,14 @@ def test_files_are_their_owners_alone(rig: Rig) -> None:
     assert rig.ask("DELETE", f"/v1/files/{file['id']}").status == 400  # it is in use
     assert rig.ask("POST", f"/v1/batches/{batch['id']}/cancel").json["status"] == "cancelling"
     assert rig.ask("GET", "/v1/batches?limit=1").json["data"][0]["id"] == batch["id"]
+
+
+def test_a_file_may_have_a_name_that_is_no_utf8_and_a_list_any_limit(rig: Rig) -> None:
+    file = upload(rig, b"x", name="übung.jsonl".encode("latin-1")).json
+    assert file["filename"] == "?bung.jsonl"
+    for limit in ("9" * 5000, "-1", "x"):
+        assert rig.ask("GET", f"/v1/files?limit={limit}").json["first_id"] == file["id"]
+    assert rig.ask("DELETE", f"/v1/files/{file['id']}").status == 200
 
 
 def test_nothing_without_a_key_and_no_other_files(rig: Rig) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import create_autospec
 
@@ -15,6 +16,8 @@ import pytest
 
 from inference_gateway import services
 from inference_gateway.accepted import Accepted
+from inference_gateway.batches import store
+from inference_gateway.batches.job import BatchJob, Requests, Results, read_requests
 from inference_gateway.batches.store import Batch, Owned
 from inference_gateway.batches.worker import Worker, longest_silence_s
 from inference_gateway.dataplane.settings import BatchSettings
@@ -81,6 +84,27 @@ def test_a_full_disk_is_waited_for_with_no_more_open_files(
     assert open_files() == before
 
 
+def test_an_upload_that_fails_leaves_nothing(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What had no record would count towards no limit, and could not be deleted."""
+
+    def full(*_: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    draft = owned.draft()
+    draft.write_text("x")
+    monkeypatch.setattr(store, "replace_file_durably", full)
+    with pytest.raises(OSError, match="No space"):
+        owned.add(draft, "in", "batch")
+    assert list(owned.directory.iterdir()) == []
+
+
+def test_a_request_may_say_that_it_leaves_open_whether_to_stream(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    body = {"model": "chat", "stream": None}
+    path.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": ENDPOINT, "body": body}))
+    assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1), Requests)
+
+
 def test_answers_are_published_where_a_changed_services_file_ends_a_batch(
     tmp_path: Path, owned: Owned, batch: Batch
 ) -> None:
@@ -97,6 +121,24 @@ def test_a_batch_that_is_wrong_from_the_start_has_no_files(tmp_path: Path, owned
     worker(tmp_path, owned, "batches: none").run_once()
     ended = owned.batch(batch.id)
     assert (ended.status, ended.output_file_id, ended.finalizing_at) == ("failed", None, None)
+
+
+@pytest.mark.parametrize("text", ['{\n  "a": "b\\n"\n}', '{"a": "b\\n"}\r\n', '\n{"a":\r"b\\n"}\n\n'])
+def test_an_answer_of_several_lines_is_one_line_of_the_results(
+    tmp_path: Path, owned: Owned, batch: Batch, text: str
+) -> None:
+    asked = read_requests(
+        owned.path(batch.input_file_id, "data"), ENDPOINT, accepted(tmp_path, "batches: idle"), None, 9
+    )
+    assert isinstance(asked, Requests)
+    job = BatchJob.of(owned, batch, asked)
+    for index in range(2):
+        job.answer(index, 200, text.encode())
+    job.opened.close()
+    with closing(Results(owned.path(batch.id, "output"))) as again:  # as the next worker does
+        assert again.custom_ids == {"a", "b"}
+    lines = owned.path(batch.id, "output").read_text().splitlines()
+    assert [json.loads(line)["response"]["body"] for line in lines] == [{"a": "b\n"}] * 2
 
 
 def test_a_request_may_wait_for_a_replica_as_long_as_the_gateway_lets_it(tmp_path: Path) -> None:

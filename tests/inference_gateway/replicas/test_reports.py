@@ -30,6 +30,9 @@ def answer(usage: object, text: str = "x") -> bytes:
 
 
 LAST = b"data: " + answer(USAGE) + b"\n\n"
+BEGUN = b'data: {"type":"message_start","message":{"usage":{"input_tokens":25,"output_tokens":0}}}\n\n'
+"""As llama.cpp writes Anthropic's streams: the prompt is in the first `usage` only."""
+ENDED = b'data: {"usage":{"output_tokens":9},"type":"message_delta"}\n\n', b'data: {"type":"message_stop"}\n\n'
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
@@ -44,6 +47,11 @@ LAST = b"data: " + answer(USAGE) + b"\n\n"
         (HEAD + chunked(LAST[:50], LAST[50:]), Tokens(1, 12, 7)),
         (HEAD + chunked(*[WORD] * 5, b"data: [DONE]\n\n"), Tokens(1, 0, 5, 1)),
         (HEAD + chunked(*[WORD] * 480)[:-5], Tokens(1, 0, 480, 1)),
+        (HEAD + chunked(*[WORD.replace(b"data: ", b"data:")] * 5), Tokens(1, 0, 5, 1)),
+        (HEAD + chunked(BEGUN, *[WORD] * 5, *ENDED), Tokens(1, 25, 9)),
+        (HEAD + chunked(BEGUN, *[WORD] * 480, *ENDED), Tokens(1, 25, 9)),
+        (HEAD + chunked(BEGUN, *[WORD] * 5)[:-5], Tokens(1, 25, 5, 1)),
+        (HEAD + chunked(BEGUN, *[WORD] * 480)[:-5], Tokens(1, 25, 480, 1)),
         (HEAD + b'{"usage": null}', Tokens(1)),
         (HEAD + json.dumps({"usage": USAGE, "prompt_token_ids": list(range(20_000))}).encode(), Tokens(1, 12, 7)),
         (HEAD + chunked(json.dumps({"usage": USAGE, "choices": ["y" * 9000]}).encode(), LAST), Tokens(1, 12, 7)),
@@ -56,6 +64,26 @@ def test_tokens_of_an_answer(received: bytes, size: int, tokens: Tokens) -> None
     for start in range(0, len(received), size):
         reader.read(received[start : start + size])
     assert reader.tokens() == tokens
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+@pytest.mark.parametrize(
+    "before", [b"", b"HTTP/1.1 100 Continue\r\n\r\n", 2 * b"HTTP/1.1 103 Early Hints\r\na: b\r\n\r\n"]
+)
+@pytest.mark.parametrize(
+    "received",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer(USAGE)) + answer(USAGE),
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunked(answer(USAGE)),
+    ],
+)
+def test_the_end_of_an_answer_is_seen_whatever_came_before_it(received: bytes, before: bytes, size: int) -> None:
+    reader, text = AnswerReader(), before + received
+    for start in range(0, len(text), size):
+        assert not reader.ended
+        reader.read(text[start : start + size])
+    assert reader.ended
+    assert reader.tokens() == Tokens(1, 12, 7)
 
 
 def test_a_report_has_the_sums_of_a_run(tmp_path: Path) -> None:

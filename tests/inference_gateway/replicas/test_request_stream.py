@@ -128,6 +128,11 @@ def test_a_request_that_breaks_off(data: bytes, error: type[Exception]) -> None:
         passed_on(data, 1000)
 
 
+def test_no_answer_is_compressed() -> None:
+    """Its tokens could not be counted."""
+    assert passed_on(PLAIN + b"Accept-Encoding: gzip, br\r\naccept: */*\r\n\r\n") == PLAIN + b"accept: */*\r\n" + KEYED
+
+
 def test_marks_of_the_gateway_go_no_further() -> None:
     data = PLAIN + b"X-Gateway-Key: alice\r\nx-gateway-service: big\r\nx-other: 1\r\n\r\n"
     assert passed_on(data) == PLAIN + b"x-other: 1\r\n" + KEYED

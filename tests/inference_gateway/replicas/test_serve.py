@@ -1,20 +1,23 @@
 """What runs in a replica's job: a port without a race, a registration, and a gentle end."""
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from inference_gateway.replicas import reports
+from inference_gateway.replicas import reports, serve
 from inference_gateway.replicas.identity import Authority, gateway_context
-from inference_gateway.replicas.ports import address_towards, reserve
-from inference_gateway.replicas.reports import Registration
+from inference_gateway.replicas.ports import address_towards, reserve, taken
+from inference_gateway.replicas.relay import Relay
+from inference_gateway.replicas.reports import Registration, Tokens
 from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
 from tests.inference_gateway.strangers import stranger
 
@@ -97,6 +100,29 @@ def registered(place: Path) -> Registration:
     told = reports.registered(place / "replica")
     assert told is not None
     return told
+
+
+def test_answers_do_not_wait_for_storage_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    went_on = []
+
+    def hang(*_: object) -> None:
+        begun.set()
+        went_on.append(goes_on.wait(5))
+
+    async def relayed() -> None:
+        relay = Relay(1, "key", taken)
+        relay.usage.add("alice", Tokens(1, 2, 3))
+        task = asyncio.create_task(serve.report_work(relay, tmp_path))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        goes_on.set()  # as any other task, such as one that passes on an answer
+        task.cancel()
+
+    monkeypatch.setattr(reports, "replace_file", hang)
+    monkeypatch.setattr(serve, "_USAGE_S", 0.0)
+    asyncio.run(relayed())
+    assert went_on == [True]
 
 
 @pytest.mark.parametrize("option", ["SO_REUSEADDR", "SO_REUSEPORT"])

@@ -1,5 +1,6 @@
 """A model is on the node's disk once, whole, and as its source is."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,29 @@ def test_what_cannot_be_copied_is_said(stage: Stage, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=10))
     with pytest.raises(StagingError, match="MiB are needed for .*model, 0 are free"):
         stage.bring()
+
+
+def test_half_a_copy_takes_no_room(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.target.mkdir(mode=0o700)
+    half = stage.target / ".model.new"
+    half.mkdir()
+    (half / "weights").write_bytes(b"w" * 600)  # of a copy that was killed
+
+    def usage(_path: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=1500 - sum(path.stat().st_size for path in half.rglob("*") if path.is_file()))
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    assert (stage.bring() / "weights").stat().st_size == 1000
+
+    def fill_the_disk(_source: Path, target: Path) -> None:
+        target.mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (stage.source / "weights").write_bytes(b"x")
+    monkeypatch.setattr("shutil.copytree", fill_the_disk)
+    with pytest.raises(StagingError, match="No space"):
+        stage.bring()
+    assert not half.exists()
 
 
 def test_the_nodes_of_a_gang_are_told_where_to_meet(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
