@@ -328,6 +328,19 @@ def test_scores_that_change_with_time_are_looked_at_once_a_quantum() -> None:
     assert min(jobs[job_id].preemptions for job_id in (1, 2)) > 5
 
 
+@pytest.mark.parametrize("policy", ["explsched-share", "muri-s"])
+def test_a_short_job_takes_its_turn_where_jobs_share_though_nothing_happens(policy: str) -> None:
+    share = catalog.build(policy, catalog.PolicyOptions(quantum_s=60))
+    jobs = by_id(simulate(trace((0, 1, 5000), (5, 1, 100)), ONE_GPU, share, EXACT))
+    assert (jobs[2].start_s, jobs[1].preemptions) == (70, 1)
+
+
+@pytest.mark.parametrize("policy", ["srsf", "explsched-share"])
+def test_a_preemptive_policy_that_never_starts_a_job_is_named(policy: str) -> None:
+    with pytest.raises(SimulationError, match="never starts 1 job"):
+        simulate(trace((0, 2, 10), (0, 1, 10)), ONE_GPU, catalog.build(policy), EXACT)
+
+
 def test_slices_shorter_than_a_restart_are_named_instead_of_going_on_for_ever() -> None:
     fair = baselines.fair(catalog.PolicyOptions(quantum_s=10))
     costly = replace(EXACT, interval_s=10.0, restart_s=60.0)
