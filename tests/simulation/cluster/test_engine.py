@@ -178,6 +178,14 @@ def test_a_simulation_can_end_before_its_jobs_do() -> None:
     assert whole[1].ending is Ending.COMPLETED
 
 
+def test_work_that_is_cut_short_counts_without_saving_and_loading_and_at_its_speed() -> None:
+    preempted = simulate(trace((0, 1, 5000), (5, 1, 100)), ONE_GPU, catalog.build("srsf"), replace(EXACT, until_s=2000))
+    assert measure(preempted).wasted_gpu_h == pytest.approx((5 + 20) / 3600)  # it saves, and loads
+    jobs = Trace.of(TraceJob(n, 0, 1, 1000, priority=n) for n in (0, 1))
+    shared = simulate(jobs, ONE_GPU, catalog.build("antman"), replace(EXACT, until_s=100))
+    assert measure(shared).useful_gpu_h == pytest.approx((100 + 50) / 3600)  # the opportunistic job at half speed
+
+
 def test_gangs_need_their_gpus_on_one_node() -> None:
     # 2 nodes x 2 GPUs, one GPU of each taken: 2 GPUs are free, but a gang of 2 waits for a node of its own.
     cluster = ClusterShape(2, 2)
