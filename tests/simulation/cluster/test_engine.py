@@ -249,6 +249,20 @@ def test_learnt_estimates_tell_short_jobs_from_long_ones_by_their_owners() -> No
     assert starts[1] == sorted(starts[1], reverse=True)
 
 
+def test_what_fits_before_a_reservation_changes_where_a_job_outlives_its_likes() -> None:
+    """Job 1 seems to end soon, and job 2 waits for it. Job 3 fits before that only once job 1 has turned out long."""
+    short = [TraceJob(100 + n, 0, 2, 100, user="a") for n in range(20)]
+    likes = [TraceJob(200 + n, 0, gpus, 200, user="b") for n, gpus in enumerate(20 * [2, 4])]
+    history = (*short, TraceJob(99, 0, 2, 5000, user="a"), *likes)
+    jobs = Trace.of(
+        TraceJob(n, n, gpus, run_s, user=user)
+        for n, gpus, run_s, user in ((1, 2, 5000, "a"), (2, 4, 200, "b"), (3, 2, 200, "b"))
+    )
+    learnt = replace(EXACT, estimates=Estimates.parse("learnt"), history=history)
+    found = by_id(simulate(jobs, ClusterShape(1, 4), catalog.build("fifo"), learnt))
+    assert 100 < found[3].start_s < 1000
+
+
 def test_learnt_estimates_are_judged_at_submission() -> None:
     """Ada's job is as long as her past ones, bob's ten times as long."""
     owners = [("ada", 100.0), ("bob", 100.0)] * 20
