@@ -103,11 +103,6 @@ class Displace(Struct, frozen=True):
                 hopeless.clear()
         return tuple(chosen)
 
-    def stable_until_s(self, snapshot: Snapshot) -> float:
-        """When the next running job has had its quantum, at most one from now on: scores change with time."""
-        ends_s = (job.productive_since_s + self.quantum_s for job in snapshot.running if job.is_preemptible)
-        return snapshot.next_s((*ends_s, snapshot.now_s + self.quantum_s))
-
 
 def _others_would_fit(others: Iterable[_Shape], victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:
     """Whether a job of one of these shapes could start on the GPUs of the victims and the free ones."""

@@ -167,9 +167,8 @@ class Resizing(Struct, frozen=True):
                 free.release(held)
                 free.take(there)
                 planned[at] = Start(job.job_id, profile.named(there), reason)
-        elastic = (job for job in snapshot.running if job.elastic and job.is_preemptible)
-        quantum_ends_s = (job.productive_since_s + self.quantum_s for job in elastic)
-        return Grown(tuple(planned), tuple(resizes), snapshot.next_s(quantum_ends_s))
+        ends_s = (job.productive_since_s + self.quantum_s for job in snapshot.running if job.elastic and job.can_leave)
+        return Grown(tuple(planned), tuple(resizes), snapshot.next_s(ends_s))
 
     def _worth_a_restart(self, job: Job, now_s: float) -> tuple[GpuRequest, ...]:
         """Larger sizes that save `gain` times a restart: `restart_s`, or its last start-up if that took longer."""

@@ -79,7 +79,7 @@ class Sharing(Protocol):
     """Decides which jobs share GPUs."""
 
     def share(self, snapshot: Snapshot, ranking: Ranking, place: Place) -> Plan:
-        """A plan of starts, groups and preemptions only. All placements name the GPUs (`NodeGpus.indices`)."""
+        """Starts, groups, preemptions and `replan_s` only. All placements name the GPUs (`NodeGpus.indices`)."""
         ...
 
 
@@ -145,7 +145,7 @@ class Policy(Struct, frozen=True):
                 starts=tuple(start for start in shared.starts if start.job_id not in late),
                 reservations=(first,) if first else (),
                 groups=tuple(group for group in groups if len(group.job_ids) > 1),
-                replan_s=ranking.stable_until_s,
+                replan_s=min(ranking.stable_until_s, shared.replan_s),
             )
         choice = chosen(self.sweeps, snapshot) if self.sweeps else Choice({})
         held_back = {job_id for job_id, wish in choice.wishes.items() if wish.place is None}
@@ -166,7 +166,7 @@ class Policy(Struct, frozen=True):
             stopping = {stop.job_id for stop in stops} | choice.wishes.keys()
             found = self.preempt.preemptions(snapshot, ranking, blocked, profile, self.place)
             preemptions += tuple(p for p in found if p.job_id not in stopping)
-            replan_s = min(replan_s, self.preempt.stable_until_s(snapshot))
+            replan_s = min(replan_s, snapshot.next_quantum_s(self.preempt.quantum_s))
         if resize is not None and not blocked and not resizes:
             grown = resize.grow(snapshot, ranking, starts, profile, self.place)
             starts, resizes = grown.starts, grown.resizes

@@ -237,6 +237,11 @@ class Snapshot:
         """The earliest of these times that is in the future, infinity if none is."""
         return min((time_s for time_s in times_s if time_s > self.now_s), default=float("inf"))
 
+    def next_quantum_s(self, quantum_s: float) -> float:
+        """When the next running job has had its quantum, at most one from now on: scores change with time."""
+        ends_s = (job.productive_since_s + quantum_s for job in self.running if job.is_preemptible)
+        return self.next_s((*ends_s, self.now_s + quantum_s)) if self.running else float("inf")
+
     @cached_property
     def running(self) -> tuple[Job, ...]:
         """Jobs that hold GPUs."""

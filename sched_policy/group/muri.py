@@ -120,7 +120,8 @@ class Interleave(Struct, frozen=True):
         shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
         chosen = {row for group in placed for row in group}
         left = (row for row in movable if row not in chosen and not held.gpus(row) and shape_of(snapshot, row)[2])
-        return replace(shared, groups=(*shared.groups, *_ahead(snapshot, left)))
+        groups_ahead, replan_s = _ahead(snapshot, left), snapshot.next_quantum_s(self.quantum_s)
+        return replace(shared, groups=(*shared.groups, *groups_ahead), replan_s=replan_s)
 
 
 class ByWorth(Struct, frozen=True):

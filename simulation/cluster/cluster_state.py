@@ -211,6 +211,7 @@ class ClusterState:
             user=job.user,
             ending=stopped or (left if whole else Ending.TIME_LIMIT),
             gain=job.learning.gain(float(self._table.done_s[row])) if job.learning else None,
+            done_s=float(self._table.done_s[row]),
         )
 
     def close(self, now_s: float) -> None:

@@ -35,7 +35,7 @@ from sched_policy.queue_order import queue_order
 from sched_policy.snapshot import Snapshot
 from simulation.cluster.cluster_state import ClusterState
 from simulation.cluster.job_table import JobPhase
-from simulation.cluster.settings import Estimates, Settings, Timer
+from simulation.cluster.settings import Estimates, EstimateSource, Settings, Timer
 from simulation.pairs import interference_of
 from simulation.results.outcome import Ending, TraceOutcome
 from simulation.traces.trace import ClusterShape, Trace
@@ -172,6 +172,7 @@ class _Simulation:
         self._rests: frozenset[int] = frozenset()
         self._until_s = math.inf if settings.until_s is None else settings.until_s
         known = settings if policy.needs_durations else replace(settings, estimates=Estimates())
+        self._learns_run_times = known.estimates.source is EstimateSource.LEARNT
         self._state = ClusterState(trace.jobs, cluster, known, interference_of(policy))
         self._events = [(job.submit_s, _Kind.SUBMIT, row, 0) for row, job in enumerate(trace.jobs)]
         heapq.heapify(self._events)
@@ -245,6 +246,8 @@ class _Simulation:
         self._apply(plan, now_s)
         changeable = self._state.waiting.size or self._state.may_grow
         replan_s = now_s if self._state.expects_reports else plan.replan_s if changeable else math.inf
+        if self._learns_run_times:  # a reservation that has not begun by its time: what fits before it has changed
+            replan_s = min(replan_s, snapshot.next_s(one.start_s for one in plan.reservations))
         if math.isfinite(replan_s):
             self._request_pass(_Kind.POLICY, replan_s)
         if len(self._timers) > 1:  # Slurm starts jobs, too

@@ -51,6 +51,7 @@ class JobRecord(Struct, frozen=True):
         user: its owner.
         ending: how it ended.
         gain: share of its possible loss reduction that it reached, None where the trace has no learning curves.
+        done_s: work it did, in seconds of running alone; None where all its time counts, up to `run_s`.
 
     """
 
@@ -67,6 +68,7 @@ class JobRecord(Struct, frozen=True):
     gain: float | None = None
     held_gpu_s: float | None = None
     lost_gpu_s: float = 0.0
+    done_s: float | None = None
 
     @property
     def spent_gpu_s(self) -> float:
@@ -347,7 +349,9 @@ def _stranded_gpus(outcome: TraceOutcome) -> Steps | None:
 
 
 def _useful_gpu_s(job: JobRecord) -> float:
-    return 0.0 if job.ending in _NO_RESULT else min(job.gpus * job.run_s, job.spent_gpu_s)
+    if job.ending in _NO_RESULT:
+        return 0.0
+    return min(job.gpus * job.run_s, job.spent_gpu_s if job.done_s is None else job.gpus * job.done_s)
 
 
 def _mean(values: Collection[float]) -> float | None:

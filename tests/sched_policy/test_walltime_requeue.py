@@ -88,11 +88,10 @@ class StopsAll:
 class DisplacesAll:
     """A preemption rule that asks every running job to go."""
 
+    quantum_s = 600.0
+
     def preemptions(self, snapshot: Snapshot, *_: object) -> tuple[Preemption, ...]:
         return tuple(Preemption(each.job_id, "for others") for each in snapshot.running)
-
-    def stable_until_s(self, _snapshot: Snapshot) -> float:
-        return float("inf")
 
 
 def test_who_goes_anyhow_is_not_asked_to_save_besides() -> None:

@@ -178,6 +178,14 @@ def test_a_simulation_can_end_before_its_jobs_do() -> None:
     assert whole[1].ending is Ending.COMPLETED
 
 
+def test_work_that_is_cut_short_counts_without_saving_and_loading_and_at_its_speed() -> None:
+    preempted = simulate(trace((0, 1, 5000), (5, 1, 100)), ONE_GPU, catalog.build("srsf"), replace(EXACT, until_s=2000))
+    assert measure(preempted).wasted_gpu_h == pytest.approx((5 + 20) / 3600)  # it saves, and loads
+    jobs = Trace.of(TraceJob(n, 0, 1, 1000, priority=n) for n in (0, 1))
+    shared = simulate(jobs, ONE_GPU, catalog.build("antman"), replace(EXACT, until_s=100))
+    assert measure(shared).useful_gpu_h == pytest.approx((100 + 50) / 3600)  # the opportunistic job at half speed
+
+
 def test_gangs_need_their_gpus_on_one_node() -> None:
     # 2 nodes x 2 GPUs, one GPU of each taken: 2 GPUs are free, but a gang of 2 waits for a node of its own.
     cluster = ClusterShape(2, 2)
@@ -239,6 +247,20 @@ def test_learnt_estimates_tell_short_jobs_from_long_ones_by_their_owners() -> No
     ]
     assert starts[0] == sorted(starts[0])  # nothing is known: in order of submission
     assert starts[1] == sorted(starts[1], reverse=True)
+
+
+def test_what_fits_before_a_reservation_changes_where_a_job_outlives_its_likes() -> None:
+    """Job 1 seems to end soon, and job 2 waits for it. Job 3 fits before that only once job 1 has turned out long."""
+    short = [TraceJob(100 + n, 0, 2, 100, user="a") for n in range(20)]
+    likes = [TraceJob(200 + n, 0, gpus, 200, user="b") for n, gpus in enumerate(20 * [2, 4])]
+    history = (*short, TraceJob(99, 0, 2, 5000, user="a"), *likes)
+    jobs = Trace.of(
+        TraceJob(n, n, gpus, run_s, user=user)
+        for n, gpus, run_s, user in ((1, 2, 5000, "a"), (2, 4, 200, "b"), (3, 2, 200, "b"))
+    )
+    learnt = replace(EXACT, estimates=Estimates.parse("learnt"), history=history)
+    found = by_id(simulate(jobs, ClusterShape(1, 4), catalog.build("fifo"), learnt))
+    assert 100 < found[3].start_s < 1000
 
 
 def test_learnt_estimates_are_judged_at_submission() -> None:
@@ -326,6 +348,19 @@ def test_scores_that_change_with_time_are_looked_at_once_a_quantum() -> None:
     themis = catalog.build("themis", catalog.PolicyOptions(quantum_s=60))
     jobs = by_id(simulate(trace((0, 1, 2000), (5, 1, 2000)), ONE_GPU, themis, EXACT))
     assert min(jobs[job_id].preemptions for job_id in (1, 2)) > 5
+
+
+@pytest.mark.parametrize("policy", ["explsched-share", "muri-s"])
+def test_a_short_job_takes_its_turn_where_jobs_share_though_nothing_happens(policy: str) -> None:
+    share = catalog.build(policy, catalog.PolicyOptions(quantum_s=60))
+    jobs = by_id(simulate(trace((0, 1, 5000), (5, 1, 100)), ONE_GPU, share, EXACT))
+    assert (jobs[2].start_s, jobs[1].preemptions) == (70, 1)
+
+
+@pytest.mark.parametrize("policy", ["srsf", "explsched-share"])
+def test_a_preemptive_policy_that_never_starts_a_job_is_named(policy: str) -> None:
+    with pytest.raises(SimulationError, match="never starts 1 job"):
+        simulate(trace((0, 2, 10), (0, 1, 10)), ONE_GPU, catalog.build(policy), EXACT)
 
 
 def test_slices_shorter_than_a_restart_are_named_instead_of_going_on_for_ever() -> None:

@@ -30,6 +30,7 @@ def test_every_job_is_a_line(tmp_path: Path) -> None:
         "gain": "0.25",
         "held_gpu_s": "",
         "lost_gpu_s": "0.0",
+        "done_s": "",
         "jct_s": "90",
         "queue_s": "20",
     }
