@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from simulation.cluster.settings import Settings
 from simulation.pairs import Interference
 from simulation.results.outcome import Ending, JobRecord, Usage
 from simulation.traces.trace import ClusterShape, TraceJob
+from slurm_plugin.observation.trainings import granted_step
 
 _ENDED_RUNS = 100
 """So many more run times are remembered before those are sought that tell nothing any longer."""
@@ -62,8 +63,8 @@ class GpuPool:
 class ClusterState:
     """The state of a simulation. Jobs are rows, in the trace's order of (submit time, job id).
 
-    Only `submit`, `resize`, `start`, `preempt`, `requeue` and `end` change it; `snapshot` is what a policy sees of it.
-    After each change `new_ends` returns the running jobs that will end at another time than before.
+    Only `submit`, `resize`, `start`, `preempt`, `requeue`, `end` and `note_plan` change it; `snapshot` is what a policy
+    sees of it. After each change `new_ends` returns the running jobs that will end at another time than before.
     """
 
     def __init__(
@@ -233,6 +234,14 @@ class ClusterState:
         columns = self._table.columns(self._active, now_s)
         ended, runs = tuple(self._ended), tuple(self._ended_runs)
         return Snapshot(now_s, self.nodes, self._present_jobs(), columns, ended, ended_runs=runs)
+
+    def note_plan(self, held_back: Container[int]) -> None:
+        """Record up to which report the sweeps have let each job continue, and which jobs they hold back."""
+        for row in self._active[self._table.learns[self._active]].tolist():
+            job = self._jobs[row]
+            if job is not None and (step := granted_step(job, held_back)) != job.granted_step:
+                self._table.granted_step[row] = step
+                self._refresh_job(row)
 
     def _keep_run(self, run: EndedRun, now_s: float) -> None:
         """Remember how long a job ran that has ended, as long as that may tell of others."""

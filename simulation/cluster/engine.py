@@ -243,6 +243,7 @@ class _Simulation:
             return
         snapshot = self._state.snapshot(now_s)
         plan = checked_plan(self._policy, snapshot)
+        self._state.note_plan(plan.held_back)
         self._apply(plan, now_s)
         changeable = self._state.waiting.size or self._state.may_grow
         replan_s = now_s if self._state.expects_reports else plan.replan_s if changeable else math.inf

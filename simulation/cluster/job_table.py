@@ -34,6 +34,7 @@ class RunProgress(Struct, frozen=True):
         held: its GPUs.
         asked_to_leave: whether it saves its checkpoint to make room.
         gpus: the GPUs it holds, or asks for while it waits.
+        granted_step: the step of its last report when its sweep last let it continue.
 
     """
 
@@ -48,6 +49,7 @@ class RunProgress(Struct, frozen=True):
     held: tuple[NodeGpus, ...]
     asked_to_leave: bool
     gpus: int
+    granted_step: float
 
 
 def to_policy_job(job: TraceJob, progress: RunProgress, gpus_per_node: int) -> Job:
@@ -74,6 +76,7 @@ def to_policy_job(job: TraceJob, progress: RunProgress, gpus_per_node: int) -> J
         guaranteed=job.priority == 0,
         asked_to_leave=progress.asked_to_leave,
         elastic=_elastic(job, gpus_per_node),
+        granted_step=progress.granted_step,
     )
 
 
@@ -146,6 +149,7 @@ class JobTable:
         queued_s: when it last joined the queue.
         preemptions: how often it was sent back to the queue.
         held_gpu_s: GPU-seconds it held in earlier runs.
+        granted_step: the step of its last report when its sweep last let it continue.
 
     """
 
@@ -172,6 +176,7 @@ class JobTable:
         self.queued_s = self.submit_s.copy()
         self.preemptions = np.zeros(count, dtype=np.int64)
         self.held_gpu_s = np.zeros(count)
+        self.granted_step = np.zeros(count)
         self.predicted: list[tuple[bool, bool] | None] = []
         self._run_times = None
         if settings.estimates.source is EstimateSource.LEARNT:
@@ -219,6 +224,7 @@ class JobTable:
             held=held,
             asked_to_leave=self.phase[row] == JobPhase.SAVING,
             gpus=int(self.gpus[row]),
+            granted_step=float(self.granted_step[row]),
         )
 
     def columns(self, rows: Ints, now_s: float) -> Columns:

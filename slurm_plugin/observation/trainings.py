@@ -113,14 +113,16 @@ class GrantedSteps:
         return {job.job_id: self._steps.get(job.job_id, 0.0) for job in jobs}
 
     def note(self, jobs: Iterable[Job], held_back: Container[int]) -> None:
-        """Record a pass's decisions; a training that does not allow preemption continues in any case."""
-        self._steps = {}
-        for job in jobs:
-            last = float(job.points[-1].step) if job.points else 0.0
-            if job.job_id in held_back and job.allows_preemption:
-                self._steps[job.job_id] = min(job.granted_step, math.nextafter(last, 0.0))
-            else:
-                self._steps[job.job_id] = last if math.isinf(job.granted_step) else max(job.granted_step, last)
+        """Record a pass's decisions."""
+        self._steps = {job.job_id: granted_step(job, held_back) for job in jobs}
+
+
+def granted_step(job: Job, held_back: Container[int]) -> float:
+    """`Job.granted_step` after a pass; a training that does not allow preemption continues in any case."""
+    last = float(job.points[-1].step) if job.points else 0.0
+    if job.job_id in held_back and job.allows_preemption:
+        return min(job.granted_step, math.nextafter(last, 0.0))
+    return last if math.isinf(job.granted_step) else max(job.granted_step, last)
 
 
 def _sweep(job: Job) -> tuple[str, str | None]:

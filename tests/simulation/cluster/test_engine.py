@@ -157,6 +157,20 @@ def test_the_policy_plans_once_per_interval_while_jobs_report() -> None:
         assert len(asked_s) == pytest.approx(30 / interval_s, abs=1)
 
 
+@pytest.mark.parametrize("epoch_s", [10.0, 3.0])
+def test_asha_judges_a_training_that_runs_past_a_rung_between_two_passes(epoch_s: float) -> None:
+    """Of nine trainings three may pass the first rung, one of them the second, however often they report."""
+    asha = catalog.build("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
+    told = Exploration(sweep="s", checkpoint_signal="USR1", may_stop=True)
+    jobs = Trace.of(
+        TraceJob(n, 0.0, 1, 27 * epoch_s, learning=Learning(np.linspace(1, n / 10, 28), 27, epoch_s, 0.1, told))
+        for n in range(1, 10)
+    )
+    found = by_id(simulate(jobs, ClusterShape(1, 9), asha, EXACT))
+    assert sum(job.ending is Ending.COMPLETED for job in found.values()) == 1
+    assert found[1].ending is Ending.COMPLETED
+
+
 def test_a_policy_is_told_how_long_ended_jobs_ran_as_long_as_that_tells_of_others() -> None:
     spy = Spy()
     jobs = trace(*[(float(i), 1, 10.0 + i % 3) for i in range(400)], (400.0, 2, 5.0))
