@@ -67,6 +67,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "wrappers.kernel_manager",
             "wrappers.mps",
             "wrappers.sxbatch",
+            "wrappers.sbatch_options",
         }
     ),
     "inference_gateway": frozenset(

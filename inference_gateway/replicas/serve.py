@@ -35,7 +35,7 @@ KEY = "key"
 """File with the key that the server requires, in the same directory. The wrapper makes a new one at each start."""
 
 _PORT_CHECK_S = 2.0
-_USAGE_S = 2.0
+USAGE_S = 2.0
 _LAST_ANSWERS_S = 10.0
 """How long the relay may take to pass on what the server wrote before it ended."""
 _GIVEN_UP = 1
@@ -194,7 +194,7 @@ async def report_work(relay: Relay, directory: Path) -> None:
     """Report what the relay counts, for ever. In threads: answers must not wait for storage that hangs."""
     reported: list[Stretch] = []
     while True:
-        await asyncio.sleep(_USAGE_S)
+        await asyncio.sleep(USAGE_S)
         await asyncio.to_thread(_write_usage, relay.usage, directory)
         known = list(relay.reading.stretches)
         if known != reported:

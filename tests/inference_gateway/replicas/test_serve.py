@@ -120,7 +120,7 @@ def test_answers_do_not_wait_for_storage_that_hangs(tmp_path: Path, monkeypatch:
         task.cancel()
 
     monkeypatch.setattr(reports, "replace_file", hang)
-    monkeypatch.setattr(serve, "_USAGE_S", 0.0)
+    monkeypatch.setattr(serve, "USAGE_S", 0.0)
     asyncio.run(relayed())
     assert went_on == [True]
 
