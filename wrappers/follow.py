@@ -44,12 +44,16 @@ class Reading:
 LineReader = Callable[[bytes], Reading | None]
 
 
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_BESIDE = b" \"',;:|()[]{}"
+
+
 def log_reader(regex: str, metric: str | None = None, option: str = "--log-regex") -> LineReader:
     r"""A reader of log lines by a regular expression with a group `step`, and one named after each metric.
 
     A group named `value` is the value of `metric`: by default that of the job, else loss. The reader raises
     ValueError for a match that is no number; this function for an expression that can never be used, and names the
-    option that it came from.
+    option that it came from. Colours are left out of lines, and punctuation beside a number from what `\S+` takes.
     """
     try:
         pattern = re.compile(regex.encode())
@@ -60,12 +64,13 @@ def log_reader(regex: str, metric: str | None = None, option: str = "--log-regex
     value_name = metric or default_metric()
 
     def read(line: bytes) -> Reading | None:
-        match = pattern.search(line)
+        match = pattern.search(_COLOUR.sub(b"", line))
         if match is None or match["step"] is None:
             return None
-        found = {name: text for name, text in match.groupdict().items() if name != "step" and text is not None}
+        found = {name: text.strip(_BESIDE) for name, text in match.groupdict().items() if text is not None}
+        step = int(found.pop("step"))
         values = {value_name if name == "value" else name: float(text) for name, text in found.items()}
-        return Reading(int(match["step"]), values) if values else None
+        return Reading(step, values) if values else None
 
     return read
 

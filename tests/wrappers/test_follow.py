@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wrappers.follow import LogTail, Reporter, json_reader, log_reader
+from wrappers.follow import LogTail, Reading, Reporter, json_reader, log_reader
 
 SXREPORT = [sys.executable, "-m", "wrappers.sxreport"]
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
@@ -37,6 +37,13 @@ def wait_for(path: Path, number: int) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"{path}: {reports(path)}")
+
+
+@pytest.mark.parametrize(
+    "line", [b"step 7, loss 0.5, lr 0.1", b"\x1b[32mstep\x1b[0m 7 loss \x1b[1m0.5\x1b[0m", b"{'step 7', 'loss 0.5'}"]
+)
+def test_punctuation_and_colours_are_no_part_of_a_number(line: bytes) -> None:
+    assert log_reader(r"step (?P<step>\S+) .?loss (?P<loss>\S+)")(line) == Reading(7, {"loss": 0.5})
 
 
 def test_lines_may_come_in_any_pieces(job: Path) -> None:
