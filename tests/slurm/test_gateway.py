@@ -75,10 +75,13 @@ def test_a_burst_and_back_without_a_failed_request(cluster: Cluster, directory: 
         assert gateway.events("cut") == []
 
 
-@pytest.mark.parametrize("options", [(), ("--batch", "--signal=USR1")], ids=["cancelled", "signalled"])
-def test_a_replica_that_is_told_to_end_costs_no_request_and_is_replaced(
-    cluster: Cluster, directory: Path, options: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("options", "most_lost"), [((), 1), (("--batch", "--signal=USR1"), 0)], ids=["cancelled", "signalled"]
+)
+def test_a_replica_that_is_told_to_end_is_replaced_and_costs_at_most_what_is_on_its_way(
+    cluster: Cluster, directory: Path, options: tuple[str, ...], most_lost: int
 ) -> None:
+    """A POST that HAProxy sends in the millisecond in which the relay closes cannot be sent again; others can."""
     with in_foreground(cluster, directory, scale={"min": 2}) as gateway:
         until(lambda: gateway.serving() == 2, "both replicas serve")
         victim = gateway.status()["replicas"][0]
@@ -87,7 +90,7 @@ def test_a_replica_that_is_told_to_end_costs_no_request_and_is_replaced(
             run(cluster, "scancel", *options, str(victim["job_id"]))
             until(lambda: victim["name"] not in {one["name"] for one in gateway.status()["replicas"]}, "it is gone")
             until(lambda: gateway.serving() == 2, "it is replaced")
-        assert load.failures == []
+        assert len(load.failures) <= most_lost, load.failures
         assert load.answers["200"] > 30
 
 
