@@ -66,7 +66,7 @@ def test_nobody_starves_with_the_knob_on(short_s: int, long_s: int) -> None:
     trace = Trace.of([TraceJob(1, 0.0, 1, float(long_s)), *stream])
 
     def long_ends_s(starvation: float) -> float:
-        policy = catalog.build("tiresias", catalog.PolicyOptions(quantum_s=60, starvation=starvation))
+        policy = catalog.build("tiresias", catalog.PolicyOptions(quantum_s=600, starvation=starvation))
         outcome = simulate(trace, ClusterShape(1, 1), policy, Settings(interval_s=30))
         return next(record.end_s for record in outcome.jobs if record.job_id == 1)
 
