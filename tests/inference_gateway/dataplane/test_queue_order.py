@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
+from inference_gateway.dataplane import runtime
 from inference_gateway.dataplane.endpoints import read_state
+from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import ApiKey, BatchSettings, ServiceSettings, digest_of
 from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.model import Endpoint
@@ -127,6 +129,11 @@ class Clients:
         return [self.answers[name].result().status for name in names]
 
 
+def has_one_in_haproxys_queue(rig: Rig, service: str) -> bool:
+    rows = runtime.backends(RuntimeApi(rig.plane.files.stats_socket).ask("show stat -1 2 -1"))
+    return any(row.service == service and row.queued == 1 for row in rows)
+
+
 @contextmanager
 def one_place(directory: Path, service: ServiceSettings, port: int) -> Iterator[Clients]:
     """A gateway whose replica takes one request at a time, which it has already: `a`."""
@@ -164,6 +171,8 @@ def test_haproxy(directory: Path, gate: tuple[Gate, int], name: str, target_s: f
         for taken in range(2, 7):
             replica.released.release()
             wait_until(partial(has_taken, replica, taken))
+            if target_s and taken < 4:  # e, then f; with a free place as well two may go at once, as they look
+                wait_until(partial(has_one_in_haproxys_queue, clients.rig, name))
         replica.released.release()
         assert clients.statuses("abcdef") == [200] * 6
     assert "".join(replica.taken) == order
