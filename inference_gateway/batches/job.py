@@ -24,6 +24,7 @@ from inference_gateway.dataplane.settings import ApiKey
 
 _SAVE_S = 1.0
 _SHOWN_FAULTS = 100
+_EXPIRED = "batch_expired"
 
 
 class _Body(msgspec.Struct):
@@ -66,8 +67,11 @@ class _Result(msgspec.Struct):
     error: _Error | None = None
 
 
-class _Answered(msgspec.Struct):
+class _Ended(msgspec.Struct):
+    """What is read of a line of the results after a restart."""
+
     custom_id: str
+    error: _Error | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +142,18 @@ def _service_faults(
 
 
 class Results:
-    """An append-only file of results that contains only whole lines, also after a full disk or SIGKILL."""
+    """An append-only file of results that contains only whole lines, also after a full disk or SIGKILL.
+
+    Attributes:
+        custom_ids: the requests that have a line.
+        expired: whether some of them have it because the batch has expired.
+
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the file and remove an incomplete last line. Raises `OSError`, `msgspec.MsgspecError`."""
         self.custom_ids: set[str] = set()
+        self.expired = False
         self._size = 0
         with ExitStack() as opened:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -151,7 +162,7 @@ class Results:
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
-                    self.custom_ids.add(msgspec.json.decode(line, type=_Answered).custom_id)
+                    self._count(msgspec.json.decode(line, type=_Ended))
                     self._size += len(line)
             os.ftruncate(self._handle, self._size)
             self._opened = opened.pop_all()
@@ -166,7 +177,11 @@ class Results:
             os.ftruncate(self._handle, self._size)
             raise
         self._size += len(text)
-        self.custom_ids.add(result.custom_id)
+        self._count(result)
+
+    def _count(self, line: _Result | _Ended) -> None:
+        self.custom_ids.add(line.custom_id)
+        self.expired = self.expired or (line.error is not None and line.error.code == _EXPIRED)
 
     def sync(self) -> None:
         """Flush to disk. Raises `OSError`."""
@@ -244,7 +259,7 @@ class BatchJob:
                 done = self.output.custom_ids | self.errors.custom_ids
                 for custom_id in self.requests.custom_ids:
                     if custom_id not in done:
-                        self.errors.add(_failed(custom_id, "batch_expired", "its window has passed"))
+                        self.errors.add(_failed(custom_id, _EXPIRED, "its window has passed"))
             self.output.sync()
             self.errors.sync()
         finish(self.owned, msgspec.structs.replace(self.batch, request_counts=self.counts(), ends_as=status))

@@ -146,6 +146,8 @@ class Worker:
 
     def _ending(self, job: BatchJob, now_s: float) -> str:
         """The status with which it is to end once none of its requests is in flight; empty while it continues."""
+        if job.errors.expired:  # its worker died, or the disk was full, between these lines and the batch's record
+            return "expired"
         if not job.pending and sum((job.counts().completed, job.counts().failed)) == job.counts().total:
             return "completed"
         if job.batch.cancelling_at is not None or not self._admitted(job.owned.owner, now_s):
