@@ -154,6 +154,8 @@ def step(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: floa
     if job.state in _WAITING:
         return _waiting(replica, job, now_s)
     if job.state not in _RUNNING:
+        if job.preempted and replica.phase in LIVE:  # Slurm wanted its place, as it may before a requeue
+            return Step(None, "preempted", f"job {job.state}")
         return _over(replica, f"job {job.state}{_because(job.reason)}", now_s)
     return _running(replica, job, seen, limits, now_s)
 

@@ -71,6 +71,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
         fair_share: that part of a waiting job's priority, None if Slurm shows none.
         most_switches: the number of --switches, 0 without it.
         accrue_s: time from which its age counts, None if it does not count.
+        preempted: whether Slurm ends this run for another job, or did. The state says so only once all is cleaned up,
+            and not of a run that ends by itself within its GraceTime.
         age_lag: how much higher its natives would be if Slurm computed them now. It computes them at once for a job
             that is changed, and for all others every PriorityCalcPeriod; with the lag they are comparable.
 
@@ -123,6 +125,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     fair_share: int | None = None
     most_switches: int = 0
     accrue_s: float | None = None
+    preempted: bool = False
     age_lag: int = 0
 
     @property

@@ -69,6 +69,7 @@ JOB_FIELDS = (
     "cpus-per-tres",
     "ReqSwitch",
     "AccrueTime",
+    "PreemptTime",
     "Name",
     "Comment",
 )
@@ -179,6 +180,7 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
         memory_mib=memory_mib(f["tres-alloc"]),
         most_switches=number(f["ReqSwitch"]),
         accrue_s=time_s(f["AccrueTime"]),
+        preempted=time_s(f["PreemptTime"]) is not None,
         gpu_type=",".join(sorted(gpu_types(*(f[name] for name in _GPU_FIELDS)))),
     )
 

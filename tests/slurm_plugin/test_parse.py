@@ -71,6 +71,11 @@ def test_whether_slurm_would_requeue_a_job(told: dict[str, str], *, requeues: bo
     assert squeue.job(list((RECORD | of_batch | told).values())).requeues == requeues
 
 
+@pytest.mark.parametrize(("printed", "preempted"), [("N/A", False), ("1700000000", True)])
+def test_whether_slurm_ends_a_job_for_another(printed: str, *, preempted: bool) -> None:
+    assert squeue.job(list((RECORD | {"State": "COMPLETING", "PreemptTime": printed}).values())).preempted is preempted
+
+
 def test_a_running_job() -> None:
     job = squeue.job(list(RECORD.values()))
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))

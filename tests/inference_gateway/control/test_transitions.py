@@ -234,6 +234,19 @@ class TestAJobThatRuns:
         assert after(sick, seen(listed("RUNNING"), server_up=server_up)) == Step(replace(sick, sick_s=None))
 
 
+class TestPreemptionByCancellation:
+    @pytest.mark.parametrize("phase", LIVING)
+    @pytest.mark.parametrize("state", ["COMPLETING", "PREEMPTED", "FAILED"])
+    def test_a_preempted_start_has_not_failed(self, phase: Phase, state: str) -> None:
+        """While Slurm cleans up it shows no PREEMPTED yet, and none at all where the job ends within its GraceTime."""
+        done = after(replica(phase), seen(listed(state, preempted=True)), NOW_S + 1)
+        assert (done.replica, done.event, done.failed) == (None, "preempted", False)
+
+    def test_a_preempted_job_may_finish_in_its_grace_time(self) -> None:
+        one = replica(Phase.SERVING)
+        assert after(one, seen(listed("RUNNING", preempted=True), server_up=True)) == Step(one)
+
+
 class TestDraining:
     def test_a_draining_replica_ends_when_it_has_no_requests(self) -> None:
         one = replica(Phase.DRAINING, reason="not needed")
