@@ -66,6 +66,11 @@ class GatewayPaths:
         return self.root / "lock"
 
     @property
+    def start_lock(self) -> Path:
+        """Held by `gateway up` while it submits the gateway's job."""
+        return self.root / "start.lock"
+
+    @property
     def memory(self) -> Path:
         """JSON: the state that the control plane keeps over restarts."""
         return self.root / "state.json"

@@ -101,12 +101,15 @@ def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int 
 
 def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int, ...]:
     """Submit the first job of each gateway; returns their ids. Raises `SlurmError`, `GatewayError` if one exists."""
-    running = active_jobs(client, now.section.name)
-    if running:
-        raise GatewayError(f"gateway {now.section.name} is up or starting already: job {running[0].job_id}")
-    state.forget_requests(now.paths)
-    slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
-    return tuple(submit(client, replace(now, slot=slot), extra) for slot in slots)
+    with state.locked(now.paths.start_lock) as ours:
+        if not ours:
+            raise GatewayError(f"gateway {now.section.name} is being started by another `gateway up`")
+        running = active_jobs(client, now.section.name)
+        if running:
+            raise GatewayError(f"gateway {now.section.name} is up or starting already: job {running[0].job_id}")
+        state.forget_requests(now.paths)
+        slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
+        return tuple(submit(client, replace(now, slot=slot), extra) for slot in slots)
 
 
 def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:

@@ -1,7 +1,7 @@
 """`sexplsched gateway up`: one gateway of a name, and what an earlier one has left."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,6 +80,22 @@ def test_a_second_one_of_the_name_is_refused(site: Site, job_state: str) -> None
     assert site.up() == "gateway t is up or starting already: job 9"
     assert site.slurm.submissions == []
     assert site.paths.closing.exists(), "its `down` holds"
+
+
+def test_of_two_at_the_same_time_one_submits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until sbatch has answered, Slurm shows the second one no job of the first."""
+    told: list[str] = []
+    submit = site.slurm.submit
+
+    def meanwhile(script: str, options: Sequence[str]) -> int:
+        monkeypatch.setattr(site.slurm, "submit", submit)
+        told.append(site.up())
+        return submit(script, options)
+
+    monkeypatch.setattr(site.slurm, "submit", meanwhile)
+    assert site.up() == "Submitted batch job 1\n"
+    assert told == ["gateway t is being started by another `gateway up`"]
+    assert len(site.slurm.submissions) == 1
 
 
 @pytest.mark.parametrize(("seconds_ago", "is_up"), [(4.0, True), (5.0, False)])
