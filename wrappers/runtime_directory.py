@@ -26,6 +26,7 @@ from pathlib import Path
 _LONGEST = 80  # sockets lie in it, and the name of a Unix socket has at most 107 bytes
 _OF_NODE = ("SLURM_CLUSTER_NAME", "SLURMD_NODENAME")
 _REMOVED = "-removed-"  # in no room's name
+_NAME = re.compile(rf"explsched-\d+-(?P<whose>\d+|nojob|gpu)-[0-9a-f]{{12}}({_REMOVED}[0-9a-f]{{8}})?")
 
 
 def place(environment: Mapping[str, str]) -> Path:
@@ -55,6 +56,17 @@ def shared_place(environment: Mapping[str, str]) -> Path | None:
     where = " ".join((socket.gethostname(), *(environment.get(name, "") for name in _OF_NODE), gpus))
     name = f"explsched-{os.geteuid()}-gpu-{hashlib.sha256(where.encode()).hexdigest()[:12]}"
     return Path("/tmp") / name  # noqa: S108  claimed as above
+
+
+def is_of_another_job(path: Path, environment: Mapping[str, str]) -> bool:
+    """Whether a path lies in a room that is neither this job's nor that of the GPUs on which it holds shards."""
+    for room in (path, *path.parents):
+        if named := _NAME.fullmatch(room.name):
+            if named["whose"] == "gpu":
+                return room != shared_place(environment)
+            job = environment.get("SLURM_JOB_ID", "")
+            return named["whose"] != (job if job.isdecimal() else "nojob")
+    return False
 
 
 class RuntimeDirectory:
@@ -103,8 +115,9 @@ class RuntimeDirectory:
 
 def rooms(directory: Path) -> list[Path]:
     """The rooms of this user in a directory, and what is left of rooms whose remover was killed."""
-    name = re.compile(rf"explsched-{os.geteuid()}-(\d+|nojob|gpu)-[0-9a-f]{{12}}({_REMOVED}[0-9a-f]{{8}})?")
-    return sorted(path for path in directory.iterdir() if name.fullmatch(path.name) and _is_private(path))
+    own = f"explsched-{os.geteuid()}-"
+    found = (path for path in directory.iterdir() if path.name.startswith(own))
+    return sorted(path for path in found if _NAME.fullmatch(path.name) and _is_private(path))
 
 
 def remove_if_stale(path: Path, is_served: Callable[[Path], bool]) -> None:

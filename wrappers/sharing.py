@@ -16,12 +16,13 @@ from pathlib import Path
 from explsched.job_options.table import MPS
 from wrappers import kernel_manager, mps, node_mps, runtime_directory
 from wrappers.kernel_manager import NotInstalledError, kept_alive
-from wrappers.runtime_directory import RuntimeDirectory, place, shared_place
+from wrappers.runtime_directory import RuntimeDirectory, is_of_another_job, place, shared_place
 from wrappers.share_options import ShareRequest
 
 _OURS = ("EXPLSCHED_", "CUDA_MPS_", "LD_PRELOAD")
 _BIND = ("APPTAINER_BIND", "SINGULARITY_BIND")
 _IN_CONTAINER = ("APPTAINERENV_", "SINGULARITYENV_")
+_IN_ROOMS = (kernel_manager.SOCKET_VARIABLE, mps.PIPE_VARIABLE, mps.LOG_VARIABLE)
 
 
 @contextmanager
@@ -32,6 +33,7 @@ def prepared(
 
     `as_daemon` is run in the daemons' processes before their programs (`SignalRelay.as_daemon`).
     """
+    environment = of_this_job(environment)
     command = {**environment, **share.environment()}
     if share.priority is None and not share.mps:
         command |= _memory(share, environment, command)
@@ -55,6 +57,21 @@ def prepared(
     finally:
         for joined in filter(None, (gpu_room, room)):
             _leave(joined, environment)
+
+
+def of_this_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without places that the `sxrun` of another job has set: a job submitted in it inherits them.
+
+    Daemons there end with that job, and no container starts for which a directory is to be mounted that is gone.
+    """
+    names = {prefix + name for name in _IN_ROOMS for prefix in ("", *_IN_CONTAINER)}
+    foreign = {name for name in names & environment.keys() if is_of_another_job(Path(environment[name]), environment)}
+    found = {name: value for name, value in environment.items() if name not in foreign}
+    for name in _BIND:
+        if name in found:
+            paths = (path for path in found[name].split(",") if not is_of_another_job(Path(path), environment))
+            found[name] = ",".join(paths)
+    return found
 
 
 def for_containers(command: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

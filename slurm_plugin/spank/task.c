@@ -42,13 +42,39 @@ static void preload(spank_t job, const char *library) {
     set(job, "LD_PRELOAD", value, REPLACE);
 }
 
+/* Whether a path lies in a directory of an `sxrun` (wrappers/runtime_directory.py) that is of another job, or
+ * of another node: a job that is submitted from inside a job inherits its variables, a step on all nodes
+ * those of the batch script. */
+static bool is_of_another_sxrun(spank_t job, const char *path) {
+    char room[32], job_id[16] = "nojob", own[sizeof job_id + 1];
+    snprintf(room, sizeof room, "/explsched-%u-", (unsigned)geteuid());
+    const char *const found = strstr(path, room);
+    if (found == NULL) {
+        return false;
+    }
+    const char *const whose = found + strlen(room);
+    spank_getenv(job, "SLURM_JOB_ID", job_id, sizeof job_id);
+    snprintf(own, sizeof own, "%s-", job_id);
+    if (strncmp(whose, own, strlen(own)) == 0 || strncmp(whose, "gpu-", 4) == 0) {
+        return access(path, F_OK) != 0;
+    }
+    size_t const digits = strspn(whose, "0123456789");
+    return (digits > 0 && whose[digits] == '-') || strncmp(whose, "nojob-", 6) == 0;
+}
+
+/* The value that the user has chosen for the variable, false if there is none. */
+static bool chosen(spank_t job, const char *variable, char *value, size_t size) {
+    return spank_getenv(job, variable, value, (int)size) == ESPANK_SUCCESS &&
+           !is_of_another_sxrun(job, value);
+}
+
 /* Without MPS the kernels of different processes take turns. A daemon that is not there must not be waited
  * for. */
 static void mps(spank_t job, const char *directory) {
-    char control[PATHS_SIZE];
+    char control[PATHS_SIZE], own[PATHS_SIZE];
     snprintf(control, sizeof control, "%s/control", directory);
-    if (access(control, F_OK) == 0) {
-        set(job, "CUDA_MPS_PIPE_DIRECTORY", directory, KEEP);
+    if (access(control, F_OK) == 0 && !chosen(job, "CUDA_MPS_PIPE_DIRECTORY", own, sizeof own)) {
+        set(job, "CUDA_MPS_PIPE_DIRECTORY", directory, REPLACE);
     }
 }
 
@@ -123,14 +149,13 @@ static void manager(spank_t job, const struct expl_settings *settings, bool has_
     }
     char own[PATHS_SIZE];
     /* A step of a batch job has ours already; on the job's other nodes nobody serves there yet. */
-    if (spank_getenv(job, "EXPLSCHED_KM_SOCKET", own, sizeof own) == ESPANK_SUCCESS &&
-        strcmp(own, path) != 0) {
+    if (chosen(job, "EXPLSCHED_KM_SOCKET", own, sizeof own) && strcmp(own, path) != 0) {
         return; /* the user's choice */
     }
     if (settings->manager != NULL) {
         start_manager(job, settings->manager, path, has_quota);
     }
-    set(job, "EXPLSCHED_KM_SOCKET", path, KEEP);
+    set(job, "EXPLSCHED_KM_SOCKET", path, REPLACE);
 }
 
 /* The kill switch, in any case, as `sxrun` reads it. */

@@ -41,6 +41,12 @@ def socket_of(running: subprocess.Popen[str]) -> Path:
     return Path(running.stdout.readline().strip())
 
 
+def environment_of(running: subprocess.Popen[str]) -> dict[str, str]:
+    assert running.stdout is not None
+    lines = iter(running.stdout.readline, "\n")
+    return dict(line.rstrip("\n").split("=", 1) for line in lines)
+
+
 def end(running: subprocess.Popen[str]) -> str:
     _, err = running.communicate("\n")
     assert running.returncode == 0
@@ -101,6 +107,27 @@ def test_a_manager_of_the_site_is_used_and_left_to_it(node: GpuNode, on_shards: 
         program.terminate()
         program.wait()
     assert starts(node) == 1
+
+
+@pytest.mark.parametrize("gpu_of_the_second", [None, "3", "4"])
+def test_what_another_job_leaves_in_the_environment_is_no_choice(
+    node: GpuNode, on_shards: dict[str, str], gpu_of_the_second: str | None
+) -> None:
+    """A job that is submitted from inside a job inherits its variables, whose daemons end with that job."""
+    command = ("--share", "high", "--", "sh", "-c", "env; echo; read -r _")
+    first_has = on_shards if gpu_of_the_second else {}
+    first = node.start(*command, **first_has, SLURM_JOB_ID="1")
+    inherited = environment_of(first)
+    own = {"SLURM_JOB_ID": "2"} | ({"SLURM_JOB_GPUS": gpu_of_the_second} if gpu_of_the_second else {})
+    second = node.start(*command, **(inherited | first_has | own))
+    given = environment_of(second)
+    room = Path(inherited["EXPLSCHED_KM_SOCKET"]).parent.parent
+    same = gpu_of_the_second == "3"
+    names = ("EXPLSCHED_KM_SOCKET", "APPTAINERENV_EXPLSCHED_KM_SOCKET", "APPTAINER_BIND")
+    assert {str(room) in given[name] for name in names} == {same}
+    end(first)
+    assert Path(given["EXPLSCHED_KM_SOCKET"]).exists()
+    end(second)
 
 
 def test_rooms_of_different_gpus_and_nodes_differ(on_shards: dict[str, str]) -> None:

@@ -115,6 +115,38 @@ void what_the_user_has_set_goes_before_what_the_site_has() {
     });
 }
 
+// A job that is submitted from inside a job inherits what the `sxrun` there has set.
+void what_another_sxrun_has_set_is_no_choice() {
+    const std::string room = scratch.string() + "/explsched-" + std::to_string(geteuid()) + "-";
+    const auto given = [](const std::string& inherited, const char* variable, const std::string& word) {
+        slurm.environment = {{variable, inherited}, {"SLURM_JOB_ID", "12"}};
+        CHECK(task_init({word}) == 0 && slurm.errors.empty());
+        return slurm.environment[variable];
+    };
+    const auto socket = [&](const std::string& name) {
+        return given(room + name + "/km/kernel-manager.sock", "EXPLSCHED_KM_SOCKET", "manager_socket=/site");
+    };
+    const auto pipes = [&](const std::string& name) {
+        return given(room + name + "/mps", "CUDA_MPS_PIPE_DIRECTORY",
+                     "mps_pipe_directory=" + scratch.string());
+    };
+    std::ofstream(scratch / "control").put('\n');
+    for (const char* here : {"12-0123456789ab", "gpu-0123456789ab"}) {
+        std::filesystem::create_directories(room + here + "/km");
+        std::filesystem::create_directories(room + here + "/mps");
+        std::ofstream(room + here + "/km/kernel-manager.sock").put('\n');
+    }
+    in_step({{"expl-share", "high"}}, [&] {
+        for (const char* other : {"1-0123456789ab", "123-0123456789ab", "nojob-0123456789ab",
+                                  "12-ba9876543210", "gpu-ba9876543210"}) {  // the last two: of another node
+            CHECK(socket(other) == "/site" && pipes(other) == scratch.string());
+        }
+        for (const char* here : {"12-0123456789ab", "gpu-0123456789ab", "mine", "12th"}) {
+            CHECK(socket(here).find(room + here) == 0 && pipes(here).find(room + here) == 0);
+        }
+    });
+}
+
 std::string text_of(const std::filesystem::path& path) {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -242,6 +274,7 @@ int main(int, char** argv) {
     what_the_user_preloads_stays();
     the_kill_switch_leaves_a_task_alone();
     what_the_user_has_set_goes_before_what_the_site_has();
+    what_another_sxrun_has_set_is_no_choice();
     a_manager_is_started_for_the_user();
     mps_is_named_where_a_daemon_is();
     a_library_that_cannot_be_preloaded_is_left_out();
