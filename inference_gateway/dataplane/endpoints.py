@@ -207,7 +207,7 @@ class ActivatorProcess:
             process.stop([found], ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)))
 
     def _found(self) -> ProcessId | None:
-        return process.recorded(self.files.activator_pid, str(self.files.directory))
+        return process.recorded(self.files.activator_pid, self.files.as_argument(self.files.directory))
 
 
 def _tail(path: Path, start: int) -> str:

@@ -11,9 +11,17 @@ from inference_gateway.errors import StartError
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The paths of the data plane's files, in its directory."""
+    """The paths of the data plane's files, in its directory.
+
+    `own_name` is the directory's name for its processes, where that is another one than ours.
+    """
 
     directory: Path
+    own_name: Path | None = None
+
+    def as_argument(self, path: Path) -> str:
+        """The name of the directory, or of a file in it, on the command line of its processes."""
+        return str((self.own_name or self.directory) / path.relative_to(self.directory))
 
     @property
     def configuration(self) -> Path:

@@ -127,7 +127,7 @@ class HaproxyProcess:
             process.stop([found], [(signal.SIGUSR1, grace_s), *process.TERM_THEN_KILL])
 
     def _found(self) -> ProcessId | None:
-        return process.recorded(self.files.pid, str(self.files.configuration))
+        return process.recorded(self.files.pid, self.files.as_argument(self.files.configuration))
 
     def _failed_since(self, before: runtime.Workers, log_size: int) -> str:
         try:

@@ -147,10 +147,13 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
     """
     if record.job_id in (None, own) or record.node != socket.gethostname():
         return None
-    directory = Path(record.run_directory)
-    if not directory.is_dir() or directory.stat().st_uid != os.getuid():
+    files = _files(record)
+    if files is None:
+        if Path(f"/proc/{record.pid}").exists():
+            why = f"{record.run_directory} cannot be seen from this job, so its port is free only when it has ended"
+            log.event(_LOG, logging.ERROR, "predecessor is not taken over", job=record.job_id, pid=record.pid, why=why)
         return None
-    found = Processes(Files(directory))
+    found = Processes(files)
     if not found.alive():
         return None
     try:
@@ -161,6 +164,21 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
         return found.files
     log.event(_LOG, logging.INFO, "ending the data plane that a killed job has left", job=record.job_id)
     found.stop(grace_s=0.0)
+    return None
+
+
+def _files(record: GatewayRecord) -> Files | None:
+    """The files of a gateway on this node; None if they are gone, out of sight, or another user's.
+
+    With Slurm's `job_container/tmpfs` each job has a /tmp of its own, where only its processes lead.
+    """
+    own_name = Path(record.run_directory)
+    for directory in (own_name, Path(f"/proc/{record.pid}/root{own_name}")):
+        try:
+            if directory.is_dir() and directory.stat().st_uid == os.getuid():
+                return Files(directory, own_name)
+        except PermissionError:  # the pid is another user's by now
+            continue
     return None
 
 

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +14,15 @@ from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.state import GatewayRecord
 from inference_gateway.dataplane.files import Files
+from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.jobs import Succession, predecessor
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.devcluster.machine import reserved
 from tests.inference_gateway.control.doubles import job as record
+from tests.inference_gateway.rig import ask
 from tests.slurm_kit import NOW_S, FakeSlurm
 
 TEXT = """
@@ -28,6 +34,19 @@ services: {chat: {replica: {command: "x {port}"}}}
 SECTION = services.parse(TEXT, Path("/srv/services.yaml"))
 NOW = Accepted(Path("/srv/services.yaml"), SECTION, (), TEXT, "")
 OWN = 1
+FIRST = """
+import subprocess, sys
+from pathlib import Path
+from inference_gateway.dataplane.plane import HaproxyDataPlane
+from inference_gateway.dataplane.settings import GatewaySettings
+directory, port = Path(sys.argv[1]), int(sys.argv[2])
+subprocess.run(["mount", "-t", "tmpfs", "none", str(directory)], check=True)
+plane = HaproxyDataPlane(GatewaySettings(directory / "first", port, services=()))
+plane.start()
+print("serves", flush=True)
+sys.stdin.readline()
+plane.stop(grace_s=5.0)
+"""
 
 
 @pytest.fixture
@@ -261,7 +280,7 @@ class TestPredecessor:
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
     ) -> None:
         self.announced(paths, tmp_path)
-        assert self.found(paths, self.running()) == Files(tmp_path)
+        assert self.found(paths, self.running()) == Files(tmp_path, tmp_path)
         assert stopped == []
 
     def test_a_data_plane_whose_job_was_killed_is_ended(
@@ -277,7 +296,7 @@ class TestPredecessor:
         self.announced(paths, tmp_path)
         slurm = self.running()
         slurm.silent = True
-        assert self.found(paths, slurm) == Files(tmp_path)
+        assert self.found(paths, slurm) == Files(tmp_path, tmp_path)
         assert stopped == []
 
     @pytest.mark.parametrize("other", [{"job_id": None}, {"job_id": OWN}, {"node": "elsewhere"}])
@@ -297,6 +316,38 @@ class TestPredecessor:
         (tmp_path / "dead").touch()
         assert self.found(paths, FakeSlurm()) is None
         assert stopped == []
+
+    def test_a_predecessor_whose_tmp_is_private_is_found_through_its_process(
+        self, paths: GatewayPaths, directory: Path, tmp_path: Path
+    ) -> None:
+        """As by Slurm's `job_container/tmpfs`. Both listen until the first is stopped, so no connection is refused."""
+        script = tmp_path / "first.py"
+        script.write_text(FIRST)
+        with reserved(1) as (port,):
+            argv = ["unshare", "--mount", sys.executable, str(script), str(directory), str(port)]
+            with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+                assert first.stdout is not None
+                if first.stdout.readline() != "serves\n":
+                    pytest.skip("needs root, for a mount of its own")
+                second = HaproxyDataPlane(GatewaySettings(directory / "second", port, services=()))
+                try:
+                    self.announced(paths, directory / "first", pid=first.pid)
+                    found = self.found(paths, self.running())
+                    assert found is not None
+                    second.start(found)
+                    assert ask(port, "GET", "/healthz").status == 200
+                    first.communicate("\n")
+                    assert ask(port, "GET", "/healthz").status == 200
+                finally:
+                    first.kill()
+                    second.stop(grace_s=0.0)
+
+    def test_a_predecessor_out_of_sight_is_told_of(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.announced(paths, tmp_path / "gone", pid=os.getpid())
+        assert self.found(paths, self.running()) is None
+        assert f"{tmp_path}/gone cannot be seen from this job" in caplog.text
 
     def test_another_users_directory_is_no_predecessor(
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
