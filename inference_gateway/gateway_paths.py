@@ -38,7 +38,7 @@ class GatewayPaths:
 
     def make(self) -> None:
         """Make the directories. Raises `OSError`."""
-        for directory in (self.root, self.root / "replicas", self.root / "endpoints"):
+        for directory in (self.root, self.root / "replicas", self.root / "endpoints", self.leaving):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
 
@@ -119,6 +119,11 @@ class GatewayPaths:
     def handover(self) -> Path:
         """The id of a gateway job whose data plane is ready to take over."""
         return self._own("handover")
+
+    @property
+    def leaving(self) -> Path:
+        """Directory with a JSON file for each gateway job that has handed over and still has requests."""
+        return self.root / "leaving"
 
     @property
     def accepted(self) -> Path:

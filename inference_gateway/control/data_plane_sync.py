@@ -12,6 +12,7 @@ when neither has requests there. When the leader dies the kernel releases its lo
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -256,23 +257,89 @@ class Orders:
     reading: dict[str, float] = field(default_factory=dict)
 
 
+class ReportFile:
+    """A file that is written anew every second, while the process that writes it is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._told_s, self._heard_s = 0.0, 0.0
+
+    def read(self, now_s: float) -> PlaneReport | None:
+        """The latest report. How old it is goes by our own clock: that of the other node may be another one."""
+        found = state.read(self.path, PlaneReport)
+        if found is not None and found.time_s != self._told_s:
+            self._told_s, self._heard_s = found.time_s, now_s
+        return found if now_s - self._heard_s < _STALE_S else None
+
+
+def _with_servers(report: PlaneReport, own: Sequence[ServerState], replicas: Iterable[Replica]) -> list[ServerState]:
+    """Our servers with the requests that another HAProxy has there, and its servers that ours does not have.
+
+    A draining replica counts as busy until the other HAProxy has received that order.
+    """
+    theirs = {(server.service, server.name): server for server in report.servers}
+    draining = (one for one in replicas if one.phase is Phase.DRAINING)
+    busy = {(one.service, one.name) for one in draining if one.since_s >= report.orders_s}
+    found = []
+    for server in own:
+        key = (server.service, server.name)
+        other = theirs.pop(key, None)
+        in_flight = server.in_flight + (other.in_flight if other else 0) + (key in busy)
+        found.append(replace(server, in_flight=in_flight))
+    left = [replace(server, in_flight=server.in_flight + (key in busy)) for key, server in theirs.items()]
+    return found + [server for server in left if server.in_flight]
+
+
+NO_MORE_S = sys.float_info.max
+"""The time of the orders of an HAProxy that takes no new requests: no later one makes a difference to it."""
+
+
+class LeavingPlanes:
+    """The HAProxies of gateway jobs that have handed over, while they finish their requests."""
+
+    def __init__(self, paths: GatewayPaths) -> None:
+        self._directory = paths.leaving
+        self._files: dict[str, ReportFile] = {}
+        self._reports: list[PlaneReport] = []
+
+    def read(self, now_s: float) -> None:
+        """Read their latest reports."""
+        names = {path.name for path in self._directory.glob("*.json")}
+        self._files = {name: self._files.get(name) or ReportFile(self._directory / name) for name in names}
+        reports = {name: file.read(now_s) for name, file in self._files.items()}
+        self._reports = [report for report in reports.values() if report is not None]
+        for name in (name for name, report in reports.items() if report is None):  # its job was killed
+            (self._directory / name).unlink(missing_ok=True)
+
+    def with_traffic(self, traffic: Mapping[str, Traffic]) -> dict[str, Traffic]:
+        """The traffic with the requests that are open there. They have arrived when others counted."""
+        found = dict(traffic)
+        for one in (one for report in self._reports for one in report.traffic if one.service in traffic):
+            seen = found[one.service]
+            in_flight, queued = seen.in_flight + one.in_flight, seen.queued + one.queued
+            found[one.service] = replace(seen, in_flight=in_flight, queued=queued)
+        return found
+
+    def with_servers(self, own: Sequence[ServerState], replicas: Sequence[Replica]) -> Sequence[ServerState]:
+        """The servers with the requests that are open there."""
+        for report in self._reports:
+            own = _with_servers(report, own, replicas)
+        return own
+
+
 class OtherPlane:
     """The published state of the other gateway's HAProxy. `paths` are those of this gateway."""
 
     def __init__(self, paths: GatewayPaths) -> None:
-        self._paths = paths.of(3 - paths.slot)
+        self._file = ReportFile(paths.of(3 - paths.slot).plane)
         self._active_s: dict[str, float] = {}
         self._seen: dict[tuple[int, str], Traffic] = {}
         self._sums: dict[str, int] = {}
         self._report: PlaneReport | None = None
-        self._told_s, self._heard_s = 0.0, 0.0
 
     def read(self, now_s: float) -> None:
-        """Read its latest report. How old it is goes by our own clock: that of the other node may be another one."""
-        found = state.read(self._paths.plane, PlaneReport)
-        if found is not None and found.time_s != self._told_s:
-            self._told_s, self._heard_s = found.time_s, now_s
-        self._report = found if now_s - self._heard_s < _STALE_S else None
+        """Read its latest report."""
+        self._report = self._file.read(now_s)
         for one in self._report.traffic if self._report else ():
             if one.in_flight + one.queued:
                 self._active_s[one.service] = now_s
@@ -311,23 +378,8 @@ class OtherPlane:
         return max(0, traffic.load_since(last))
 
     def with_servers(self, own: Sequence[ServerState], replicas: Iterable[Replica]) -> list[ServerState]:
-        """The servers with the requests of both gateways.
-
-        A draining replica counts as busy until the other gateway has received that order.
-        """
-        if self._report is None:
-            return list(own)
-        more = {(server.service, server.name): server for server in self._report.servers}
-        orders_s = self._report.orders_s
-        draining = (one for one in replicas if one.phase is Phase.DRAINING)
-        not_received = {(one.service, one.name) for one in draining if one.since_s >= orders_s}
-        found = []
-        for server in own:
-            key = (server.service, server.name)
-            other = more.pop(key, None)
-            in_flight = server.in_flight + (other.in_flight if other else 0) + (key in not_received)
-            found.append(replace(server, in_flight=in_flight))
-        return found + [server for server in more.values() if server.in_flight]
+        """The servers with the requests of both gateways."""
+        return list(own) if self._report is None else _with_servers(self._report, own, replicas)
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import (
     DataPlaneSync,
     Follower,
+    LeavingPlanes,
     Orders,
     OtherPlane,
     PlaneReport,
@@ -87,6 +88,7 @@ class ControlPlane:
         self._concurrency = {name: service.concurrency for name, service in section.services.items()}
         self._plane = DataPlaneSync(data_plane, self._concurrency, self._events)
         self._other = None if section.job.second is None else OtherPlane(paths)
+        self._leaving = LeavingPlanes(paths)
         self._authority = Authority.of(paths.identity)
         context = gateway_context(paths.identity)
         self._observer = ReplicaObserver(section.services, paths, self._slurm, Readiness(probes, context))
@@ -136,6 +138,9 @@ class ControlPlane:
             traffic = self._other.with_traffic(traffic)
             in_all = self._other.with_servers(in_all, self._registry.all())
             self._plane.limit(self._other.share(self._concurrency, now_s))
+        self._leaving.read(now_s)
+        traffic = self._leaving.with_traffic(traffic)
+        in_all = self._leaving.with_servers(in_all, self._registry.all())
         if self._idle:
             load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
             traffic = self._without_batches.of(traffic, load, self._idle)

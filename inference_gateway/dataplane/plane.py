@@ -155,6 +155,10 @@ class HaproxyDataPlane:
                 raise
         self.settings = settings
 
+    def finish(self) -> None:
+        """Take no new requests; HAProxy ends after those in flight, at `stop` at the latest."""
+        self._process.finish()
+
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no new requests, give those in flight `grace_s` to finish, and end HAProxy and the activator."""
         self._processes.stop(grace_s)
@@ -225,6 +229,11 @@ class HaproxyDataPlane:
     def servers(self) -> Sequence[ServerState]:
         """All replicas that HAProxy has, and removed ones that requests from before a reload still use."""
         return self._reading.servers(read_state(self.files.activator_socket))
+
+    def open_requests(self) -> Sequence[ServerState]:
+        """All replicas with their requests in flight, also after `finish`, when nothing else is known of them."""
+        found = self._reading.in_flight(read_state(self.files.activator_socket))
+        return [ServerState(service, name, "", 0, "draining", count) for (service, name), count in found.items()]
 
     def traffic(self) -> Sequence[Traffic]:
         """One entry per service; counters continue over reloads and restarts. Costs one `show stat` of the backends."""

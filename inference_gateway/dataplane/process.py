@@ -120,6 +120,12 @@ class HaproxyProcess:
         """The current and old workers. Raises `NotRunningError`."""
         return runtime.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
 
+    def finish(self) -> None:
+        """Take no new requests, and end after the last one. Its master answers meanwhile, the stats socket does not."""
+        found = self._found()
+        if found is not None:
+            process.send(found, signal.SIGUSR1)
+
     def stop(self, grace_s: float = 5.0) -> None:
         """Give its requests `grace_s` to finish, then end it. Does nothing if it does not run."""
         found = self._found()

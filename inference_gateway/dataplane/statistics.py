@@ -16,6 +16,7 @@ from inference_gateway.dataplane.configuration import BACKEND_PREFIX
 from inference_gateway.dataplane.endpoints import ActivatorState, EndpointFiles
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import BackendRow, RuntimeApi
+from inference_gateway.errors import NotRunningError
 from inference_gateway.model import ServerState, Traffic
 
 
@@ -125,13 +126,18 @@ class HaproxyStatistics:
         return runtime.workers(RuntimeApi(self.files.master_socket).ask("show proc"))
 
     def _ask_all(self, command: str) -> dict[int, str]:
-        """Every worker's answer by process id, without workers that have just ended."""
+        """Every worker's answer by process id, without old workers that have just ended.
+
+        Through the master: a worker that is told to end, whether by a reload or for good, closes its stats socket.
+        """
         workers = self.workers()
-        found = {workers.current: RuntimeApi(self.files.stats_socket).ask(command)}
-        for pid in workers.leaving:
+        found: dict[int, str] = {}
+        for pid in (workers.current, *workers.leaving):
             text = RuntimeApi(self.files.master_socket).ask(f"@!{pid} {command}")
             if text and not text.startswith("Can't find"):
                 found[pid] = text
+        if workers.current not in found:
+            raise NotRunningError(f"{self.files.master_socket}: HAProxy's worker has just ended")
         return found
 
 

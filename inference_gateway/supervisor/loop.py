@@ -28,7 +28,7 @@ from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import PlaneReport
+from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
 from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
@@ -102,6 +102,10 @@ _ADOPTION_S = 30.0
 _LAST_WAIT_S = 15.0
 """A gateway told to end while its successor starts continues for this long: half of Slurm's default KillWait."""
 
+_GRACE_S = 10.0
+"""How long requests in flight may take where no successor is told to come."""
+
+_SHOW_S = 1.0
 _PORT_S = 120.0
 _RESTART_S = 5.0
 
@@ -149,9 +153,12 @@ class Supervisor:
                 self._wake.clear()
                 self._try_check()
         finally:
+            leaving = self._paths.leaving / f"{self._job_id}.json" if self._succession.handing_over else None
+            if leaving is not None:
+                self._show_requests(leaving, 0.0)  # before its successor's control plane can lead
             self._end_children()
             state.withdraw(self._paths, os.getpid(), self._began_s)
-            self._data_plane.stop(grace_s=self._grace_s())
+            self._finish(leaving)
             gateway_paths.clean_up(self._run_directory, self._data_plane.files.access_log, self._paths.access_log)
 
     def _try_check(self) -> None:
@@ -242,9 +249,28 @@ class Supervisor:
         shown = state.read(self._paths.status, Report) if self._follows() else self._reported()
         return shown is not None and shown.closing and not any(service.replicas for service in shown.services)
 
-    def _grace_s(self) -> float:
-        """How long requests in flight may take to finish: in a handover, all the remaining time."""
-        return float(self._revision.now.section.job.handover_s) if self._succession.handing_over else 10.0
+    def _finish(self, leaving: Path | None) -> None:
+        """Finish the requests in flight. In a handover they have all the remaining time, and are shown meanwhile."""
+        if leaving is None:
+            self._data_plane.stop(grace_s=_GRACE_S)
+            return
+        deadline_s = time.monotonic() + self._revision.now.section.job.handover_s
+        self._data_plane.finish()
+        while self._data_plane.alive() and time.monotonic() < deadline_s:
+            self._show_requests(leaving, NO_MORE_S)
+            self._wake.clear()
+            self._wake.wait(_SHOW_S)
+        self._data_plane.stop(grace_s=max(0.0, deadline_s - time.monotonic()))
+        leaving.unlink(missing_ok=True)
+
+    def _show_requests(self, path: Path, orders_s: float) -> None:
+        """Publish which replicas have requests here: whoever leads may drain one of them."""
+        try:
+            servers, traffic = tuple(self._data_plane.open_requests()), tuple(self._data_plane.traffic())
+        except GatewayError as error:
+            log.event(_LOG, logging.ERROR, "requests in flight are not known", why=str(error))
+            return
+        state.show(path, PlaneReport(str(self._run_directory), time.time(), orders_s, servers, traffic))
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGHUP:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from inference_gateway.control import loop, state
-from inference_gateway.control.data_plane_sync import PlaneReport
+from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
 from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.control.service import ServiceControl
@@ -129,6 +129,25 @@ def test_a_draining_replica_is_waited_for_while_only_the_other_gateway_answers(t
         state.save(rig.paths.of(2).plane, PlaneReport("/run/2", rig.now_s, rig.now_s, (), ()))
         rig.tick()
     assert 1 not in rig.slurm.cancelled
+
+
+def test_a_draining_replica_is_waited_for_while_a_former_gateway_job_has_requests_there(rig: Rig) -> None:
+    """That job has handed over and finishes them; the new HAProxy has never heard of the replica."""
+    rig.serve(1)
+    [(name, server)] = rig.plane.table.items()
+    reports.leave(rig.paths.replica(name))
+    rig.plane.in_flight = {name: 1}
+    rig.tick()
+    rig.restart()
+    rig.plane.table, rig.plane.in_flight = {}, {}
+    left = rig.paths.leaving / "5.json"
+    for _ in range(20):
+        state.save(left, PlaneReport("/run/5", rig.now_s, NO_MORE_S, (replace(server, in_flight=1),), ()))
+        assert rig.tick().draining == 1
+    assert 1 not in rig.slurm.cancelled
+    left.unlink()
+    rig.tick(2)
+    assert 1 in rig.slurm.cancelled
 
 
 def test_a_draining_replica_finishes_what_it_has(rig: Rig) -> None:

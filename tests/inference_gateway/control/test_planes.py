@@ -8,8 +8,10 @@ import yaml
 
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import (
+    NO_MORE_S,
     DataPlaneSync,
     Follower,
+    LeavingPlanes,
     Orders,
     OtherPlane,
     PlaneReport,
@@ -67,7 +69,46 @@ def test_a_draining_replica_is_busy_until_the_other_gateway_knows(paths: Gateway
         assert server.in_flight == expected
     tell(paths, NOW_S, traffic(0), replace(SERVER, in_flight=1))
     other.read(NOW_S)
-    assert [server.in_flight for server in other.with_servers([], [DRAINING])] == [1]  # it is left there alone
+    [left] = other.with_servers([], [DRAINING])
+    assert left.in_flight, "it is left there alone"
+
+
+class TestAGatewayJobThatHasHandedOver:
+    """The job 5, which finishes its requests."""
+
+    def show(self, paths: GatewayPaths, time_s: float, in_flight: int, orders_s: float = NO_MORE_S) -> None:
+        servers = (replace(SERVER, in_flight=in_flight),)
+        told = PlaneReport("/run/5", time_s, orders_s, servers, (traffic(900, in_flight, queued=1),))
+        state.save(paths.leaving / "5.json", told)
+
+    def test_its_requests_count_until_it_is_silent(self, paths: GatewayPaths) -> None:
+        leaving = LeavingPlanes(paths)
+        self.show(paths, NOW_S, 2)
+        seen: list[tuple[int, int, int, int]] = []
+        for second in (0, 4, 5):
+            leaving.read(NOW_S + second)
+            one = leaving.with_traffic({"chat": traffic(7, in_flight=1)})["chat"]
+            in_flight = sum(server.in_flight for server in leaving.with_servers([SERVER], [SERVING]))
+            seen.append((one.arrivals, one.in_flight, one.queued, in_flight))
+        assert seen == [(7, 3, 1, 3), (7, 3, 1, 3), (7, 1, 0, 1)]
+        assert list(paths.leaving.iterdir()) == [], "what a killed job has left does not stay for ever"
+
+    @pytest.mark.parametrize("own", [(), (replace(SERVER, in_flight=0),)])
+    def test_while_it_takes_requests_every_draining_replica_may_have_some(
+        self, paths: GatewayPaths, own: tuple[ServerState, ...]
+    ) -> None:
+        leaving = LeavingPlanes(paths)
+        for orders_s, in_flight, busy in ((0.0, 0, True), (NO_MORE_S, 1, True), (NO_MORE_S, 0, False)):
+            self.show(paths, NOW_S, in_flight, orders_s)
+            leaving.read(NOW_S)
+            found = leaving.with_servers(own, [replace(DRAINING, since_s=NOW_S + 9)])
+            assert any(server.in_flight for server in found) == busy
+
+    def test_a_service_that_is_gone_gets_no_traffic_by_it(self, paths: GatewayPaths) -> None:
+        leaving = LeavingPlanes(paths)
+        self.show(paths, NOW_S, 1)
+        leaving.read(NOW_S)
+        assert leaving.with_traffic({}) == {}
 
 
 def test_a_request_that_comes_just_before_the_order_to_drain_is_waited_for(paths: GatewayPaths) -> None:

@@ -97,13 +97,38 @@ def test_a_stats_socket_that_is_gone(directory: Path, servers: list[Replica]) ->
         rig.plane.files.stats_socket.unlink()
         for call in (
             rig.plane.servers,
-            rig.plane.traffic,
             lambda: rig.plane.add("chat", servers[1].endpoint),
             lambda: rig.plane.drain("chat", "r1"),
         ):
             with pytest.raises(NotRunningError, match=r"stats\.sock: HAProxy cannot be reached"):
                 call()
         assert rig.complete("chat").status == 200, "requests go on"
+
+
+def test_while_it_finishes_its_requests_are_known(directory: Path, servers: list[Replica]) -> None:
+    """Told to end, HAProxy closes its stats socket at once."""
+    servers[0].behave(first_token_ms=2000.0)
+    with gateway(directory / "leaving", CHAT) as rig, ThreadPoolExecutor(1) as client:
+        rig.plane.add("chat", servers[0].endpoint)
+        answer = client.submit(rig.complete, "chat")
+
+        def in_flight() -> list[tuple[int, int]]:
+            [server], [traffic] = rig.plane.open_requests(), rig.plane.traffic()
+            return [(server.in_flight, traffic.in_flight)]
+
+        wait_until(lambda: in_flight() == [(1, 1)])
+        rig.plane.finish()
+        wait_until(lambda: not listens(rig.port))
+        assert in_flight() == [(1, 1)]
+        assert answer.result().status == 200
+        wait_until(lambda: not rig.plane.alive())
+        with pytest.raises(NotRunningError):
+            rig.plane.open_requests()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_nobody_answers_on_the_socket(directory: Path) -> None:

@@ -16,11 +16,13 @@ import pytest
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
+from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
+from inference_gateway.model import ServerState, Traffic
 from inference_gateway.supervisor import jobs, loop
 from inference_gateway.supervisor.loop import Supervisor
 from tests.inference_gateway.control.doubles import job as record
@@ -46,6 +48,8 @@ class Plane:
     starts: list[Files | None] = field(default_factory=list)
     applied: list[tuple[str, ...]] = field(default_factory=list)
     stopped: list[float] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    finishing: bool = False
 
     @property
     def files(self) -> Files:
@@ -62,6 +66,21 @@ class Plane:
 
     def apply(self, settings: GatewaySettings) -> None:
         self.applied.append(tuple(service.name for service in settings.services))
+
+    def finish(self) -> None:
+        self.finishing = True
+        self.running = bool(self.requests)
+
+    def open_requests(self) -> list[ServerState]:
+        """Those of each second in turn; it ends with the last."""
+        if not self.finishing:
+            return []
+        in_flight = self.requests.pop(0)
+        self.running = bool(self.requests)
+        return [ServerState("chat", "chat-1", "", 0, "draining", in_flight)]
+
+    def traffic(self) -> list[Traffic]:
+        return []
 
     def stop(self, grace_s: float) -> None:
         self.stopped.append(grace_s)
@@ -293,6 +312,25 @@ class TestTheEnd:
         ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
         assert in_job.run(in_job.report(), nothing, nothing, ready, nothing) == 1
         assert in_job.plane.stopped == [300.0]
+
+    def test_its_successor_sees_what_it_still_has_in_flight(self, in_job: Gateway) -> None:
+        """Before another one can lead it says that it still takes requests; the file goes with the last one."""
+        in_job.script.now_s = NOW_S + 3400
+        in_job.plane.requests = [2, 1]
+        shown = in_job.paths.leaving / f"{OWN}.json"
+        seen: list[tuple[float, list[int]]] = []
+
+        def look() -> None:
+            told = state.read(shown, PlaneReport)
+            assert told is not None
+            seen.append((told.orders_s, [server.in_flight for server in told.servers]))
+
+        in_job.control.end = look  # type: ignore[method-assign]
+        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
+        in_job.run(in_job.report(), nothing, nothing, ready, look, look)
+        assert seen == [(0.0, []), (NO_MORE_S, [2]), (NO_MORE_S, [1])]
+        assert not shown.exists()
+        assert in_job.plane.stopped == [298.0]
 
     def test_a_time_limit_that_an_admin_has_lowered_is_seen_within_a_minute(self, in_job: Gateway) -> None:
         def lower() -> None:
