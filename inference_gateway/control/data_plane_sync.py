@@ -299,22 +299,24 @@ class LeavingPlanes:
 
     def __init__(self, paths: GatewayPaths) -> None:
         self._directory = paths.leaving
-        self._files: dict[str, ReportFile] = {}
-        self._reports: list[PlaneReport] = []
+        self._files: dict[Path, ReportFile] = {}
+        self._reports: dict[Path, PlaneReport] = {}
 
     def read(self, now_s: float) -> None:
         """Read their latest reports."""
-        names = {path.name for path in self._directory.glob("*.json")}
-        self._files = {name: self._files.get(name) or ReportFile(self._directory / name) for name in names}
-        reports = {name: file.read(now_s) for name, file in self._files.items()}
-        self._reports = [report for report in reports.values() if report is not None]
-        for name in (name for name, report in reports.items() if report is None):  # its job was killed
-            (self._directory / name).unlink(missing_ok=True)
+        paths = tuple(self._directory.glob("*.json"))
+        self._files = {path: self._files.get(path) or ReportFile(path) for path in paths}
+        self._reports = {path: report for path, file in self._files.items() if (report := file.read(now_s))}
+
+    def prune(self) -> None:
+        """Remove what killed jobs have left. Raises `OSError`."""
+        for path in self._files.keys() - self._reports.keys():
+            path.unlink(missing_ok=True)
 
     def with_traffic(self, traffic: Mapping[str, Traffic]) -> dict[str, Traffic]:
         """The traffic with the requests that are open there. They have arrived when others counted."""
         found = dict(traffic)
-        for one in (one for report in self._reports for one in report.traffic if one.service in traffic):
+        for one in (one for report in self._reports.values() for one in report.traffic if one.service in traffic):
             seen = found[one.service]
             in_flight, queued = seen.in_flight + one.in_flight, seen.queued + one.queued
             found[one.service] = replace(seen, in_flight=in_flight, queued=queued)
@@ -322,7 +324,7 @@ class LeavingPlanes:
 
     def with_servers(self, own: Sequence[ServerState], replicas: Sequence[Replica]) -> Sequence[ServerState]:
         """The servers with the requests that are open there."""
-        for report in self._reports:
+        for report in self._reports.values():
             own = _with_servers(report, own, replicas)
         return own
 

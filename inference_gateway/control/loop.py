@@ -253,11 +253,12 @@ class ControlPlane:
         self._slurm.submit(replica.name, script, choices)
 
     def _prune(self) -> None:
-        """Remove the oldest directories of ended replicas."""
+        """Remove the oldest directories of ended replicas, and what killed gateway jobs have left."""
         try:
             self._paths.prune(self._registry.names(), KEPT_DIRECTORIES)
+            self._leaving.prune()
         except OSError as error:
-            self._events.note("old directories not removed", reason=f"{error.filename}: {error.strerror}")
+            self._events.note("old files not removed", reason=f"{error.filename}: {error.strerror}")
 
     def _remember(self) -> None:
         services = {name: service.memory() for name, service in self._services.items()}

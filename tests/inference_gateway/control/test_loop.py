@@ -468,7 +468,7 @@ def test_the_newest_directories_of_ended_replicas_are_kept(rig: Rig, monkeypatch
     monkeypatch.setattr(GatewayPaths, "prune", refuse)
     rig.set_load(4)
     assert rig.tick(2).coming == 1, "what cannot be tidied up is no obstacle"
-    assert "old directories not removed" in rig.events()
+    assert "old files not removed" in rig.events()
 
 
 def test_a_replica_whose_directory_cannot_be_made_is_not_submitted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,7 @@ class TestAGatewayJobThatHasHandedOver:
             in_flight = sum(server.in_flight for server in leaving.with_servers([SERVER], [SERVING]))
             seen.append((one.arrivals, one.in_flight, one.queued, in_flight))
         assert seen == [(7, 3, 1, 3), (7, 3, 1, 3), (7, 1, 0, 1)]
+        leaving.prune()
         assert list(paths.leaving.iterdir()) == [], "what a killed job has left does not stay for ever"
 
     @pytest.mark.parametrize("own", [(), (replace(SERVER, in_flight=0),)])
