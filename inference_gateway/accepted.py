@@ -28,6 +28,7 @@ from explsched.atomic_file import replace_file
 from explsched.strict_yaml import ConfigError, Section
 from inference_gateway import services
 from inference_gateway.dataplane.settings import (
+    LEAVING_LIMIT_S,
     ApiKey,
     BatchSettings,
     Canary,
@@ -97,6 +98,7 @@ class Accepted:
             source_connections_per_s=listen.source_connections_per_s,
             request_timeout_s=listen.request_timeout_s,
             body_limit_mib=listen.body_limit_mib,
+            leaving_limit_s=max(LEAVING_LIMIT_S, self.section.job.handover_s),
         )
 
     def batches(self) -> BatchSettings | None:

@@ -324,6 +324,9 @@ def digest_of(key: str) -> str:
 _SOURCE_CONNECTIONS = 1000
 
 
+LEAVING_LIMIT_S = 3600.0
+
+
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """All settings of the data plane.
@@ -360,8 +363,8 @@ class GatewaySettings:
     body_buffer_kib: int = 64
     client_timeout_s: float = 60.0
     request_timeout_s: float = 10.0
-    leaving_limit_s: float = 3600.0
-    """How long a replaced HAProxy may finish its requests after a reload."""
+    leaving_limit_s: float = LEAVING_LIMIT_S
+    """How long a replaced HAProxy may finish its requests, after a reload or a handover."""
 
     def __post_init__(self) -> None:
         # A Unix socket's whole path has 107 characters.

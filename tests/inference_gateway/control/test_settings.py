@@ -66,6 +66,16 @@ def test_without_a_file_of_keys_no_key_is_required(tmp_path: Path) -> None:
     assert (found.authentication, found.keys, found.certificate) == ("none", (), None)
 
 
+@pytest.mark.parametrize(("handover_s", "limit_s"), [(300, 3600), (7200, 7200)])
+def test_after_a_handover_haproxy_may_finish_as_long_as_its_job_waits(
+    tmp_path: Path, handover_s: int, limit_s: int
+) -> None:
+    data = {"directory": "state", "job": {"handover_s": handover_s}, "services": {"chat": CHAT}}
+    section = services.parse(yaml.safe_dump({**data, "listen": {"host": "127.0.0.1"}}), tmp_path / "services.yaml")
+    GatewayPaths(section.state_directory).make()
+    assert Accepted(tmp_path, section, (), "", "").settings(Path("/run/g")).leaving_limit_s == limit_s
+
+
 @pytest.mark.parametrize(("start_s", "told"), [(0.2, 1), (30.4, 30), (30.6, 31), (1e9, 86_400)])
 def test_a_refused_client_is_told_to_retry_after_a_start(start_s: float, told: int) -> None:
     assert retry_after_s(start_s) == told
