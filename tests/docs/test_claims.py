@@ -678,24 +678,32 @@ CLAIMS = (
         ],
     ),
     Claim(
-        "docs/gateway.md",
+        "docs/gateway-admin.md",
         "gateway_affinity.json",
         "find {} % of what can be reused ({} % when the replica with the fewest requests is taken), at {} times the "
         "wait at the 99th percentile; with room for 3,000 it is {} % at {} times",
         _affinity,
     ),
     Claim(
-        "docs/gateway.md",
+        "docs/gateway-admin.md",
         "gateway_load.json",
         "one of a single thread took {} to {} times as long as alone at the 99th percentile, with an HAProxy alone "
         "(first in, first out) {} to {} times",
         _fair,
     ),
     Claim(
-        "docs/gateway.md",
+        "docs/gateway-admin.md",
         "gateway_load.json",
         "HAProxy used {} % of a core and {} % of the requests were late, with first in, first out {} %",
         _order,
+    ),
+    Claim(
+        "docs/gateway-operation.md",
+        "gateway_load.json",
+        "over ten kills at most {} s, and of {} requests to the other",
+        lambda report: [
+            report["parts"]["two"]["figures"][f"two_{name}"] for name in ("refused_longest_s", "other_good")
+        ],
     ),
     Claim(
         "docs/simulation.md",
