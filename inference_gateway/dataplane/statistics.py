@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,21 +72,26 @@ def _plus(count: _ProxyCounters, row: BackendRow) -> _ProxyCounters:
 
 @dataclass(slots=True)
 class HaproxyStatistics:
-    """Counters and states of all workers of one HAProxy. `held` is the activator's state. Raises `DataPlaneError`."""
+    """Counters and states of all workers of one HAProxy. `held` is the activator's state. Raises `DataPlaneError`.
+
+    Thread-safe: what was read before others is counted before it, or a worker that ends meanwhile counts twice.
+    """
 
     files: Files
     _counters: TrafficCounters = field(default_factory=TrafficCounters)
+    _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def traffic(self, services: Iterable[str], held: Mapping[str, ActivatorState]) -> list[Traffic]:
         """One entry per service, for one `show stat` of the backends. Requests held by Lua count as queued."""
-        waiting = {pid: runtime.held(text) for pid, text in self._ask_all("show held").items()}
-        found = {
-            pid: [replace(row, queued=row.queued + waiting.get(pid, {}).get(row.service, 0)) for row in rows]
-            for pid, text in self._ask_all("show stat -1 2 -1").items()
-            if (rows := runtime.backends(text))
-        }
-        self._counters.update(found)
-        return self._counters.traffic(services, {service: state.waiting for service, state in held.items()})
+        with self._counting:
+            waiting = {pid: runtime.held(text) for pid, text in self._ask_all("show held").items()}
+            found = {
+                pid: [replace(row, queued=row.queued + waiting.get(pid, {}).get(row.service, 0)) for row in rows]
+                for pid, text in self._ask_all("show stat -1 2 -1").items()
+                if (rows := runtime.backends(text))
+            }
+            self._counters.update(found)
+            return self._counters.traffic(services, {service: state.waiting for service, state in held.items()})
 
     def states(self, service: str | None = None) -> list[runtime.StateRow]:
         """The replicas of a service, or of all."""

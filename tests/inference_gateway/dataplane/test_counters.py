@@ -1,8 +1,12 @@
 """Counters over HAProxys that come and go, and what HAProxy prints."""
 
+import threading
+from pathlib import Path
+
 import pytest
 
-from inference_gateway.dataplane import runtime
+from inference_gateway.dataplane import runtime, statistics
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import BackendRow
 from inference_gateway.dataplane.statistics import TrafficCounters
 from inference_gateway.errors import DataPlaneError
@@ -38,6 +42,40 @@ def test_what_the_activator_holds_waits() -> None:
     ledger.update({1: counts(10, present=5, queued=1)})
     assert ledger.traffic(["s"], {"s": 3}) == [Traffic("s", 10, 0, in_flight=1, queued=4)]
     assert ledger.traffic(["s"], {"s": 9}) == [Traffic("s", 10, 0, in_flight=0, queued=10)], "read a moment apart"
+
+
+def test_two_who_ask_while_a_worker_ends_count_its_requests_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two Prometheus servers, and a reload: what one has read is out of date when the other one has finished."""
+    workers = ["10 worker 1 0d 2.6", "11 worker 0 0d 2.6"]
+    racing = threading.Event()
+    asked: list[threading.Thread] = []
+
+    class Api:
+        def __init__(self, _path: Path) -> None:
+            pass
+
+        def ask(self, command: str) -> str:
+            if command == "show proc":
+                lines = ["0 master 1 [failed: 0] 0d 2.6", "# workers", workers[-1], "# old workers", *workers[:-1]]
+                return "\n".join(lines)
+            if "show stat" not in command:
+                return "\n"
+            arrivals = 10 if command.startswith("@!10 ") else 0
+            if arrivals and racing.is_set() and not asked:
+                other = threading.Thread(target=lambda: reading.traffic(["s"], {}))
+                asked.append(other)
+                del workers[0]  # it ends with this answer
+                other.start()
+                other.join(0.5)
+            return f"# pxname,svname,stot,scur,qcur,hrsp_4xx,hrsp_5xx,act\nservice_s,BACKEND,{arrivals},0,0,0,0,1\n"
+
+    monkeypatch.setattr(statistics, "RuntimeApi", Api)
+    reading = statistics.HaproxyStatistics(Files(Path("/run/g")))
+    assert reading.traffic(["s"], {})[0].arrivals == 10
+    racing.set()
+    reading.traffic(["s"], {})
+    asked[0].join()
+    assert reading.traffic(["s"], {})[0].arrivals == 10
 
 
 def test_processes() -> None:
