@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVarTuple
 
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
@@ -27,6 +28,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import BatchLoad, DataPlane, Endpoint, ServerState, StartForecast, Traffic
 
 _MUCH = 0.1
+_About = TypeVarTuple("_About")
 
 
 class DataPlaneSync:
@@ -41,6 +43,7 @@ class DataPlaneSync:
         self._forecasts: dict[str, StartForecast] = {}
         self._held_back: Mapping[str, int] = {}
         self._reading: dict[str, float] = {}
+        self._refused: dict[tuple[str, str], str] = {}
         self._worker = 0
 
     def servers(self) -> Sequence[ServerState]:
@@ -80,33 +83,33 @@ class DataPlaneSync:
     def update_forecasts(self, forecasts: Mapping[str, StartForecast]) -> None:
         """Pass on changed forecasts, which refused clients see."""
         for name, starts in forecasts.items():
-            if self._forecasts.get(name) != starts:
-                try:
-                    self._plane.expect(name, starts)
-                except GatewayError as error:
-                    self._events.note("data plane refused", name, change="Retry-After", reason=str(error))
+            known = self._forecasts.get(name)
+            if known != starts and self._takes(name, "Retry-After", self._plane.expect, name, starts):
                 self._forecasts[name] = starts
 
     def hold_back(self, until_s: Mapping[str, int]) -> None:
         """Refuse keys that have used up their tokens until the given times (seconds since the epoch)."""
-        if until_s != self._held_back:
-            try:
-                self._plane.hold_back(until_s)
-            except GatewayError as error:
-                self._events.note("data plane refused", change="keys without tokens", reason=str(error))
-                return
+        if until_s != self._held_back and self._takes("", "keys without tokens", self._plane.hold_back, until_s):
             self._held_back = dict(until_s)
 
     def read_at(self, bytes_per_s: Mapping[str, float]) -> None:
         """Pass on the measured reading rates, by which long prompts are placed, if they have changed by a tenth."""
         for name, rate in bytes_per_s.items():
             sent = self._reading.get(name, 0.0)
-            if abs(rate - sent) > _MUCH * sent:
-                try:
-                    self._plane.read_at(name, rate)
-                except GatewayError as error:
-                    self._events.note("data plane refused", name, change="what is read", reason=str(error))
+            if abs(rate - sent) > _MUCH * sent and self._takes(name, "what is read", self._plane.read_at, name, rate):
                 self._reading[name] = rate
+
+    def _takes(self, service: str, change: str, order: Callable[[*_About], None], *about: *_About) -> bool:
+        """Whether the data plane takes an order. One that it refuses is given again every second, and noted once."""
+        try:
+            order(*about)
+        except GatewayError as error:
+            if self._refused.get((service, change)) != str(error):
+                self._events.note("data plane refused", service, change=change, reason=str(error))
+            self._refused[service, change] = str(error)
+            return False
+        self._refused.pop((service, change), None)
+        return True
 
     def _make(self, change: PlaneChange) -> None:
         if isinstance(change, Add):

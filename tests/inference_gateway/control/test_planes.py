@@ -1,5 +1,6 @@
 """Two gateways: what each HAProxy has and is to have; and a batch's requests, which are no load."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from inference_gateway.control.data_plane_sync import (
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.report import router_endpoints
 from inference_gateway.control.state import EventLog
+from inference_gateway.errors import RefusedError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import BatchLoad, ServerState, StartForecast, Traffic
 from tests.inference_gateway.control.doubles import FakePlane
@@ -195,6 +197,36 @@ def test_reading_rates_are_sent_when_they_change(paths: GatewayPaths) -> None:
     for rate in (4000.0, 4200.0, 4600.0, 4600.0):
         sync.read_at({"chat": rate})
     assert [rate for _, rate in plane.read_rates] == [4000.0, 4600.0]
+
+
+def test_what_was_refused_is_told_again_and_noted_once(paths: GatewayPaths) -> None:
+    """A full disk, say. That a service has given up never changes, and clients would wait for nothing."""
+
+    class Full(FakePlane):
+        full = True
+
+        def expect(self, service: str, starts: StartForecast) -> None:
+            self._take(lambda: super(Full, self).expect(service, starts))
+
+        def hold_back(self, until_s: Mapping[str, int]) -> None:
+            self._take(lambda: super(Full, self).hold_back(until_s))
+
+        def read_at(self, service: str, bytes_per_s: float) -> None:
+            self._take(lambda: super(Full, self).read_at(service, bytes_per_s))
+
+        def _take(self, take: Callable[[], None]) -> None:
+            if self.full:
+                raise RefusedError("No space left on device")
+            take()
+
+    plane = Full()
+    sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
+    for plane.full in (True, True, False, False):
+        sync.update_forecasts({"chat": StartForecast(9, given_up=True)})
+        sync.hold_back({"bob": 5})
+        sync.read_at({"chat": 4600.0})
+    assert (len(plane.told), plane.held_back, len(plane.read_rates)) == (1, {"bob": 5}, 1)
+    assert len(paths.events.read_text().splitlines()) == 3
 
 
 def test_a_new_haproxy_is_told_all_again_though_nobody_has_seen_the_old_one_end(paths: GatewayPaths) -> None:
