@@ -209,6 +209,7 @@ def retry_after_s(start_s: float) -> int:
 
 
 _NAMES = r"^[\w.-]*$"
+_NO_KEYS = re.compile(r"^keys:\s*\{\s*\}[ \t]*\n?", re.MULTILINE)
 _OWNER = r"^[A-Za-z0-9][\w.-]{0,62}$"
 _Owner = Annotated[str, Meta(pattern=_OWNER)]
 
@@ -333,7 +334,8 @@ def add_key(path: Path, owner: str, line: str) -> None:
     """
     with _locked(path):
         known = key_sections(path) if path.exists() else {}
-        text = strict_yaml.file_text(path) if known else "keys:\n"
+        text = strict_yaml.file_text(path) if path.exists() else "keys:\n"
+        text = text if known else _NO_KEYS.sub("keys:\n", text)
         if owner in known:
             raise GatewayError(f"{path}: {owner} has a key already; `gateway key --revoke {owner}` takes it back")
         _replace(path, text.rstrip("\n") + f"\n{line}\n")
@@ -352,15 +354,18 @@ def _without(path: Path, text: str, owner: str) -> str:
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise GatewayError(f"{path}: is no mapping")
-    (_, members), *_ = root.value
+    (title, members), *_ = root.value
     begin, end = next(
         (name.start_mark.line, value.end_mark.line) for name, value in members.value if name.value == owner
     )
     if len({name.start_mark.line for name, _ in members.value}) < len(members.value):
         raise GatewayError(f"{path}: has several keys on one line; edit the file and remove `{owner}` by hand")
     lines = text.splitlines(keepends=True)
-    left = lines[:begin] + lines[max(end, begin + 1) :]
-    return "".join(left) if len(members.value) > 1 else "keys: {}\n"
+    after = lines[max(end, begin + 1) :]
+    if len(members.value) > 1:
+        return "".join(lines[:begin] + after)
+    line = title.start_mark.line
+    return "".join([*lines[:line], "keys: {}\n", *lines[line + 1 : begin], *after])
 
 
 @contextmanager

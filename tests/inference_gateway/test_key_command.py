@@ -82,6 +82,18 @@ def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
     assert "by hand" in str(run("a", "-s", services, "--revoke").exception)
 
 
+@pytest.mark.parametrize("members", ["keys:\n  # of the course\n  alice: {ALICE}\n", "keys: {alice: {ALICE}}\n"])
+def test_comments_outlive_the_last_key(tmp_path: Path, members: str) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text("# Ask Ada first.\n" + members.replace("ALICE", f"sha256: {'a' * 64}") + "# end\n")
+    accepted.revoke_key(path, "alice")
+    assert accepted.key_sections(path) == {}
+    accepted.add_key(path, "bob", accepted.new_key("bob")[1])
+    assert list(accepted.key_sections(path)) == ["bob"]
+    kept = [line.strip() for line in path.read_text().splitlines() if "#" in line]
+    assert kept == ["# Ask Ada first.", *(["# of the course"] if "#" in members else []), "# end"]
+
+
 @pytest.mark.parametrize("words", [("alice",), ("carol", "--revoke")])
 def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     file = tmp_path / "keys.yaml"
