@@ -27,7 +27,7 @@ from sched_policy.policy import SchedulingPolicy, needs_of
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.audit import AuditEntry
-from slurm_plugin.cli.status import JOB_ID
+from slurm_plugin.cli.cluster_state import JOB_ID
 from slurm_plugin.client.parse import clock
 
 _CONFIG_EXAMPLES = """\b

@@ -20,7 +20,7 @@ from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
 from kernel_intercept.profile.manager import forget as forget_in
 from kernel_intercept.profile.match import demangled, outline, profiles_of
 from kernel_intercept.profile.store import Fault, KernelKey, KernelProfile, ProfileError, merged
-from slurm_plugin.cli.status import JOB_ID
+from slurm_plugin.cli.cluster_state import JOB_ID
 
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 

@@ -17,7 +17,7 @@ from explsched.errors import ExplschedError, UnknownNameError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
-from slurm_plugin.cli.status import look, remembered
+from slurm_plugin.cli.cluster_state import look, remembered
 
 if TYPE_CHECKING:
     from slurm_plugin.state.view import View
