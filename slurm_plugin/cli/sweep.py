@@ -40,12 +40,16 @@ class SeveralSweepsError(ExplschedError):
 
 
 class _Sweeps(Commands):
-    """`sexplsched sweep NAME` is `sexplsched sweep show NAME`, unless NAME is a command."""
+    """`sexplsched sweep NAME` is `sexplsched sweep show NAME`, unless NAME is a command.
+
+    A second word tells of a misspelt command, as in `sweep shwo digits`.
+    """
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        is_name = not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        is_alone = all(word.startswith("-") for word in args[1:2])
+        is_name = not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and is_alone
         return super().resolve_command(ctx, ["show", *args] if is_name else args)
 
 

@@ -460,3 +460,8 @@ def test_strange_lines_and_files_of_others_are_left_out(tmp_path: Path) -> None:
         (tmp_path / "elsewhere").rename(path)
         os.chown(path, 12345, 12345)
         assert sweep_record.read(tmp_path) == ()
+
+
+def test_a_misspelt_command_is_not_taken_for_a_sweep() -> None:
+    done = CliRunner().invoke(root, ["sweep", "shwo", "digits"])
+    assert "no command 'shwo'; did you mean 'show'?" in done.output
