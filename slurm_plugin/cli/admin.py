@@ -78,7 +78,7 @@ def keys(as_json: bool) -> None:  # noqa: FBT001  click passes by name
 
 @config.command(epilog=examples("sexplsched config example > explsched.yaml"))
 def example() -> None:
-    """Print a configuration file with every key, its meaning and its default, commented out."""
+    """Print a configuration file with all keys, commented out. Each has its meaning and its default."""
     click.echo(configuration.example(), nl=False)
 
 

@@ -82,7 +82,7 @@ def _job_ids(ctx: click.Context, param: click.Parameter, text: str | None) -> fr
     "-o",
     "--format",
     "columns",
-    show_default=f"{_DEFAULT_FORMAT}; with --sweep {_SWEEP_FORMAT}",
+    show_default=f"{_DEFAULT_FORMAT}; with --sweep {_SWEEP_FORMAT}".replace(",", ", "),
     help="Columns as NAME[:WIDTH], ... Without a width, as wide as needed.",
 )
 @click.option("-i", "--iterate", type=click.FloatRange(min=1), help="Refresh interval, s.")

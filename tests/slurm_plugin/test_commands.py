@@ -254,7 +254,19 @@ def test_a_job_that_is_gone_is_looked_for_in_sweeps(tmp_path: Path, monkeypatch:
     assert str(done.exception) == ("job 7 neither waits nor runs; what became of it: sexplsched sweep show 'my digits'")
 
 
-def test_no_first_line_of_help_is_cut() -> None:
-    listing = CliRunner().invoke(root, ["--help"]).output.partition("Commands:")[2]
-    assert "status " in listing
+@pytest.mark.parametrize(
+    ("group", "known"),
+    [
+        ([], "status "),
+        (["cluster"], "down "),
+        (["config"], "keys "),
+        (["kernels"], "refine "),
+        (["profile"], "training "),
+        (["sweep"], "show "),
+        (["trace"], "convert "),
+    ],
+)
+def test_no_first_line_of_help_is_cut(group: list[str], known: str) -> None:
+    listing = CliRunner().invoke(root, [*group, "--help"]).output.partition("Commands:")[2].partition("examples:")[0]
+    assert known in listing
     assert "..." not in listing
