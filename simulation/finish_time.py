@@ -12,13 +12,11 @@ a solver.
 
 from __future__ import annotations
 
-import warnings
 from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
 
-from explsched.errors import PolicyError
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Floats, Ints, Snapshot
 
@@ -140,30 +138,6 @@ def jitter(job_ids: Ints) -> Floats:
     mixed ^= mixed >> np.uint64(31)
     unit = (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
     return 1.0 + _JITTER * (2.0 * unit - 1.0)
-
-
-def solved_shares(claims: Claims) -> Floats:
-    """Optimal shares by a convex solver (cvxpy with CLARABEL): the check of `fair_shares`, which is much faster.
-
-    Raises `PolicyError` if the solver is not installed (extra `exact`), or not sure.
-    """
-    try:
-        import cvxpy as cp
-    except ImportError as error:
-        raise PolicyError("exact shares need cvxpy: pip install 'explsched[exact]'") from error
-
-    shares = cp.Variable(len(claims.gpus))
-    rho = cp.multiply(1.0 / claims.isolated_s, claims.age_s + cp.multiply(claims.work_s, cp.inv_pos(shares)))
-    problem = cp.Problem(
-        cp.Minimize(cp.max(rho)),
-        [shares >= 0, shares <= 1, claims.gpus @ shares <= claims.capacity_gpus],
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": so does the status
-        problem.solve(solver=cp.CLARABEL)
-    if problem.status != cp.OPTIMAL:
-        raise PolicyError(f"CLARABEL finds no fair shares for {len(claims.gpus)} jobs: {problem.status}")
-    return np.asarray(shares.value)
 
 
 _NEW = 1e9  # jobs that have never run come first, among themselves by their shares (Gavel's priorities, OSDI 2020)

@@ -37,17 +37,8 @@ from explsched.job_options.table import (
 )
 from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell, told
-from wrappers.follow import (
-    POLL_S,
-    EventReporter,
-    EventTail,
-    LogTail,
-    Reporter,
-    default_metric,
-    json_reader,
-    log_reader,
-    row_reader,
-)
+from wrappers.event_files import EventReporter, EventTail
+from wrappers.follow import POLL_S, LogTail, Reporter, default_metric, json_reader, log_reader, row_reader
 from wrappers.relay import SignalRelay
 from wrappers.share_options import ShareRequest, add_options, chosen
 

@@ -125,7 +125,7 @@ SWEEP = Option(
     "sweep",
     Text(),
     "NAME",
-    "sweep that the job belongs to; jobs of a sweep share learning-curve priors",
+    "sweep that the job belongs to: trainings of which the best model is wanted",
     Topic.LEARNING,
     former=Former(submission_variables=("SXBATCH_SWEEP",)),
 )
@@ -206,7 +206,7 @@ STAGES = Option(
     "stages",
     Stages(),
     "ITERATION/IO/GPU/NET",
-    "milliseconds of an iteration and of its stages, running alone; used to pair jobs on a GPU",
+    "milliseconds of an iteration and of its stages, running alone; for policies that group jobs on a GPU",
     Topic.PLACEMENT,
     former=Former(submission_variables=("SXBATCH_STAGES",)),
 )

@@ -143,7 +143,7 @@ class MemoryAmount(NamedTuple):
     """An amount of a GPU's memory, with Slurm's suffixes: powers of 1024, and mebibytes without one."""
 
     c_name: str = "text"
-    accepted: str = "whole numbers with K, M, G or T, such as 20G, from 1M on"
+    accepted: str = "whole numbers with K, M, G or T, such as 20G; M if without; at least 1M"
     choices: tuple[str, ...] = ()
 
     def canonical(self, text: str) -> str:

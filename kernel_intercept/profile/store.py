@@ -274,15 +274,6 @@ def read(path: Path) -> Parsed:
         raise ProfileError(f"{path}: {error}") from error
 
 
-def read_strict(path: Path) -> tuple[KernelProfile, ...]:
-    """As `read`, but every bad line is an error."""
-    parsed = read(path)
-    if parsed.faults:
-        more = f" (and {len(parsed.faults) - 1} more)" if len(parsed.faults) > 1 else ""
-        raise ProfileError(f"{path}: {parsed.faults[0]}{more}")
-    return parsed.profiles
-
-
 def update(path: Path, change: Callable[[tuple[KernelProfile, ...]], Iterable[KernelProfile]]) -> Parsed:
     """Replace the file's profiles by what `change` makes of them; returns what was there before.
 

@@ -328,10 +328,9 @@ class AdaptiveHalving(Struct, frozen=True):
         explored = sorted(others.difference(tried_first), key=lambda i: (-worth[i], i))
         for place, i in enumerate(explored, start=len(finishing)):
             if place < most + sweep.runs[i]:  # one more may stay than may start: restarts cost
-                why = f"explored: of those that are not sure to lead, it promises most per second by {by}"
-                yield i, SweepAction.RUN, why
+                yield i, SweepAction.RUN, f"explored: among the largest expected gains per second, by {by}"
             else:
-                yield i, SweepAction.PAUSE, f"not worth a GPU now: {place} others promise much more by {by}"
+                yield i, SweepAction.PAUSE, f"not worth a GPU now: {place} others have larger expected gains, by {by}"
 
     def _worth_exploring(self, sweep: Sweep, hope: Floats, promises: Floats | None) -> float:
         """How many trainings are worth their GPUs: a part of the number of equally good ones with the same entropy.
@@ -351,11 +350,11 @@ class AdaptiveHalving(Struct, frozen=True):
         sweep from being done. These are the ones with a chance by the forecast, rarely those far advanced.
         """
         if promises is None:
-            return chance, "its curve"
+            return chance, "learning curves"
         if not sweep.has_ended[np.argmin(sweep.best)]:
-            return np.exp(-_STEEPNESS * promises), "its hyper-parameters and how it stands"
+            return np.exp(-_STEEPNESS * promises), "hyper-parameters and rank"
         least = _LEAST_HOPE / len(sweep.trials)
-        return np.maximum(chance, least) * np.exp(-promises), "its curve and its hyper-parameters"
+        return np.maximum(chance, least) * np.exp(-promises), "learning curves and hyper-parameters"
 
     def _worth(self, sweep: Sweep, known: Bools, hope: Floats) -> Floats:
         """Hope per second until a training's progress has doubled, after which it is judged again, shape (N,).

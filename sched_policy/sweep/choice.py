@@ -359,6 +359,7 @@ def _making_room(
             if (found := next(victims, None)) is None:
                 return
             job, verdict = found
-            yield Preemption(job.job_id, f"others of its owner's sweeps go first; {verdict.reason}", gaining.job_id)
+            why = f"; {verdict.reason}" if verdict.action is not SweepAction.RUN else ""
+            yield Preemption(job.job_id, f"makes room for job {gaining.job_id}{why}", gaining.job_id)
             left += job.request.total
         left -= gaining.request.total

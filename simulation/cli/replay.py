@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +18,9 @@ from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_all_rows
 
 if TYPE_CHECKING:
-    from sched_policy.plan import Plan
     from sched_policy.policy import JobData, SchedulingPolicy
-    from sched_policy.snapshot import Snapshot
     from simulation.muri import MuriOptions
-    from simulation.results.outcome import SweepReached, TraceOutcome
-    from simulation.traces.learning import Learning
-    from simulation.traces.trace import TraceJob
+    from simulation.results.outcome import TraceOutcome
 
 
 class TraceReplay(Struct, frozen=True):
@@ -104,6 +99,7 @@ class TraceReplay(Struct, frozen=True):
                 outcome = engine.simulate(self.trace, self.cluster, built(policy), self.how, progress)
                 return replace(outcome, policy=policy)
             from simulation.results.outcome import Ending
+            from simulation.results.watched_sweeps import WatchedSweeps
 
             watched = WatchedSweeps(built(policy), self.trace.jobs)
             outcome = engine.simulate(self.trace, self.cluster, watched, self.how, progress)
@@ -130,67 +126,6 @@ def built(name: str) -> SchedulingPolicy:
     if variant == "total":
         return catalog.build(policy, catalog.PolicyOptions(objective=variant))
     return catalog.build(policy, catalog.PolicyOptions(sweep_strategy=variant))
-
-
-class WatchedSweeps:
-    """A policy, and when it saw each sweep of a trace become better: up to one pass after the report."""
-
-    def __init__(self, policy: SchedulingPolicy, jobs: Iterable[TraceJob]) -> None:
-        """`jobs` are those of the trace; those without learning curves or sweep are not watched."""
-        from simulation.results.outcome import SweepProgress
-
-        self._policy = policy
-        self.name, self.summary, self.needs_durations = policy.name, policy.summary, policy.needs_durations
-        members: dict[tuple[str, str], list[tuple[TraceJob, Learning]]] = {}
-        for job in jobs:
-            if job.learning is not None and job.learning.exploration.sweep is not None:
-                members.setdefault((job.user, job.learning.exploration.sweep), []).append((job, job.learning))
-        self._sweeps = {
-            key: SweepProgress(
-                min(job.submit_s for job, _ in own),
-                sum(job.gpus * job.run_s for job, _ in own),
-                min(learning.best_of_sweep for _, learning in own),
-                [float(learning.losses[0]) for _, learning in own],
-            )
-            for key, own in members.items()
-        }
-        self._of_job = {job.job_id: (key, learning) for key, own in members.items() for job, learning in own}
-        self._seen: dict[int, tuple[int, float]] = {}
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan, after a look at the reports."""
-        held_gpu_s = dict.fromkeys(self._sweeps, 0.0)
-        values: dict[tuple[str, str], float] = {}
-        for job in (*snapshot.jobs, *snapshot.ended) if self._sweeps else ():
-            if job.job_id in self._of_job:
-                key, _ = self._of_job[job.job_id]
-                count, best = self._seen.get(job.job_id, (0, math.inf))
-                best = min((best, *(point.value for point in job.points[count:])))
-                self._seen[job.job_id] = len(job.points), best
-                held_gpu_s[key] += job.executed_s(snapshot.now_s) * job.request.total
-                values[key] = min(best, values.get(key, math.inf))
-        for key, value in values.items():
-            if value < math.inf:
-                self._sweeps[key].note(snapshot.now_s, held_gpu_s[key], value)
-        return self._policy.plan(snapshot)
-
-    def reached(self, ends: Iterable[tuple[int, float, float, bool]]) -> tuple[SweepReached, ...]:
-        """What became of each sweep, by user and name.
-
-        `ends` are all jobs: id, end in seconds, the GPU-seconds that they held, whether they completed. The
-        policy does not look again after the last report of a sweep.
-        """
-        held_gpu_s, last = dict.fromkeys(self._sweeps, 0.0), dict.fromkeys(self._sweeps, (0.0, math.inf))
-        for job_id, end_s, gpu_s, is_complete in ends:
-            if job_id in self._of_job:
-                key, learning = self._of_job[job_id]
-                held_gpu_s[key] += gpu_s
-                if is_complete:
-                    last[key] = max(end_s, last[key][0]), min(float(learning.losses.min()), last[key][1])
-        for key, (end_s, value) in last.items():
-            if value < math.inf:
-                self._sweeps[key].note(end_s, held_gpu_s[key], value)
-        return tuple(self._sweeps[key].reached() for key in sorted(self._sweeps))
 
 
 _SHOWN_ROWS = 3

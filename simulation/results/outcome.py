@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from itertools import accumulate, chain, pairwise
-from math import fsum, inf, isclose, isnan
+from math import fsum, isclose, isnan
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +79,6 @@ class JobRecord(Struct, frozen=True):
     def started(self) -> bool:
         """Whether it ever got its GPUs."""
         return not isnan(self.start_s)
-
-
-TOLERANCE = 0.01
-"""A model counts as the sweep's best if it is worse than that by this part of it at most."""
 
 
 class SweepReached(Struct, frozen=True):
@@ -424,36 +420,3 @@ class Steps:
     def mean(self, from_s: float, until_s: float) -> float:
         """The mean count between two different times."""
         return (self.integral(until_s) - self.integral(from_s)) / (until_s - from_s)
-
-
-class SweepProgress:
-    """One sweep of one user while a policy is watched.
-
-    `firsts` are the first losses of its trainings, `work_gpu_s` is what all need without interruption.
-    """
-
-    def __init__(self, submit_s: float, work_gpu_s: float, best: float, firsts: Sequence[float]) -> None:
-        self._submit_s = submit_s
-        self._work_gpu_s = work_gpu_s
-        self._best = best
-        self._first = _median(sorted(firsts)) or 0.0
-        self._better: list[tuple[float, float, float]] = []
-
-    def note(self, now_s: float, held_gpu_s: float, value: float) -> None:
-        """The best report by then, and the GPU-seconds that the sweep has held."""
-        if not self._better or value < self._better[-1][2]:
-            self._better.append((now_s, held_gpu_s, value))
-
-    def reached(self) -> SweepReached:
-        """What became of it."""
-        goal = self._best + TOLERANCE * abs(self._best)
-        when = next(((at_s, gpu_s) for at_s, gpu_s, value in self._better if value <= goal), None)
-        scale = max(self._first - self._best, 1e-12 * max(1.0, abs(self._best)))
-        area, at_gpu_s, regret = 0.0, 0.0, 1.0
-        for _, gpu_s, value in (*self._better, (inf, inf, inf)):
-            until = min(gpu_s, self._work_gpu_s)
-            area += regret * max(0.0, until - at_gpu_s)
-            at_gpu_s = max(at_gpu_s, until)
-            regret = min(regret, max(0.0, (value - self._best) / scale))
-        best_s, best_gpu_s = (when[0] - self._submit_s, when[1]) if when else (None, None)
-        return SweepReached(best_s, best_gpu_s, area / self._work_gpu_s)

@@ -76,11 +76,6 @@ class RecordedCurve:
         """Whether the curve ends before its training was to end."""
         return len(self.losses) <= self.training.epochs
 
-    def loss_after(self, share: float) -> float:
-        """The newest loss after this share of the planned epochs, 0 to 1."""
-        epoch = int(share * self.training.epochs * (1 + 1e-12))
-        return float(self.losses[min(max(epoch, 0), len(self.losses) - 1)])
-
 
 class LearningCurves(Sequence[RecordedCurve]):
     """The curves of one file, in its order."""

@@ -27,7 +27,7 @@ from sched_policy.policy import SchedulingPolicy, needs_of
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.audit import AuditEntry
-from slurm_plugin.cli.status import JOB_ID
+from slurm_plugin.cli.cluster_state import JOB_ID
 from slurm_plugin.client.parse import clock
 
 _CONFIG_EXAMPLES = """\b
@@ -78,7 +78,7 @@ def keys(as_json: bool) -> None:  # noqa: FBT001  click passes by name
 
 @config.command(epilog=examples("sexplsched config example > explsched.yaml"))
 def example() -> None:
-    """Print a configuration file with every key, its meaning and its default, commented out."""
+    """Print a configuration file with all keys, commented out. Each has its meaning and its default."""
     click.echo(configuration.example(), nl=False)
 
 

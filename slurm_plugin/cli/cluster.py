@@ -112,7 +112,10 @@ def up(
     product: ProductState | None,
     as_json: bool,
 ) -> None:
-    """Start a cluster with explsched: the spool, the configuration and the daemon. Returns when all nodes are idle."""
+    """Start a cluster with explsched. Returns when all nodes are idle.
+
+    It has the spool, the configuration and the daemon.
+    """
     shape = (nodes, gpus, shards, cpus_per_node, memory_mib_per_node)
     spec = ClusterSpec(*shape, accounting, settings, product=product or ProductState.RUNNING)
     started = bring_up(spec, directory, lambda line: click.echo(line, err=True))
@@ -128,7 +131,10 @@ def up(
 @cluster.command(epilog=examples("sexplsched cluster down --dir /tmp/cluster"))
 @_directory
 def down(directory: Path) -> None:
-    """Stop a cluster, running or stale, with all its jobs, and remove its files."""
+    """Stop a cluster with all its jobs, and remove its files.
+
+    Also what is left of one whose daemons have died.
+    """
     take_down(directory)
 
 
@@ -157,7 +163,7 @@ def status(*, directory: Path, as_json: bool) -> None:
 @cluster.command(epilog=examples('eval "$(sexplsched cluster env --dir /tmp/cluster)"'))
 @_directory
 def env(directory: Path) -> None:
-    """Print the shell commands that point Slurm's commands, and explsched's, at a cluster; for `eval`."""
+    """Print shell commands that point Slurm and explsched at a cluster. For `eval`."""
     for key, value in Cluster.load(directory).env().items():
         click.echo(f"export {key}={shlex.quote(value)}")
 

@@ -99,12 +99,12 @@ def _capabilities(found: Capabilities) -> Iterator[Finding]:
     yield Finding("Slurm", "note" if too_old else "ok", f"version {found.version}", too_old)
     for capability, there in found:
         if there:
-            yield Finding("Slurm can", "ok", f"{capability.name}: {capability.use}")
+            yield Finding("Slurm has", "ok", f"{capability.name}: {capability.use}")
             continue
         level = "fault" if capability in NEEDED else "note"
         advice = f"set {capability.key}={capability.word}" if level == "fault" else ""
-        missing = f"no {capability.name} ({found.absence(capability)}): {capability.use}"
-        yield Finding("Slurm cannot", level, missing, advice)
+        missing = f"{capability.name} ({found.absence(capability)}); with it: {capability.use}"
+        yield Finding("Slurm lacks", level, missing, advice)
 
 
 def _partitions(named: Sequence[str], nodes: Iterable[SlurmNode]) -> Iterator[Finding]:
@@ -121,9 +121,9 @@ def _partitions(named: Sequence[str], nodes: Iterable[SlurmNode]) -> Iterator[Fi
 
 
 def _backfill(can: Capabilities, load: ControllerLoad) -> Finding:
-    """Cycles that let go of their locks write older priorities back, and end when a reservation changes."""
+    """A cycle that yields its locks restores the old priorities, and ends when a reservation changes."""
     last_s, yields_s = load.backfill_last_cycle_s, can.backfill_yields_after_s
-    found = f"the last cycle worked {last_s:.1f} s, a cycle lets go of its locks after {yields_s:g} s"
+    found = f"the last cycle worked {last_s:.1f} s, a cycle yields its locks after {yields_s:g} s"
     if last_s <= yields_s:
         return Finding("backfill", "ok", found)
     advice = (

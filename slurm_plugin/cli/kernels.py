@@ -20,7 +20,7 @@ from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
 from kernel_intercept.profile.manager import forget as forget_in
 from kernel_intercept.profile.match import demangled, outline, profiles_of
 from kernel_intercept.profile.store import Fault, KernelKey, KernelProfile, ProfileError, merged
-from slurm_plugin.cli.status import JOB_ID
+from slurm_plugin.cli.cluster_state import JOB_ID
 
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 
@@ -182,11 +182,11 @@ srun --jobid=42 --overlap sexplsched kernels --job 42
 SM% and MEM% are the shares of the SMs' throughput and of the memory bandwidth that a kernel uses when it runs alone.
 FROM is their source: ncu and nvml are measured, timing is an estimate from the occupancy.
 """
-_MEASURE_HELP = """Profile COMMAND's kernels with Nsight Compute (ncu) and import the results.
+_MEASURE_HELP = """Profile COMMAND's kernels with Nsight Compute (ncu).
 
-Three metrics per launch: duration, and shares of the SMs' throughput and of the memory bandwidth. ncu must be on PATH
-and needs permission to read the GPU's counters (NVIDIA's ERR_NVGPUCTRPERM). The command must run alone on its GPU; it
-is slow until --launches are measured.
+Imports three metrics per launch: duration, and shares of the SMs' throughput and of the memory bandwidth. ncu must be
+on PATH and needs permission to read the GPU's counters (NVIDIA's ERR_NVGPUCTRPERM). The command must run alone on its
+GPU; it is slow until --launches are measured.
 """
 _IMPORT_HELP = """Import measurements of Nsight Compute. FILE is the output of:
 
@@ -263,8 +263,9 @@ def measure(command: tuple[str, ...], launches: int, dry_run: bool, path: Path) 
 @_dry_run
 @_profiles
 def forget(pattern: str, dry_run: bool, path: Path) -> None:  # noqa: FBT001
-    """Forget kernels whose name, readable or mangled, or whose hash matches PATTERN, such as '*elementwise*'.
+    """Forget kernels that match PATTERN, such as '*elementwise*'.
 
+    It is compared with names, readable or mangled, and with hashes.
     Managers that run forget them, too, unless --profiles names another file than theirs.
     """
     before = store.read(path).profiles
@@ -305,7 +306,7 @@ def forget(pattern: str, dry_run: bool, path: Path) -> None:  # noqa: FBT001
 @_dry_run
 @_profiles
 def refine(trace_path: Path, uuid: str, windows: int, window_s: float, dry_run: bool, path: Path) -> None:  # noqa: FBT001
-    """Measure shares of kernels with NVML while a job runs them (Hopper or newer).
+    """Measure shares of kernels with NVML (Hopper or newer).
 
     The job runs alone on the GPU under `EXPLSCHED_TRACE=FILE sxrun --share best-effort -- ...`. Shares are a
     least-squares fit to the GPU's utilisation in each window; kernels that cannot be told apart keep theirs.

@@ -173,7 +173,10 @@ def inference(
     as_json: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Find the batch size, request and limit with the highest throughput per share of a GPU."""
+    """Find the batch size, request and limit of a service.
+
+    Those with the highest throughput per share of a GPU.
+    """
     search = RequestSearch(Program(command, means, timeout_s).run, step_percent)
     _find(search, partial(search.inference, qos_s, largest_batch), csv_path, as_json=as_json)
 
@@ -203,7 +206,10 @@ def training(
     as_json: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Find the request that keeps most of a training's throughput, and the limit that keeps all of it."""
+    """Find the request and limit of a training.
+
+    The request keeps most of its throughput, the limit all of it.
+    """
     search = RequestSearch(Program(command, means, timeout_s).run, step_percent)
     _find(search, partial(search.training, kept), csv_path, as_json=as_json)
 

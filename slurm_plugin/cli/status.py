@@ -1,8 +1,6 @@
 """What goes on, `sexplsched status`, `explain` and `plan`, and the same in a browser and on a screen, `web` and `top`.
 
-They show the state that the daemon publishes; without one `status`, `explain` and `plan` look themselves. What is
-needed to ask Slurm loads at once; what is needed to understand the answer (numpy, the policies) loads while Slurm works
-on it. Where the daemon publishes, neither is needed.
+They show the state that the daemon publishes; without one `status`, `explain` and `plan` look themselves.
 """
 
 from __future__ import annotations
@@ -14,8 +12,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,14 +25,12 @@ from explsched.errors import ExplschedError, UnknownNameError
 from explsched.tables import Column, is_terminal, lines, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
-from slurm_plugin import instance
-from slurm_plugin.client.cli import CliClient
+from slurm_plugin.cli.cluster_state import JOB_ID, current, fresh_option, remembered, tell_source
 from slurm_plugin.config import Config
-from slurm_plugin.state.published import COLUMNS, Change, JobRow, PlanLine, State, ask, part, read
+from slurm_plugin.state.published import COLUMNS, Change, JobRow, PlanLine, State, part
 
 if TYPE_CHECKING:
     from slurm_plugin.client.changes import Change as SlurmChange
-    from slurm_plugin.client.records import SlurmJob
     from slurm_plugin.state.view import View
 
 _EXAMPLES = """\b
@@ -57,53 +52,11 @@ examples:
   sexplsched plan --fresh --json
 """
 _WIDTH = re.compile(r"[1-9][0-9]{0,3}")
-_JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
 _EMPTY = (None, "", "-")
-Wanted = Callable[["View", Config], Sequence["SlurmChange"]]
-
-
-def _nothing(_view: View, _config: Config) -> Sequence[SlurmChange]:
-    return ()
-
-
-class _JobId(click.ParamType[int]):
-    """A job by its number, or a task of an array in squeue's spelling, `4711_3`, whose number Slurm is asked for."""
-
-    name = "jobid"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """As click asks for it. Raises `SlurmError` for a task that Slurm does not know."""
-        text = str(value).strip()
-        if _JOB_ID.fullmatch(text) is None:
-            self.fail(f"{text!r}: accepted are job ids such as 4711, and tasks of arrays such as 4711_3", param, ctx)
-        return CliClient().task(text) if "_" in text else int(text)
-
-
-JOB_ID = _JobId()
 
 
 class NoJobError(ExplschedError):
     """There is nothing to explain: the job is over, or was never there."""
-
-
-fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")
-
-
-def current(config_path: Path | None, *, fresh: bool, wanted: Wanted = _nothing) -> State:
-    """What the daemon published; where that is stale or absent, or with `fresh`, what Slurm and the jobs tell now.
-
-    Then `wanted` says which changes the state names. Nothing is changed. Raises `ConfigError`, `SlurmError` or
-    `PolicyError`.
-    """
-    config = configuration.load(config_path)
-    if not fresh:
-        published = read(config.state.directory) or ask(config.state.socket)
-        if published is not None and not published.is_stale(time.time()):
-            return published
-    view = look(config_path)
-    from slurm_plugin.state.publish import state_of  # loads with the view
-
-    return state_of(view, wanted(view, config), (), source="slurm")
 
 
 def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
@@ -111,33 +64,6 @@ def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
     from slurm_plugin.steering.reconcile import SteeringLimits, changes
 
     return changes(view.plan, view.seen, SteeringLimits.of(config))
-
-
-def tell_source(state: State, config_path: Path | None) -> None:
-    """One line on standard error: how old the state is, or why Slurm was asked, and whether a daemon runs."""
-    config, now_s = configuration.load(config_path), time.time()
-    if state.source == "daemon":
-        click.echo(f"sexplsched: as the daemon saw it {state.age_s(now_s):.0f} s ago", err=True)
-    if notice := instance.notice(config.progress.spool, now_s):
-        click.echo(f"sexplsched: {notice}", err=True)
-
-
-def look(config_path: Path | None) -> View:
-    """Look at the cluster once, changing nothing. Raises `ConfigError`, `SlurmError` or `PolicyError`."""
-    config = configuration.load(config_path)
-    # A single look does not pay for pyslurm's start; the commands answer in milliseconds.
-    client = CliClient(config.slurm.timeout_s)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting one per core takes numpy longer than the work
-    with ThreadPoolExecutor(1) as reader:
-        records = reader.submit(client.look)
-        from slurm_plugin.state.view import View
-
-        return View.of(config, records.result(), time.time())
-
-
-def remembered(config: Config, prefix: str) -> tuple[SlurmJob, ...]:
-    """One's own jobs whose comment begins with `prefix`, those that Slurm still remembers after their end included."""
-    return CliClient(config.slurm.timeout_s).tagged_jobs(prefix)
 
 
 def _job_ids(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[str] | None:
@@ -156,7 +82,7 @@ def _job_ids(ctx: click.Context, param: click.Parameter, text: str | None) -> fr
     "-o",
     "--format",
     "columns",
-    show_default=f"{_DEFAULT_FORMAT}; with --sweep {_SWEEP_FORMAT}",
+    show_default=f"{_DEFAULT_FORMAT}; with --sweep {_SWEEP_FORMAT}".replace(",", ", "),
     help="Columns as NAME[:WIDTH], ... Without a width, as wide as needed.",
 )
 @click.option("-i", "--iterate", type=click.FloatRange(min=1), help="Refresh interval, s.")

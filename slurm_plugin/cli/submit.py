@@ -88,9 +88,9 @@ def submit(
     dry_run: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Submit a task of the Go training scheduler.
+    """Submit a task as a job: a JSON file, options, or both.
 
-    A task is a JSON file with name, required_gpus, min_gpu_memory and params, options of this command, or both.
+    The file has name, required_gpus, min_gpu_memory and params, as those of training-scheduler (Pewpenguin, in Go).
 
     GPU memory is requested by node features that name a size (gpumem80g, 80gb ...) or a known model (a100-80gb, h100
     ...), or else by the smallest GPU type that does; see `sexplsched gpus`.

@@ -17,7 +17,7 @@ from explsched.errors import ExplschedError, UnknownNameError
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
-from slurm_plugin.cli.status import look, remembered
+from slurm_plugin.cli.cluster_state import look, remembered
 
 if TYPE_CHECKING:
     from slurm_plugin.state.view import View
@@ -40,12 +40,16 @@ class SeveralSweepsError(ExplschedError):
 
 
 class _Sweeps(Commands):
-    """`sexplsched sweep NAME` is `sexplsched sweep show NAME`, unless NAME is a command."""
+    """`sexplsched sweep NAME` is `sexplsched sweep show NAME`, unless NAME is a command.
+
+    A second word tells of a misspelt command, as in `sweep shwo digits`.
+    """
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        is_name = not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        is_alone = all(word.startswith("-") for word in args[1:2])
+        is_name = not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and is_alone
         return super().resolve_command(ctx, ["show", *args] if is_name else args)
 
 
@@ -64,7 +68,7 @@ _me = click.option("--me", is_flag=True, help="Only my sweeps.")
 @json_option
 @config_option
 def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """List sweeps with the states of their trainings, the best value, GPU-hours used and saved."""
+    """List sweeps: states of trainings, best value, GPU-hours."""
     found = _found(look(config_path), None, own_name() if me else user)
     if as_json:
         click.echo(json.dumps({"sweeps": [_summary(one) for one in found]}, indent=1))
@@ -111,7 +115,10 @@ def show(
     as_json: bool,  # noqa: FBT001
     config_path: Path | None,
 ) -> None:
-    """Show the trainings of a sweep, best first: values, hyper-parameters, which were paused or stopped and why."""
+    """Show the trainings of a sweep, best first.
+
+    Values, hyper-parameters, and which were paused or stopped and why.
+    """
     from slurm_plugin.sweeps import results
 
     form = one_form(csv=as_csv, json=as_json)
@@ -141,8 +148,9 @@ def show(
 @_me
 @config_option
 def export(name: str, path: Path, user: str | None, me: bool, config_path: Path | None) -> None:  # noqa: FBT001
-    """Export a sweep as a trace with curves and hyper-parameters, for simulate and compare.
+    """Export a sweep as a trace for simulate and compare.
 
+    It has curves and hyper-parameters.
     Writes to PATH, or to the standard output if PATH is -.
     """
     from slurm_plugin.sweeps import results
@@ -164,8 +172,9 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
 @json_option
 @config_option
 def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
-    """Run the hyper-parameter search that a YAML file describes, or resume it.
+    """Run or resume a hyper-parameter search.
 
+    FILE (YAML) describes it.
     Trials are Slurm jobs. When one ends, a Slurm job submits the next, so no process has to stay running; the command
     may be repeated at any time. Trials and their state are in NAME.sweep beside the file.
     """

@@ -85,7 +85,7 @@ LUA_SUBMIT = Capability(
 )
 RATE_LIMIT = Capability(
     "rate limit",
-    "slurmctld limits requests per user: the daemon writes no more in a pass than it lets through",
+    "slurmctld limits requests per user, and the daemon writes no more in a pass than it accepts",
     SlurmVersion(23, 2),
     "SlurmctldParameters",
     "rl_enable",
@@ -95,7 +95,9 @@ GPU_RESERVATIONS = Capability(
     "reservations by GPU count; leases do without them, they are for whole nodes",
     SlurmVersion(23, 11),
 )
-CGROUPS_OFF = Capability("cgroups can be off", "private clusters leave no cgroups on their host", SlurmVersion(23, 11))
+CGROUPS_OFF = Capability(
+    "CgroupPlugin=disabled", "private clusters leave no cgroups on their host", SlurmVersion(23, 11)
+)
 SEVERAL_SLURMD = Capability(
     "several slurmd on a host", "srun across the nodes of a private cluster", key="MULTIPLE_SLURMD", word="yes"
 )
@@ -169,7 +171,7 @@ class Capabilities(Struct, frozen=True):
 
     @property
     def backfill_yields_after_s(self) -> float:
-        """How long a backfill cycle works until it lets go of its locks for a while. Default: slurm.conf(5)."""
+        """How long a backfill cycle works until it yields its locks for a while. Default: slurm.conf(5)."""
         return self._number("SchedulerParameters", "bf_yield_interval", 2_000_000) / 1e6
 
     @property

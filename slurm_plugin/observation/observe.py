@@ -124,9 +124,6 @@ def observe(
 ) -> Observation:
     """Build the snapshot from Slurm's records and the reported progress.
 
-    Jobs of partitions that are not steered are in the snapshot only while they hold GPUs, because those GPUs are taken.
-    Jobs without GPUs are never in it, so no policy can affect them.
-
     Args:
         seen: Slurm's records.
         spool: reads the progress files.
@@ -139,8 +136,6 @@ def observe(
         run_times: estimates run times; None for none.
 
     """
-    rules = order or OrderSection()
-    wanted = frozenset(partitions)
     records = {job.job_id: job for job in seen.jobs if is_present(job)}
     by_name = {node.name: node for node in seen.nodes}
     nodes = tuple(by_name.values())
@@ -153,7 +148,7 @@ def observe(
     per_gpu = most_shards_per_gpu(nodes)
     queue = _QueueRules(
         now_s=now_s,
-        rules=rules,
+        rules=order or OrderSection(),
         known=known,
         budget=budget,
         requirements=Requirements(nodes),
@@ -165,20 +160,18 @@ def observe(
     )
     left_to_slurm: dict[int, str] = {}
     jobs = []
-    for job_id, record in records.items():
-        ours = not wanted or wanted.issuperset(record.partitions)
-        if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
-            past = preempted.get(job_id)
-            sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
-            reported = progress.get(job_id, _NO_PROGRESS)
-            job = policy_job(record, reported, _options(record, faults), sizes, per_gpu)
-            job, why = queue.standing(job, record, past)
-            jobs.append(job)
-            if job.holds_gpus and job.allows_preemption:
-                waited_s = queue.last_wait_s(record)
-                preempted[job_id] = replace(past or PreemptionRecord(record.submit_s), last_wait_s=waited_s)
-            if why:
-                left_to_slurm[job_id] = why
+    for record in _in_snapshot(records.values(), frozenset(partitions), per_gpu):
+        job_id, past = record.job_id, preempted.get(record.job_id)
+        sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
+        reported = progress.get(job_id, _NO_PROGRESS)
+        job = policy_job(record, reported, _options(record, faults), sizes, per_gpu)
+        job, why = queue.standing(job, record, past)
+        jobs.append(job)
+        if job.holds_gpus and job.allows_preemption:
+            waited_s = queue.last_wait_s(record)
+            preempted[job_id] = replace(past or PreemptionRecord(record.submit_s), last_wait_s=waited_s)
+        if why:
+            left_to_slurm[job_id] = why
     jobs = _with_stages_of_equals(jobs, ended.values(), progress)
     if run_times is not None:
         jobs = run_times.with_estimates(jobs, now_s)
@@ -204,6 +197,18 @@ def observe(
         rests=known.rests,
         topology_fault=seen.topology.fault,
     )
+
+
+def _in_snapshot(records: Iterable[SlurmJob], steered: frozenset[str], per_gpu: int) -> Iterator[SlurmJob]:
+    """The records of the jobs that policies see; `steered` partitions, empty for all; `per_gpu` shards of a GPU.
+
+    Those of partitions that are not steered are among them only while they hold GPUs, because those GPUs are taken.
+    Jobs without GPUs never are, so no policy can affect them.
+    """
+    for record in records:
+        ours = not steered or steered.issuperset(record.partitions)
+        if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
+            yield record
 
 
 class _QueueRules(Struct, frozen=True):

@@ -170,8 +170,8 @@ def _resting(record: SlurmJob, now_s: float) -> str:
     """Why a training does not continue although GPUs may be idle."""
     until = f" until {clock(record.eligible_s)}" if waits_for_begin(record, now_s) else ""
     return (
-        f"It rests, also while GPUs are idle: its sweep does not let it go on now. The daemon delays its start{until} "
-        f"and extends that while it rests; scontrol update JobId={record.job_id} Comment= takes it out of the sweep."
+        f"Its sweep keeps it paused, also while GPUs are idle. The daemon delays its start{until} "
+        f"and renews the delay; scontrol update JobId={record.job_id} Comment= takes it out of the sweep."
     )
 
 

@@ -193,6 +193,22 @@ class PreemptionTracker:
         completing = (step.beneficiary for n, (step, *_) in self._left.items() if jobs[n].state is JobState.COMPLETING)
         self._cleaned_up_s |= {job_id: now_s for job_id in completing if job_id is not None}
         self._cleaned_up_s = {job_id: time_s for job_id, time_s in self._cleaned_up_s.items() if job_id in waiting}
+        changes = (
+            *self._requeues(jobs, progress, records, now_s, stopped),
+            *self._signals(preemptions, jobs, progress, records, now_s),
+        )
+        self._unanswered = frozenset(change for change in changes if not isinstance(change, SetAdminComment))
+        return changes
+
+    def _requeues(
+        self,
+        jobs: Mapping[int, Job],
+        progress: Mapping[int, JobProgress],
+        records: Mapping[int, PreemptionRecord],
+        now_s: float,
+        stopped: AbstractSet[int],
+    ) -> list[Change]:
+        """Requeue the jobs that are ready, each after a record of what it costs."""
         changes: list[Change] = []
         freed: Counter[int] = Counter()
         for job_id in self._ready(progress, now_s):
@@ -211,6 +227,18 @@ class PreemptionTracker:
         for job_id, gpus in freed.items():
             tasks = max(1, gpus // max(1, jobs[job_id].request.total))
             self._served[job_id] = _Service(now_s, jobs[job_id].array_tasks - tasks)
+        return changes
+
+    def _signals(
+        self,
+        preemptions: Iterable[Preemption],
+        jobs: Mapping[int, Job],
+        progress: Mapping[int, JobProgress],
+        records: Mapping[int, PreemptionRecord],
+        now_s: float,
+    ) -> list[Change]:
+        """Ask newly selected jobs for a checkpoint, as far as budgets allow."""
+        changes: list[Change] = []
         for preemption in preemptions:
             job = jobs[preemption.job_id]
             if job.job_id in self._underway or not self._within_budget(now_s):
@@ -227,8 +255,7 @@ class PreemptionTracker:
             )
             self._begun_s.append(now_s)
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
-        self._unanswered = frozenset(change for change in changes if not isinstance(change, SetAdminComment))
-        return tuple(changes)
+        return changes
 
     def answered(self, changes: Iterable[Change], failures: Iterable[ChangeFailure]) -> None:
         """Slurm has been handed these changes; a preemption of which it has refused a step is dropped.

@@ -520,26 +520,26 @@ CLAIMS = (
         lambda report: [report["published"][size]["dilu-moves"] for size in ("100", "800", "3200")],
     ),
     Claim(
-        "docs/admin.md",
+        "docs/operation.md",
         "controller_load.json",
         "main cycle takes {} ms by Slurm alone, {} ms while the daemon puts a new queue in order, 200 writes a pass, "
         "and {} ms once it is in order.",
         _medians("main_mean_ms"),
     ),
     Claim(
-        "docs/admin.md",
+        "docs/operation.md",
         "controller_load.json",
         "CPU time per cycle is {}, {} and {} ms",
         _medians("main_cpu_mean_ms"),
     ),
     Claim(
-        "docs/admin.md",
+        "docs/authority.md",
         "effective_priority.json",
         "at most {}, {} and {} of them were not in force one pass after 200 were written",
         lambda report: [max(one["out_of_force"] for one in run["passes"]) for run in report["runs"]],
     ),
     Claim(
-        "docs/admin.md",
+        "docs/authority.md",
         "effective_priority.json",
         "backfill looked at {}, {} and {} jobs a cycle",
         lambda report: [run["with_daemon"]["depth"] for run in report["runs"]],
@@ -731,7 +731,7 @@ CLAIMS = (
         _batches,
     ),
     Claim(
-        "docs/admin.md",
+        "docs/authority.md",
         "hostile_site.json",
         "Under `explsched` a liar gets of the honest one's GPU-time: {} (standard error {}) for reports that "
         "a training is nearly done, {} ({}) for reports that never change, {} ({}) for invented learning "
@@ -741,7 +741,7 @@ CLAIMS = (
         _of_liars,
     ),
     Claim(
-        "docs/admin.md",
+        "docs/authority.md",
         "hostile_site.json",
         "all liars together get {} ({}), the one who names a sweep of its own for each job {} ({}) in six runs.",
         _of_one_lie_each,

@@ -14,7 +14,9 @@ from pathlib import Path
 import click
 import pytest
 
+from explsched import strict_yaml
 from explsched.cli import root
+from slurm_plugin.config import Config
 from slurm_plugin.devcluster import ClusterSpec, ProductState, up
 from slurm_plugin.devcluster.machine import reserved
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands
@@ -150,3 +152,9 @@ def test_results_and_modules_that_are_named_exist(page: Path) -> None:
     for module in re.findall(r"python3? -m (benchmarks[\w.]*)", text):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+def test_the_configuration_page_has_every_key_as_the_code_has_it() -> None:
+    rows = [f"| `{key.name}` | `{key.default}` | {key.accepted} | {key.meaning} |" for key in strict_yaml.keys(Config)]
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    assert re.findall(r"^\| `.*", text, re.MULTILINE) == rows

@@ -1,5 +1,8 @@
 """Profiles and exports for the tests."""
 
+from pathlib import Path
+
+from kernel_intercept.profile import store
 from kernel_intercept.profile.store import Dim3, KernelKey, KernelProfile, Source, name_hash
 
 FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_"
@@ -25,3 +28,10 @@ def profile(
     source: Source = Source.TIMING,
 ) -> KernelProfile:
     return KernelProfile(key(name, grid, shared_bytes), samples, gpu_ns, compute, bandwidth, source, name)
+
+
+def stored(path: Path) -> tuple[KernelProfile, ...]:
+    """The profiles of a file of which every line can be used."""
+    parsed = store.read(path)
+    assert parsed.faults == ()
+    return parsed.profiles

@@ -97,7 +97,7 @@ def test_who_rests_is_not_started_on_idle_gpus_while_a_daemon_runs(
         until(lambda: state_of(client, best) == "RUNNING", "the best one goes on")
         leaves, later, *_ = sorted(delayed())
         told = run(small, command("sexplsched"), "explain", str(leaves), "--config", str(tmp_path / "explsched.yaml"))
-        assert "It rests, also while GPUs are idle" in told
+        assert "Its sweep keeps it paused, also while GPUs are idle" in told
         run(small, "scontrol", "update", f"JobId={leaves}", "Comment=")  # as explain says
         until(lambda: state_of(client, leaves) == "RUNNING", "who has left the sweep goes on")
         own = f"uts{time.time() + 1500.0:.0f}"

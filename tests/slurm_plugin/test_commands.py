@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from explsched.cli import root
 from explsched.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.cli.status import JOB_ID
+from slurm_plugin.cli.cluster_state import JOB_ID
 from slurm_plugin.cli.submit import TaskError, read_task, sbatch_arguments
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
@@ -247,12 +247,26 @@ def test_a_job_that_is_gone_is_looked_for_in_sweeps(tmp_path: Path, monkeypatch:
     note = {"time_s": 1, "what": "joined", "job": 7, "user": "ada", "uid": 1, "sweep": "my digits"}
     (tmp_path / "sweeps.jsonl").write_text(json.dumps(note) + "\n")
     (tmp_path / "explsched.yaml").write_text(f"progress: {{spool: {tmp_path}}}")
-    monkeypatch.setattr("slurm_plugin.cli.status.look", lambda _path: View.of(Config(), FakeSlurm([]).look(), 0.0))
+    monkeypatch.setattr(
+        "slurm_plugin.cli.cluster_state.look", lambda _path: View.of(Config(), FakeSlurm([]).look(), 0.0)
+    )
     done = CliRunner().invoke(root, ["explain", "7", "--config", str(tmp_path / "explsched.yaml"), "--fresh"])
     assert str(done.exception) == ("job 7 neither waits nor runs; what became of it: sexplsched sweep show 'my digits'")
 
 
-def test_no_first_line_of_help_is_cut() -> None:
-    listing = CliRunner().invoke(root, ["--help"]).output.partition("Commands:")[2]
-    assert "status " in listing
+@pytest.mark.parametrize(
+    ("group", "known"),
+    [
+        ([], "status "),
+        (["cluster"], "down "),
+        (["config"], "keys "),
+        (["kernels"], "refine "),
+        (["profile"], "training "),
+        (["sweep"], "show "),
+        (["trace"], "convert "),
+    ],
+)
+def test_no_first_line_of_help_is_cut(group: list[str], known: str) -> None:
+    listing = CliRunner().invoke(root, [*group, "--help"]).output.partition("Commands:")[2].partition("examples:")[0]
+    assert known in listing
     assert "..." not in listing

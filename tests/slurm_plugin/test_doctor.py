@@ -68,15 +68,21 @@ def test_all_is_well_with_slurm(site: Path) -> None:
     assert "partitions" not in findings(site, "slurm: {partitions: [main]}")
 
 
-def test_backfill_cycles_that_let_go_of_their_locks_are_told(site: Path) -> None:
+def test_backfill_cycles_that_yield_their_locks_are_told(site: Path) -> None:
     page = "Server thread count: 3\\nBackfilling stats\\n\\tLast cycle: 4000000\\n"
     tool(site, "sdiag", f"printf '{page}'")
     level, words, advice = findings(site)["backfill"]
-    assert (level, words) == ("note", "the last cycle worked 4.0 s, a cycle lets go of its locks after 2 s")
+    assert (level, words) == ("note", "the last cycle worked 4.0 s, a cycle yields its locks after 2 s")
     assert "bf_yield_interval" in advice
     settings = (site / "config").read_text()
     (site / "config").write_text(settings + "SchedulerParameters = bf_continue,bf_yield_interval=5000000\n")
     assert findings(site)["backfill"][0] == "ok"
+
+
+def test_what_slurm_lacks_is_told_with_its_use(site: Path) -> None:
+    level, words, _ = findings(site)["Slurm lacks"]
+    assert level == "note"
+    assert words.startswith("several slurmd on a host (MULTIPLE_SLURMD is (null), without yes); with it: srun across")
 
 
 def test_a_plugin_that_sets_site_factors_is_a_fault(site: Path) -> None:

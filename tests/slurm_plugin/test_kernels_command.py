@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from explsched.cli import root
 from kernel_intercept.profile import store
 from kernel_intercept.profile.store import ProfileError, Source
-from tests.kernel_intercept.profiles import FILL, profile
+from tests.kernel_intercept.profiles import FILL, profile, stored
 from tests.kernel_intercept.test_ncu import DETAILS, details, raw
 
 CLIENT = {
@@ -165,17 +165,17 @@ def test_import_and_forget(file: Path, tmp_path: Path) -> None:
     refused = run("import", str(export), "--strict")
     assert (refused.exit_code, str(refused.exception)) == (1, f"{export}: 1 rows cannot be used, nothing is imported")
     assert run("import", str(export)).exit_code == 0
-    [fill, triton] = sorted(store.read_strict(file), key=lambda p: p.name)
+    [fill, triton] = sorted(stored(file), key=lambda p: p.name)
     assert (fill.source, fill.samples, fill.gpu_ns, fill.compute_permille) == (Source.NCU, 10, 5000, 125)
     assert (triton.name, triton.samples, triton.gpu_ns) == ("triton_poi_0", 0, 2570)
 
     assert run("forget", "*vectorized*", "-n").output == "1 kernels would be forgotten\n"
-    assert len(store.read_strict(file)) == 2
+    assert len(stored(file)) == 2
     assert run("forget", "*vectorized*").output == "1 kernels forgotten\n"
-    assert store.read_strict(file) == (triton,)
+    assert stored(file) == (triton,)
     assert "none of 1 kernels matches 'nothing'" in str(run("forget", "nothing").exception)
     assert run("forget", f"{triton.key.name_hash:016x}").exit_code == 0
-    assert store.read_strict(file) == ()
+    assert stored(file) == ()
 
 
 @contextmanager
@@ -219,7 +219,7 @@ def test_a_manager_that_does_not_forget_is_told(file: Path, short: Path, monkeyp
     with forgetful_manager(short / "s", answers=lambda _: b"12345678no"):
         done = run("forget", "gone")
     assert "does not forget" in done.stderr
-    assert store.read_strict(file) == ()
+    assert stored(file) == ()
 
 
 def test_what_is_no_export_is_refused_by_name(file: Path, tmp_path: Path) -> None:
@@ -266,9 +266,9 @@ def test_measure_runs_ncu_and_takes_its_figures_over(file: Path, stand_in: Path)
         "sm__throughput.avg.pct_of_peak_sustained_elapsed",
         "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     ]
-    assert store.read_strict(file)[0].source is Source.TIMING
+    assert stored(file)[0].source is Source.TIMING
     assert run("measure", "true").exit_code == 0
-    [fill] = store.read_strict(file)
+    [fill] = stored(file)
     assert (fill.source, fill.samples, fill.gpu_ns, fill.bandwidth_permille) == (Source.NCU, 10, 5000, 400)
 
 
@@ -276,7 +276,7 @@ def test_measure_tells_of_a_command_that_fails_and_keeps_what_was_measured(file:
     (stand_in / "export.csv").write_text("".join(raw((FILL, "40", "9", "0", "12.5"))))
     done = run("measure", "--", "sh", "-c", "exit 3")
     assert (done.exit_code, str(done.exception)) == (1, "sh ended with status 3; what was measured until then counts")
-    assert len(store.read_strict(file)) == 1
+    assert len(stored(file)) == 1
 
 
 @pytest.mark.parametrize(

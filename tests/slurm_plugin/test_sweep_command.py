@@ -222,7 +222,7 @@ def test_explain_says_that_a_training_rests_until_when_and_how_to_end_that(tmp_p
     plan = Plan(scores=(Score(4, 0.0, "not among the best"),), rests=frozenset({4}))
     (told,) = explanations(View.planned(config(tmp_path), seen, plan))
     assert "under policy explsched: not among the best." in told.sentences[2]
-    assert told.sentences[3].startswith("It rests, also while GPUs are idle")
+    assert told.sentences[3].startswith("Its sweep keeps it paused, also while GPUs are idle")
     assert f"delays its start until {clock(NOW_S + 400)}" in told.sentences[3]
     assert "scontrol update JobId=4 Comment=" in told.sentences[3]
 
@@ -460,3 +460,8 @@ def test_strange_lines_and_files_of_others_are_left_out(tmp_path: Path) -> None:
         (tmp_path / "elsewhere").rename(path)
         os.chown(path, 12345, 12345)
         assert sweep_record.read(tmp_path) == ()
+
+
+def test_a_misspelt_command_is_not_taken_for_a_sweep() -> None:
+    done = CliRunner().invoke(root, ["sweep", "shwo", "digits"])
+    assert "no command 'shwo'; did you mean 'show'?" in done.output

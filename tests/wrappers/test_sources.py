@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from explsched.job_options.table import FOLLOW, STEP_KEY, VALUE_KEY
-from wrappers.follow import EventReporter, EventTail, LogTail, Reporter, masked_crc32c, row_reader
+from wrappers.event_files import EventReporter, EventTail, masked_crc32c
+from wrappers.follow import LogTail, Reporter, row_reader
 from wrappers.sxrun import followed
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]

@@ -15,7 +15,7 @@ from sched_policy.snapshot import Snapshot
 from sched_policy.sweep import choice as choice_module
 from sched_policy.sweep.adaptive import AdaptiveHalving
 from sched_policy.sweep.choice import Sweeps
-from sched_policy.sweep.trials import Sweep, SweepDecision
+from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Verdict
 from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
 POLICY = row("explsched", catalog.PolicyOptions(objective="best"))
@@ -191,6 +191,23 @@ def test_who_rests_makes_room_by_name_as_long_as_somebody_waits_for_it() -> None
     plan = checked_plan(asha, snapshot(*held, member(20), member(21), on=nodes(1)))
     assert {preemption.job_id for preemption in plan.preemptions} == {2, 3, 4}
     assert sorted(str(preemption.beneficiary) for preemption in plan.preemptions) == ["20", "21", "None"]
+
+
+class NewestFirst:
+    """A strategy under which all run, the newest first."""
+
+    name = "newest-first"
+
+    def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
+        """All run."""
+        newest_first = reversed(sweep.trials)
+        return SweepDecision(tuple(Verdict(trial.trial_id, SweepAction.RUN, 1.0, "explored") for trial in newest_first))
+
+
+def test_the_reason_of_a_preemption_is_no_reason_to_run() -> None:
+    held = [running(i, "n1", exploration=consent(), total_steps=54, points=reports(0.1 * i, 2)) for i in range(1, 5)]
+    choice = Sweeps(NewestFirst()).choose(snapshot(*held, member(20), on=nodes(1)))
+    assert [preemption.reason for preemption in choice.preemptions] == ["makes room for job 20"]
 
 
 class Watching:

@@ -21,12 +21,6 @@ def test_a_file_holds_what_was_saved(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.npz"]
 
 
-def test_the_loss_after_a_share_of_the_run() -> None:
-    curve = recorded([4.0, 3.0, 2.0, 1.0, 0.5], epochs=10)
-    shares = (0.0, 0.1, 0.19, 0.3, 0.4, 1.0)
-    assert [curve.loss_after(share) for share in shares] == [4.0, 3.0, 3.0, 1.0, 0.5, 0.5]
-
-
 def test_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CurveError, match=r"none\.npz: cannot be read"):
         LearningCurves.load(tmp_path / "none.npz")

@@ -1,0 +1,194 @@
+"""Reads progress out of TensorBoard's event files.
+
+An event file is a sequence of records (TFRecord): length as uint64, masked CRC-32C of it, that many bytes, their CRC;
+all little endian. The bytes are a protobuf message `Event` (tensorflow/core/util/event.proto): field 2 is the step,
+field 5 a `Summary` of values, each with a tag (1) and either a simple value (2) or a tensor (8) of one float. Reading
+this much takes no package; `tensorboard` itself takes a second to import.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from wrappers.follow import LogTail, Reading, Reporter, default_metric
+
+_HEADER = struct.Struct("<QI")
+_FOOTER_BYTES = 4
+_LONGEST = 1 << 20
+"""Longer records are pictures and histograms, which are passed over."""
+
+_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_DT_FLOAT, _DT_DOUBLE = 1, 2
+_Field = tuple[int, int | bytes]
+
+
+class EventReporter(Reporter):
+    """Reports the scalars of one tag, by default those named as the job's metric. Never raises: it warns.
+
+    Of several files with the tag the newest counts: it is a new run's, or the validation's beside the training's.
+    """
+
+    def __init__(self, tag: str | None, program: str, total_steps: int | None = None) -> None:
+        super().__init__(lambda _line: None, program, total_steps)
+        self._metric = default_metric()
+        self._tag = (tag or self._metric).encode()
+        self._skip = 0
+        self._skips: dict[Path, int] = {}
+        self._newest = Path()
+
+    def turn_to(self, source: Path) -> None:
+        """The next bytes are of this file."""
+        self._skips[self._source] = self._skip
+        super().turn_to(source)
+        self._skip = self._skips.pop(source, 0)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        self._rest += data
+        for record in self._records():
+            try:
+                for value in scalars(record, self._tag):
+                    if _age(self._source) >= _age(self._newest):
+                        self._newest = self._source
+                        self.take(Reading(value[0], {self._metric: value[1]}))
+            except (IndexError, struct.error, ValueError) as error:
+                self.warn(f"a record of an event file cannot be read: {error}")
+
+    def restart(self) -> None:
+        """The next bytes are the first of another file."""
+        super().restart()
+        self._skip = 0
+
+    def close(self) -> None:
+        """No more bytes will come: half a record tells nothing."""
+
+    def _records(self) -> Iterator[bytes]:
+        while True:
+            passed = min(self._skip, len(self._rest))
+            self._rest, self._skip = self._rest[passed:], self._skip - passed
+            if len(self._rest) < _HEADER.size or self._skip:
+                return
+            length, crc = _HEADER.unpack_from(self._rest)
+            if crc != masked_crc32c(self._rest[:8]):
+                self.warn("no event file: a length does not have its checksum")
+                self._rest = b""
+                return
+            whole = _HEADER.size + length + _FOOTER_BYTES
+            if length > _LONGEST:
+                self._skip = whole
+            elif len(self._rest) < whole:
+                return
+            else:
+                record = self._rest[_HEADER.size : _HEADER.size + length]
+                self._rest = self._rest[whole:]
+                yield record
+
+
+class EventTail(LogTail):
+    """The event files of a directory and those below it. Files that were there before are a former run's.
+
+    Several may grow side by side: PyTorch's `add_scalars` begins one for each tag, Keras one for the validation.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._former = frozenset(self._files())
+        self._tails: dict[Path, LogTail] = {}
+
+    def pass_on(self, reporter: Reporter) -> bool:
+        """Feed the reporter with the next bytes of each file; whether there were any."""
+        fed = []
+        try:
+            for path in self._files():
+                if path not in self._former:
+                    reporter.turn_to(path)
+                    fed.append(self._tails.setdefault(path, LogTail(path, from_start=True)).pass_on(reporter))
+        except OSError as error:
+            reporter.warn(f"{self}: {error.strerror}")
+        return any(fed)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._path.rglob("*tfevents*"), key=_age)
+
+
+def _age(path: Path) -> tuple[str, str]:
+    """Sorts event files from old to new: their names have the time at which they were begun."""
+    return path.name, str(path)
+
+
+def scalars(record: bytes, tag: bytes) -> Iterator[tuple[int, float]]:
+    """(step, value) of each value of that tag. Raises ValueError, IndexError or struct.error for what is no event."""
+    event = list(_fields(record))
+    step = next((value for number, value in event if number == 2 and isinstance(value, int)), 0)
+    for number, summary in event:
+        if number != 5 or not isinstance(summary, bytes):
+            continue
+        for part, value in _fields(summary):
+            if part == 1 and isinstance(value, bytes):
+                found = _value(dict(_fields(value)), tag)
+                if found is not None:
+                    yield step, found
+
+
+def masked_crc32c(data: bytes) -> int:
+    """CRC-32C as TFRecord stores it: rotated right by 15 bits, plus a constant."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _value(fields: dict[int, int | bytes], tag: bytes) -> float | None:
+    if fields.get(1) != tag:
+        return None
+    simple, tensor = fields.get(2), fields.get(8)
+    if isinstance(simple, bytes):
+        (number,) = struct.unpack("<f", simple)
+        return float(number)
+    return _tensor(dict(_fields(tensor))) if isinstance(tensor, bytes) else None
+
+
+def _tensor(fields: dict[int, int | bytes]) -> float | None:
+    """The number of a tensor that holds one: as raw bytes (4), or as packed floats (5) or doubles (6)."""
+    code = "<f" if fields.get(1) == _DT_FLOAT else "<d" if fields.get(1) == _DT_DOUBLE else ""
+    raw = fields.get(4) or fields.get(5 if code == "<f" else 6)
+    if not code or not isinstance(raw, bytes) or len(raw) != struct.calcsize(code):
+        return None
+    (number,) = struct.unpack(code, raw)
+    return float(number)
+
+
+def _fields(message: bytes) -> Iterator[_Field]:
+    """(number, value) of each field of a protobuf message; fixed and length-delimited values as bytes."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind = key & 7
+        if kind == _VARINT:
+            number, at = _varint(message, at)
+            yield key >> 3, number
+            continue
+        if kind not in (_I64, _LEN, _I32):
+            raise ValueError(f"wire type {kind}")
+        length, at = _varint(message, at) if kind == _LEN else (8 if kind == _I64 else 4, at)
+        if at + length > len(message):
+            raise ValueError("a field is longer than its message")
+        yield key >> 3, message[at : at + length]
+        at += length
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
