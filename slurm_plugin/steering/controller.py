@@ -217,11 +217,7 @@ class Controller:
             dropped = [change for change in leaving if change.job_id in ended]
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
-            refused = self._apply(leaving, before, reasons, now_s)
-            failures += refused
-            stayed = {failure.change.job_id for failure in refused if isinstance(failure.change, RequeueJob)}
-            self._lent_places.not_requeued(ended | stayed)
-            self._lent_places.save()
+            failures += self._apply(leaving, before, reasons, now_s)
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
         for job_id, fault in decided.seen.option_faults.items() - self._option_faults.items():
