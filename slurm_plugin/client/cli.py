@@ -304,15 +304,15 @@ class CliClient:
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []
-        for group, words in self._scontrol(batch.groups(changes)):
+        for group, words, kind in self._scontrol(batch.groups(changes)):
             if len(group) == 1:
-                yield ChangeFailure(group[0], words)
+                yield kind(group[0], words)
             else:
                 unclear += group
-        for group, words in self._scontrol(batch.single(unclear)):
-            yield ChangeFailure(group[0], words)
+        for group, words, kind in self._scontrol(batch.single(unclear)):
+            yield kind(group[0], words)
 
-    def _scontrol(self, groups: Sequence[batch.Group]) -> tuple[tuple[batch.Group, str], ...]:
+    def _scontrol(self, groups: Sequence[batch.Group]) -> tuple[batch.Complaint, ...]:
         """Give the changes to one scontrol process; returns the groups it complained about, and its words."""
         if not groups:
             return ()

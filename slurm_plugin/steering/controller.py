@@ -30,6 +30,7 @@ from slurm_plugin.client.changes import (
     SetNodeCount,
     SetSiteFactor,
     SignalJob,
+    Unanswered,
 )
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
@@ -226,7 +227,9 @@ class Controller:
         _log_pass(decided, failures, self._refused)
         self._refused = frozenset(map(_refusal, failures))
         self._comment_refused |= {
-            failure.change.job_id for failure in failures if isinstance(failure.change, SetAdminComment)
+            failure.change.job_id
+            for failure in failures
+            if isinstance(failure.change, SetAdminComment) and not isinstance(failure, Unanswered)
         }
         self._note_sweeps(decided, failures)
         groups = live_groups(decided.seen.jobs.values())

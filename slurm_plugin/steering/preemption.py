@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
-from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob, Unanswered
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.memory import SavedState
@@ -235,8 +235,12 @@ class PreemptionTracker:
 
         If it was the requeue, the job is not asked again in this run: it would save again and again for nothing.
         """
-        self._unanswered -= frozenset(changes)
+        failures = tuple(failures)
+        unknown = {failure.change for failure in failures if isinstance(failure, Unanswered)}
+        self._unanswered -= frozenset(changes) - unknown
         for failure in failures:
+            if failure.change in unknown:
+                continue
             if isinstance(failure.change, SignalJob):
                 self._take_back_signal(failure.change.job_id)
             elif isinstance(failure.change, RequeueJob):

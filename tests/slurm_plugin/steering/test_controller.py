@@ -458,6 +458,17 @@ def test_a_requeue_that_is_repeated_is_on_record(tmp_path: Path, monkeypatch: py
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
+def test_a_requeue_that_was_never_sent_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scontrol that was to write it has been killed: Slurm has not refused it."""
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch, loses=lambda change: isinstance(change, RequeueJob))
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    loop.reconcile(late_s)
+    slurm.loses = lambda _change: False
+    loop.reconcile(late_s + 15.0)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, SetAdminComment, RequeueJob]
+
+
 def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
