@@ -298,7 +298,7 @@ class CliClient:
         names = squeue.field_names(self._version())
         suffixes = [field_mark] * (len(names) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(names, suffixes, strict=True))
-        reader.begin(field_mark, names)
+        reader.begin(field_mark, names, time.time())
         out = self._read("squeue", "--local", "--all", "--array-unique", *selection, "--noheader", "-O", fields)
         return readable("squeue", reader.job, squeue.records(out, record_mark))
 

@@ -161,6 +161,11 @@ def clock(time_s: float | None) -> str:
 
 @_REMEMBERED
 def duration_s(text: str) -> float | None:
+    """As `fresh_duration_s`, for durations that many jobs have in common, such as time limits."""
+    return fresh_duration_s(text)
+
+
+def fresh_duration_s(text: str) -> float | None:
     """Seconds of [days-]hours:minutes:seconds or minutes:seconds; None for UNLIMITED or no value."""
     if text in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit") or text_of(text) == "":
         return None

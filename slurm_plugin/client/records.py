@@ -49,6 +49,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         site_factor: None if Slurm does not show it, or if an operator has set the priority, so that it has no effect.
         eligible_s: earliest start, None while that is unknown (held, dependency).
         start_s: the start of a running job, or slurmctld's estimate for a pending one.
+        suspended_s: how long a job that has started has not run since then: it was suspended, or its nodes clean up.
         time_limit_s: None if unlimited.
         gpus: the total asked for or allocated.
         gpus_per_node: GPUs of each node, None if their number is not fixed.
@@ -124,6 +125,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     most_switches: int = 0
     accrue_s: float | None = None
     age_lag: int = 0
+    suspended_s: float = 0.0
 
     @property
     def partitions(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ Pure; every function raises `ValueError` on text it does not understand.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,7 @@ from slurm_plugin.client.parse import (
     count_tasks,
     duration_s,
     expand_hosts,
+    fresh_duration_s,
     gpu_count,
     gpu_types,
     memory_mib,
@@ -28,8 +30,8 @@ from slurm_plugin.client.parse import (
 )
 from slurm_plugin.client.records import QueuedJob, SlurmJob
 
-CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime")
-"""Fields of a waiting job that Slurm itself changes all the time."""
+CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime", "TimeUsed")
+"""Fields that Slurm itself changes all the time: the first three of a waiting job, the last of a running one."""
 
 JOB_FIELDS = (
     *CHANGING_FIELDS,
@@ -119,8 +121,11 @@ def queued(line: str) -> QueuedJob:
     )
 
 
-def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
-    """One squeue record with the fields of `JOB_FIELDS`, by the names of `field_names`."""
+def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float = 0.0) -> SlurmJob:
+    """One squeue record with the fields of `JOB_FIELDS`, by the names of `field_names`.
+
+    `asked_s` is when squeue was started, by this host's clock, to which squeue itself counts the run time.
+    """
     if len(fields) != len(names):
         raise ValueError(f"{len(fields)} fields, expected {len(names)}")
     f = dict(zip(names, fields, strict=True))
@@ -180,7 +185,24 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
         most_switches=number(f["ReqSwitch"]),
         accrue_s=time_s(f["AccrueTime"]),
         gpu_type=",".join(sorted(gpu_types(*(f[name] for name in _GPU_FIELDS)))),
+        suspended_s=suspended_s(state, time_s(f["StartTime"]), f["TimeUsed"], asked_s),
     )
+
+
+def suspended_s(state: str, start_s: float | None, used: str, asked_s: float) -> float:
+    """How long a job has not run since its start: Slurm leaves that out of the run time that it shows (`used`).
+
+    squeue counts that up to a moment after `asked_s`, so this is a little too low, and 0 for a job that always ran.
+    """
+    used_s = None if state == "PENDING" or start_s is None else fresh_duration_s(used)
+    if start_s is None or used_s is None:
+        return 0.0
+    found_s = math.floor(asked_s) - start_s - used_s
+    return found_s if found_s >= _LEAST_SUSPENDED_S else 0.0
+
+
+_LEAST_SUSPENDED_S = 2.0
+"""Less may come of times in whole seconds."""
 
 
 class JobReader:
@@ -193,16 +215,19 @@ class JobReader:
     def __init__(self) -> None:
         self._field_mark = ""
         self._names: tuple[str, ...] = JOB_FIELDS
+        self._asked_s = 0.0
         self._known: dict[str, SlurmJob] = {}
         self._before: dict[str, SlurmJob] = {}
 
-    def begin(self, field_mark: str, names: tuple[str, ...] = JOB_FIELDS) -> None:
+    def begin(self, field_mark: str, names: tuple[str, ...] = JOB_FIELDS, asked_s: float = 0.0) -> None:
         """Begin a reading with this random mark between fields. Records that the last one did not have are forgotten.
+
+        `asked_s` is as in `job`.
 
         All are forgotten if the fields have changed, because the same text then has another meaning.
         """
         self._before, self._known = (self._known if names == self._names else {}), {}
-        self._field_mark, self._names = field_mark, names
+        self._field_mark, self._names, self._asked_s = field_mark, names, asked_s
 
     def job(self, record: str) -> SlurmJob:
         """As `job`. Raises `ValueError`."""
@@ -210,12 +235,13 @@ class JobReader:
         lasting = rest.replace(self._field_mark, "\x1f")
         found = self._before.get(lasting)
         if found is None or len(changing) != len(CHANGING_FIELDS):
-            found = job(record.split(self._field_mark), self._names)
+            found = job(record.split(self._field_mark), self._names, self._asked_s)
         else:
-            reason, priority, start = changing
-            now = (reason, whole(priority), time_s(start))
-            if now != (found.reason, found.priority, found.start_s):
-                found = replace(found, reason=now[0], priority=now[1], start_s=now[2])
+            reason, priority, start, used = changing
+            start_s = time_s(start)
+            now = (reason, whole(priority), start_s, suspended_s(found.state, start_s, used, self._asked_s))
+            if now != (found.reason, found.priority, found.start_s, found.suspended_s):
+                found = replace(found, reason=now[0], priority=now[1], start_s=now[2], suspended_s=now[3])
         self._known[lasting] = found
         return found
 

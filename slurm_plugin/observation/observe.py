@@ -396,6 +396,7 @@ def policy_job(
         partition=record.partition,
         state=state,
         start_s=None if state is JobState.PENDING else record.start_s,
+        suspended_s=record.suspended_s,
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         queued_s=earlier[-1].end_s if earlier else None,
         time_limit_s=record.time_limit_s,

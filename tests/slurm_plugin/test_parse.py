@@ -140,6 +140,27 @@ def test_what_was_read_by_the_names_of_another_release_is_read_anew() -> None:
     assert found == ["NODE", "", ""]
 
 
+@pytest.mark.parametrize(
+    ("state", "used", "suspended_s"),
+    [
+        ("RUNNING", "1:00:01", 0.0),  # squeue counts a moment longer
+        ("RUNNING", "59:59", 0.0),
+        ("RUNNING", "40:00", 1200.0),
+        ("SUSPENDED", "0:10", 3590.0),
+        ("COMPLETING", "50:00", 600.0),
+        ("PENDING", "0:00", 0.0),
+        ("RUNNING", "INVALID", 0.0),
+    ],
+)
+def test_suspended_time_is_what_slurm_leaves_out_of_a_run(state: str, used: str, suspended_s: float) -> None:
+    began = int(RECORD["StartTime"])
+    reader, found = squeue.JobReader(), []
+    for told, asked_s in ((used, began + 3600.7), ("0:10", began + 10.2), (used, began + 3600.7)):
+        reader.begin("\x1f", asked_s=asked_s)
+        found.append(reader.job("\x1f".join((RECORD | {"State": state, "TimeUsed": told}).values())).suspended_s)
+    assert found == [suspended_s, 0.0, suspended_s]
+
+
 def test_nodes_asked_for_and_our_note() -> None:
     record = RECORD | {"State": "PENDING", "ReqNodes": "n[2-3]", "admin_comment": "explsched:pause=5"}
     job = squeue.job(list(record.values()))

@@ -38,6 +38,15 @@ def test_a_preempted_job_is_dated_to_its_first_submission(tmp_path: Path) -> Non
     assert job_of(tmp_path, admin_comment="JS1:abc explsched-preemption:nonsense").submit_s == 9000.0
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
+def test_time_for_which_a_job_was_suspended_moves_its_end_and_is_no_run_time(tmp_path: Path, state: str) -> None:
+    held = {"state": state, "start_s": NOW_S - 3000, "time_limit_s": 3600.0, "gpu_nodes": (("n1", 4),)}
+    job = job_of(tmp_path, suspended_s=1000.0, **held)
+    assert (job.executed_s(NOW_S), job.end_s(NOW_S)) == (2000.0, NOW_S + 1600)
+    columns = seen(tmp_path, record(5, suspended_s=1000.0, **held)).snapshot.columns
+    assert (columns.executed_s.tolist(), columns.end_s.tolist()) == ([2000.0], [NOW_S + 1600])
+
+
 def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> None:
     found = seen(tmp_path, record(5, admin_comment=f"JS1:abc {ONCE}", restarts=1), record(6)).preempted
     assert set(found) == {5}
