@@ -72,7 +72,7 @@ class CliClient:
         self._topology_of: tuple[str, tuple[str, ...]] | None = None
         self._topology_until_s = 0.0
         # Threads of the first look serve all later ones, when memory may be short.
-        self._readers = ThreadPoolExecutor(3, thread_name_prefix="slurm")
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="slurm")
 
     def capabilities(self) -> Capabilities:
         """What this Slurm can do. Its settings as of now are those that later reads go by."""
@@ -143,7 +143,7 @@ class CliClient:
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
-        lines = self._read("scontrol", "show", "node", "--oneliner").splitlines()
+        lines = self._read("scontrol", "show", "node", "--detail", "--oneliner").splitlines()
         return readable("scontrol show node", parse.node, [line for line in lines if line.startswith("NodeName=")])
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
@@ -158,6 +158,7 @@ class CliClient:
             priorities = self._readers.submit(self._priorities)
             nodes = self._readers.submit(self.nodes)
             reservations = self._readers.submit(self.reservations)
+            exclusions = self._readers.submit(self._exclusions)
         except RuntimeError as error:
             raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
         jobs = self._present()
@@ -166,8 +167,12 @@ class CliClient:
         rule = parse.shard_rule(self._known_settings()) if shared else ShardRule.FIRST_FIT
         found = nodes.result()
         sizes = {node.name: node.gpus for node in found}
-        holding = tuple(squeue.with_whole_nodes(job, sizes) for job in completed)
-        return ClusterRecords(found, holding, reservations.result(), rule, self.topology(found))
+        holding = (squeue.with_whole_nodes(job, sizes) for job in completed)
+        excluded = exclusions.result()
+        asking = (
+            replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in holding
+        )
+        return ClusterRecords(found, tuple(asking), reservations.result(), rule, self.topology(found))
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
         """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then."""
@@ -301,6 +306,12 @@ class CliClient:
         reader.begin(field_mark, names, time.time())
         out = self._read("squeue", "--local", "--all", "--array-unique", *selection, "--noheader", "-O", fields)
         return readable("squeue", reader.job, squeue.records(out, record_mark))
+
+    def _exclusions(self) -> Mapping[int, tuple[str, ...]]:
+        """The nodes that jobs exclude, of those that exclude some. `squeue -O` has no field for them."""
+        selection = ("--local", "--all", "--array-unique", "--noheader")
+        out = self._read("squeue", *selection, "-o", squeue.EXCLUSION_FORMAT)
+        return {job_id: nodes for job_id, nodes in readable("squeue", squeue.exclusion, out.splitlines()) if nodes}
 
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -21,6 +21,7 @@ from msgspec import Struct
 from sched_policy.model import Switch
 from slurm_plugin.client.records import (
     LEAST_PRIORITY,
+    Amounts,
     ControllerLoad,
     ShardRule,
     SlurmNode,
@@ -94,6 +95,25 @@ def gpu_types(*texts: str) -> frozenset[str]:
     """The types of GPUs in lists, such as `a100` in `gres:gpu:a100:2`."""
     matches = (_KIND["gpu"].match(part.strip()) for text in texts for part in text.split(","))
     return frozenset(match["type"].removeprefix(":") for match in matches if match and match["type"])
+
+
+@_REMEMBERED
+def other_gres(text: str) -> Amounts:
+    """What a list such as `gpu:4(S:0-1),nvme:fast:2,lane:4K` has beside GPUs and shards."""
+    found: Counter[str] = Counter()
+    for part in _without_sockets(text_of(text)).split(","):
+        name, *words = [*filter(None, part.split(":")), ""]
+        if name in ("", "gpu", "shard", "none", "NONE"):
+            continue
+        kind = next((word for word in words if word not in ("", "no_consume") and not _AMOUNT.fullmatch(word)), "")
+        told = next((match for word in words if (match := _AMOUNT.fullmatch(word))), None)
+        amount = whole(told[1], _ANY) << _DOUBLINGS[told[2].upper()] if told else 1
+        found.update({name: amount, **({f"{name}:{kind}": amount} if kind else {})})
+    return tuple(sorted(found.items()))
+
+
+_AMOUNT = re.compile(r"(\d+)([KMGTPkmgtp]?)")
+_DOUBLINGS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 
 
 @_REMEMBERED
@@ -296,6 +316,9 @@ def node(line: str) -> SlurmNode:
         memory_taken_mib=number(values.get("AllocMem", "")),
         features=_words(text_of(values.get("ActiveFeatures", ""))),
         gpu_types=gpu_types(gres),
+        other_gres=other_gres(gres),
+        other_gres_taken=other_gres(values.get("GresUsed", "")),
+        tmp_mib=number(values["TmpDisk"]) if "TmpDisk" in values else None,
     )
 
 

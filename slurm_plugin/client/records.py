@@ -23,6 +23,10 @@ LEAST_PRIORITY = 1
 """The lowest priority of a job that is not held; Slurm raises lower sums to it."""
 
 
+Amounts = tuple[tuple[str, int], ...]
+"""How many there are of each generic resource, by name (`nvme`), and by name and type (`nvme:fast`)."""
+
+
 class QueuedJob(Struct, frozen=True, gc=False):
     """One job or array task in Slurm's queue, with what decides on the order of starts.
 
@@ -67,6 +71,11 @@ class SlurmJob(Struct, frozen=True, gc=False):
         features: --constraint as squeue prints it, empty for none; likewise `licenses`.
         exclusive: NODE if it shares its nodes with no other job, or USER, MCS, TOPO; empty for any.
         gpu_type: type of GPU asked for, empty for any; several are separated by commas.
+        other_gres: asked for on each node beside GPUs and shards, as in `SlurmNode`.
+        scattered_gres: the same by job, task or socket, as squeue prints it: how many a node gives is not known.
+        tmp_mib: --tmp, which each node must have.
+        excluded_nodes: --exclude; known only where nodes and jobs are read together (`SlurmClient.look`).
+        contiguous: --contiguous.
         requeues: false after --no-requeue, at submission or since, and for jobs of salloc and srun.
         deadline_s: when Slurm ends the job, and before if its time limit would not fit; None without --deadline.
         fair_share: that part of a waiting job's priority, None if Slurm shows none.
@@ -126,6 +135,11 @@ class SlurmJob(Struct, frozen=True, gc=False):
     accrue_s: float | None = None
     age_lag: int = 0
     suspended_s: float = 0.0
+    other_gres: Amounts = ()
+    scattered_gres: str = ""
+    tmp_mib: int = 0
+    excluded_nodes: tuple[str, ...] = ()
+    contiguous: bool = False
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -163,7 +177,8 @@ class SlurmNode(Struct, frozen=True, gc=False):
     """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`.
 
     `cpus` and `memory_mib` are what jobs can have in all, 0 if unknown; `..._taken` is what they hold. `gpu_types` are
-    the types of its GPUs, empty if they have none.
+    the types of its GPUs, empty if they have none. `other_gres` are its generic resources beside GPUs and shards, and
+    `tmp_mib` its disk for --tmp, None if unknown.
     """
 
     name: str
@@ -177,6 +192,9 @@ class SlurmNode(Struct, frozen=True, gc=False):
     memory_taken_mib: int = 0
     features: frozenset[str] = frozenset()
     gpu_types: frozenset[str] = frozenset()
+    other_gres: Amounts = ()
+    other_gres_taken: Amounts = ()
+    tmp_mib: int | None = None
 
     @property
     def gpu_memory_mib(self) -> int:

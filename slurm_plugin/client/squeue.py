@@ -5,6 +5,7 @@ Pure; every function raises `ValueError` on text it does not understand.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from slurm_plugin.client.parse import (
     gpu_types,
     memory_mib,
     number,
+    other_gres,
     signed,
     text_of,
     time_s,
@@ -71,6 +73,8 @@ JOB_FIELDS = (
     "cpus-per-tres",
     "ReqSwitch",
     "AccrueTime",
+    "Contiguous",
+    "MinTmpDisk",
     "Name",
     "Comment",
 )
@@ -186,6 +190,10 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float
         accrue_s=time_s(f["AccrueTime"]),
         gpu_type=",".join(sorted(gpu_types(*(f[name] for name in _GPU_FIELDS)))),
         suspended_s=suspended_s(state, time_s(f["StartTime"]), f["TimeUsed"], asked_s),
+        other_gres=other_gres(as_gres(f["tres-per-node"])),
+        scattered_gres=scattered_gres(f),
+        tmp_mib=memory_mib(f"mem={text_of(f['MinTmpDisk'])}"),
+        contiguous=text_of(f["Contiguous"]) not in ("", "0"),
     )
 
 
@@ -287,6 +295,24 @@ def shards(f: dict[str, str], tasks: int, nodes: int) -> int:
     """Shards on each node of a job; those asked for by job or task are spread evenly, rounded up."""
     spread_out = count(f["tres-per-job"], "shard") or count(f["tres-per-task"], "shard") * tasks
     return count(f["tres-per-node"], "shard") or -(-spread_out // max(nodes, 1))
+
+
+def scattered_gres(f: dict[str, str]) -> str:
+    """Generic resources beside GPUs and shards that are asked for by job, task or socket.
+
+    Newer releases also have CPUs and licences among those of a task.
+    """
+    parts = itertools.chain.from_iterable(f[name].split(",") for name in _GPU_FIELDS if name != "tres-per-node")
+    return ",".join(gres for part in parts if part.startswith(("gres:", "gres/")) and other_gres(gres := as_gres(part)))
+
+
+EXCLUSION_FORMAT = "%A|%x"
+
+
+def exclusion(line: str) -> tuple[int, tuple[str, ...]]:
+    """A job and the nodes that it excludes, from a line of squeue in `EXCLUSION_FORMAT`. Raises `ValueError`."""
+    job_id, _, nodes = line.partition("|")
+    return whole(job_id), expand_hosts(text_of(nodes))
 
 
 def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tuple[str, int], ...]:

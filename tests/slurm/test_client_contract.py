@@ -124,6 +124,12 @@ def test_time_for_which_a_job_was_suspended_is_no_run_time(client: SlurmClient, 
     assert abs(resumed.start_s + resumed.suspended_s + 3600 - ends_s) <= 2
 
 
+def test_what_a_job_asks_of_its_nodes_is_read(client: SlurmClient, cluster: Cluster) -> None:
+    asks, other = submit(cluster, "--hold", "--exclude=n[1-2]", "--contiguous"), submit(cluster, "--hold")
+    found = {job.job_id: (job.excluded_nodes, job.contiguous) for job in client.look().jobs}
+    assert (found[asks], found[other]) == ((("n1", "n2"), True), ((), False))
+
+
 def test_what_a_job_says_of_switches_is_read(client: SlurmClient, cluster: Cluster) -> None:
     asks, other = submit(cluster, "--hold", "--switches=2@00:30:00"), submit(cluster, "--hold")
     found = {job.job_id: job.most_switches for job in client.jobs()}

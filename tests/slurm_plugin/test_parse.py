@@ -161,6 +161,27 @@ def test_suspended_time_is_what_slurm_leaves_out_of_a_run(state: str, used: str,
     assert found == [suspended_s, 0.0, suspended_s]
 
 
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ({"tres-per-node": "gres:gpu:2,gres:nvme:1"}, ((("nvme", 1),), "", 0, False)),
+        ({"tres-per-node": "gres/nvme:fast:2,gres/shard:1"}, ((("nvme", 2), ("nvme:fast", 2)), "", 0, False)),
+        ({"tres-per-task": "cpu:4,gres/gpu:1,gres/nvme:1,license/x:1"}, ((), "nvme:1", 0, False)),
+        ({"MinTmpDisk": "5G", "Contiguous": "1"}, ((), "", 5120, True)),
+        ({"MinTmpDisk": "1500M", "Contiguous": "0"}, ((), "", 1500, False)),
+        ({"MinTmpDisk": "0", "tres-per-node": "gres:none"}, ((), "", 0, False)),
+    ],
+)
+def test_what_a_job_asks_of_its_nodes_beside_gpus(told: dict[str, str], found: tuple[object, ...]) -> None:
+    job = squeue.job(list((RECORD | {"tres-per-node": "N/A"} | told).values()))
+    assert (job.other_gres, job.scattered_gres, job.tmp_mib, job.contiguous) == found
+
+
+@pytest.mark.parametrize(("line", "nodes"), [("7|n[1-2],m1", ("n1", "n2", "m1")), ("7|", ())])
+def test_nodes_that_a_job_excludes(line: str, nodes: tuple[str, ...]) -> None:
+    assert squeue.exclusion(line) == (7, nodes)
+
+
 def test_nodes_asked_for_and_our_note() -> None:
     record = RECORD | {"State": "PENDING", "ReqNodes": "n[2-3]", "admin_comment": "explsched:pause=5"}
     job = squeue.job(list(record.values()))
