@@ -69,6 +69,7 @@ class CliClient:
         self._names: Mapping[int, str] = {}
         self._settings: Mapping[str, str] = {}
         self._topology = Topology()
+        self._memory_by_cpu: Mapping[str, int] = {}
         self._topology_of: tuple[str, tuple[str, ...]] | None = None
         self._topology_until_s = 0.0
         # Threads of the first look serve all later ones, when memory may be short.
@@ -167,15 +168,17 @@ class CliClient:
         rule = parse.shard_rule(self._known_settings()) if shared else ShardRule.FIRST_FIT
         found = nodes.result()
         sizes = {node.name: node.gpus for node in found}
+        topology, excluded = self.topology(found), exclusions.result()
         holding = (squeue.with_whole_nodes(job, sizes) for job in completed)
-        excluded = exclusions.result()
-        asking = (
-            replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in holding
-        )
-        return ClusterRecords(found, tuple(asking), reservations.result(), rule, self.topology(found))
+        asking = (squeue.with_memory_of_cpus(job, self._memory_by_cpu) for job in holding)
+        told = (replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in asking)
+        return ClusterRecords(found, tuple(told), reservations.result(), rule, topology)
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
-        """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then."""
+        """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then.
+
+        With it the partitions' defaults of memory are read.
+        """
         known = self._known_settings()
         of = (known.get("BOOT_TIME", ""), tuple(node.name for node in nodes))
         if of != self._topology_of or time.monotonic() > self._topology_until_s:
@@ -183,6 +186,7 @@ class CliClient:
             shown = process.run(["scontrol", "show", "topology"], self._timeout_s, self._environment).out
             partitions = process.run(["scontrol", "show", "partition", "-o"], self._timeout_s, self._environment).out
             self._topology = parse.network(shown, partitions, is_respected=respects_topology(known))
+            self._memory_by_cpu = parse.memory_by_cpu(known, partitions)
             self._topology_of, self._topology_until_s = of, time.monotonic() + _TOPOLOGY_LASTS_S
             if self._topology.fault:
                 event(_LOG, logging.WARNING, "topology unknown, gangs get no leases", why=self._topology.fault)

@@ -399,6 +399,17 @@ def network(shown: str, partitions: str, *, is_respected: bool) -> Topology:
     return Topology(switches)
 
 
+def memory_by_cpu(settings: Mapping[str, str], partitions: str) -> dict[str, int]:
+    """The default of --mem-per-cpu in MiB, 0 for none, by partition; that of all other partitions by ""."""
+    found = {"": number(settings.get("DefMemPerCPU", ""))}
+    for name, kind, amount in re.findall(
+        r"^PartitionName=(\S+) .*?\bDefMemPer(CPU|Node)=(\S+)", partitions, re.MULTILINE
+    ):
+        if (kind, amount) != ("Node", "UNLIMITED"):  # how a partition without a default of its own is shown
+            found[name] = number(amount) if kind == "CPU" else 0
+    return found
+
+
 def _padded(known: Mapping[int, Switch], levels: Sequence[int]) -> Iterator[Switch]:
     last = known[min(known)]
     for level in levels:

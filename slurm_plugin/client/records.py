@@ -59,6 +59,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         gpus_per_node: GPUs of each node, None if their number is not fixed.
         gpu_nodes: (node, GPUs) of the allocation, empty while pending; all of its nodes' for a job that shares no node.
         cpus: CPUs asked for or allocated. A waiting job with `cpus_per_gpu` will get more.
+        least_memory_mib: --mem or --mem-per-cpu (Slurm does not show which), or the default; 0 with --mem-per-gpu.
         gres_per_node: asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
         shards_per_node: asked for of gres/shard, 0 for none.
         node_names: the nodes of the allocation.
@@ -140,6 +141,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     tmp_mib: int = 0
     excluded_nodes: tuple[str, ...] = ()
     contiguous: bool = False
+    least_memory_mib: int = 0
 
     @property
     def partitions(self) -> tuple[str, ...]:

@@ -75,6 +75,8 @@ JOB_FIELDS = (
     "AccrueTime",
     "Contiguous",
     "MinTmpDisk",
+    "MinMemory",
+    "mem-per-tres",
     "Name",
     "Comment",
 )
@@ -194,6 +196,7 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float
         scattered_gres=scattered_gres(f),
         tmp_mib=memory_mib(f"mem={text_of(f['MinTmpDisk'])}"),
         contiguous=text_of(f["Contiguous"]) not in ("", "0"),
+        least_memory_mib=0 if text_of(f["mem-per-tres"]) else memory_mib(f"mem={text_of(f['MinMemory'])}"),
     )
 
 
@@ -334,6 +337,19 @@ def with_whole_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> SlurmJob:
     if job.exclusive != "NODE" or not job.gpu_nodes:
         return job
     return replace(job, gpu_nodes=tuple((name, sizes[name]) for name in job.node_names if sizes.get(name)))
+
+
+def with_memory_of_cpus(job: SlurmJob, default_mib: Mapping[str, int]) -> SlurmJob:
+    """The job with memory for all CPUs that it will get, if it waits, has --cpus-per-gpu, and memory counts by CPU.
+
+    Until it starts, squeue shows the memory of its tasks' CPUs alone. Where there is one CPU for each node, memory by
+    CPU and by node look alike; then that of the partition's default (`parse.memory_by_cpu`) counts by CPU.
+    """
+    each_mib, cpus = job.least_memory_mib, max(job.cpus, job.cpus_per_gpu * job.gpus)
+    if job.state != "PENDING" or not job.cpus_per_gpu or job.memory_mib != each_mib * job.cpus:
+        return job
+    is_by_cpu = job.cpus != job.nodes or each_mib == default_mib.get(job.partitions[0], default_mib.get("", 0))
+    return replace(job, memory_mib=each_mib * cpus) if is_by_cpu else job
 
 
 _HIGHEST_INDEX = 4095

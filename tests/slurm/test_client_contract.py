@@ -130,6 +130,21 @@ def test_what_a_job_asks_of_its_nodes_is_read(client: SlurmClient, cluster: Clus
     assert (found[asks], found[other]) == ((("n1", "n2"), True), ((), False))
 
 
+@pytest.mark.parametrize("more", [[], ["--mem-per-cpu=500", "--ntasks=2"], ["--mem=1500"], ["--mem-per-gpu=700"]])
+def test_a_job_with_cpus_per_gpu_waits_with_the_memory_that_it_will_get(
+    client: SlurmClient, cluster: Cluster, more: list[str]
+) -> None:
+    job_id = submit(cluster, "--hold", "--gpus=2", "--cpus-per-gpu=2", *more)
+
+    def record() -> SlurmJob:
+        return next(job for job in client.look().jobs if job.job_id == job_id)
+
+    waits_with_mib = record().memory_mib
+    run(cluster, "scontrol", "release", str(job_id))
+    until(lambda: record().state == "RUNNING", "the job runs")
+    assert record().memory_mib == waits_with_mib
+
+
 def test_what_a_job_says_of_switches_is_read(client: SlurmClient, cluster: Cluster) -> None:
     asks, other = submit(cluster, "--hold", "--switches=2@00:30:00"), submit(cluster, "--hold")
     found = {job.job_id: job.most_switches for job in client.jobs()}
