@@ -42,7 +42,7 @@ from slurm_plugin.observation.requirements import (
     unmodelled,
 )
 from slurm_plugin.observation.run_times import LearntRunTimes
-from slurm_plugin.observation.spool import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.standing import (
     FairShares,
     lane,
@@ -147,7 +147,7 @@ def observe(
     known = remembered or Remembered()
     ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
     owners = {job.job_id: job.uid for job in records.values()} | {job_id: one.uid for job_id, one in ended.items()}
-    progress = spool.read(owners, now_s)
+    progress = spool.read(owners, now_s, submitted_s(records.values()))
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     per_gpu = most_shards_per_gpu(nodes)

@@ -458,6 +458,17 @@ def test_a_requeue_that_is_repeated_is_on_record(tmp_path: Path, monkeypatch: py
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
+def test_the_end_of_a_former_job_with_its_id_keeps_nobody_from_making_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch)
+    slurm.set(1, uid=os.geteuid(), submit_s=NOW_S - 4000)
+    (tmp_path / "1.jsonl").write_text('{"time_s": 100.0, "restart": 0, "event": "end", "status": 0}\n')
+    loop.reconcile(NOW_S)
+    loop.reconcile(NOW_S + PreemptionSection().grace_s)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
+
+
 def test_a_requeue_that_was_never_sent_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scontrol that was to write it has been killed: Slurm has not refused it."""
     slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch, loses=lambda change: isinstance(change, RequeueJob))
