@@ -392,13 +392,14 @@ def _still_waits(job: Job | None) -> bool:
 def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> Interruption:
     """The cost of a requeue now: the work since the last checkpoint of this run, or the whole run if there is none.
 
-    A job that saves checkpoints without reporting them loses less, but how much is unknown. Reports that arrived
-    while the pass was reading from Slurm are later than `now_s`.
+    A job that saves checkpoints without reporting them loses less, but how much is unknown; it never loses more than
+    its run time, in which the time for which it was suspended does not count. Reports that arrived while the pass was
+    reading from Slurm are later than `now_s`.
     """
     start_s = now_s if job.start_s is None else job.start_s
     safe_s = max(start_s, progress.checkpoint_s or start_s)
     worked_until_s = max([now_s, *(report.time_s for report in progress.reports[-1:])])
-    lost_gpu_s = job.request.total * max(0.0, worked_until_s - safe_s)
+    lost_gpu_s = job.request.total * max(0.0, min(worked_until_s - safe_s, job.run_s(worked_until_s)))
     return Interruption(job.restarts, now_s, job.request.total, lost_gpu_s, reason)
 
 
