@@ -312,7 +312,7 @@ class CliClient:
         return readable("squeue", reader.job, squeue.records(out, record_mark))
 
     def _exclusions(self) -> Mapping[int, tuple[str, ...]]:
-        """The nodes that jobs exclude, of those that exclude some. `squeue -O` has no field for them."""
+        """The nodes that jobs exclude, of those that exclude some. `squeue -O` of 22.05 has no such field."""
         selection = ("--local", "--all", "--array-unique", "--noheader")
         out = self._read("squeue", *selection, "-o", squeue.EXCLUSION_FORMAT)
         return {job_id: nodes for job_id, nodes in readable("squeue", squeue.exclusion, out.splitlines()) if nodes}
