@@ -54,7 +54,7 @@ class WalltimeRequeue(Struct, frozen=True):
         """When the next job may have to save, of the running ones and those that this plan starts."""
         jobs = {job.job_id: job for job in snapshot.jobs if job.elastic is not None and job.is_preemptible}
         begun_s = {start.job_id: snapshot.now_s for start in starts}
-        begun_s |= {job.job_id: job.start_s for job in snapshot.running if job.start_s is not None}
+        begun_s |= {job.job_id: job.start_s + job.suspended_s for job in snapshot.running if job.start_s is not None}
         limits_s = ((begun_s[i], job.time_limit_s) for i, job in jobs.items() if i in begun_s)
         return snapshot.next_s(start_s + limit_s - self.lead_s for start_s, limit_s in limits_s if limit_s is not None)
 
@@ -72,7 +72,7 @@ class WalltimeRequeue(Struct, frozen=True):
         """When the job has to save; infinity if it has no limit, or one that leaves no time to work."""
         if job.start_s is None or job.time_limit_s is None:
             return float("inf")
-        due_s = job.start_s + job.time_limit_s - self.lead_s
+        due_s = job.start_s + job.suspended_s + job.time_limit_s - self.lead_s
         worked_s = due_s - job.productive_since_s
         return due_s if worked_s >= max(self.quantum_s, self.lead_s) else float("inf")
 

@@ -181,6 +181,7 @@ class Job(Struct, frozen=True, gc=False):
             requeue does not count where it is lifted.
         submit_s: time of submission.
         start_s: start of the current run, None while pending.
+        suspended_s: how long the current run has been suspended since then.
         first_report_s: first progress report of the current run, None before it. Until then the job is starting up
             (loading, resuming), which yields no progress and should not be paid for twice.
         queued_s: when it last entered the queue; None means at its submission.
@@ -223,6 +224,7 @@ class Job(Struct, frozen=True, gc=False):
     state: JobState = JobState.PENDING
     eligible: bool = True
     start_s: float | None = None
+    suspended_s: float = 0.0
     first_report_s: float | None = None
     queued_s: float | None = None
     time_limit_s: float | None = None
@@ -284,19 +286,16 @@ class Job(Struct, frozen=True, gc=False):
         return float("inf") if self.expected_s is None else max(1.0, self.expected_s - self.earlier_s)
 
     def end_s(self, now_s: float) -> float:
-        """Until when the job's GPUs are reserved; infinity if unknown.
-
-        A job past its planned end, or one that is completing, is expected to leave at once.
-        """
+        """Until when its GPUs are reserved: now for one past its planned end or completing, infinity if unknown."""
         if self.state is JobState.COMPLETING:
             return now_s
         if self.start_s is None:
             return float("inf")
-        return max(now_s, self.start_s + self.planned_s)
+        return max(now_s, self.start_s + self.suspended_s + self.planned_s)
 
     def run_s(self, now_s: float) -> float:
         """Run time of the current run, 0 for a pending job."""
-        return 0.0 if self.start_s is None else max(0.0, now_s - self.start_s)
+        return 0.0 if self.start_s is None else max(0.0, now_s - self.start_s - self.suspended_s)
 
     def executed_s(self, now_s: float) -> float:
         """Run time so far, over all runs."""

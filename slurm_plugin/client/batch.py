@@ -39,6 +39,7 @@ from slurm_plugin.client.changes import (
     SignalJob,
     StartAtOnce,
     TargetJob,
+    Unanswered,
 )
 from slurm_plugin.client.parse import clock
 
@@ -54,6 +55,9 @@ _NO_NAMES: Mapping[int, str] = MappingProxyType({})
 
 Group = tuple[Change, ...]
 """Changes that are followed by one marker in scontrol's input."""
+
+Complaint = tuple[Group, str, type[ChangeFailure]]
+"""A group that was not carried out as a whole, the message, and whether Slurm refused it or it is not known."""
 
 
 def groups(changes: Iterable[Change]) -> list[Group]:
@@ -83,19 +87,23 @@ def text(groups: Sequence[Group], mark: str, names: Mapping[int, str] = _NO_NAME
     return "\n".join(lines) + "\n"
 
 
-def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[tuple[Group, str], ...]:
-    """The groups for which scontrol printed an error, with its message, and those that it did not come to."""
-    found = []
+def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[Complaint, ...]:
+    """The groups for which scontrol printed an error, with its message, and those of which it did not come to the end.
+
+    It may have been killed in the midst of them; a change that it was not given is not one that Slurm refuses.
+    """
+    found: list[Complaint] = []
     rest = stderr
     for i, group in enumerate(groups):
         words, reached, after = rest.partition(f"invalid keyword: {mark}-{i}\n")
         if not reached:
-            found.append((group, words.strip() or "scontrol ended before it came to this"))
+            words = words.strip() or "scontrol ended before it came to this"
+            found.append((group, f"not known: {words}", Unanswered))
             rest = ""
             continue
         rest = after
         if words.strip():
-            found.append((group, words.strip()))
+            found.append((group, words.strip(), ChangeFailure))
     return tuple(found)
 
 

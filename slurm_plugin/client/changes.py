@@ -144,3 +144,7 @@ class ChangeFailure(Struct, frozen=True):
 
     change: Change
     message: str
+
+
+class Unanswered(ChangeFailure, frozen=True):
+    """A change that Slurm may have carried out or not, or never got; the message says why that is not known."""

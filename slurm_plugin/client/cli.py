@@ -69,10 +69,11 @@ class CliClient:
         self._names: Mapping[int, str] = {}
         self._settings: Mapping[str, str] = {}
         self._topology = Topology()
+        self._memory_by_cpu: Mapping[str, int] = {}
         self._topology_of: tuple[str, tuple[str, ...]] | None = None
         self._topology_until_s = 0.0
         # Threads of the first look serve all later ones, when memory may be short.
-        self._readers = ThreadPoolExecutor(3, thread_name_prefix="slurm")
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="slurm")
 
     def capabilities(self) -> Capabilities:
         """What this Slurm can do. Its settings as of now are those that later reads go by."""
@@ -143,7 +144,7 @@ class CliClient:
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
-        lines = self._read("scontrol", "show", "node", "--oneliner").splitlines()
+        lines = self._read("scontrol", "show", "node", "--detail", "--oneliner").splitlines()
         return readable("scontrol show node", parse.node, [line for line in lines if line.startswith("NodeName=")])
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
@@ -158,6 +159,7 @@ class CliClient:
             priorities = self._readers.submit(self._priorities)
             nodes = self._readers.submit(self.nodes)
             reservations = self._readers.submit(self.reservations)
+            exclusions = self._readers.submit(self._exclusions)
         except RuntimeError as error:
             raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
         jobs = self._present()
@@ -166,11 +168,17 @@ class CliClient:
         rule = parse.shard_rule(self._known_settings()) if shared else ShardRule.FIRST_FIT
         found = nodes.result()
         sizes = {node.name: node.gpus for node in found}
-        holding = tuple(squeue.with_whole_nodes(job, sizes) for job in completed)
-        return ClusterRecords(found, holding, reservations.result(), rule, self.topology(found))
+        topology, excluded = self.topology(found), exclusions.result()
+        holding = (squeue.with_whole_nodes(job, sizes) for job in completed)
+        asking = (squeue.with_memory_of_cpus(job, self._memory_by_cpu) for job in holding)
+        told = (replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in asking)
+        return ClusterRecords(found, tuple(told), reservations.result(), rule, topology)
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
-        """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then."""
+        """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then.
+
+        With it the partitions' defaults of memory are read.
+        """
         known = self._known_settings()
         of = (known.get("BOOT_TIME", ""), tuple(node.name for node in nodes))
         if of != self._topology_of or time.monotonic() > self._topology_until_s:
@@ -178,6 +186,7 @@ class CliClient:
             shown = process.run(["scontrol", "show", "topology"], self._timeout_s, self._environment).out
             partitions = process.run(["scontrol", "show", "partition", "-o"], self._timeout_s, self._environment).out
             self._topology = parse.network(shown, partitions, is_respected=respects_topology(known))
+            self._memory_by_cpu = parse.memory_by_cpu(known, partitions)
             self._topology_of, self._topology_until_s = of, time.monotonic() + _TOPOLOGY_LASTS_S
             if self._topology.fault:
                 event(_LOG, logging.WARNING, "topology unknown, gangs get no leases", why=self._topology.fault)
@@ -298,21 +307,27 @@ class CliClient:
         names = squeue.field_names(self._version())
         suffixes = [field_mark] * (len(names) - 1) + [record_mark]
         fields = ",".join(f"{name}:{suffix}" for name, suffix in zip(names, suffixes, strict=True))
-        reader.begin(field_mark, names)
+        reader.begin(field_mark, names, time.time())
         out = self._read("squeue", "--local", "--all", "--array-unique", *selection, "--noheader", "-O", fields)
         return readable("squeue", reader.job, squeue.records(out, record_mark))
 
+    def _exclusions(self) -> Mapping[int, tuple[str, ...]]:
+        """The nodes that jobs exclude, of those that exclude some. `squeue -O` of 22.05 has no such field."""
+        selection = ("--local", "--all", "--array-unique", "--noheader")
+        out = self._read("squeue", *selection, "-o", squeue.EXCLUSION_FORMAT)
+        return {job_id: nodes for job_id, nodes in readable("squeue", squeue.exclusion, out.splitlines()) if nodes}
+
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []
-        for group, words in self._scontrol(batch.groups(changes)):
+        for group, words, kind in self._scontrol(batch.groups(changes)):
             if len(group) == 1:
-                yield ChangeFailure(group[0], words)
+                yield kind(group[0], words)
             else:
                 unclear += group
-        for group, words in self._scontrol(batch.single(unclear)):
-            yield ChangeFailure(group[0], words)
+        for group, words, kind in self._scontrol(batch.single(unclear)):
+            yield kind(group[0], words)
 
-    def _scontrol(self, groups: Sequence[batch.Group]) -> tuple[tuple[batch.Group, str], ...]:
+    def _scontrol(self, groups: Sequence[batch.Group]) -> tuple[batch.Complaint, ...]:
         """Give the changes to one scontrol process; returns the groups it complained about, and its words."""
         if not groups:
             return ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -21,6 +21,7 @@ from msgspec import Struct
 from sched_policy.model import Switch
 from slurm_plugin.client.records import (
     LEAST_PRIORITY,
+    Amounts,
     ControllerLoad,
     ShardRule,
     SlurmNode,
@@ -97,6 +98,25 @@ def gpu_types(*texts: str) -> frozenset[str]:
 
 
 @_REMEMBERED
+def other_gres(text: str) -> Amounts:
+    """What a list such as `gpu:4(S:0-1),nvme:fast:2,lane:4K` has beside GPUs and shards."""
+    found: Counter[str] = Counter()
+    for part in _without_sockets(text_of(text)).split(","):
+        name, *words = [*filter(None, part.split(":")), ""]
+        if name in ("", "gpu", "shard", "none", "NONE"):
+            continue
+        kind = next((word for word in words if word not in ("", "no_consume") and not _AMOUNT.fullmatch(word)), "")
+        told = next((match for word in words if (match := _AMOUNT.fullmatch(word))), None)
+        amount = whole(told[1], _ANY) << _DOUBLINGS[told[2].upper()] if told else 1
+        found.update({name: amount, **({f"{name}:{kind}": amount} if kind else {})})
+    return tuple(sorted(found.items()))
+
+
+_AMOUNT = re.compile(r"(\d+)([KMGTPkmgtp]?)")
+_DOUBLINGS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
+
+
+@_REMEMBERED
 def memory_mib(tres: str) -> int:
     """MiB of memory in a list such as `cpu=4,mem=2000M,node=2`; 0 if it has none."""
     match = re.search(r"(?:^|,)mem=([0-9.]{1,15})([KMGTP]?)", tres)
@@ -161,6 +181,11 @@ def clock(time_s: float | None) -> str:
 
 @_REMEMBERED
 def duration_s(text: str) -> float | None:
+    """As `fresh_duration_s`, for durations that many jobs have in common, such as time limits."""
+    return fresh_duration_s(text)
+
+
+def fresh_duration_s(text: str) -> float | None:
     """Seconds of [days-]hours:minutes:seconds or minutes:seconds; None for UNLIMITED or no value."""
     if text in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit") or text_of(text) == "":
         return None
@@ -291,6 +316,9 @@ def node(line: str) -> SlurmNode:
         memory_taken_mib=number(values.get("AllocMem", "")),
         features=_words(text_of(values.get("ActiveFeatures", ""))),
         gpu_types=gpu_types(gres),
+        other_gres=other_gres(gres),
+        other_gres_taken=other_gres(values.get("GresUsed", "")),
+        tmp_mib=number(values["TmpDisk"]) if "TmpDisk" in values else None,
     )
 
 
@@ -369,6 +397,17 @@ def network(shown: str, partitions: str, *, is_respected: bool) -> Topology:
     if is_respected and not switches:
         return Topology(fault="scontrol show topology shows no switch and no block")
     return Topology(switches)
+
+
+def memory_by_cpu(settings: Mapping[str, str], partitions: str) -> dict[str, int]:
+    """The default of --mem-per-cpu in MiB, 0 for none, by partition; that of all other partitions by ""."""
+    found = {"": number(settings.get("DefMemPerCPU", ""))}
+    for name, kind, amount in re.findall(
+        r"^PartitionName=(\S+) .*?\bDefMemPer(CPU|Node)=(\S+)", partitions, re.MULTILINE
+    ):
+        if (kind, amount) != ("Node", "UNLIMITED"):  # how a partition without a default of its own is shown
+            found[name] = number(amount) if kind == "CPU" else 0
+    return found
 
 
 def _padded(known: Mapping[int, Switch], levels: Sequence[int]) -> Iterator[Switch]:

@@ -23,6 +23,10 @@ LEAST_PRIORITY = 1
 """The lowest priority of a job that is not held; Slurm raises lower sums to it."""
 
 
+Amounts = tuple[tuple[str, int], ...]
+"""How many there are of each generic resource, by name (`nvme`), and by name and type (`nvme:fast`)."""
+
+
 class QueuedJob(Struct, frozen=True, gc=False):
     """One job or array task in Slurm's queue, with what decides on the order of starts.
 
@@ -49,11 +53,13 @@ class SlurmJob(Struct, frozen=True, gc=False):
         site_factor: None if Slurm does not show it, or if an operator has set the priority, so that it has no effect.
         eligible_s: earliest start, None while that is unknown (held, dependency).
         start_s: the start of a running job, or slurmctld's estimate for a pending one.
+        suspended_s: how long a job that has started has not run since then: it was suspended, or its nodes clean up.
         time_limit_s: None if unlimited.
         gpus: the total asked for or allocated.
         gpus_per_node: GPUs of each node, None if their number is not fixed.
         gpu_nodes: (node, GPUs) of the allocation, empty while pending; all of its nodes' for a job that shares no node.
         cpus: CPUs asked for or allocated. A waiting job with `cpus_per_gpu` will get more.
+        least_memory_mib: --mem or --mem-per-cpu (Slurm does not show which), or the default; 0 with --mem-per-gpu.
         gres_per_node: asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
         shards_per_node: asked for of gres/shard, 0 for none.
         node_names: the nodes of the allocation.
@@ -66,6 +72,11 @@ class SlurmJob(Struct, frozen=True, gc=False):
         features: --constraint as squeue prints it, empty for none; likewise `licenses`.
         exclusive: NODE if it shares its nodes with no other job, or USER, MCS, TOPO; empty for any.
         gpu_type: type of GPU asked for, empty for any; several are separated by commas.
+        other_gres: asked for on each node beside GPUs and shards, as in `SlurmNode`.
+        scattered_gres: the same by job, task or socket, as squeue prints it: how many a node gives is not known.
+        tmp_mib: --tmp, which each node must have.
+        excluded_nodes: --exclude; known only where nodes and jobs are read together (`SlurmClient.look`).
+        contiguous: --contiguous.
         requeues: false after --no-requeue, at submission or since, and for jobs of salloc and srun.
         deadline_s: when Slurm ends the job, and before if its time limit would not fit; None without --deadline.
         fair_share: that part of a waiting job's priority, None if Slurm shows none.
@@ -127,6 +138,13 @@ class SlurmJob(Struct, frozen=True, gc=False):
     accrue_s: float | None = None
     preempted: bool = False
     age_lag: int = 0
+    suspended_s: float = 0.0
+    other_gres: Amounts = ()
+    scattered_gres: str = ""
+    tmp_mib: int = 0
+    excluded_nodes: tuple[str, ...] = ()
+    contiguous: bool = False
+    least_memory_mib: int = 0
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -164,7 +182,8 @@ class SlurmNode(Struct, frozen=True, gc=False):
     """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`.
 
     `cpus` and `memory_mib` are what jobs can have in all, 0 if unknown; `..._taken` is what they hold. `gpu_types` are
-    the types of its GPUs, empty if they have none.
+    the types of its GPUs, empty if they have none. `other_gres` are its generic resources beside GPUs and shards, and
+    `tmp_mib` its disk for --tmp, None if unknown.
     """
 
     name: str
@@ -178,6 +197,9 @@ class SlurmNode(Struct, frozen=True, gc=False):
     memory_taken_mib: int = 0
     features: frozenset[str] = frozenset()
     gpu_types: frozenset[str] = frozenset()
+    other_gres: Amounts = ()
+    other_gres_taken: Amounts = ()
+    tmp_mib: int | None = None
 
     @property
     def gpu_memory_mib(self) -> int:

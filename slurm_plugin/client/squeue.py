@@ -5,6 +5,8 @@ Pure; every function raises `ValueError` on text it does not understand.
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -17,10 +19,12 @@ from slurm_plugin.client.parse import (
     count_tasks,
     duration_s,
     expand_hosts,
+    fresh_duration_s,
     gpu_count,
     gpu_types,
     memory_mib,
     number,
+    other_gres,
     signed,
     text_of,
     time_s,
@@ -28,8 +32,8 @@ from slurm_plugin.client.parse import (
 )
 from slurm_plugin.client.records import QueuedJob, SlurmJob
 
-CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime")
-"""Fields of a waiting job that Slurm itself changes all the time."""
+CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime", "TimeUsed")
+"""Fields that Slurm itself changes all the time: the first three of a waiting job, the last of a running one."""
 
 JOB_FIELDS = (
     *CHANGING_FIELDS,
@@ -70,6 +74,10 @@ JOB_FIELDS = (
     "ReqSwitch",
     "AccrueTime",
     "PreemptTime",
+    "Contiguous",
+    "MinTmpDisk",
+    "MinMemory",
+    "mem-per-tres",
     "Name",
     "Comment",
 )
@@ -120,8 +128,11 @@ def queued(line: str) -> QueuedJob:
     )
 
 
-def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
-    """One squeue record with the fields of `JOB_FIELDS`, by the names of `field_names`."""
+def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float = 0.0) -> SlurmJob:
+    """One squeue record with the fields of `JOB_FIELDS`, by the names of `field_names`.
+
+    `asked_s` is when squeue was started, by this host's clock, to which squeue itself counts the run time.
+    """
     if len(fields) != len(names):
         raise ValueError(f"{len(fields)} fields, expected {len(names)}")
     f = dict(zip(names, fields, strict=True))
@@ -182,7 +193,29 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS) -> SlurmJob:
         accrue_s=time_s(f["AccrueTime"]),
         preempted=time_s(f["PreemptTime"]) is not None,
         gpu_type=",".join(sorted(gpu_types(*(f[name] for name in _GPU_FIELDS)))),
+        suspended_s=suspended_s(state, time_s(f["StartTime"]), f["TimeUsed"], asked_s),
+        other_gres=other_gres(as_gres(f["tres-per-node"])),
+        scattered_gres=scattered_gres(f),
+        tmp_mib=memory_mib(f"mem={text_of(f['MinTmpDisk'])}"),
+        contiguous=text_of(f["Contiguous"]) not in ("", "0"),
+        least_memory_mib=0 if text_of(f["mem-per-tres"]) else memory_mib(f"mem={text_of(f['MinMemory'])}"),
     )
+
+
+def suspended_s(state: str, start_s: float | None, used: str, asked_s: float) -> float:
+    """How long a job has not run since its start: Slurm leaves that out of the run time that it shows (`used`).
+
+    squeue counts that up to a moment after `asked_s`, so this is a little too low, and 0 for a job that always ran.
+    """
+    used_s = None if state == "PENDING" or start_s is None else fresh_duration_s(used)
+    if start_s is None or used_s is None:
+        return 0.0
+    found_s = math.floor(asked_s) - start_s - used_s
+    return found_s if found_s >= _LEAST_SUSPENDED_S else 0.0
+
+
+_LEAST_SUSPENDED_S = 2.0
+"""Less may come of times in whole seconds."""
 
 
 class JobReader:
@@ -195,16 +228,19 @@ class JobReader:
     def __init__(self) -> None:
         self._field_mark = ""
         self._names: tuple[str, ...] = JOB_FIELDS
+        self._asked_s = 0.0
         self._known: dict[str, SlurmJob] = {}
         self._before: dict[str, SlurmJob] = {}
 
-    def begin(self, field_mark: str, names: tuple[str, ...] = JOB_FIELDS) -> None:
+    def begin(self, field_mark: str, names: tuple[str, ...] = JOB_FIELDS, asked_s: float = 0.0) -> None:
         """Begin a reading with this random mark between fields. Records that the last one did not have are forgotten.
+
+        `asked_s` is as in `job`.
 
         All are forgotten if the fields have changed, because the same text then has another meaning.
         """
         self._before, self._known = (self._known if names == self._names else {}), {}
-        self._field_mark, self._names = field_mark, names
+        self._field_mark, self._names, self._asked_s = field_mark, names, asked_s
 
     def job(self, record: str) -> SlurmJob:
         """As `job`. Raises `ValueError`."""
@@ -212,12 +248,13 @@ class JobReader:
         lasting = rest.replace(self._field_mark, "\x1f")
         found = self._before.get(lasting)
         if found is None or len(changing) != len(CHANGING_FIELDS):
-            found = job(record.split(self._field_mark), self._names)
+            found = job(record.split(self._field_mark), self._names, self._asked_s)
         else:
-            reason, priority, start = changing
-            now = (reason, whole(priority), time_s(start))
-            if now != (found.reason, found.priority, found.start_s):
-                found = replace(found, reason=now[0], priority=now[1], start_s=now[2])
+            reason, priority, start, used = changing
+            start_s = time_s(start)
+            now = (reason, whole(priority), start_s, suspended_s(found.state, start_s, used, self._asked_s))
+            if now != (found.reason, found.priority, found.start_s, found.suspended_s):
+                found = replace(found, reason=now[0], priority=now[1], start_s=now[2], suspended_s=now[3])
         self._known[lasting] = found
         return found
 
@@ -265,6 +302,24 @@ def shards(f: dict[str, str], tasks: int, nodes: int) -> int:
     return count(f["tres-per-node"], "shard") or -(-spread_out // max(nodes, 1))
 
 
+def scattered_gres(f: dict[str, str]) -> str:
+    """Generic resources beside GPUs and shards that are asked for by job, task or socket.
+
+    Newer releases also have CPUs and licences among those of a task.
+    """
+    parts = itertools.chain.from_iterable(f[name].split(",") for name in _GPU_FIELDS if name != "tres-per-node")
+    return ",".join(gres for part in parts if part.startswith(("gres:", "gres/")) and other_gres(gres := as_gres(part)))
+
+
+EXCLUSION_FORMAT = "%A|%x"
+
+
+def exclusion(line: str) -> tuple[int, tuple[str, ...]]:
+    """A job and the nodes that it excludes, from a line of squeue in `EXCLUSION_FORMAT`. Raises `ValueError`."""
+    job_id, _, nodes = line.partition("|")
+    return whole(job_id), expand_hosts(text_of(nodes))
+
+
 def spread(names: Sequence[str], total: int, per_node: int | None) -> tuple[tuple[str, int], ...]:
     """(node, GPUs) of an allocation: `per_node` each, or the total spread evenly, with the remainder on the first."""
     if not names or total <= 0:
@@ -284,6 +339,19 @@ def with_whole_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> SlurmJob:
     if job.exclusive != "NODE" or not job.gpu_nodes:
         return job
     return replace(job, gpu_nodes=tuple((name, sizes[name]) for name in job.node_names if sizes.get(name)))
+
+
+def with_memory_of_cpus(job: SlurmJob, default_mib: Mapping[str, int]) -> SlurmJob:
+    """The job with memory for all CPUs that it will get, if it waits, has --cpus-per-gpu, and memory counts by CPU.
+
+    Until it starts, squeue shows the memory of its tasks' CPUs alone. Where there is one CPU for each node, memory by
+    CPU and by node look alike; then that of the partition's default (`parse.memory_by_cpu`) counts by CPU.
+    """
+    each_mib, cpus = job.least_memory_mib, max(job.cpus, job.cpus_per_gpu * job.gpus)
+    if job.state != "PENDING" or not job.cpus_per_gpu or job.memory_mib != each_mib * job.cpus:
+        return job
+    is_by_cpu = job.cpus != job.nodes or each_mib == default_mib.get(job.partitions[0], default_mib.get("", 0))
+    return replace(job, memory_mib=each_mib * cpus) if is_by_cpu else job
 
 
 _HIGHEST_INDEX = 4095

@@ -42,7 +42,7 @@ from slurm_plugin.observation.requirements import (
     unmodelled,
 )
 from slurm_plugin.observation.run_times import LearntRunTimes
-from slurm_plugin.observation.spool import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.standing import (
     FairShares,
     lane,
@@ -142,7 +142,7 @@ def observe(
     known = remembered or Remembered()
     ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
     owners = {job.job_id: job.uid for job in records.values()} | {job_id: one.uid for job_id, one in ended.items()}
-    progress = spool.read(owners, now_s)
+    progress = spool.read(owners, now_s, submitted_s(records.values()))
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     per_gpu = most_shards_per_gpu(nodes)
@@ -401,6 +401,7 @@ def policy_job(
         partition=record.partition,
         state=state,
         start_s=None if state is JobState.PENDING else record.start_s,
+        suspended_s=record.suspended_s,
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
         queued_s=earlier[-1].end_s if earlier else None,
         time_limit_s=record.time_limit_s,

@@ -189,6 +189,10 @@ class _Line(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(_Line)
 
 
+_BEHIND_S = 300.0
+"""How far a node's clock may be behind: munge refuses what nodes whose clocks differ by more send to each other."""
+
+
 def clock_skew(tail: bytes, written_s: float) -> dict[int, float]:
     """How far the clock of a run's node is ahead of the file server's, if more than `_SKEW_S`; empty if not.
 
@@ -201,9 +205,16 @@ def clock_skew(tail: bytes, written_s: float) -> dict[int, float]:
 
 
 def fold(
-    progress: JobProgress, lines: list[bytes], now_s: float, skew_s: Mapping[int, float] = MappingProxyType({})
+    progress: JobProgress,
+    lines: list[bytes],
+    now_s: float,
+    skew_s: Mapping[int, float] = MappingProxyType({}),
+    submitted_s: float = 0.0,
 ) -> JobProgress:
-    """Add complete lines to a job's progress; `skew_s` is how far the clock was ahead in some runs. Pure."""
+    """Add complete lines to a job's progress; `skew_s` is how far the clock was ahead in some runs. Pure.
+
+    Lines from before `submitted_s` are those of a former job with the same id, which a new slurmctld gives out again.
+    """
     reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
     total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
     exit_status, malformed, stages = progress.exit_status, progress.malformed, progress.stages
@@ -214,6 +225,8 @@ def fold(
         line = _parse(text)
         if line is not None and line.restart in skew_s:
             line = msgspec.structs.replace(line, time_s=max(0.0, line.time_s - skew_s[line.restart]))
+        if line is not None and line.time_s < submitted_s - _BEHIND_S:
+            continue
         if line is None or line.time_s > now_s + _SKEW_S or (line.restart not in runs and len(runs) >= MAX_RUNS):
             malformed += 1
             continue

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from msgspec import Struct
 
 from sched_policy.model import NARROWED, GpuRequest, Job, NodeGpus
-from slurm_plugin.client.records import SlurmJob, SlurmNode, Topology, gpu_memory_mib
+from slurm_plugin.client.records import Amounts, SlurmJob, SlurmNode, Topology, gpu_memory_mib
 from slurm_plugin.observation.standing import OWN_PINS, leased_job
 
 
@@ -72,6 +72,9 @@ class Needs(Struct, frozen=True):
     features: frozenset[str]
     gpu_type: str
     any_of: frozenset[str] = frozenset()
+    other_gres: Amounts = ()
+    tmp_mib: int = 0
+    excluded: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, record: SlurmJob) -> Needs:
@@ -80,7 +83,16 @@ class Needs(Struct, frozen=True):
         nodes = max(record.nodes, 1)
         any_of = frozenset(record.features.split("|")) if "|" in record.features else frozenset()
         features = frozenset() if any_of else frozenset(record.features.split("&")) - {""}
-        return cls(-(-cpus // nodes), record.memory_mib // nodes, features, record.gpu_type, any_of)
+        return cls(
+            -(-cpus // nodes),
+            record.memory_mib // nodes,
+            features,
+            record.gpu_type,
+            any_of,
+            record.other_gres,
+            record.tmp_mib,
+            frozenset(record.excluded_nodes),
+        )
 
     def are_met_by(self, node: SlurmNode) -> bool:
         """Whether the node would be sufficient if it were empty; what Slurm does not show counts as enough."""
@@ -89,13 +101,37 @@ class Needs(Struct, frozen=True):
         )
         of_type = not self.gpu_type or node.gpu_types == {self.gpu_type}
         one_of = not self.any_of or not self.any_of.isdisjoint(node.features)
-        return enough and of_type and one_of and self.features <= node.features
+        has_disk = node.tmp_mib is None or node.tmp_mib >= self.tmp_mib
+        may_be_used = has_disk and node.name not in self.excluded and not _missing(self.other_gres, node.other_gres)
+        return enough and of_type and one_of and may_be_used and self.features <= node.features
 
     def lacks_now(self, node: SlurmNode) -> str:
-        """What a node is short of at this moment, `CPUs` or `memory`; empty for neither."""
+        """What a node is short of at this moment, such as `CPUs` or `memory`; empty for nothing."""
         if node.cpus and node.cpus - node.cpus_taken < self.cpus:
             return "CPUs"
-        return "memory" if node.memory_mib and node.memory_mib - node.memory_taken_mib < self.memory_mib else ""
+        if node.memory_mib and node.memory_mib - node.memory_taken_mib < self.memory_mib:
+            return "memory"
+        return _missing(self.other_gres, _free_gres(node).items()) if self.other_gres else ""
+
+    def words(self) -> str:
+        """All of them in words, equal for equal needs; without commas, which separate partitions."""
+        said = [*sorted(self.features), "|".join(sorted(self.any_of)), self.gpu_type]
+        said += [f"{self.cpus} CPUs", f"{self.memory_mib} MiB"]
+        said += [f"{name}:{amount}" for name, amount in self.other_gres]
+        said += [f"{self.tmp_mib} MiB of disk"] if self.tmp_mib else []
+        said += [f"without {' '.join(sorted(self.excluded))}"] if self.excluded else []
+        return " ".join(filter(None, said))
+
+
+def _missing(asked: Amounts, there: Iterable[tuple[str, int]]) -> str:
+    """The first generic resource of which there is less than asked for; empty if there is none."""
+    amounts = dict(there) if asked else {}
+    return next((name for name, amount in asked if amounts.get(name, 0) < amount), "")
+
+
+def _free_gres(node: SlurmNode) -> dict[str, int]:
+    taken = dict(node.other_gres_taken)
+    return {name: amount - taken.get(name, 0) for name, amount in node.other_gres}
 
 
 class NodeSet(Struct, frozen=True):
@@ -121,6 +157,10 @@ def unmodelled(record: SlurmJob, topology: Topology) -> str:
         return f"its constraint is not a plain list of features ({record.features})"
     if record.most_switches and not topology.counts_switches:
         return f"it limits the number of switches to {record.most_switches} (--switches)"
+    if record.contiguous:
+        return "it asks for nodes side by side (--contiguous)"
+    if record.scattered_gres:
+        return f"it asks for generic resources that are not counted by node ({record.scattered_gres})"
     if "," in record.gpu_type:
         return f"it asks for GPUs of several types ({record.gpu_type})"
     return ""
@@ -140,15 +180,8 @@ class Requirements:
         if key not in self._known:
             members = [node for node in self._nodes if not node.partitions.isdisjoint(record.partitions)]
             fitting = frozenset(node.name for node in members if needs.are_met_by(node))
-            words = (
-                *sorted(needs.features),
-                *filter(None, ["|".join(sorted(needs.any_of))]),
-                *filter(None, [needs.gpu_type]),
-                f"{needs.cpus} CPUs",
-                f"{needs.memory_mib} MiB",
-            )
             whole = not self._nodes or len(fitting) == len(members)
-            name = record.partition if whole else f"{record.partition}{NARROWED}{' '.join(words)}]"
+            name = record.partition if whole else f"{record.partition}{NARROWED}{needs.words()}]"
             self._known[key] = NodeSet(name, fitting)
         return self._known[key]
 
@@ -167,6 +200,7 @@ class FreeResources(Struct):
     gpus: int
     cpus: float
     memory_mib: float
+    other_gres: dict[str, int]
 
 
 def free_once_gone(
@@ -185,6 +219,8 @@ def free_once_gone(
             if name in free:
                 free[name].cpus += record.cpus / len(record.node_names)
                 free[name].memory_mib += record.memory_mib / len(record.node_names)
+                for gres, amount in record.other_gres:
+                    free[name].other_gres[gres] = free[name].other_gres.get(gres, 0) + amount
     return {nodes[name]: there for name, there in free.items()}
 
 
@@ -192,7 +228,7 @@ def _without_gpu_jobs(node: SlurmNode) -> FreeResources:
     """The node with all its GPUs free; CPUs and memory that Slurm does not show count as unlimited."""
     cpus = node.cpus - node.cpus_taken if node.cpus else float("inf")
     memory_mib = node.memory_mib - node.memory_taken_mib if node.memory_mib else float("inf")
-    return FreeResources(node.gpus, cpus, memory_mib)
+    return FreeResources(node.gpus, cpus, memory_mib, _free_gres(node))
 
 
 def fits(record: SlurmJob, free: Mapping[SlurmNode, FreeResources]) -> bool:
@@ -233,9 +269,12 @@ def _allocate_one(record: SlurmJob, free: Mapping[SlurmNode, FreeResources]) -> 
         there.gpus -= share
         there.cpus -= needs.cpus
         there.memory_mib -= needs.memory_mib
+        for name, amount in needs.other_gres:
+            there.other_gres[name] -= amount
 
 
 def _is_suitable(record: SlurmJob, needs: Needs, node: SlurmNode, there: FreeResources) -> bool:
-    """Whether the job may run on the node and its CPUs and memory are free there; GPUs are not checked."""
+    """Whether the job may run on the node and all that it needs is free there; GPUs are not checked."""
     may_run = not node.partitions.isdisjoint(record.partitions) and node.schedulable and needs.are_met_by(node)
-    return may_run and there.cpus >= needs.cpus and there.memory_mib >= needs.memory_mib
+    is_free = there.cpus >= needs.cpus and there.memory_mib >= needs.memory_mib
+    return may_run and is_free and not _missing(needs.other_gres, there.other_gres.items())

@@ -143,17 +143,21 @@ class _Loan(Struct, frozen=True, array_like=True):
 
 
 class _Swap(Struct, frozen=True, array_like=True):
-    """The priority with which a preempted job waits once the job that needs its GPUs, if there is one, runs."""
+    """The priority with which a preempted job waits once the job that needs its GPUs, if there is one, runs.
+
+    `run` is the job's run that the requeue was to end; -1 in files of earlier releases, which do not have it.
+    """
 
     beneficiary: int | None
     priority: int
+    run: int = -1
 
 
 class _PlaceNotes(Struct, frozen=True):
     """By job: how much of its place has been used up, and its place if that is not its own.
 
     `counted` are running jobs whose start has been accounted for. `began` has the priorities with which running jobs
-    that may be preempted had waited; `swaps` has the jobs that have been requeued.
+    that may be preempted had waited; `swaps` has the jobs that Slurm was told to requeue.
     """
 
     used: dict[int, int] = {}
@@ -178,7 +182,6 @@ class LentPlaces:
         self._notes = self._saved = (self._file.read() if self._file else None) or _PlaceNotes()
         self._waited: dict[int, int] = {}
         self._paid: dict[int, _Loan] = {}
-        self._swaps_before: Mapping[int, _Swap] = {}
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
         """By pending job, how much lower its place is: a negative site factor, positive for a preempted job.
@@ -232,7 +235,9 @@ class LentPlaces:
         for job_id, swap in self._notes.swaps.items():
             job = records.get(job_id)
             other = None if swap.beneficiary is None else records.get(swap.beneficiary)
-            if job is None or (swap.beneficiary is not None and (other is None or other.state == "CANCELLED")):
+            if job is None or job.restarts == swap.run:
+                continue  # it was not requeued after all (Slurm counts a requeue at once), so it has freed no place
+            if swap.beneficiary is not None and (other is None or other.state == "CANCELLED"):
                 continue  # the beneficiary does not run, so no place has been freed
             if job.state == "PENDING" and job.natives and (other is None or other.state != "PENDING"):
                 settled[job_id] = max(0, swap.priority - job.priority_with(0))
@@ -246,7 +251,6 @@ class LentPlaces:
             {job_id: at for job_id, at in began.items() if job_id in records and job_id not in waiting},
             swaps,
         )
-        self._swaps_before = swaps
 
     @property
     def charged(self) -> frozenset[int]:
@@ -300,15 +304,8 @@ class LentPlaces:
             other = beneficiaries.get(job_id)
             cleared = _cleared(records[job_id], records.get(other or 0), self._notes.began.get(job_id), stands)
             if cleared is not None:
-                swaps[job_id] = _Swap(other, cleared)
+                swaps[job_id] = _Swap(other, cleared, records[job_id].restarts)
         self._notes = replace(self._notes, loans=loans, swaps=swaps)
-
-    def not_requeued(self, job_ids: Iterable[int]) -> None:
-        """Undo the records of requeues of this pass that have failed: these jobs have freed no place."""
-        stayed = frozenset(job_ids)
-        swaps = {job_id: swap for job_id, swap in self._notes.swaps.items() if job_id not in stayed}
-        swaps |= {job_id: swap for job_id, swap in self._swaps_before.items() if job_id in stayed}
-        self._notes = replace(self._notes, swaps=swaps)
 
     def save(self) -> None:
         """Save the records; call it before the changes are sent to Slurm. A write error stops nothing."""

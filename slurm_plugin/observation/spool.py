@@ -14,14 +14,16 @@ import os
 import random
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from explsched.log import event
 from explsched.spool import MOST_BYTES, directories, open_directory
 from slurm_plugin.client.process import BoundedCall
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.progress import MAX_LINE_BYTES, MAX_RUNS, JobProgress, clock_skew, fold
 
 MAX_BYTES_PER_READ = 1 << 17
@@ -65,6 +67,7 @@ class _Look:
     `is_cut` says that one of the limits has kept it from the end of a file; `fault`: why it is not complete, or "".
     """
 
+    submitted_s: Mapping[int, float]
     left: dict[int, int]
     left_in_all: int
     is_cut: bool = False
@@ -90,17 +93,27 @@ class ProgressSpool:
         self._known: dict[int, JobProgress] = {}
         self.fault = ""
 
-    def read(self, owners: Mapping[int, int], now_s: float) -> dict[int, JobProgress]:
-        """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten."""
-        before, self.fault = self.fault, self._read(owners, now_s).fault
+    def read_of(self, jobs: Iterable[SlurmJob], now_s: float) -> dict[int, JobProgress]:
+        """The progress of these jobs, without that of former jobs with the same ids."""
+        known = tuple(jobs)
+        return self.read({job.job_id: job.uid for job in known}, now_s, submitted_s(known))
+
+    def read(
+        self, owners: Mapping[int, int], now_s: float, submitted_s: Mapping[int, float] = MappingProxyType({})
+    ) -> dict[int, JobProgress]:
+        """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten.
+
+        Of jobs in `submitted_s` only what was reported since then counts.
+        """
+        before, self.fault = self.fault, self._read(owners, now_s, submitted_s).fault
         if self.fault not in ("", _MISSING, before):
             event(_LOG, logging.WARNING, "progress not read, the last holds", spool=str(self._spool), why=self.fault)
         known = self._known
         return {job_id: known[job_id] for job_id in sorted(known.keys() & owners.keys())}
 
-    def _read(self, owners: Mapping[int, int], now_s: float) -> _Look:
+    def _read(self, owners: Mapping[int, int], now_s: float, submitted_s: Mapping[int, float]) -> _Look:
         """Read what is new."""
-        look = _Look(dict.fromkeys(owners.values(), MAX_BYTES_PER_USER), MAX_BYTES_PER_LOOK)
+        look = _Look(submitted_s, dict.fromkeys(owners.values(), MAX_BYTES_PER_USER), MAX_BYTES_PER_LOOK)
         try:
             if not self._reading.run(partial(self._look, dict(owners), now_s, look)):
                 look.fault = f"the file system has not answered for {self._reading.patience_s:g} s"
@@ -152,7 +165,7 @@ class ProgressSpool:
                     if len(kept.skew_s) < MAX_RUNS:
                         tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, before_end)
                         kept.skew_s |= clock_skew(tail, status.st_mtime)
-                    taken = self._advance(kept, data, now_s)
+                    taken = self._advance(kept, data, now_s, look.submitted_s.get(job_id, 0.0))
                     look.left[uid] -= taken
                     look.left_in_all -= taken
                 return kept.progress
@@ -162,23 +175,29 @@ class ProgressSpool:
             look.note(error, path)
             return JobProgress(refused=f"{path}: {error.strerror}") if earlier is None else earlier.progress
 
-    def _advance(self, kept: _File, data: bytes, now_s: float) -> int:
+    def _advance(self, kept: _File, data: bytes, now_s: float, submitted_s: float) -> int:
         """Take in the lines; returns how many bytes that are. Half a line waits, if it is not too long for a line."""
         complete, newline, _rest = data.rpartition(b"\n")
         taken = len(complete) + 1 if newline else len(data) if len(data) > MAX_LINE_BYTES else 0
         if taken:
             kept.offset += taken
-            kept.progress = fold(kept.progress, data[:taken].removesuffix(b"\n").split(b"\n"), now_s, kept.skew_s)
+            lines = data[:taken].removesuffix(b"\n").split(b"\n")
+            kept.progress = fold(kept.progress, lines, now_s, kept.skew_s, submitted_s)
         return taken
+
+
+def submitted_s(jobs: Iterable[SlurmJob]) -> dict[int, float]:
+    """When these jobs were submitted, without those that have been requeued: Slurm tells when that was instead."""
+    return {job.job_id: job.submit_s for job in jobs if job.restarts == 0}
 
 
 class WholeProgressSpool(ProgressSpool):
     """For a command that looks once, and may wait: each reading goes on to the end of every file."""
 
-    def _read(self, owners: Mapping[int, int], now_s: float) -> _Look:
-        look = super()._read(owners, now_s)
+    def _read(self, owners: Mapping[int, int], now_s: float, submitted_s: Mapping[int, float]) -> _Look:
+        look = super()._read(owners, now_s, submitted_s)
         while look.is_cut and not look.fault:
-            look = super()._read(owners, now_s)
+            look = super()._read(owners, now_s, submitted_s)
         return look
 
 

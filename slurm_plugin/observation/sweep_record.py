@@ -55,6 +55,11 @@ class Note(Struct, frozen=True, omit_defaults=True):
     submit_s: float = 0.0
     reason: str = ""
 
+    @property
+    def training(self) -> tuple[int, int, str]:
+        """Which training it is about. Its id alone may be that of an earlier one: a new slurmctld counts from 1."""
+        return self.job, self.uid, self.sweep
+
 
 class SweepRecord:
     """Writes the record. A spool that hangs or cannot be written does not stop the daemon; it is logged once.
@@ -68,7 +73,7 @@ class SweepRecord:
         self._fault = ""
         self._known: tuple[Note, ...] | None = None
         self._has_begun = False
-        self._joined: set[int] = set()
+        self._joined: set[tuple[int, int, str]] = set()
         self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
 
     def read(self) -> tuple[Note, ...] | None:
@@ -84,22 +89,19 @@ class SweepRecord:
         if not self._has_begun and (found := self.read()) is not None:
             self._has_begun = True
             kept = _recent(found, now_s)
-            self._joined |= {note.job for note in kept if note.what == "joined"}
+            self._joined |= {note.training for note in kept if note.what == "joined"}
             if len(kept) < len(found):
                 self._try(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=0o644))
         trainings = {job.job_id: job for job in jobs if job.exploration and job.exploration.sweep}
-        fresh = [
-            _note("joined", job, records, now_s)
-            for job in trainings.values()
-            if job.job_id not in self._joined and job.array_tasks == 1
-        ]
+        present = (_note("joined", job, records, now_s) for job in trainings.values() if job.array_tasks == 1)
+        fresh = [note for note in present if note.training not in self._joined]
         why = {preemption.job_id: preemption.reason for preemption in plan.preemptions}
         why |= {stop.job_id: stop.reason for stop in plan.stops}
         for change in changes:
             if isinstance(change, CancelJob | SignalJob) and change.job_id in trainings:
                 what: Literal["paused", "stopped"] = "stopped" if isinstance(change, CancelJob) else "paused"
                 fresh.append(_note(what, trainings[change.job_id], records, now_s, why.get(change.job_id, "")))
-        self._joined |= {note.job for note in fresh}
+        self._joined |= {note.training for note in fresh}
         self._unwritten.extend(fresh)
         if self._unwritten:
             self._try(self._write)

@@ -33,7 +33,7 @@ from slurm_plugin.config import BackpressureSection
 _LEASE_CHANGES = CreateReservation | DeleteReservation | ExtendReservation | AttachReservation
 
 _OTHER_REQUESTS = 15
-"""A pass reads with 7 requests; some more are for leases and preemptions."""
+"""A pass reads with 8 requests; some more are for leases and preemptions."""
 
 
 class Backoff(Struct, frozen=True):

@@ -30,6 +30,7 @@ from slurm_plugin.client.changes import (
     SetNodeCount,
     SetSiteFactor,
     SignalJob,
+    Unanswered,
 )
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
@@ -98,7 +99,7 @@ class Controller:
         self._refused: frozenset[tuple[str, object, str]] = frozenset()
         self._option_faults: Mapping[int, str] = {}  # of the last pass, logged by then
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
-        self._uids: dict[int, int] = {}
+        self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
         self._sweep_record = SweepRecord(config.progress.spool)
         self._gap = BackfillGap(client.load)
         self._recalculations = Recalculations()
@@ -177,8 +178,8 @@ class Controller:
         if charged := self._lent_places.charged:
             self._lent_places.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
         self._ended_runs.note(seen.snapshot)
-        self._uids = {job_id: record.uid for job_id, record in seen.jobs.items()}
-        self._memory.note_jobs(seen.snapshot, self._uids)
+        self._jobs = seen.jobs
+        self._memory.note_jobs(seen.snapshot, {job_id: record.uid for job_id, record in seen.jobs.items()})
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
         self._memory.note_plan(seen.snapshot, plan.held_back)
         self._comment_refused &= {job_id for job_id, record in seen.jobs.items() if record.state != "PENDING"}
@@ -217,11 +218,7 @@ class Controller:
             dropped = [change for change in leaving if change.job_id in ended]
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
-            refused = self._apply(leaving, before, reasons, now_s)
-            failures += refused
-            stayed = {failure.change.job_id for failure in refused if isinstance(failure.change, RequeueJob)}
-            self._lent_places.not_requeued(ended | stayed)
-            self._lent_places.save()
+            failures += self._apply(leaving, before, reasons, now_s)
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
         for job_id, fault in decided.seen.option_faults.items() - self._option_faults.items():
@@ -230,7 +227,9 @@ class Controller:
         _log_pass(decided, failures, self._refused)
         self._refused = frozenset(map(_refusal, failures))
         self._comment_refused |= {
-            failure.change.job_id for failure in failures if isinstance(failure.change, SetAdminComment)
+            failure.change.job_id
+            for failure in failures
+            if isinstance(failure.change, SetAdminComment) and not isinstance(failure, Unanswered)
         }
         self._note_sweeps(decided, failures)
         groups = live_groups(decided.seen.jobs.values())
@@ -279,8 +278,8 @@ class Controller:
         """
         if self._gap.has_opened(self._cycles):
             return True
-        asked = {job_id: uid for job_id, uid in self._uids.items() if job_id in self._tracker.underway}
-        return bool(asked) and self._tracker.is_any_ready(self._saves.read(asked, now_s), now_s)
+        asked = [self._jobs[job_id] for job_id in self._tracker.underway & self._jobs.keys()]
+        return bool(asked) and self._tracker.is_any_ready(self._saves.read_of(asked, now_s), now_s)
 
     @property
     def trail(self) -> AuditTrail:
@@ -355,8 +354,7 @@ class Controller:
 
         A requeue would run them again, however long this pass has taken so far.
         """
-        owners = {job_id: self._uids[job_id] for job_id in job_ids}
-        told = self._saves.read(owners, now_s)
+        told = self._saves.read_of((self._jobs[job_id] for job_id in job_ids), now_s)
         ended = frozenset(job_id for job_id, progress in told.items() if progress.ended)
         for job_id in sorted(ended):
             event(_LOG, logging.INFO, "not requeued, its work is done", job=job_id)

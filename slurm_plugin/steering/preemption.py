@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Preemption
-from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob, Unanswered
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.memory import SavedState
@@ -262,8 +262,12 @@ class PreemptionTracker:
 
         If it was the requeue, the job is not asked again in this run: it would save again and again for nothing.
         """
-        self._unanswered -= frozenset(changes)
+        failures = tuple(failures)
+        unknown = {failure.change for failure in failures if isinstance(failure, Unanswered)}
+        self._unanswered -= frozenset(changes) - unknown
         for failure in failures:
+            if failure.change in unknown:
+                continue
             if isinstance(failure.change, SignalJob):
                 self._take_back_signal(failure.change.job_id)
             elif isinstance(failure.change, RequeueJob):
@@ -415,13 +419,14 @@ def _still_waits(job: Job | None) -> bool:
 def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> Interruption:
     """The cost of a requeue now: the work since the last checkpoint of this run, or the whole run if there is none.
 
-    A job that saves checkpoints without reporting them loses less, but how much is unknown. Reports that arrived
-    while the pass was reading from Slurm are later than `now_s`.
+    A job that saves checkpoints without reporting them loses less, but how much is unknown; it never loses more than
+    its run time, in which the time for which it was suspended does not count. Reports that arrived while the pass was
+    reading from Slurm are later than `now_s`.
     """
     start_s = now_s if job.start_s is None else job.start_s
     safe_s = max(start_s, progress.checkpoint_s or start_s)
     worked_until_s = max([now_s, *(report.time_s for report in progress.reports[-1:])])
-    lost_gpu_s = job.request.total * max(0.0, worked_until_s - safe_s)
+    lost_gpu_s = job.request.total * max(0.0, min(worked_until_s - safe_s, job.run_s(worked_until_s)))
     return Interruption(job.restarts, now_s, job.request.total, lost_gpu_s, reason)
 
 

@@ -56,7 +56,7 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.spool import WholeProgressSpool
+from slurm_plugin.observation.spool import WholeProgressSpool, submitted_s
 from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, SpaceSection, Value, argument
 from wrappers import sxbatch
 
@@ -270,7 +270,8 @@ class Search:
         """
         path = self._trial_directory(trial.number) / "result"
         if not path.exists():
-            progress = self._spool.read({job_id: os.geteuid()}, now_s).get(job_id, JobProgress())
+            since_s = submitted_s([job] if job is not None and job.job_id == job_id else ())
+            progress = self._spool.read({job_id: os.geteuid()}, now_s, since_s).get(job_id, JobProgress())
             if self._spool.fault:
                 why = f"the reports of trial {trial.number} cannot be read: {self._spool.fault}"
                 raise OSError(errno.EIO, why, str(self._config.progress.spool))

@@ -24,6 +24,7 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient, probe_pyslurm
 from slurm_plugin.client.pyslurm_ import PyslurmClient
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.jobs import empty, run, start_again, submit, until
 
@@ -101,6 +102,47 @@ def test_gpu_requests(
     assert job.time_limit_s == 3600
     assert job.start_s is not None
     assert job.submit_s <= job.start_s
+
+
+def test_time_for_which_a_job_was_suspended_is_no_run_time(client: SlurmClient, cluster: Cluster) -> None:
+    job_id, other = submit(cluster, "--gres=gpu:2"), submit(cluster, "--gres=gpu:2")
+
+    def records() -> list[SlurmJob]:
+        found = {job.job_id: job for job in client.jobs()}
+        return [found[n] for n in (job_id, other)]
+
+    until(lambda: all(job.state == "RUNNING" for job in records()), "the jobs run")
+    run(cluster, "scontrol", "suspend", str(job_id))
+    until(lambda: records()[0].suspended_s >= 4, "the job has been suspended for a while")
+    run(cluster, "scontrol", "resume", str(job_id))
+    resumed, always = records()
+    assert (resumed.state, always.suspended_s) == ("RUNNING", 0.0)
+    ends_s = float(
+        run(cluster, "env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--jobs", str(job_id), "-o", "%e")
+    )
+    assert resumed.start_s is not None
+    assert abs(resumed.start_s + resumed.suspended_s + 3600 - ends_s) <= 2
+
+
+def test_what_a_job_asks_of_its_nodes_is_read(client: SlurmClient, cluster: Cluster) -> None:
+    asks, other = submit(cluster, "--hold", "--exclude=n[1-2]", "--contiguous"), submit(cluster, "--hold")
+    found = {job.job_id: (job.excluded_nodes, job.contiguous) for job in client.look().jobs}
+    assert (found[asks], found[other]) == ((("n1", "n2"), True), ((), False))
+
+
+@pytest.mark.parametrize("more", [[], ["--mem-per-cpu=500", "--ntasks=2"], ["--mem=1500"], ["--mem-per-gpu=700"]])
+def test_a_job_with_cpus_per_gpu_waits_with_the_memory_that_it_will_get(
+    client: SlurmClient, cluster: Cluster, more: list[str]
+) -> None:
+    job_id = submit(cluster, "--hold", "--gpus=2", "--cpus-per-gpu=2", *more)
+
+    def record() -> SlurmJob:
+        return next(job for job in client.look().jobs if job.job_id == job_id)
+
+    waits_with_mib = record().memory_mib
+    run(cluster, "scontrol", "release", str(job_id))
+    until(lambda: record().state == "RUNNING", "the job runs")
+    assert record().memory_mib == waits_with_mib
 
 
 def test_what_a_job_says_of_switches_is_read(client: SlurmClient, cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
     Change,
+    ChangeFailure,
     ClearDependency,
     CreateReservation,
     DelayStart,
@@ -25,6 +26,7 @@ from slurm_plugin.client.changes import (
     SignalJob,
     StartAtOnce,
     TargetJob,
+    Unanswered,
 )
 from slurm_plugin.client.parse import clock
 
@@ -111,7 +113,8 @@ def test_words_with_blanks_go_to_a_scontrol_of_their_own() -> None:
 def test_a_scontrol_that_ended_early_is_a_complaint_about_all_that_it_did_not_come_to() -> None:
     groups = batch.single([RequeueJob(1), RequeueJob(2), RequeueJob(3)])
     found = batch.complaints(groups, "invalid keyword: m-0\n", "m")
-    assert found == tuple((group, "scontrol ended before it came to this") for group in groups[1:])
+    why = "not known: scontrol ended before it came to this"
+    assert found == tuple((group, why, Unanswered) for group in groups[1:])
 
 
 def test_site_factors_share_a_marker_and_other_changes_have_their_own() -> None:
@@ -131,8 +134,8 @@ def test_complaints_are_told_by_group() -> None:
         "invalid keyword: m-2\nslurm_load_jobs error: gone"
     )
     assert batch.complaints(groups, stderr, "m") == (
-        (groups[1], "Invalid job id specified for job 2"),
-        (groups[3], "slurm_load_jobs error: gone"),
+        (groups[1], "Invalid job id specified for job 2", ChangeFailure),
+        (groups[3], "not known: slurm_load_jobs error: gone", Unanswered),
     )
 
 

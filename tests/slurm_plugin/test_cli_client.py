@@ -21,6 +21,7 @@ from slurm_plugin.client.changes import (
     SetSiteFactor,
     SignalJob,
     TargetJob,
+    Unanswered,
 )
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmNode
@@ -97,6 +98,12 @@ def test_of_site_factors_that_were_refused_together_the_one_is_found(log: Path) 
     told = [line for line in log.read_text().splitlines() if not line.startswith("explsched-")]
     assert told.count("u job=1 sitef=30") == 2  # once with the others, once alone
     assert told.count("requeue Incomplete 9") == 1  # what may not be given twice is not
+
+
+def test_what_a_scontrol_was_not_given_before_it_was_killed_is_not_refused(log: Path, tmp_path: Path) -> None:
+    tool(tmp_path, "scontrol", 'read -r line; read -r mark; echo "invalid keyword: $mark" >&2; kill -9 $$')
+    failed = CliClient().apply([RequeueJob(1), RequeueJob(2)])
+    assert failed == (Unanswered(RequeueJob(2), "not known: scontrol ended before it came to this"),)
 
 
 def test_an_odd_name_refuses_its_own_change_and_no_other(log: Path) -> None:

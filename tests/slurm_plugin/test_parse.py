@@ -145,6 +145,76 @@ def test_what_was_read_by_the_names_of_another_release_is_read_anew() -> None:
     assert found == ["NODE", "", ""]
 
 
+@pytest.mark.parametrize(
+    ("state", "used", "suspended_s"),
+    [
+        ("RUNNING", "1:00:01", 0.0),  # squeue counts a moment longer
+        ("RUNNING", "59:59", 0.0),
+        ("RUNNING", "40:00", 1200.0),
+        ("SUSPENDED", "0:10", 3590.0),
+        ("COMPLETING", "50:00", 600.0),
+        ("PENDING", "0:00", 0.0),
+        ("RUNNING", "INVALID", 0.0),
+    ],
+)
+def test_suspended_time_is_what_slurm_leaves_out_of_a_run(state: str, used: str, suspended_s: float) -> None:
+    began = int(RECORD["StartTime"])
+    reader, found = squeue.JobReader(), []
+    for told, asked_s in ((used, began + 3600.7), ("0:10", began + 10.2), (used, began + 3600.7)):
+        reader.begin("\x1f", asked_s=asked_s)
+        found.append(reader.job("\x1f".join((RECORD | {"State": state, "TimeUsed": told}).values())).suspended_s)
+    assert found == [suspended_s, 0.0, suspended_s]
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ({"tres-per-node": "gres:gpu:2,gres:nvme:1"}, ((("nvme", 1),), "", 0, False)),
+        ({"tres-per-node": "gres/nvme:fast:2,gres/shard:1"}, ((("nvme", 2), ("nvme:fast", 2)), "", 0, False)),
+        ({"tres-per-task": "cpu:4,gres/gpu:1,gres/nvme:1,license/x:1"}, ((), "nvme:1", 0, False)),
+        ({"MinTmpDisk": "5G", "Contiguous": "1"}, ((), "", 5120, True)),
+        ({"MinTmpDisk": "1500M", "Contiguous": "0"}, ((), "", 1500, False)),
+        ({"MinTmpDisk": "0", "tres-per-node": "gres:none"}, ((), "", 0, False)),
+    ],
+)
+def test_what_a_job_asks_of_its_nodes_beside_gpus(told: dict[str, str], found: tuple[object, ...]) -> None:
+    job = squeue.job(list((RECORD | {"tres-per-node": "N/A"} | told).values()))
+    assert (job.other_gres, job.scattered_gres, job.tmp_mib, job.contiguous) == found
+
+
+@pytest.mark.parametrize(
+    ("told", "memory_mib"),
+    [
+        ({}, 8 * 500),  # DefMemPerCPU
+        ({"MinMemory": "600M", "tres-alloc": "cpu=1,mem=600M,node=1"}, 600),  # --mem
+        ({"NumCPUs": "2", "tres-alloc": "cpu=2,mem=1000M,node=1"}, 8 * 500),
+        ({"NumCPUs": "2", "MinMemory": "1G", "tres-alloc": "cpu=2,mem=2G,node=1"}, 8 * 1024),  # --mem-per-cpu
+        ({"NumCPUs": "2", "MinMemory": "1G", "tres-alloc": "cpu=2,mem=1G,node=1"}, 1024),  # --mem
+        ({"mem-per-tres": "gres:gpu:250", "tres-alloc": "cpu=1,mem=500M,node=1"}, 500),  # --mem-per-gpu
+        ({"Partition": "long,main"}, 500),  # its default is by node
+        ({"cpus-per-tres": "N/A"}, 500),
+        ({"State": "RUNNING"}, 500),
+    ],
+)
+def test_memory_of_a_job_with_cpus_per_gpu_is_that_of_all_its_cpus(told: dict[str, str], memory_mib: int) -> None:
+    partitions = "PartitionName=main A=B DefMemPerNode=UNLIMITED\nPartitionName=long A=B DefMemPerNode=500 C=D\n"
+    default = parse.memory_by_cpu({"DefMemPerCPU": "500"}, partitions)
+    one = {"NumNodes": "1", "NumCPUs": "1", "tres-alloc": "cpu=1,mem=500M,node=1", "MinMemory": "500M"}
+    asks = {"State": "PENDING", "tres-per-node": "gres:gpu:2", "cpus-per-tres": "gres:gpu:4"}
+    job = squeue.job(list((RECORD | one | asks | told).values()))
+    assert squeue.with_memory_of_cpus(job, default).memory_mib == memory_mib
+
+
+def test_default_memory_of_partitions() -> None:
+    told = "PartitionName=a X=1 DefMemPerCPU=700 Y=2\nPartitionName=b X=1 DefMemPerCPU=UNLIMITED\nPartitionName=c X=1\n"
+    assert parse.memory_by_cpu({"DefMemPerCPU": "UNLIMITED"}, told) == {"": 0, "a": 700, "b": 0}
+
+
+@pytest.mark.parametrize(("line", "nodes"), [("7|n[1-2],m1", ("n1", "n2", "m1")), ("7|", ())])
+def test_nodes_that_a_job_excludes(line: str, nodes: tuple[str, ...]) -> None:
+    assert squeue.exclusion(line) == (7, nodes)
+
+
 def test_nodes_asked_for_and_our_note() -> None:
     record = RECORD | {"State": "PENDING", "ReqNodes": "n[2-3]", "admin_comment": "explsched:pause=5"}
     job = squeue.job(list(record.values()))

@@ -415,6 +415,15 @@ def test_a_daemon_that_starts_while_the_spool_hangs_learns_of_ended_trainings_la
         pass
 
 
+def test_a_training_with_the_id_of_an_earlier_one_is_noted_as_well(tmp_path: Path) -> None:
+    """A slurmctld that was installed anew counts from 1 again."""
+    for comment in (COMMENT, "explsched:sweep=another"):
+        for now_s in (NOW_S, NOW_S + 15):
+            notes, seen = sweep_record.SweepRecord(tmp_path), observed(training(1, comment))
+            notes.note(seen.snapshot.jobs, (), Plan(), seen.jobs, now_s)
+    assert [(note.job, note.sweep) for note in sweep_record.read(tmp_path)] == [(1, "digits"), (1, "another")]
+
+
 def test_notes_for_which_the_disk_has_no_room_are_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

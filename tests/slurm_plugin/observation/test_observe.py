@@ -38,6 +38,30 @@ def test_a_preempted_job_is_dated_to_its_first_submission(tmp_path: Path) -> Non
     assert job_of(tmp_path, admin_comment="JS1:abc explsched-preemption:nonsense").submit_s == 9000.0
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
+def test_time_for_which_a_job_was_suspended_moves_its_end_and_is_no_run_time(tmp_path: Path, state: str) -> None:
+    held = {"state": state, "start_s": NOW_S - 3000, "time_limit_s": 3600.0, "gpu_nodes": (("n1", 4),)}
+    job = job_of(tmp_path, suspended_s=1000.0, **held)
+    assert (job.executed_s(NOW_S), job.end_s(NOW_S)) == (2000.0, NOW_S + 1600)
+    columns = seen(tmp_path, record(5, suspended_s=1000.0, **held)).snapshot.columns
+    assert (columns.executed_s.tolist(), columns.end_s.tolist()) == ([2000.0], [NOW_S + 1600])
+
+
+@pytest.mark.parametrize(("restarts", "steps"), [(0, [5]), (1, [900, 5])])
+def test_reports_from_before_its_submission_are_a_former_jobs(tmp_path: Path, restarts: int, steps: list[int]) -> None:
+    """A slurmctld that was installed anew gives ids out again. A requeued job may have reported before, too."""
+    own = {"restart": restarts, "metric": "loss", "value": 1.0}
+    old_s, new_s = NOW_S - 5000, NOW_S - 100
+    former = [{**own, "time_s": old_s, "restart": 0, "step": 900}, {"time_s": old_s + 60, "event": "end", "status": 1}]
+    path = tmp_path / "5.jsonl"
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in (*former, {**own, "time_s": new_s, "step": 5})))
+    mine = {"uid": os.geteuid(), "state": "RUNNING", "start_s": NOW_S - 200, "gpu_nodes": (("n1", 4),)}
+    found = seen(tmp_path, record(5, submit_s=NOW_S - 1000, restarts=restarts, **mine)).progress[5]
+    assert [report.step for report in found.reports] == steps
+    assert (found.malformed, found.runs[-1].start_s) == (0, new_s)
+    assert bool(found.exit_status) is bool(restarts)
+
+
 def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> None:
     found = seen(tmp_path, record(5, admin_comment=f"JS1:abc {ONCE}", restarts=1), record(6)).preempted
     assert set(found) == {5}

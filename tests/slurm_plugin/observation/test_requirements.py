@@ -22,7 +22,14 @@ NOW_S = 10_000.0
 
 
 def node(name: str, **fields: Any) -> SlurmNode:
-    base = {"cpus": 16, "memory_mib": 64_000, "features": frozenset({"nvlink"}), "gpu_types": frozenset({"a100"})}
+    disks = {"tmp_mib": 1_000, "other_gres": (("nvme", 2), ("nvme:fast", 2))}
+    base = {
+        "cpus": 16,
+        "memory_mib": 64_000,
+        **disks,
+        "features": frozenset({"nvlink"}),
+        "gpu_types": frozenset({"a100"}),
+    }
     return SlurmNode(name, "IDLE", 4, frozenset({"main", "long"}), **{**base, **fields})
 
 
@@ -49,6 +56,12 @@ def look(*jobs: SlurmJob, nodes: tuple[SlurmNode, ...] = (node("n1"), node("n2")
         ({"cpus": 40}, "no node of its partition"),
         ({"cpus": 1, "cpus_per_gpu": 10}, "no node of its partition"),
         ({"memory_mib": 70_000}, "no node of its partition"),
+        ({"excluded_nodes": ("n1", "n2")}, "no node of its partition"),
+        ({"tmp_mib": 9_000}, "no node of its partition"),
+        ({"other_gres": (("nvme", 3),)}, "no node of its partition"),
+        ({"other_gres": (("nvme", 1), ("nvme:slow", 1))}, "no node of its partition"),
+        ({"scattered_gres": "nvme:1"}, "not counted by node \\(nvme:1\\)"),
+        ({"contiguous": True}, "--contiguous"),
     ],
 )
 def test_what_is_not_modelled_is_left_to_slurm(asks: dict[str, Any], why: str) -> None:
@@ -86,11 +99,21 @@ def test_below_how_many_switches_a_job_is_can_be_told_of_a_tree() -> None:
 
 @pytest.mark.parametrize(
     "needs",
-    [{"features": "big&nvlink"}, {"features": "huge|big"}, {"gpu_type": "h100"}, {"cpus": 40}, {"memory_mib": 100_000}],
+    [
+        {"features": "big&nvlink"},
+        {"features": "huge|big"},
+        {"gpu_type": "h100"},
+        {"cpus": 40},
+        {"memory_mib": 100_000},
+        {"excluded_nodes": ("n1", "n7")},
+        {"tmp_mib": 9_000},
+        {"other_gres": (("nvme", 3), ("nvme:fast", 3))},
+    ],
 )
 def test_a_job_is_planned_on_nodes_that_have_what_it_asks_for(needs: dict[str, Any]) -> None:
     types = frozenset({"h100"})
-    big = node("n2", cpus=64, memory_mib=256_000, features=frozenset({"nvlink", "big"}), gpu_types=types)
+    disks = {"tmp_mib": 10_000, "other_gres": (("nvme", 4), ("nvme:fast", 4))}
+    big = node("n2", cpus=64, memory_mib=256_000, features=frozenset({"nvlink", "big"}), gpu_types=types, **disks)
     seen = look(record(5, **needs), record(6), nodes=(node("n1"), big))
     assert seen.unmodelled == {}
     plan = catalog.build("fifo").plan(seen.snapshot)
@@ -169,10 +192,35 @@ def test_state_words_as_scontrol_prints_them(state: str, is_open: bool) -> None:
     assert SlurmNode("n1", state, 4, frozenset()).schedulable is is_open
 
 
+def test_nobody_leaves_a_node_that_the_job_excludes() -> None:
+    """Job 2, which alone could make room, does not consent."""
+    held = {"state": "RUNNING", "start_s": 1.0, "time_limit_s": 90_000.0, "cpus": 4, "memory_mib": 100}
+    on_n1 = record(1, gpu_nodes=(("n1", 4),), node_names=("n1",), comment="explsched:checkpoint=USR1", **held)
+    on_n2 = record(2, gpu_nodes=(("n2", 4),), node_names=("n2",), **held)
+    asks = record(3, reason="Resources", natives=(100,), time_limit_s=60.0)
+    for excluded, victims in (((), [1]), (("n1",), [])):
+        seen = look(on_n1, on_n2, replace(asks, excluded_nodes=excluded))
+        assert [gone.job_id for gone in catalog.build("srsf").plan(seen.snapshot).preemptions] == victims
+
+
+@pytest.mark.parametrize(("victim", "is_enough"), [((("nvme", 1),), True), ((), False)])
+def test_nobody_leaves_for_a_job_whose_generic_resource_another_one_keeps(
+    victim: tuple[tuple[str, int], ...], *, is_enough: bool
+) -> None:
+    """Another job, perhaps without GPUs, has one of the two that the node has."""
+    held = {"state": "RUNNING", "start_s": 1.0, "time_limit_s": 90_000.0, "comment": "explsched:checkpoint=USR1"}
+    leaves = record(1, gpu_nodes=(("n1", 4),), node_names=("n1",), other_gres=victim, **held)
+    asks = record(3, reason="Resources", natives=(100,), time_limit_s=60.0, other_gres=(("nvme", 1),))
+    seen = look(leaves, asks, nodes=(node("n1", other_gres_taken=(("nvme", 2), ("nvme:fast", 2))),))
+    plan = without_vain_preemptions(catalog.build("srsf").plan(seen.snapshot), seen)
+    assert bool(plan.preemptions) is is_enough
+
+
 def test_what_scontrol_says_of_a_node() -> None:
     line = (
         "NodeName=n1 CPUAlloc=3 CPUEfctv=14 CPUTot=16 CPULoad=0.1 AvailableFeatures=a,b ActiveFeatures=a "
-        "Gres=gpu:a100:4(S:0-1),shard:16 RealMemory=64000 AllocMem=1000 FreeMem=5 State=MIXED Partitions=main"
+        "Gres=gpu:a100:4(S:0-1),shard:16,nvme:fast:2,lane:4K GresDrain=N/A GresUsed=gpu:a100:2(IDX:0,2),nvme:fast:1,"
+        "lane:0 RealMemory=64000 AllocMem=1000 FreeMem=5 State=MIXED TmpDisk=500 Partitions=main"
     )
     assert parse.node(line) == SlurmNode(
         "n1",
@@ -186,6 +234,9 @@ def test_what_scontrol_says_of_a_node() -> None:
         memory_taken_mib=1000,
         features=frozenset({"a"}),
         gpu_types=frozenset({"a100"}),
+        other_gres=(("lane", 4096), ("nvme", 2), ("nvme:fast", 2)),
+        other_gres_taken=(("lane", 0), ("nvme", 1), ("nvme:fast", 1)),
+        tmp_mib=500,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -337,12 +338,25 @@ def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: py
     assert set(slurm.carried_out) == {SetSiteFactor(1, -250), SetSiteFactor(3, 50)}  # the place of 700 is left
 
 
-def test_a_requeue_that_slurm_refuses_leaves_its_job_no_place_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_requeue_that_slurm_does_not_carry_out_leaves_its_job_no_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
 ) -> None:
-    slurm, loop, late_s = having_made_room(tmp_path, monkeypatch, refuses=lambda change: change == RequeueJob(1))
-    slurm.set(2, state="RUNNING", start_s=late_s, natives=(), priority=0)
-    slurm.set(1, natives=(100,), priority=100)  # its owner has requeued it
+    """Whether Slurm refuses it, or does not answer."""
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch, refuses=lambda change: change == RequeueJob(1))
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    slurm.mute = frozenset() if is_refused else frozenset({"apply"})
+    with nullcontext() if is_refused else pytest.raises(SlurmUnreachableError):
+        loop.reconcile(late_s)
+    slurm.mute = frozenset()
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+    loop.reconfigure(replace(configured(tmp_path), order=own))
+    slurm.set(2, state="RUNNING", start_s=late_s, natives=(), priority=0)  # other GPUs were free
+    loop.reconcile(late_s + 15.0)
+    assert RequeueJob(1) not in slurm.carried_out
+    slurm.set(1, state="PENDING", start_s=None, restarts=1, natives=(100,), priority=100)  # its owner has requeued it
     jobs = {job.job_id: job for job in loop.decide(late_s + 200.0).seen.snapshot.jobs}
     assert jobs[1].native_priority == 100
 
@@ -442,6 +456,28 @@ def test_a_requeue_that_is_repeated_is_on_record(tmp_path: Path, monkeypatch: py
     slurm.mute = frozenset()
     loop.reconcile(late_s + 15.0)
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
+
+
+def test_the_end_of_a_former_job_with_its_id_keeps_nobody_from_making_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch)
+    slurm.set(1, uid=os.geteuid(), submit_s=NOW_S - 4000)
+    (tmp_path / "1.jsonl").write_text('{"time_s": 100.0, "restart": 0, "event": "end", "status": 0}\n')
+    loop.reconcile(NOW_S)
+    loop.reconcile(NOW_S + PreemptionSection().grace_s)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
+
+
+def test_a_requeue_that_was_never_sent_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scontrol that was to write it has been killed: Slurm has not refused it."""
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch, loses=lambda change: isinstance(change, RequeueJob))
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    loop.reconcile(late_s)
+    slurm.loses = lambda _change: False
+    loop.reconcile(late_s + 15.0)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, SetAdminComment, RequeueJob]
 
 
 def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(

@@ -328,6 +328,8 @@ def test_without_a_checkpoint_of_its_own_the_whole_run_is_lost() -> None:
     assert interruption(job, JobProgress(checkpoint_s=NOW_S - 5), "", NOW_S).lost_gpu_s == 10
     later = ProgressReport(NOW_S + 2, restart=0, step=9, metric="loss", value=1.0)  # while the pass was looking
     assert interruption(job, JobProgress(reports=(later,), checkpoint_s=NOW_S + 1), "", NOW_S).lost_gpu_s == 2
+    was_suspended = replace(job, suspended_s=200.0)
+    assert interruption(was_suspended, JobProgress(), "", NOW_S).lost_gpu_s == 200
 
 
 interruptions = st.builds(
