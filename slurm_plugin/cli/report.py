@@ -23,6 +23,7 @@ from msgspec import Struct, to_builtins
 
 from explsched import preemption_record
 from explsched.cli import MOMENT, config_option, json_option, one_form
+from explsched.errors import SlurmError
 from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
@@ -151,7 +152,8 @@ def usage(
     runs: Iterable[AccountedRun], audited: Iterable[AuditEntry], by: str, since_s: float, until_s: float
 ) -> tuple[UsageLine, ...]:
     """A line for each name, most GPU-hours first, and one for all of them. Runs without GPUs are left out."""
-    stopped = {entry.job for entry in audited if entry.rule == "stop" and not entry.refused and entry.job is not None}
+    stops = (entry for entry in audited if entry.rule == "stop" and not entry.refused)
+    stopped = {stop.job for stop in stops if stop.job is not None and since_s <= stop.time_s <= until_s}
     grouped: defaultdict[str, list[AccountedRun]] = defaultdict(list)
     everything: list[AccountedRun] = []
     for run in runs:
@@ -220,8 +222,9 @@ def report(
 ) -> None:
     """Report GPU-hours, losses and waiting times."""
     form = one_form(csv=as_csv, json=as_json, html=as_html)
+    until_s = min(until_s, time.time())  # nothing was used in the future
     if since_s >= until_s:
-        raise click.BadParameter("must be later than --since", param_hint="--until")
+        raise click.BadParameter("must be later than --since, which must be in the past", param_hint="--until")
     config = configuration.load(config_path)
     client = CliClient(config.slurm.timeout_s)
     runs, left_out = _runs(client.accounting(FIELDS, since_s, until_s))
@@ -233,9 +236,25 @@ def report(
         click.echo(f"sexplsched: nothing is known of early stops: {error}", err=True)
         audited = []
     found = usage(runs, audited, by, since_s, until_s)
-    gpu_h = sum(node.gpus for node in client.nodes()) * (until_s - since_s) / 3600
+    gpu_h = _gpu_h(client, since_s, until_s)
     idle_gpu_h = max(0.0, gpu_h - found[-1].used_gpu_h)
     click.echo(_FORMS.get(form, usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
+
+
+def _gpu_h(client: CliClient, since_s: float, until_s: float) -> float:
+    """GPU-hours that there were, told with what is not known of them."""
+    try:
+        history, why = client.gpu_history(since_s, until_s), "slurmdbd counts none"
+    except SlurmError as error:
+        history, why = [], str(error)
+    if not history:
+        click.echo(f"sexplsched: GPU-hours in all are those of the present nodes: {why}", err=True)
+        history = [(since_s, until_s, sum(node.gpus for node in client.nodes()))]
+    elif (first_s := min(start_s for start_s, _, _ in history)) > since_s:
+        click.echo(
+            f"sexplsched: GPU-hours in all are those since {clock(first_s)}: slurmdbd knows no earlier", err=True
+        )
+    return sum(gpus * (end_s - start_s) for start_s, end_s, gpus in history) / _S_PER_H
 
 
 def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:
@@ -250,7 +269,7 @@ def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:
 
 _Period = tuple[float, float]
 _Capacity = tuple[float, float]
-"""GPU-hours that the nodes had in all, and those that nobody used."""
+"""GPU-hours that there were in all, and those that nobody used."""
 
 
 def usage_table(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
