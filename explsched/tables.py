@@ -6,6 +6,7 @@ thousand; what is hard, the width of characters that are not ASCII, is rich's.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import textwrap
@@ -18,6 +19,8 @@ _GAP = "  "
 _INDENT = "    "
 _LEAST = 8
 """A column of text is not cut below this many characters."""
+_WIDE = "\0"
+"""Marks the second column of a wide character; no text has it, as it cannot be printed."""
 _LEAST_LAST = 24
 """The last column, where reasons stand, keeps this many before others are cut. Nor is shorter text cut beside it."""
 
@@ -69,7 +72,7 @@ def lines(
 
 def _beside(columns: Sequence[Column], natural: Sequence[int], room: int) -> int:
     """How many columns stand side by side: as many as fit if only long text is cut, all if none may stand below."""
-    if len(columns) < 2 or columns[-1] != Column(columns[-1].title):
+    if len(columns) < 2 or columns[-1].width is not None:
         return len(columns)
     least = _least(columns, natural, _LEAST_LAST)
     if _span([*least[:-1], min(natural[-1], _LEAST_LAST)]) <= room:
@@ -124,7 +127,7 @@ def _row_lines(columns: Sequence[Column], row: Sequence[str], widths: Sequence[i
     begin = "".join(cell + _GAP for cell in front)
     if columns[-1].width is not None or columns[-1].align == ">" or _length(row[-1]) <= widths[-1]:
         return [(begin + last).rstrip()]
-    wrapped = textwrap.wrap(row[-1], widths[-1]) or [""]
+    wrapped = _wrapped(row[-1], widths[-1]) or [""]
     indent = " " * _length(begin)
     return [(begin + wrapped[0]).rstrip(), *(indent + more for more in wrapped[1:])]
 
@@ -133,17 +136,34 @@ def _stacked(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int
     """The cells for which there are widths, and the others below them."""
     cells = [_cell(text, column, width) for text, column, width in zip(row, columns, widths, strict=False)]
     others = _GAP.join(text for text in row[len(widths) :] if text)
-    below = textwrap.wrap(others, room, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    return [_GAP.join(cells).rstrip(), *below]
+    below = _wrapped(others, room - len(_INDENT))
+    return [_GAP.join(cells).rstrip(), *(_INDENT + line for line in below)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text as lines of at most `width` columns of a terminal, broken at words where they are not longer."""
+    if text.isascii():
+        return textwrap.wrap(text, width)
+    marked = "".join(_WIDE * (_length(character) - 1) + character for character in text)
+    # One column less: a break between a mark and its character gives the second line one column more.
+    return [line.replace(_WIDE, "") for line in textwrap.wrap(marked, max(1, width - 1))]
 
 
 def _cell(text: str, column: Column, width: int) -> str:
     length = _length(text)
     if length > width:
-        text = text[:width] if column.width is not None else text[: width - 1] + "…"
+        text = _begin(text, width) if column.width is not None else _begin(text, width - 1) + "…"
         length = _length(text)
     fill = " " * (width - length)
     return fill + text if column.align == ">" else text + fill
+
+
+def _begin(text: str, width: int) -> str:
+    """As much of the text as takes at most `width` columns of a terminal."""
+    if text.isascii():
+        return text[:width]
+    ends = itertools.accumulate(map(_length, text))
+    return "".join(character for character, end in zip(text, ends, strict=True) if end <= width)
 
 
 def _length(text: str) -> int:

@@ -12,6 +12,7 @@ import csv
 import io
 import json
 import statistics
+import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,6 +54,8 @@ FIELDS = (
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "DEADLINE"})
 _J_PER_KWH = 3_600_000.0
 _S_PER_H = 3600.0
+_WHOLE_FROM = 1000.0
+"""People are told larger figures without decimals."""
 TOTAL = "all"
 
 
@@ -277,7 +280,7 @@ def usage_table(found: Sequence[UsageLine], by: str, period: _Period, capacity: 
     layout = (Column(by.upper()), *(Column(_SHORT.get(title, title), ">") for title in _COLUMNS[1:]))
     rows = [[_rounded(value) for value in _values(line)] for line in found]
     told = f"{clock(period[0])} to {clock(period[1])}: {capacity[0]:.1f} GPU-hours in all, {capacity[1]:.1f} idle"
-    return "\n".join([*lines(layout, rows, room()), told]) + "\n"
+    return "\n".join([*lines(layout, rows, room()), *textwrap.wrap(told, room() or len(told))]) + "\n"
 
 
 def usage_csv(found: Sequence[UsageLine], by: str, _period: _Period, _capacity: _Capacity) -> str:
@@ -322,7 +325,7 @@ def _values(line: UsageLine) -> list[object]:
 
 
 def _rounded(value: object) -> object:
-    return f"{value:.2f}" if isinstance(value, float) else value
+    return f"{value:.{0 if value >= _WHOLE_FROM else 2}f}" if isinstance(value, float) else value
 
 
 _FORMS = {"csv": usage_csv, "json": usage_json, "html": usage_html}
