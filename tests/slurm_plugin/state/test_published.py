@@ -20,6 +20,7 @@ from sched_policy.plan import Plan, Score
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
 from slurm_plugin.config import Config, ProgressSection
+from slurm_plugin.instance import Heartbeat, Holder
 from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import METRICS_FILE, Publisher, private
 from slurm_plugin.state.published import (
@@ -177,6 +178,19 @@ def test_status_explain_and_plan_ask_nobody_where_a_daemon_publishes(tmp_path: P
 def test_slurm_is_asked_where_the_state_is_stale_or_not_wanted(tmp_path: Path, more: tuple[str, ...]) -> None:
     _ = published(tmp_path, now_s=time.time() - (5 if more else 600))
     assert "is not installed" in str(invoke(tmp_path, "status", *more).exception)
+
+
+def test_a_daemon_that_spares_a_busy_slurmctld_spares_it_commands_too(tmp_path: Path) -> None:
+    """Its passes may be 750 s apart then, and everybody's `status` would ask instead."""
+    _ = published(tmp_path, now_s=time.time() - 600)
+    alive = Heartbeat(tmp_path / "spool", "c1", Holder.here())
+    alive.beat(3600)
+    assert invoke(tmp_path, "status").exit_code == 0
+    alive.stop()
+    assert "is not installed" in str(invoke(tmp_path, "status").exception)
+    alive.beat(3600)
+    _ = published(tmp_path, now_s=time.time() - 1000)
+    assert "is not installed" in str(invoke(tmp_path, "status").exception), "its passes fail"
 
 
 def test_sweeps_of_one_name_are_several_users(tmp_path: Path) -> None:
