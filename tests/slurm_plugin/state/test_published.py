@@ -174,6 +174,22 @@ def test_status_explain_and_plan_ask_nobody_where_a_daemon_publishes(tmp_path: P
     assert json.loads(invoke(tmp_path, "plan", "--json").stdout)["changes"][0]["jobid"] == 43
 
 
+def test_what_a_job_reports_sends_nothing_to_a_terminal(tmp_path: Path) -> None:
+    state = published(tmp_path, now_s=time.time() - 5)
+    evil = "it reports l\x1b]0;x\x07oss"
+    told = replace(
+        state,
+        explanations=encoded([Explanation(43, "bob", is_steered=True, sentences=("Job 43.", evil))]),
+        plan=encoded([PlanLine("stop", (43,), evil)]),
+        changes=encoded([Change(43, evil)]),
+    )
+    (tmp_path / "state" / FILE).write_bytes(msgspec.json.encode(told))
+    for argv in (("explain", "43"), ("plan",)):
+        shown = invoke(tmp_path, *argv).stdout
+        assert "l?]0;x?oss" in shown
+        assert not set(shown) & {"\x1b", "\x07"}
+
+
 @pytest.mark.parametrize("more", [("--fresh",), ()])
 def test_slurm_is_asked_where_the_state_is_stale_or_not_wanted(tmp_path: Path, more: tuple[str, ...]) -> None:
     _ = published(tmp_path, now_s=time.time() - (5 if more else 600))
