@@ -193,7 +193,7 @@ def _line(name: str, runs: Sequence[AccountedRun], stopped: Iterable[int], since
         sum(_saved(by_job[job_id][-1]) for job_id in stopped if job_id in by_job),
         len(preempted),
         statistics.median(waits) if waits else None,
-        statistics.quantiles(waits, n=10)[-1] if len(waits) > 1 else (waits[0] if waits else None),
+        statistics.quantiles(waits, n=10, method="inclusive")[-1] if len(waits) > 1 else (waits[0] if waits else None),
         energy_j / _J_PER_KWH if energy_j else None,
     )
 

@@ -84,6 +84,7 @@ def test_jobs_that_were_stopped_early_saved_the_rest_of_their_limit_at_most() ->
 def test_waits_are_those_of_first_starts_in_the_period() -> None:
     found = line(row(1), row(1, Start=5, End=6), row(2, Start=2.5))
     assert found.wait_median_h == 1.25
+    assert found.wait_p90_h == pytest.approx(1.85), "not above the longest of the two, 2 h"
     assert line(row(1), since_h=2).wait_median_h is None
 
 
