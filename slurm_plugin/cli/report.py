@@ -1,9 +1,10 @@
 """`sexplsched report` and `run-times`: what sacct and the audit file tell of jobs that have ended.
 
-`report`: what GPUs were used for, by user, account, partition or sweep. GPU-hours of a run count as far as they lie in
-the period. `lost` is the work that preemptions in the period cost, from the jobs' AdminComments; `failed` are runs that
-Slurm says failed, also by a node's fault; what is left is `useful`. `saved` is what jobs that were stopped early would
-have used until their time limit: an upper bound. `run-times`: how well the site's history tells how long jobs run.
+`report`: what GPUs were used for, by user, account, partition or sweep. GPU-hours and energy of a run count as far as
+they lie in the period. `lost` is the work that preemptions in the period cost, from the jobs' AdminComments; `failed`
+are runs that Slurm says failed, also by a node's fault; what is left is `useful`. `saved` is what jobs that were
+stopped early would have used until their time limit: an upper bound. `run-times`: how well the site's history tells
+how long jobs run.
 """
 
 from __future__ import annotations
@@ -82,6 +83,11 @@ class AccountedRun(Struct, frozen=True):
             return 0.0
         end_s = until_s if self.end_s is None else min(self.end_s, until_s)
         return self.gpus * max(0.0, end_s - max(self.start_s, since_s)) / _S_PER_H
+
+    def energy_in_j(self, since_s: float, until_s: float) -> float:
+        """What it used in a period, as if it had used the same all the time: Slurm tells no more than the sum."""
+        whole_gpu_h = self.gpu_h(0.0, until_s if self.end_s is None else self.end_s)
+        return self.energy_j * self.gpu_h(since_s, until_s) / whole_gpu_h if whole_gpu_h else 0.0
 
 
 class UsageLine(Struct, frozen=True):
@@ -182,7 +188,7 @@ def _line(name: str, runs: Sequence[AccountedRun], stopped: Iterable[int], since
         for first, *_ in by_job.values()
         if first.start_s is not None and since_s <= first.start_s <= until_s
     ]
-    energy_j = sum(run.energy_j for run in runs)
+    energy_j = sum(run.energy_in_j(since_s, until_s) for run in runs)
     return UsageLine(
         name or "-",
         len(by_job),

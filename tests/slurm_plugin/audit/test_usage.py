@@ -63,6 +63,12 @@ def test_gpu_hours_count_as_far_as_they_lie_in_the_period() -> None:
     assert line(row(1, Start="Unknown", End="Unknown", State="PENDING")).used_gpu_h == 0
 
 
+def test_energy_counts_as_far_as_it_was_used_in_the_period() -> None:
+    used = row(1, ConsumedEnergyRaw=7_200_000)
+    assert (line(used).energy_kwh, line(used, since_h=2).energy_kwh) == (2, 1)
+    assert line(row(1, ConsumedEnergyRaw=7_200_000, End=1)).energy_kwh is None
+
+
 def test_what_preemption_cost_and_what_failed_was_not_useful() -> None:
     again = row(1, Start=4, End=5, AdminComment=PREEMPTED)
     found = line(row(1, State="PREEMPTED"), again, row(2, State="FAILED", End=2))
