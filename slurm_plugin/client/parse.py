@@ -303,6 +303,7 @@ def node(line: str) -> SlurmNode:
         memory_taken_mib=number(values.get("AllocMem", "")),
         features=_words(text_of(values.get("ActiveFeatures", ""))),
         gpu_types=gpu_types(gres),
+        gpus_taken=gpu_count(values.get("AllocTRES", "")),
     )
 
 

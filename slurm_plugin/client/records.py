@@ -161,7 +161,7 @@ class SlurmNode(Struct, frozen=True, gc=False):
     """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`.
 
     `cpus` and `memory_mib` are what jobs can have in all, 0 if unknown; `..._taken` is what they hold. `gpu_types` are
-    the types of its GPUs, empty if they have none.
+    the types of its GPUs, empty if they have none. `gpus_taken` is 0 too where Slurm does not account GPUs.
     """
 
     name: str
@@ -175,6 +175,7 @@ class SlurmNode(Struct, frozen=True, gc=False):
     memory_taken_mib: int = 0
     features: frozenset[str] = frozenset()
     gpu_types: frozenset[str] = frozenset()
+    gpus_taken: int = 0
 
     @property
     def gpu_memory_mib(self) -> int:
