@@ -190,10 +190,15 @@ class SlurmNode(Struct, frozen=True, gc=False):
     @property
     def schedulable(self) -> bool:
         """Whether Slurm would start a new job on the node if there were room."""
-        flags = set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
-        if "POWERING_UP" in flags:
-            flags -= {"NOT_RESPONDING"}  # it will respond soon
-        return not flags & _OUT_OF_USE
+        return takes_jobs(self.state)
+
+
+def takes_jobs(state: str) -> bool:
+    """Whether Slurm would start a new job on a node in this state if there were room."""
+    flags = set(state.replace("*", "+NOT_RESPONDING").split("+"))
+    if "POWERING_UP" in flags:
+        flags -= {"NOT_RESPONDING"}  # it will respond soon
+    return not flags & _OUT_OF_USE
 
 
 class ShardRule(StrEnum):

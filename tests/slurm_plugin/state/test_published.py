@@ -22,13 +22,14 @@ from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
 from slurm_plugin.config import Config, ProgressSection
 from slurm_plugin.instance import Heartbeat, Holder
 from slurm_plugin.state.jobs import explanations
-from slurm_plugin.state.publish import METRICS_FILE, Publisher, private
+from slurm_plugin.state.publish import METRICS_FILE, Publisher, gpu_uses, private
 from slurm_plugin.state.published import (
     FILE,
     PROGRESS,
     Change,
     Curve,
     Explanation,
+    NodeRow,
     PlanLine,
     encoded,
     part,
@@ -213,6 +214,26 @@ def test_sweeps_of_one_name_are_several_users(tmp_path: Path) -> None:
     jobs = (*JOBS, record(45, user="ada", comment="explsched:sweep=digits"))
     _ = published(tmp_path, jobs=jobs)
     assert "explsched_sweeps 2.0" in (tmp_path / "state" / METRICS_FILE).read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("state", "use"),
+    [
+        ("IDLE", "free"),
+        ("IDLE+PLANNED", "free"),
+        ("IDLE+CLOUD+POWERED_DOWN", "free"),  # Slurm turns it on for a job
+        ("MIXED+CLOUD+NOT_RESPONDING+POWERING_UP", "free"),
+        ("IDLE+CLOUD+POWERING_DOWN", "unavailable"),
+        ("IDLE*", "unavailable"),
+        ("IDLE+REBOOT_ISSUED", "unavailable"),
+        ("IDLE+INVALID_REG", "unavailable"),
+        ("UNKNOWN", "unavailable"),
+        ("IDLE+MAINTENANCE", "unavailable"),
+    ],
+)
+def test_a_free_gpu_is_unavailable_where_slurm_starts_nothing(state: str, use: str) -> None:
+    uses = gpu_uses([NodeRow("n1", state, 2, (), (), ((), ()))])
+    assert {name: count for name, count in uses.items() if count} == {use: 2}
 
 
 def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
