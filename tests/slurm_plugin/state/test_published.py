@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
 from slurm_plugin.config import Config, ProgressSection
 from slurm_plugin.instance import Heartbeat, Holder
 from slurm_plugin.state.jobs import explanations
-from slurm_plugin.state.publish import METRICS_FILE, Publisher, gpu_uses, private
+from slurm_plugin.state.publish import METRICS_FILE, Publisher, gpu_uses, private, state_of
 from slurm_plugin.state.published import (
     FILE,
     PROGRESS,
@@ -38,7 +39,7 @@ from slurm_plugin.state.published import (
 from slurm_plugin.state.serving import Visible
 from slurm_plugin.state.view import View
 from tests.slurm_kit import record
-from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, published
+from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, configured, published
 
 
 def words(state: object) -> str:
@@ -141,6 +142,15 @@ def test_it_is_stale_when_passes_were_missed(tmp_path: Path) -> None:
     state = published(tmp_path)
     assert not state.is_stale(NOW_S + 3 * state.interval_s)
     assert state.is_stale(NOW_S + 3 * state.interval_s + 61)
+
+
+def test_the_score_of_a_job_without_a_time_limit_is_none_in_json_too(tmp_path: Path) -> None:
+    """JSON has no infinity: `status --fresh --json` could not be read."""
+    config = replace(configured(tmp_path), policy="srsf")
+    view = View.of(config, ClusterRecords((), (record(43, time_limit_s=None),), ()), NOW_S)
+    assert not math.isfinite(view.scores[43].value)
+    (row,) = state_of(view, (), ()).jobs
+    assert row.score is None
 
 
 def test_samples_of_an_earlier_daemon_are_kept(tmp_path: Path) -> None:
