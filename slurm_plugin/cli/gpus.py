@@ -175,7 +175,8 @@ def _serve(address: str, port: int) -> None:
         server, thread = start_http_server(port, address, registry)
     except OSError as error:
         raise NvmlError(f"{address}:{port}: {error.strerror}") from error
-    click.echo(f"http://{address}:{server.server_port}/metrics", err=True)
+    host = f"[{address}]" if ":" in address else address
+    click.echo(f"http://{host}:{server.server_port}/metrics", err=True)
     try:
         thread.join()
     finally:
