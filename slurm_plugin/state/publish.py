@@ -298,6 +298,7 @@ class Publisher:
         """Replace the published state and metrics."""
         began_s = time.monotonic()
         new = sample(view)
+        self._forget(new.time_s)
         if not self._samples or new.time_s - self._samples[-1].time_s >= _SAMPLE_EVERY_S:
             self._samples.append(new)
         samples = self._samples if self._samples[-1] is new else (*self._samples, new)
@@ -317,6 +318,13 @@ class Publisher:
             self._fault = fault
         else:
             self._fault = ""
+
+    def _forget(self, now_s: float) -> None:
+        """Leave out samples of other days, also those of a clock that was ahead: no other would come until then."""
+        while self._samples and self._samples[0].time_s < now_s - _SAMPLES * _SAMPLE_EVERY_S:
+            self._samples.popleft()
+        while self._samples and self._samples[-1].time_s > now_s:
+            self._samples.pop()
 
     def _write(self, name: str, content: bytes, mode: int) -> None:
         with replacing(self.directory / name, mode=mode) as file:

@@ -159,6 +159,13 @@ def test_samples_of_an_earlier_daemon_are_kept(tmp_path: Path) -> None:
     assert [sample.time_s for sample in later.samples] == [NOW_S, NOW_S + 3600]
 
 
+@pytest.mark.parametrize("before_s", [2 * 86_400, -86_400])
+def test_samples_of_another_day_and_of_a_clock_that_was_ahead_are_left_out(tmp_path: Path, before_s: float) -> None:
+    _ = published(tmp_path, now_s=NOW_S - before_s)
+    assert [sample.time_s for sample in published(tmp_path).samples] == [NOW_S]
+    assert [sample.time_s for sample in published(tmp_path, now_s=NOW_S + 600).samples] == [NOW_S, NOW_S + 600]
+
+
 def test_a_directory_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "state").write_text("in the way")
     for _ in range(2):
