@@ -6,6 +6,7 @@ thousand; what is hard, the width of characters that are not ASCII, is rich's.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import shutil
 import sys
@@ -144,7 +145,9 @@ def _wrapped(text: str, width: int) -> list[str]:
     """The text as lines of at most `width` columns of a terminal, broken at words where they are not longer."""
     if text.isascii():
         return textwrap.wrap(text, width)
-    marked = "".join(_WIDE * (_length(character) - 1) + character for character in text)
+    from rich.cells import get_character_cell_size
+
+    marked = "".join(_WIDE + one if get_character_cell_size(one) > 1 else one for one in text)
     # One column less: a break between a mark and its character gives the second line one column more.
     return [line.replace(_WIDE, "") for line in textwrap.wrap(marked, max(1, width - 1))]
 
@@ -162,8 +165,10 @@ def _begin(text: str, width: int) -> str:
     """As much of the text as takes at most `width` columns of a terminal."""
     if text.isascii():
         return text[:width]
-    ends = itertools.accumulate(map(_length, text))
-    return "".join(character for character, end in zip(text, ends, strict=True) if end <= width)
+    from rich.cells import get_character_cell_size
+
+    ends = list(itertools.accumulate(map(get_character_cell_size, text)))
+    return text[: bisect.bisect_right(ends, width)]
 
 
 def _length(text: str) -> int:
