@@ -20,8 +20,8 @@ _GAP = "  "
 _INDENT = "    "
 _LEAST = 8
 """A column of text is not cut below this many characters."""
-_WIDE = "\0"
-"""Marks the second column of a wide character; no text has it, as it cannot be printed."""
+_WIDE, _BREAK = "\0", "\v"
+"""Mark the second column of a wide character, and where a long list may be broken; no text has them (`printable`)."""
 _LEAST_LAST = 24
 """The last column, where reasons stand, keeps this many before others are cut. Nor is shorter text cut beside it."""
 
@@ -142,14 +142,16 @@ def _stacked(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The text as lines of at most `width` columns of a terminal, broken at words where they are not longer."""
-    if text.isascii():
-        return textwrap.wrap(text, width)
-    from rich.cells import get_character_cell_size
+    """The text as lines of at most `width` columns of a terminal, broken at words; lists without spaces at commas."""
+    words = (word if len(word) <= width else word.replace(",", f",{_BREAK}") for word in text.split(" "))
+    marked = " ".join(words)
+    if not marked.isascii():
+        from rich.cells import get_character_cell_size
 
-    marked = "".join(_WIDE + one if get_character_cell_size(one) > 1 else one for one in text)
-    # One column less: a break between a mark and its character gives the second line one column more.
-    return [line.replace(_WIDE, "") for line in textwrap.wrap(marked, max(1, width - 1))]
+        marked = "".join(_WIDE + one if get_character_cell_size(one) > 1 else one for one in marked)
+        width = max(1, width - 1)  # a break between a mark and its character gives the second line one column more
+    unmarked = str.maketrans("", "", _WIDE + _BREAK)
+    return [line.translate(unmarked) for line in textwrap.wrap(marked, width, replace_whitespace=False)]
 
 
 def _cell(text: str, column: Column, width: int) -> str:

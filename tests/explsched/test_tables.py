@@ -92,6 +92,16 @@ def test_long_text_is_cut_before_a_time_is() -> None:
     assert all(len(line) <= 60 for line in shown)
 
 
+def test_a_long_list_of_jobs_is_broken_between_jobs() -> None:
+    columns = (Column("NODE"), Column("STATE"), Column("JOBS"))
+    jobs = [str(12345670 + number) for number in range(12)]
+    shown = lines(columns, [("gpu-node-1", "MIXED", ",".join(jobs))], 60)
+    assert len(shown) > 2
+    assert all(len(line) <= 60 for line in shown)
+    assert " ".join(shown[1:]).replace(",", " ").split()[2:] == jobs
+    assert lines(columns, [("n1", "MIXED", ",".join(jobs))], None)[1].split()[2] == ",".join(jobs)
+
+
 def test_no_heading() -> None:
     assert lines((Column("A"), Column("B")), [("x", 2.0)], None, heading=False) == ["x  2"]
     assert lines((Column("A"),), [], None, heading=False) == []
