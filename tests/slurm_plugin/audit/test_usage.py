@@ -141,7 +141,8 @@ def test_a_report_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     line = report.UsageLine("ada", 120, 410.5, 380.25, 10.0, 20.25, 35.5, 4, 0.5, 12.25, 160.75)
     table = report.usage_table([line], "user", (0.0, 86400.0), (800.0, 389.5))
     assert all(len(row) <= 80 for row in table.splitlines()), table
-    large = report.UsageLine("a-user", 1_234_567, *[1_234_567.89] * 5, 12_345, 999.99, 999.99, 1_234_567.89)
+    of = 1_234_567.89
+    large = report.UsageLine("a-user", 1_234_567, of, of, of, of, of, 12_345, 999.99, 999.99, of)
     table = report.usage_table([large], "user", (0.0, 86400.0), (1_234_567.89, 1_234_567.89))
     assert all(len(row) <= 80 for row in table.splitlines()), table
     assert table.split().count("1234568") == 6
