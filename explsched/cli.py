@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import os
 import re
 import sys
@@ -217,6 +218,9 @@ def run_command(command: click.Command, name: str) -> None:
 
     Wrong usage also prints the usage line, and exits with status 2.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A terminal of Latin-1 has neither all users' names nor our own dots where text is cut.
+        sys.stdout.reconfigure(errors="replace")
     try:
         sys.exit(command(prog_name=name, auto_envvar_prefix=name.upper(), standalone_mode=False))
     except click.UsageError as error:

@@ -6,6 +6,8 @@ thousand; what is hard, the width of characters that are not ASCII, is rich's.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import shutil
 import sys
 import textwrap
@@ -18,6 +20,8 @@ _GAP = "  "
 _INDENT = "    "
 _LEAST = 8
 """A column of text is not cut below this many characters."""
+_WIDE, _BREAK = "\0", "\v"
+"""Mark the second column of a wide character, and where a long list may be broken; no text has them (`printable`)."""
 _LEAST_LAST = 24
 """The last column, where reasons stand, keeps this many before others are cut. Nor is shorter text cut beside it."""
 
@@ -69,7 +73,7 @@ def lines(
 
 def _beside(columns: Sequence[Column], natural: Sequence[int], room: int) -> int:
     """How many columns stand side by side: as many as fit if only long text is cut, all if none may stand below."""
-    if len(columns) < 2 or columns[-1] != Column(columns[-1].title):
+    if len(columns) < 2 or columns[-1].width is not None:
         return len(columns)
     least = _least(columns, natural, _LEAST_LAST)
     if _span([*least[:-1], min(natural[-1], _LEAST_LAST)]) <= room:
@@ -124,7 +128,7 @@ def _row_lines(columns: Sequence[Column], row: Sequence[str], widths: Sequence[i
     begin = "".join(cell + _GAP for cell in front)
     if columns[-1].width is not None or columns[-1].align == ">" or _length(row[-1]) <= widths[-1]:
         return [(begin + last).rstrip()]
-    wrapped = textwrap.wrap(row[-1], widths[-1]) or [""]
+    wrapped = _wrapped(row[-1], widths[-1]) or [""]
     indent = " " * _length(begin)
     return [(begin + wrapped[0]).rstrip(), *(indent + more for more in wrapped[1:])]
 
@@ -133,17 +137,40 @@ def _stacked(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int
     """The cells for which there are widths, and the others below them."""
     cells = [_cell(text, column, width) for text, column, width in zip(row, columns, widths, strict=False)]
     others = _GAP.join(text for text in row[len(widths) :] if text)
-    below = textwrap.wrap(others, room, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    return [_GAP.join(cells).rstrip(), *below]
+    below = _wrapped(others, room - len(_INDENT))
+    return [_GAP.join(cells).rstrip(), *(_INDENT + line for line in below)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text as lines of at most `width` columns of a terminal, broken at words; lists without spaces at commas."""
+    words = (word if len(word) <= width else word.replace(",", f",{_BREAK}") for word in text.split(" "))
+    marked = " ".join(words)
+    if not marked.isascii():
+        from rich.cells import get_character_cell_size
+
+        marked = "".join(_WIDE + one if get_character_cell_size(one) > 1 else one for one in marked)
+        width = max(1, width - 1)  # a break between a mark and its character gives the second line one column more
+    unmarked = str.maketrans("", "", _WIDE + _BREAK)
+    return [line.translate(unmarked) for line in textwrap.wrap(marked, width, replace_whitespace=False)]
 
 
 def _cell(text: str, column: Column, width: int) -> str:
     length = _length(text)
     if length > width:
-        text = text[:width] if column.width is not None else text[: width - 1] + "…"
+        text = _begin(text, width) if column.width is not None else _begin(text, width - 1) + "…"
         length = _length(text)
     fill = " " * (width - length)
     return fill + text if column.align == ">" else text + fill
+
+
+def _begin(text: str, width: int) -> str:
+    """As much of the text as takes at most `width` columns of a terminal."""
+    if text.isascii():
+        return text[:width]
+    from rich.cells import get_character_cell_size
+
+    ends = list(itertools.accumulate(map(get_character_cell_size, text)))
+    return text[: bisect.bisect_right(ends, width)]
 
 
 def _length(text: str) -> int:

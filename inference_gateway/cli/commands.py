@@ -188,16 +188,13 @@ def scale(services_path: Path, service: str, replicas: int) -> None:
 
 
 _STALE_S = 10.0
-_SERVICE = (
-    Column("SERVICE"),
-    *(Column(title, ">") for title in ("READY", "STARTING", "DRAINING", "DESIRED", "RPS", "BUSY", "QUEUE", "NEXT IN")),
-    Column("REASON"),
-)
+_COUNTS = ("serving", "coming", "draining", "wanted", "arrivals", "in_flight", "queued")
+_SERVICE = (Column("SERVICE"), *(Column(name.upper(), ">") for name in (*_COUNTS, "next_in")), Column("REASON"))
 _REPLICA = (
-    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("BUSY", ">")),
+    *(Column("REPLICA"), Column("PHASE"), Column("JOB", ">"), Column("ADDRESS"), Column("IN_FLIGHT", ">")),
     *(Column("ENDS", ">"), Column("REASON")),
 )
-_LOAD = tuple(Column(title, ">") for title in ("RUNNING", "WAITING", "KV"))
+_LOAD = tuple(Column(title, ">") for title in ("RUNNING", "WAITING", "KV_CACHE"))
 """Columns from the metrics of the replicas' servers, shown if any are read."""
 
 
@@ -234,10 +231,9 @@ def _print(shown: Report, url: str) -> None:
 
 
 def _service(service: ServiceReport) -> tuple[object, ...]:
-    counts = (service.serving, service.coming, service.draining, service.wanted)
+    counts = (getattr(service, name) for name in _COUNTS)
     next_in = None if service.next_in_s is None else f"{service.next_in_s:.0f} s"
-    load = (service.arrivals, service.in_flight, service.queued, next_in)
-    return service.name, *counts, *load, "given up after failed starts" if service.given_up else service.reason
+    return service.name, *counts, next_in, "given up after failed starts" if service.given_up else service.reason
 
 
 def _replica(replica: ReplicaReport) -> tuple[object, ...]:

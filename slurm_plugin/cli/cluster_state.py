@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from slurm_plugin.state.view import View
 
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
+_BACKOFFS = 3
+"""Time between two passes while slurmctld is busy, in longest intervals: those before, each twice as long, included."""
 Wanted = Callable[["View", Config], Sequence["Change"]]
 
 
@@ -63,12 +65,24 @@ def current(config_path: Path | None, *, fresh: bool, wanted: Wanted = _nothing)
     config = configuration.load(config_path)
     if not fresh:
         published = read(config.state.directory) or ask(config.state.socket)
-        if published is not None and not published.is_stale(time.time()):
+        if published is not None and _is_newest(published, config, time.time()):
             return published
     view = look(config_path)
     from slurm_plugin.state.publish import state_of  # loads with the view
 
     return state_of(view, wanted(view, config), (), source="slurm")
+
+
+def _is_newest(published: State, config: Config, now_s: float) -> bool:
+    """Whether a running daemon would not have replaced it yet.
+
+    One that lives waits for longer while slurmctld is busy, which commands that ask Slurm instead would keep busy.
+    """
+    if not published.is_stale(now_s):
+        return True
+    seen = instance.last_heartbeat(config.progress.spool)
+    longest_s = _BACKOFFS * config.backpressure.max_interval_s
+    return seen is not None and seen.is_alive(now_s) and published.age_s(now_s) <= longest_s
 
 
 def tell_source(state: State, config_path: Path | None) -> None:

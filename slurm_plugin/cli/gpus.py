@@ -84,7 +84,8 @@ def of_cluster(seen: ClusterRecords) -> list[NodeUse]:
     for node in sorted(seen.nodes, key=lambda node: node.name):
         if node.gpus:
             model = ",".join(sorted(node.gpu_types))
-            used = min(node.gpus, whole[node.name] + len(shared[node.name]))
+            seen_used = whole[node.name] + len(shared[node.name])
+            used = min(node.gpus, max(node.gpus_taken, seen_used))  # PrivateData may hide jobs, but not their GPUs
             of_node = tuple(jobs[node.name])
             found.append(NodeUse(node.name, node.state, model, node.gpu_memory_mib, node.gpus, used, of_node))
     return found
@@ -174,7 +175,8 @@ def _serve(address: str, port: int) -> None:
         server, thread = start_http_server(port, address, registry)
     except OSError as error:
         raise NvmlError(f"{address}:{port}: {error.strerror}") from error
-    click.echo(f"http://{address}:{server.server_port}/metrics", err=True)
+    host = f"[{address}]" if ":" in address else address
+    click.echo(f"http://{host}:{server.server_port}/metrics", err=True)
     try:
         thread.join()
     finally:

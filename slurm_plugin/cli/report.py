@@ -1,9 +1,10 @@
 """`sexplsched report` and `run-times`: what sacct and the audit file tell of jobs that have ended.
 
-`report`: what GPUs were used for, by user, account, partition or sweep. GPU-hours of a run count as far as they lie in
-the period. `lost` is the work that preemptions in the period cost, from the jobs' AdminComments; `failed` are runs that
-Slurm says failed, also by a node's fault; what is left is `useful`. `saved` is what jobs that were stopped early would
-have used until their time limit: an upper bound. `run-times`: how well the site's history tells how long jobs run.
+`report`: what GPUs were used for, by user, account, partition or sweep. GPU-hours and energy of a run count as far as
+they lie in the period. `lost` is the work that preemptions in the period cost, from the jobs' AdminComments; `failed`
+are runs that Slurm says failed, also by a node's fault; what is left is `useful`. `saved` is what jobs that were
+stopped early would have used until their time limit: an upper bound. `run-times`: how well the site's history tells
+how long jobs run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import csv
 import io
 import json
 import statistics
+import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +25,7 @@ from msgspec import Struct, to_builtins
 
 from explsched import preemption_record
 from explsched.cli import MOMENT, config_option, json_option, one_form
+from explsched.errors import SlurmError
 from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
@@ -52,6 +55,8 @@ FIELDS = (
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "DEADLINE"})
 _J_PER_KWH = 3_600_000.0
 _S_PER_H = 3600.0
+_WHOLE_FROM = 1000.0
+"""People are told larger figures without decimals."""
 TOTAL = "all"
 
 
@@ -78,6 +83,11 @@ class AccountedRun(Struct, frozen=True):
             return 0.0
         end_s = until_s if self.end_s is None else min(self.end_s, until_s)
         return self.gpus * max(0.0, end_s - max(self.start_s, since_s)) / _S_PER_H
+
+    def energy_in_j(self, since_s: float, until_s: float) -> float:
+        """What it used in a period, as if it had used the same all the time: Slurm tells no more than the sum."""
+        whole_gpu_h = self.gpu_h(0.0, until_s if self.end_s is None else self.end_s)
+        return self.energy_j * self.gpu_h(since_s, until_s) / whole_gpu_h if whole_gpu_h else 0.0
 
 
 class UsageLine(Struct, frozen=True):
@@ -151,7 +161,8 @@ def usage(
     runs: Iterable[AccountedRun], audited: Iterable[AuditEntry], by: str, since_s: float, until_s: float
 ) -> tuple[UsageLine, ...]:
     """A line for each name, most GPU-hours first, and one for all of them. Runs without GPUs are left out."""
-    stopped = {entry.job for entry in audited if entry.rule == "stop" and not entry.refused and entry.job is not None}
+    stops = (entry for entry in audited if entry.rule == "stop" and not entry.refused)
+    stopped = {stop.job for stop in stops if stop.job is not None and since_s <= stop.time_s <= until_s}
     grouped: defaultdict[str, list[AccountedRun]] = defaultdict(list)
     everything: list[AccountedRun] = []
     for run in runs:
@@ -177,7 +188,7 @@ def _line(name: str, runs: Sequence[AccountedRun], stopped: Iterable[int], since
         for first, *_ in by_job.values()
         if first.start_s is not None and since_s <= first.start_s <= until_s
     ]
-    energy_j = sum(run.energy_j for run in runs)
+    energy_j = sum(run.energy_in_j(since_s, until_s) for run in runs)
     return UsageLine(
         name or "-",
         len(by_job),
@@ -188,7 +199,7 @@ def _line(name: str, runs: Sequence[AccountedRun], stopped: Iterable[int], since
         sum(_saved(by_job[job_id][-1]) for job_id in stopped if job_id in by_job),
         len(preempted),
         statistics.median(waits) if waits else None,
-        statistics.quantiles(waits, n=10)[-1] if len(waits) > 1 else (waits[0] if waits else None),
+        statistics.quantiles(waits, n=10, method="inclusive")[-1] if len(waits) > 1 else (waits[0] if waits else None),
         energy_j / _J_PER_KWH if energy_j else None,
     )
 
@@ -220,8 +231,9 @@ def report(
 ) -> None:
     """Report GPU-hours, losses and waiting times."""
     form = one_form(csv=as_csv, json=as_json, html=as_html)
+    until_s = min(until_s, time.time())  # nothing was used in the future
     if since_s >= until_s:
-        raise click.BadParameter("must be later than --since", param_hint="--until")
+        raise click.BadParameter("must be later than --since, which must be in the past", param_hint="--until")
     config = configuration.load(config_path)
     client = CliClient(config.slurm.timeout_s)
     runs, left_out = _runs(client.accounting(FIELDS, since_s, until_s))
@@ -233,9 +245,25 @@ def report(
         click.echo(f"sexplsched: nothing is known of early stops: {error}", err=True)
         audited = []
     found = usage(runs, audited, by, since_s, until_s)
-    gpu_h = sum(node.gpus for node in client.nodes()) * (until_s - since_s) / 3600
+    gpu_h = _gpu_h(client, since_s, until_s)
     idle_gpu_h = max(0.0, gpu_h - found[-1].used_gpu_h)
     click.echo(_FORMS.get(form, usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
+
+
+def _gpu_h(client: CliClient, since_s: float, until_s: float) -> float:
+    """GPU-hours that there were, told with what is not known of them."""
+    try:
+        history, why = client.gpu_history(since_s, until_s), "slurmdbd counts none"
+    except SlurmError as error:
+        history, why = [], str(error)
+    if not history:
+        click.echo(f"sexplsched: GPU-hours in all are those of the present nodes: {why}", err=True)
+        history = [(since_s, until_s, sum(node.gpus for node in client.nodes()))]
+    elif (first_s := min(start_s for start_s, _, _ in history)) > since_s:
+        click.echo(
+            f"sexplsched: GPU-hours in all are those since {clock(first_s)}: slurmdbd knows no earlier", err=True
+        )
+    return sum(gpus * (end_s - start_s) for start_s, end_s, gpus in history) / _S_PER_H
 
 
 def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:
@@ -250,7 +278,7 @@ def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:
 
 _Period = tuple[float, float]
 _Capacity = tuple[float, float]
-"""GPU-hours that the nodes had in all, and those that nobody used."""
+"""GPU-hours that there were in all, and those that nobody used."""
 
 
 def usage_table(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
@@ -258,7 +286,7 @@ def usage_table(found: Sequence[UsageLine], by: str, period: _Period, capacity: 
     layout = (Column(by.upper()), *(Column(_SHORT.get(title, title), ">") for title in _COLUMNS[1:]))
     rows = [[_rounded(value) for value in _values(line)] for line in found]
     told = f"{clock(period[0])} to {clock(period[1])}: {capacity[0]:.1f} GPU-hours in all, {capacity[1]:.1f} idle"
-    return "\n".join([*lines(layout, rows, room()), told]) + "\n"
+    return "\n".join([*lines(layout, rows, room()), *textwrap.wrap(told, room() or len(told))]) + "\n"
 
 
 def usage_csv(found: Sequence[UsageLine], by: str, _period: _Period, _capacity: _Capacity) -> str:
@@ -303,7 +331,7 @@ def _values(line: UsageLine) -> list[object]:
 
 
 def _rounded(value: object) -> object:
-    return f"{value:.2f}" if isinstance(value, float) else value
+    return f"{value:.{0 if value >= _WHOLE_FROM else 2}f}" if isinstance(value, float) else value
 
 
 _FORMS = {"csv": usage_csv, "json": usage_json, "html": usage_html}

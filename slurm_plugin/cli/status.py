@@ -22,7 +22,7 @@ from msgspec import to_builtins
 from explsched import log
 from explsched.cli import config_option, json_option, known_users, own_name
 from explsched.errors import ExplschedError, UnknownNameError
-from explsched.tables import Column, is_terminal, lines, room
+from explsched.tables import Column, is_terminal, lines, printable, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
 from slurm_plugin.cli.cluster_state import JOB_ID, current, fresh_option, remembered, tell_source
@@ -250,7 +250,7 @@ def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -
         told = {**row, "explanation": found.sentences, "written_s": state.written_s}
         click.echo(json.dumps(told, indent=1))
         return
-    click.echo("\n".join(found.sentences))
+    click.echo("\n".join(map(printable, found.sentences)))
     tell_source(state, config_path)
 
 
@@ -278,9 +278,9 @@ def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa:
         click.echo(json.dumps(told, indent=1))
         return
     for line in lines:
-        click.echo(f"{line.kind:<8} {','.join(map(str, line.jobs))}  {line.text}")
+        click.echo(f"{line.kind:<8} {','.join(map(str, line.jobs))}  {printable(line.text)}")
     for change in changes:
-        click.echo(f"change   {change.text}")
+        click.echo(f"change   {printable(change.text)}")
     if not changes and not any(line.kind in ("preempt", "resize", "stop") for line in lines):
         click.echo("Slurm matches the plan.")
     tell_source(state, config_path)

@@ -208,6 +208,19 @@ class CliClient:
         out = self._read("sacct", *what, *period, f"--delimiter={mark}", f"--format={','.join(fields)}")
         return [line.split(mark) for line in out.split("\n") if line]
 
+    def gpu_history(self, since_s: float, until_s: float) -> list[tuple[float, float, int]]:
+        """How many GPUs the cluster had, by slurmdbd: from when, until when, GPUs.
+
+        Empty where it does not count GPUs. Raises `SlurmError`, also where PrivateData hides events.
+        """
+        period = (f"start={batch.moment(max(since_s, _EARLIEST_S))}", f"end={batch.moment(until_s)}")
+        what = ("show", "event", "event=cluster", *period, "format=Start,End,StateRaw,TRES")
+        out = self._read("sacctmgr", "--noheader", "--parsable2", *what)
+        try:
+            return list(parse.gpu_history(out, since_s, until_s))
+        except ValueError as error:
+            raise SlurmError(f"sacctmgr show event: {error}") from error
+
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         out = self._read("sdiag")

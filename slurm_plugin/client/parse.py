@@ -73,6 +73,18 @@ def gpu_count(tres: str) -> int:
     return count(tres, "gpu")
 
 
+def gpu_history(events: str, since_s: float, until_s: float) -> Iterator[tuple[float, float, int]]:
+    """When a cluster had how many GPUs, from slurmdbd's events of it. Raises `ValueError`.
+
+    Each event has what the cluster consisted of until the next. Those with a state say that slurmctld was away
+    meanwhile, beside another event.
+    """
+    for line in filter(None, events.splitlines()):
+        start, end, state, tres = line.split("|")
+        if state == "0" and (gpus := gpu_count(tres)):
+            yield max(float(start), since_s), min(float(end) if end.isdecimal() else until_s, until_s), gpus
+
+
 @_REMEMBERED
 def as_gres(tres: str) -> str:
     """The list in the notation of the option `--gres`: `gres/gpu:a100=2` becomes `gpu:a100:2`."""
@@ -319,6 +331,7 @@ def node(line: str) -> SlurmNode:
         other_gres=other_gres(gres),
         other_gres_taken=other_gres(values.get("GresUsed", "")),
         tmp_mib=number(values["TmpDisk"]) if "TmpDisk" in values else None,
+        gpus_taken=gpu_count(values.get("AllocTRES", "")),
     )
 
 

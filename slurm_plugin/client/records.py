@@ -182,8 +182,8 @@ class SlurmNode(Struct, frozen=True, gc=False):
     """One node. `state` is Slurm's base state with flags, e.g. `IDLE`, `MIXED+DRAIN`.
 
     `cpus` and `memory_mib` are what jobs can have in all, 0 if unknown; `..._taken` is what they hold. `gpu_types` are
-    the types of its GPUs, empty if they have none. `other_gres` are its generic resources beside GPUs and shards, and
-    `tmp_mib` its disk for --tmp, None if unknown.
+    the types of its GPUs, empty if they have none. `gpus_taken` is 0 too where Slurm does not account GPUs.
+    `other_gres` are its generic resources beside GPUs and shards, and `tmp_mib` its disk for --tmp, None if unknown.
     """
 
     name: str
@@ -200,6 +200,7 @@ class SlurmNode(Struct, frozen=True, gc=False):
     other_gres: Amounts = ()
     other_gres_taken: Amounts = ()
     tmp_mib: int | None = None
+    gpus_taken: int = 0
 
     @property
     def gpu_memory_mib(self) -> int:
@@ -214,10 +215,15 @@ class SlurmNode(Struct, frozen=True, gc=False):
     @property
     def schedulable(self) -> bool:
         """Whether Slurm would start a new job on the node if there were room."""
-        flags = set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
-        if "POWERING_UP" in flags:
-            flags -= {"NOT_RESPONDING"}  # it will respond soon
-        return not flags & _OUT_OF_USE
+        return takes_jobs(self.state)
+
+
+def takes_jobs(state: str) -> bool:
+    """Whether Slurm would start a new job on a node in this state if there were room."""
+    flags = set(state.replace("*", "+NOT_RESPONDING").split("+"))
+    if "POWERING_UP" in flags:
+        flags -= {"NOT_RESPONDING"}  # it will respond soon
+    return not flags & _OUT_OF_USE
 
 
 class ShardRule(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from explsched.parameters import listed
@@ -52,8 +53,8 @@ def _row(view: View, job: Job) -> JobRow:
         step=f"{last.step}{total}" if last else "-",
         metric=job.exploration.metric if job.exploration else "",
         value=last.value if last else None,
-        utility=360_000 * utility.value if utility and utility.measured else None,
-        score=view.scores[job.job_id].value,
+        utility=_finite(360_000 * utility.value) if utility and utility.measured else None,
+        score=_finite(view.scores[job.job_id].value),
         gpu_hours=job.request.total * job.executed_s(view.seen.snapshot.now_s) / 3600,
         restarts=job.restarts,
         preempted=past.count,
@@ -67,6 +68,11 @@ def _row(view: View, job: Job) -> JobRow:
         params_changed=len(progress.parameters.changed),
         reason=_reason(view, job, progress),
     )
+
+
+def _finite(value: float) -> float | None:
+    """None for infinity, which JSON does not have: the score of a job without a time limit."""
+    return value if math.isfinite(value) else None
 
 
 def _reason(view: View, job: Job, progress: JobProgress) -> str:

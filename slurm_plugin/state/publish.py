@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
 from slurm_plugin.client.changes import Change as SlurmChange
 from slurm_plugin.client.parse import clock
+from slurm_plugin.client.records import takes_jobs
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.state import jobs
@@ -55,7 +55,6 @@ _HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
 _SAMPLE_EVERY_S = 300.0
 _SAMPLES = 288  # a day of them
 _MOST_POINTS = 40
-_UNAVAILABLE = re.compile("DOWN|DRAIN|FAIL|MAINT|NOT_RESPONDING|POWER(ED|ING)_DOWN")
 _OPEN_MODE, _PRIVATE_MODE = 0o644, 0o640
 
 
@@ -261,9 +260,9 @@ def gpu_uses(nodes: Iterable[NodeRow]) -> Mapping[str, int]:
     """Number of GPUs held by one job, shared by several, free, and unavailable (free on a node that takes no job)."""
     found = dict.fromkeys(("one job", "shared", "free", "unavailable"), 0)
     for node in nodes:
-        takes_jobs = not _UNAVAILABLE.search(node.state)
+        unheld = "free" if takes_jobs(node.state) else "unavailable"
         for holders in node.devices:
-            use = "shared" if len(holders) > 1 else "one job" if holders else "free" if takes_jobs else "unavailable"
+            use = "shared" if len(holders) > 1 else "one job" if holders else unheld
             found[use] += 1
     return found
 
@@ -299,6 +298,7 @@ class Publisher:
         """Replace the published state and metrics."""
         began_s = time.monotonic()
         new = sample(view)
+        self._forget(new.time_s)
         if not self._samples or new.time_s - self._samples[-1].time_s >= _SAMPLE_EVERY_S:
             self._samples.append(new)
         samples = self._samples if self._samples[-1] is new else (*self._samples, new)
@@ -318,6 +318,13 @@ class Publisher:
             self._fault = fault
         else:
             self._fault = ""
+
+    def _forget(self, now_s: float) -> None:
+        """Leave out samples of other days, also those of a clock that was ahead: no other would come until then."""
+        while self._samples and self._samples[0].time_s < now_s - _SAMPLES * _SAMPLE_EVERY_S:
+            self._samples.popleft()
+        while self._samples and self._samples[-1].time_s > now_s:
+            self._samples.pop()
 
     def _write(self, name: str, content: bytes, mode: int) -> None:
         with replacing(self.directory / name, mode=mode) as file:

@@ -144,6 +144,8 @@ class GatewayFiles:
         if self._report is not None and found.time_s <= self._report.time_s:
             return
         self._report = found
+        for gone in self._loads.keys() - {one.name for one in found.services}:
+            del self._loads[gone]
         for one in found.services:
             load = _Load(found.time_s, one.arrivals, one.in_flight, one.queued, one.serving, one.wanted)
             self._loads[one.name].append(load)

@@ -27,7 +27,7 @@ from explsched.log import event
 from slurm_plugin.audit import AuditEntry, AuditError, RecentEntries, Value
 from slurm_plugin.config import Config
 from slurm_plugin.state.publish import METRICS_FILE
-from slurm_plugin.state.published import FILE, State, read
+from slurm_plugin.state.published import FILE, State, ask, read
 from slurm_plugin.state.serving import Visible
 from slurm_plugin.web import answers
 from slurm_plugin.web.gateway import GatewayFiles
@@ -241,7 +241,8 @@ class Page:
             async with self._lock:
                 await asyncio.to_thread(self._refresh)
                 if self._visible is None:
-                    raise web.HTTPServiceUnavailable(text=f"no daemon publishes in {self._config.state.directory}\n")
+                    where = f"{self._config.state.directory}, or not what this user and this release may read"
+                    raise web.HTTPServiceUnavailable(text=f"no daemon publishes in {where}\n")
                 viewer = self._access.user(request) or ""
                 who = viewer if self._visible.state.private else ""
                 key = (who, request.path_qs)
@@ -278,7 +279,7 @@ class Page:
             return
         if stamp == self._stamp:
             return
-        found = read(self._config.state.directory)
+        found = read(self._config.state.directory) or ask(self._config.state.socket)
         self._visible, self._stamp = Visible(found) if found else None, stamp
         self._looks.clear()
         self._answers.clear()

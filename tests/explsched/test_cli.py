@@ -1,6 +1,7 @@
 """The root command: what it lists, and what that costs."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -76,6 +77,15 @@ def test_output_that_cannot_be_written_is_told_in_a_line() -> None:
         argv = [sys.executable, "-m", "explsched.cli", "config", "keys"]
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "sexplsched: error: No space left on device\n")
+
+
+def test_names_that_the_terminal_has_no_characters_for_end_no_command() -> None:
+    """As in a locale with ISO-8859-1."""
+    told = "click.command()(lambda: click.echo('caf\\xe9 \\u65e5 \\u2026'))"
+    code = f"import click; from explsched.cli import run_command; run_command({told}, 'x')"
+    foreign = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=foreign, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"caf\xe9 ? ?\n", b"")
 
 
 def test_the_configuration_and_its_keys_are_told_as_json(tmp_path: Path) -> None:

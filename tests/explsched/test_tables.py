@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from explsched.tables import Column, lines
 
@@ -91,6 +92,16 @@ def test_long_text_is_cut_before_a_time_is() -> None:
     assert all(len(line) <= 60 for line in shown)
 
 
+def test_a_long_list_of_jobs_is_broken_between_jobs() -> None:
+    columns = (Column("NODE"), Column("STATE"), Column("JOBS"))
+    jobs = [str(12345670 + number) for number in range(12)]
+    shown = lines(columns, [("gpu-node-1", "MIXED", ",".join(jobs))], 60)
+    assert len(shown) > 2
+    assert all(len(line) <= 60 for line in shown)
+    assert " ".join(shown[1:]).replace(",", " ").split()[2:] == jobs
+    assert lines(columns, [("n1", "MIXED", ",".join(jobs))], None)[1].split()[2] == ",".join(jobs)
+
+
 def test_no_heading() -> None:
     assert lines((Column("A"), Column("B")), [("x", 2.0)], None, heading=False) == ["x  2"]
     assert lines((Column("A"),), [], None, heading=False) == []
@@ -103,17 +114,26 @@ def test_control_characters_do_not_reach_a_terminal() -> None:
 def test_wide_characters_keep_the_columns_straight() -> None:
     first, second = lines((Column("NAME"), Column("B")), [("日本", "x"), ("ab", "y")], None)[1:]
     assert (first, second) == ("日本  x", "ab    y")
+    cut = lines((Column("NAME", width=5), Column("B")), [("日本語", "x"), ("ab", "y")], None)[1:]
+    assert cut == ["日本   x", "ab     y"]
+
+
+def test_numbers_stand_below_whole_where_there_is_no_room_for_all_of_them() -> None:
+    columns = (Column("USER"), *(Column(f"N{n}", ">") for n in range(6)))
+    shown = lines(columns, [("ada", *[1234567.5] * 6)], 50)
+    assert all(len(line) <= 50 for line in shown)
+    assert " ".join(shown[2:]).split() == ["ada", *["1.235e+06"] * 6]
 
 
 @given(
     st.lists(
-        st.tuples(st.text("ab c", max_size=30), st.integers(0, 10**6), st.text("ab cd ", max_size=90)), max_size=6
+        st.tuples(st.text("ab日 c", max_size=30), st.integers(0, 10**6), st.text("ab語 cd ", max_size=90)), max_size=6
     ),
     st.integers(50, 150),
 )
 def test_every_table_with_room_for_its_least_fits(rows: list[tuple[str, int, str]], width: int) -> None:
     columns = (Column("NAME"), Column("N", ">"), Column("REASON"))
-    assert all(len(line) <= width for line in lines(columns, rows, width))
+    assert all(cell_len(line) <= width for line in lines(columns, rows, width))
     whole = " ".join(" ".join(lines(columns, rows, width)).split())
     for _name, _number, reason in rows:
         if width >= 60:

@@ -130,12 +130,16 @@ def test_status_says_what_a_person_has_to_know(place: Path) -> None:
     leaving = replace(one.replicas[0], name="chat-3", phase="draining", burst=False, reason="not needed any more")
     many = replace(one, given_up=True, wanted=None, replicas=(*one.replicas, pending, leaving))
     state.save(place / "state" / "status.json", replace(shown, closing=True, services=(many,)))
-    head, _columns, service, gap, _titles, first, second, third = invoke("status").output.splitlines()
+    head, columns, service, gap, _titles, first, second, third = invoke("status").output.splitlines()
     assert (head, gap) == ("gateway t: not up, closing", "")
     assert service.split() == [
         *["chat", "1", "0", "0", "-", "5", "3", "0", "75", "s"],
         *["given", "up", "after", "failed", "starts"],
     ]
+    (told,) = json.loads(invoke("status", "--json").output)["services"]
+    figures = columns.lower().split()[1:-1]
+    assert [told[name] for name in figures[:-1]] == [1, 0, 0, None, 5, 3, 0], "JSON names them alike"
+    assert (figures[-1], told["next_in_s"]) == ("next_in", 75.4)
     assert "127.0.0.1:20001" in first
     assert first.endswith("  burst")
     assert " ".join(second.split()) == "chat-2 pending - - 3 -"
@@ -154,7 +158,7 @@ def test_status_shows_what_replicas_say_of_themselves(place: Path) -> None:
     services = (replace(one, replicas=(known, some, unknown)),)
     state.save(place / "state" / "status.json", replace(shown, services=services))
     titles, first, second, third = invoke("status").output.splitlines()[-4:]
-    assert titles.split()[4:8] == ["BUSY", "RUNNING", "WAITING", "KV"]
+    assert titles.split()[4:8] == ["IN_FLIGHT", "RUNNING", "WAITING", "KV_CACHE"]
     assert first.split()[4:8] == ["3", "12", "3", "87%"]
     assert second.split()[4:8] == ["3", "1", "0", "-"]
     assert third.split()[4:8] == ["3", "-", "-", "-"]

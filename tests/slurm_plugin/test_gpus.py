@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from slurm_plugin.cli.gpus import NodeUse, of_cluster
+from slurm_plugin.client import parse
 from slurm_plugin.client.records import ClusterRecords, SlurmNode, gpu_memory_mib, gpu_memory_of_node
 from tests.slurm_kit import record
 
@@ -67,6 +68,14 @@ def test_gpus_are_listed_with_who_holds_them() -> None:
         NodeUse("n1", "MIXED", "h100", 80 * 1024, 4, 3, (7, 8, 9)),
         NodeUse("n2", "IDLE", "", 0, 2, 0, ()),
     ]
+
+
+def test_gpus_of_hidden_jobs_are_in_use() -> None:
+    """As other users see them under PrivateData=jobs."""
+    line = "NodeName=n1 State=MIXED Gres=gpu:h100:8 AllocTRES=cpu=8,mem=1G,gres/gpu=6,gres/gpu:h100=6"
+    own = record(7, state="RUNNING", gpus=2, gpu_nodes=(("n1", 2),), node_names=("n1",))
+    (found,) = of_cluster(ClusterRecords((parse.node(line),), (own,), ()))
+    assert (found.used, found.jobs) == (6, (7,))
 
 
 class Counted(tuple[tuple[str, int], ...]):

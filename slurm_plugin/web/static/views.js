@@ -18,7 +18,7 @@ async function cluster() {
       const [label, user] = told.jobs[id] || ["", ""];
       return el("div", { class: "holder" }, el("span", { class: `dot c${hue(id)}` }), jobLink(id), el("span", {}, user), el("span", {}, `${count}\u00a0GPU${count === 1 ? "" : "s"}`), name(label));
     });
-    return el("li", {}, el("header", {}, el("b", {}, node.name), el("span", { class: `state ${/DOWN|DRAIN|FAIL|MAINT/.test(node.state) ? "stopped" : ""}` }, node.state.toLowerCase())),
+    return el("li", {}, el("header", {}, el("b", {}, node.name), el("span", { class: `state ${/\b(DOWN|DRAIN|FAIL|MAINT|NOT_RESPONDING)/.test(node.state) ? "stopped" : ""}` }, node.state.toLowerCase())),
       el("div", { class: "gpus", role: "img", "aria-label": `${held} of ${node.gpus} GPUs held` }, ...boxes), ...holders,
       node.jobs.length > 6 ? el("div", { class: "note" }, `and ${node.jobs.length - 6} more jobs`) : null);
   });

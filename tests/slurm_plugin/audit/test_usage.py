@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from slurm_plugin.audit import AuditEntry
 from slurm_plugin.cli import report
@@ -60,6 +63,12 @@ def test_gpu_hours_count_as_far_as_they_lie_in_the_period() -> None:
     assert line(row(1, Start="Unknown", End="Unknown", State="PENDING")).used_gpu_h == 0
 
 
+def test_energy_counts_as_far_as_it_was_used_in_the_period() -> None:
+    used = row(1, ConsumedEnergyRaw=7_200_000)
+    assert (line(used).energy_kwh, line(used, since_h=2).energy_kwh) == (2, 1)
+    assert line(row(1, ConsumedEnergyRaw=7_200_000, End=1)).energy_kwh is None
+
+
 def test_what_preemption_cost_and_what_failed_was_not_useful() -> None:
     again = row(1, Start=4, End=5, AdminComment=PREEMPTED)
     found = line(row(1, State="PREEMPTED"), again, row(2, State="FAILED", End=2))
@@ -69,17 +78,19 @@ def test_what_preemption_cost_and_what_failed_was_not_useful() -> None:
 
 
 def test_jobs_that_were_stopped_early_saved_the_rest_of_their_limit_at_most() -> None:
-    def stop(refused: str = "") -> AuditEntry:
-        return AuditEntry(0.0, 1, "JobState", "RUNNING", "CANCELLED", "p", "stop", "", refused=refused)
+    def stop(refused: str = "", at_h: float = 3) -> AuditEntry:
+        return AuditEntry(at_h * HOUR_S, 1, "JobState", "RUNNING", "CANCELLED", "p", "stop", "", refused=refused)
 
     assert line(row(1, State="CANCELLED by 0"), audited=(stop(),)).saved_gpu_h == 4
     assert line(row(1), audited=(stop("denied"),)).saved_gpu_h == 0
     assert line(row(1, TimelimitRaw="UNLIMITED"), audited=(stop(),)).saved_gpu_h == 0
+    assert line(row(1, End=11), audited=(stop(at_h=11),)).saved_gpu_h == 0, "that is of the next period"
 
 
 def test_waits_are_those_of_first_starts_in_the_period() -> None:
     found = line(row(1), row(1, Start=5, End=6), row(2, Start=2.5))
     assert found.wait_median_h == 1.25
+    assert found.wait_p90_h == pytest.approx(1.85), "not above the longest of the two, 2 h"
     assert line(row(1), since_h=2).wait_median_h is None
 
 
@@ -130,3 +141,65 @@ def test_a_report_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     line = report.UsageLine("ada", 120, 410.5, 380.25, 10.0, 20.25, 35.5, 4, 0.5, 12.25, 160.75)
     table = report.usage_table([line], "user", (0.0, 86400.0), (800.0, 389.5))
     assert all(len(row) <= 80 for row in table.splitlines()), table
+    of = 1_234_567.89
+    large = report.UsageLine("a-user", 1_234_567, of, of, of, of, of, 12_345, 999.99, 999.99, of)
+    table = report.usage_table([large], "user", (0.0, 86400.0), (1_234_567.89, 1_234_567.89))
+    assert all(len(row) <= 80 for row in table.splitlines()), table
+    assert table.split().count("1234568") == 6
+
+
+NOW_S = 2e9
+EVENTS = """\
+1999990000|1999998000|0|cpu=48,gres/gpu=12,mem=48000M,node=3
+1999998000|Unknown|0|cpu=32,gres/gpu=8,mem=32000M,node=2
+1999999000|1999999100|1|cpu=32,gres/gpu=8,mem=32000M,node=2
+"""
+"""As slurmdbd tells them: twelve GPUs, then eight, and slurmctld away for a while."""
+NODE = "NodeName=n1 Gres=gpu:4 State=IDLE Partitions=main"
+
+
+def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str, sacctmgr: str) -> tuple[Any, str]:
+    """What the command prints as JSON, and says beside, two billion seconds after 1970."""
+    tools = {"sacct": "", "sacctmgr": sacctmgr, "scontrol": f"echo {NODE}"}
+    for name, body in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "events").write_text(EVENTS)
+    (tmp_path / "explsched.yaml").write_text(f"audit: {{file: {tmp_path}/audit.jsonl}}\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
+    done = CliRunner().invoke(report.report, [*options, "--json", "-f", f"{tmp_path}/explsched.yaml"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), done.stderr
+
+
+def test_gpus_that_came_or_went_count_while_they_were_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = f"cat {tmp_path}/events"
+    found, told = reported(tmp_path, monkeypatch, "--since", "1h", sacctmgr=asked)
+    assert found["all_gpu_h"] == (1600 * 12 + 2000 * 8) / 3600
+    assert "GPU-hours in all" not in told
+    found, told = reported(tmp_path, monkeypatch, "--since", "1d", sacctmgr=asked)
+    assert found["all_gpu_h"] == (8000 * 12 + 2000 * 8) / 3600
+    assert "GPU-hours in all are those since 2033-05-18T" in told
+
+
+@pytest.mark.parametrize(
+    ("sacctmgr", "why"),
+    [
+        ("echo Access/permission denied >&2; exit 1", "denied"),
+        ("echo '1999990000|Unknown|0|cpu=48'", "slurmdbd counts none"),
+        ("echo unexpected", "sacctmgr show event"),
+    ],
+)
+def test_the_present_nodes_count_where_slurmdbd_does_not_tell_of_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sacctmgr: str, why: str
+) -> None:
+    found, told = reported(tmp_path, monkeypatch, "--since", "1h", sacctmgr=sacctmgr)
+    assert found["all_gpu_h"] == 4
+    assert "those of the present nodes" in told
+    assert why in told
+
+
+def test_nothing_was_used_in_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = reported(tmp_path, monkeypatch, "--since", "1h", "--until", "2040-01-01", sacctmgr="exit 1")
+    assert (found["until_s"], found["all_gpu_h"]) == (NOW_S, 4)

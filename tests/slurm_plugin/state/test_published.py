@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 import time
 from pathlib import Path
@@ -20,14 +21,16 @@ from sched_policy.plan import Plan, Score
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
 from slurm_plugin.config import Config, ProgressSection
+from slurm_plugin.instance import Heartbeat, Holder
 from slurm_plugin.state.jobs import explanations
-from slurm_plugin.state.publish import METRICS_FILE, Publisher, private
+from slurm_plugin.state.publish import METRICS_FILE, Publisher, gpu_uses, private, state_of
 from slurm_plugin.state.published import (
     FILE,
     PROGRESS,
     Change,
     Curve,
     Explanation,
+    NodeRow,
     PlanLine,
     encoded,
     part,
@@ -36,7 +39,7 @@ from slurm_plugin.state.published import (
 from slurm_plugin.state.serving import Visible
 from slurm_plugin.state.view import View
 from tests.slurm_kit import record
-from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, published
+from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, configured, published
 
 
 def words(state: object) -> str:
@@ -141,10 +144,26 @@ def test_it_is_stale_when_passes_were_missed(tmp_path: Path) -> None:
     assert state.is_stale(NOW_S + 3 * state.interval_s + 61)
 
 
+def test_the_score_of_a_job_without_a_time_limit_is_none_in_json_too(tmp_path: Path) -> None:
+    """JSON has no infinity: `status --fresh --json` could not be read."""
+    config = replace(configured(tmp_path), policy="srsf")
+    view = View.of(config, ClusterRecords((), (record(43, time_limit_s=None),), ()), NOW_S)
+    assert not math.isfinite(view.scores[43].value)
+    (row,) = state_of(view, (), ()).jobs
+    assert row.score is None
+
+
 def test_samples_of_an_earlier_daemon_are_kept(tmp_path: Path) -> None:
     _ = published(tmp_path)
     later = published(tmp_path, now_s=NOW_S + 3600)
     assert [sample.time_s for sample in later.samples] == [NOW_S, NOW_S + 3600]
+
+
+@pytest.mark.parametrize("before_s", [2 * 86_400, -86_400])
+def test_samples_of_another_day_and_of_a_clock_that_was_ahead_are_left_out(tmp_path: Path, before_s: float) -> None:
+    _ = published(tmp_path, now_s=NOW_S - before_s)
+    assert [sample.time_s for sample in published(tmp_path).samples] == [NOW_S]
+    assert [sample.time_s for sample in published(tmp_path, now_s=NOW_S + 600).samples] == [NOW_S, NOW_S + 600]
 
 
 def test_a_directory_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -173,16 +192,65 @@ def test_status_explain_and_plan_ask_nobody_where_a_daemon_publishes(tmp_path: P
     assert json.loads(invoke(tmp_path, "plan", "--json").stdout)["changes"][0]["jobid"] == 43
 
 
+def test_what_a_job_reports_sends_nothing_to_a_terminal(tmp_path: Path) -> None:
+    state = published(tmp_path, now_s=time.time() - 5)
+    evil = "it reports l\x1b]0;x\x07oss"
+    told = replace(
+        state,
+        explanations=encoded([Explanation(43, "bob", is_steered=True, sentences=("Job 43.", evil))]),
+        plan=encoded([PlanLine("stop", (43,), evil)]),
+        changes=encoded([Change(43, evil)]),
+    )
+    (tmp_path / "state" / FILE).write_bytes(msgspec.json.encode(told))
+    for argv in (("explain", "43"), ("plan",)):
+        shown = invoke(tmp_path, *argv).stdout
+        assert "l?]0;x?oss" in shown
+        assert not set(shown) & {"\x1b", "\x07"}
+
+
 @pytest.mark.parametrize("more", [("--fresh",), ()])
 def test_slurm_is_asked_where_the_state_is_stale_or_not_wanted(tmp_path: Path, more: tuple[str, ...]) -> None:
     _ = published(tmp_path, now_s=time.time() - (5 if more else 600))
     assert "is not installed" in str(invoke(tmp_path, "status", *more).exception)
 
 
+def test_a_daemon_that_spares_a_busy_slurmctld_spares_it_commands_too(tmp_path: Path) -> None:
+    """Its passes may be 750 s apart then, and everybody's `status` would ask instead."""
+    _ = published(tmp_path, now_s=time.time() - 600)
+    alive = Heartbeat(tmp_path / "spool", "c1", Holder.here())
+    alive.beat(3600)
+    assert invoke(tmp_path, "status").exit_code == 0
+    alive.stop()
+    assert "is not installed" in str(invoke(tmp_path, "status").exception)
+    alive.beat(3600)
+    _ = published(tmp_path, now_s=time.time() - 1000)
+    assert "is not installed" in str(invoke(tmp_path, "status").exception), "its passes fail"
+
+
 def test_sweeps_of_one_name_are_several_users(tmp_path: Path) -> None:
     jobs = (*JOBS, record(45, user="ada", comment="explsched:sweep=digits"))
     _ = published(tmp_path, jobs=jobs)
     assert "explsched_sweeps 2.0" in (tmp_path / "state" / METRICS_FILE).read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("state", "use"),
+    [
+        ("IDLE", "free"),
+        ("IDLE+PLANNED", "free"),
+        ("IDLE+CLOUD+POWERED_DOWN", "free"),  # Slurm turns it on for a job
+        ("MIXED+CLOUD+NOT_RESPONDING+POWERING_UP", "free"),
+        ("IDLE+CLOUD+POWERING_DOWN", "unavailable"),
+        ("IDLE*", "unavailable"),
+        ("IDLE+REBOOT_ISSUED", "unavailable"),
+        ("IDLE+INVALID_REG", "unavailable"),
+        ("UNKNOWN", "unavailable"),
+        ("IDLE+MAINTENANCE", "unavailable"),
+    ],
+)
+def test_a_free_gpu_is_unavailable_where_slurm_starts_nothing(state: str, use: str) -> None:
+    uses = gpu_uses([NodeRow("n1", state, 2, (), (), ((), ()))])
+    assert {name: count for name, count in uses.items() if count} == {use: 2}
 
 
 def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:

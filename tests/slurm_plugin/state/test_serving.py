@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -19,15 +20,19 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from aiohttp import ClientSession
+from aiohttp.test_utils import TestServer
 from click.testing import CliRunner
 from msgspec.structs import replace
 
 from explsched.cli import root
+from slurm_plugin.config import StateSection
 from slurm_plugin.devcluster.machine import until
 from slurm_plugin.state import serving
-from slurm_plugin.state.published import PROGRESS, ask, decoded
+from slurm_plugin.state.published import FILE, PROGRESS, ask, decoded
 from slurm_plugin.state.serving import Visible
-from tests.slurm_plugin.state import JOBS, published
+from slurm_plugin.web.server import Access, Page
+from tests.slurm_plugin.state import JOBS, configured, published
 
 NOBODY = pwd.getpwnam("nobody")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -92,6 +97,30 @@ def test_status_of_a_user_who_may_not_read_the_file_asks_nobody_else(here: Path)
         assert {row["jobid"] for row in json.loads(found.stdout)["jobs"]} == {41, 42, 43}
     gone = CliRunner().invoke(root, ["status", "-f", str(config)], env=environment)
     assert "is not installed" in str(gone.exception), "without a server Slurm is asked"
+
+
+def test_the_page_of_a_user_who_may_not_read_the_file_shows_his_own_part(here: Path) -> None:
+    """A file that is no state stands for one that may not be read, as root may read any."""
+    _ = published(here, PROGRESS)
+    elsewhere = here / "login"
+    elsewhere.mkdir()
+    config = configured(elsewhere)
+    (elsewhere / "state").mkdir()
+    (elsewhere / "state" / FILE).write_bytes(b"")
+    page = Page(replace(config, state=StateSection(elsewhere / "state", socket=here / "state.sock")), Access("t"))
+
+    async def status() -> int:
+        async with (
+            TestServer(page.app()) as server,
+            ClientSession(cookies={Access("t").cookie: "t"}) as client,
+            client.get(server.make_url("/api/jobs")) as response,
+        ):
+            return response.status
+
+    assert asyncio.run(status()) == 503
+    (elsewhere / "state" / FILE).write_bytes(b" ")  # as the next pass does
+    with a_server(here):
+        assert asyncio.run(status()) == 200
 
 
 def test_readers_that_do_not_read_keep_nobody_waiting(here: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 from aiohttp import ClientSession, CookieJar, web
@@ -158,6 +159,29 @@ def test_what_the_owner_of_a_gateway_puts_there_does_not_stop_the_page(
     told = gateway.told(0.0)
     assert (told["services"], told["events"]) == ([], [])
     assert str(told["fault"]).startswith(f"{tmp_path}/status.json: ")
+
+
+def test_services_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    """The owner of a gateway could fill the memory of root's page with names."""
+    gateway = GatewayFiles(tmp_path)
+    seen = []
+    for time_s, names in enumerate((("a",), ("a", "b"), ("a",), ("a", "b")), start=1):
+        counts = dict.fromkeys(("serving", "coming", "draining", "minimum", "maximum", "arrivals", "in_flight"), 0)
+        more: dict[str, object] = {
+            "wanted": None,
+            "reason": "",
+            "queued": 0,
+            "start_s": 0.0,
+            "given_up": False,
+            "replicas": [],
+        }
+        services = [{"name": name, **counts, **more} for name in names]
+        report = {"gateway": "g", "time_s": float(time_s), "closing": False, "services": services}
+        (tmp_path / "status.json").write_text(json.dumps(report))
+        gateway.look()
+        told = cast("list[dict[str, list[list[float]]]]", gateway.told(0.0)["services"])
+        seen.append([len(one["loads"][0]) for one in told])
+    assert seen == [[1], [2, 1], [3], [4, 1]]
 
 
 @pytest.mark.parametrize(
