@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from glob import glob
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
 from slurm_plugin.client import batch
-from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
+from slurm_plugin.client.capabilities import LUA_SUBMIT, NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import probe_pyslurm
 from slurm_plugin.client.records import ControllerLoad, SlurmNode, Topology
@@ -35,6 +36,10 @@ from slurm_plugin.observation.site_factors import OwnFactors
 from wrappers import kernel_manager, mps
 
 _DEFAULT_CONF = "/etc/slurm/slurm.conf"
+_FETCHED_CONF = Path("/run/slurm/conf/slurm.conf")
+_NAMED_BY_DEFAULT = "plugstack.conf"
+_INCLUDE_LINE = re.compile(r"^[ \t]*include[ \t]+(\S+)", re.MULTILINE)
+_MOST_INCLUDES = 8
 _PLUGIN_LINE = re.compile(r"^\s*(optional|required)\s+(\S*explsched\.so)\b", re.MULTILINE)
 _PROGRAM_S = 10.0
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
@@ -68,6 +73,7 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         if can.has(OPERATORS):
             yield _slurmdbd(client)
         yield privilege(can)
+        yield from _plain_sbatch(can, os.environ)
         yield from _built_for(can, os.environ)
         yield from _site_factors(client, can, config)
     except SlurmError as error:
@@ -220,23 +226,29 @@ def _slurmdbd(client: CliClient) -> Finding:
     return Finding("slurmdbd", "ok", "answers")
 
 
-def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _plain_sbatch(can: Capabilities, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Whether `sbatch` itself takes our options here: what Slurm's configuration says of the plugin and the script."""
-    conf = Path(environment.get("SLURM_CONF") or _DEFAULT_CONF)
-    line = _PLUGIN_LINE.search(_plugstack(conf))
+    conf, plugstack = _conf(can, environment), _plugstack(can, environment)
+    line = _plugin_line(plugstack)
     if line is None:
-        found = "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options"
+        found = f"{plugstack} has no explsched.so: sbatch lacks the --expl-... options"
+        # Beside a slurm.conf that can be read no plugstack.conf means no plugins.
+        if (fault := _unreadable(plugstack)) and (plugstack.is_file() or _unreadable(conf)):
+            found = f"{plugstack}: {fault}: it is not known whether sbatch has the --expl-... options"
         yield Finding("plain sbatch", "note", found, "not needed with sxbatch; see docs/admin.md")
     elif line[1] == "required":
         advice = "write optional, so that a fault of the plugin never drains a node"
-        yield Finding("plain sbatch", "note", "plugstack.conf has explsched.so as required", advice)
+        yield Finding("plain sbatch", "note", f"{plugstack} has explsched.so as required", advice)
     else:
-        yield Finding("plain sbatch", "ok", "plugstack.conf has explsched.so")
+        yield Finding("plain sbatch", "ok", f"{plugstack} has explsched.so")
     script = conf.with_name("job_submit.lua")
-    if not re.search(r"^\s*JobSubmitPlugins\s*=.*\blua\b", _settings(conf), re.MULTILINE | re.IGNORECASE):
-        found = "slurm.conf has no JobSubmitPlugins=lua: the daemon does not learn of options on plain sbatch"
+    if not can.has(LUA_SUBMIT):
+        found = "Slurm has no JobSubmitPlugins=lua: the daemon does not learn of options on plain sbatch"
         yield Finding("job_submit.lua", "note", found, "not needed with sxbatch; see docs/admin.md")
-    elif "explsched_submit" not in _settings(script):
+    elif fault := _unreadable(script):
+        advice = "look on slurmctld's host, as root: it must call explsched_submit"
+        yield Finding("job_submit.lua", "note", f"{script}: {fault}", advice)
+    elif "explsched_submit" not in _text(script, "--"):
         advice = "copy job_submit.lua from share/explsched, or call its function from yours"
         yield Finding("job_submit.lua", "note", f"{script} does not call explsched_submit", advice)
     else:
@@ -245,8 +257,7 @@ def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 def _built_for(can: Capabilities, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Whether our native parts are of Slurm's release: it refuses a plugin of another one, libslurm another program."""
-    conf = Path(environment.get("SLURM_CONF") or _DEFAULT_CONF)
-    if line := _PLUGIN_LINE.search(_plugstack(conf)):
+    if line := _plugin_line(_plugstack(can, environment)):
         # An absolute path stays as it is.
         path = Path(can.settings.get("PluginDir", "").split(":")[0], line[2])
         what = "SPANK plugin"
@@ -269,15 +280,44 @@ def _built_for(can: Capabilities, environment: Mapping[str, str]) -> Iterator[Fi
         yield Finding("writer", "note", found, "install explsched where libslurm's headers are, see docs/admin.md")
 
 
-def _plugstack(conf: Path) -> str:
-    """What Slurm's configuration says of SPANK plugins."""
-    return _settings(conf.with_name("plugstack.conf"), *sorted(conf.parent.glob("plugstack.conf.d/*")))
+def _conf(can: Capabilities, environment: Mapping[str, str]) -> Path:
+    """slurm.conf here: the one that commands are told of, else slurmctld's, else what slurmd has fetched from it."""
+    if named := environment.get("SLURM_CONF"):
+        return Path(named)
+    theirs = Path(can.settings.get("SLURM_CONF") or _DEFAULT_CONF)
+    return _FETCHED_CONF if _unreadable(theirs) and not _unreadable(_FETCHED_CONF) else theirs
 
 
-def _settings(*paths: Path) -> str:
-    """The text of those files that can be read, without comments; a node need not have them (configless Slurm)."""
-    texts = (path.read_text(errors="replace") for path in paths if os.access(path, os.R_OK) and path.is_file())
-    return re.sub(r"(^|\s)(#|--).*", r"\1", "\n".join(texts))
+def _plugstack(can: Capabilities, environment: Mapping[str, str]) -> Path:
+    """The file that names SPANK plugins; without a setting it is beside slurm.conf."""
+    theirs = Path(can.settings.get("PlugStackConfig") or _NAMED_BY_DEFAULT)
+    beside = _conf(can, environment).with_name(_NAMED_BY_DEFAULT)
+    return theirs if theirs.is_absolute() and not _unreadable(theirs) else beside
+
+
+def _plugin_line(path: Path, depth: int = _MOST_INCLUDES) -> re.Match[str] | None:
+    """The line with our plugin, here or in a file that is included."""
+    text = "" if _unreadable(path) else _text(path, "#")
+    if (line := _PLUGIN_LINE.search(text)) or not depth:
+        return line
+    # Slurm takes a relative pattern from the directory of the file that includes.
+    patterns = (path.parent / pattern for pattern in _INCLUDE_LINE.findall(text))
+    included = (Path(name) for pattern in patterns for name in sorted(glob(str(pattern))))  # noqa: PTH207  absolute
+    return next(filter(None, (_plugin_line(each, depth - 1) for each in included)), None)
+
+
+def _unreadable(path: Path) -> str:
+    """Why this user cannot read a file; "" if he can."""
+    try:
+        with path.open("rb"):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _text(path: Path, comment: str) -> str:
+    """The text of a file, without comments."""
+    return re.sub(rf"(^|\s){comment}.*", r"\1", path.read_text(encoding="utf-8", errors="replace"))
 
 
 _EXAMPLES = """\b
@@ -328,7 +368,6 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
     )
     yield from files
-    yield from plain_sbatch(os.environ)
     yield from sharing(os.environ)
     for one in (*catalog.POLICIES.foreign(), *catalog.STRATEGIES.foreign()):
         what, advice = f"{one.what} {one.name!r} of package {one.package!r}", f"pip uninstall {one.package}"

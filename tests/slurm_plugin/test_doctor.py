@@ -209,32 +209,65 @@ def test_a_writer_of_another_slurm_is_told(site: Path) -> None:
     assert "writer" not in findings(site)
 
 
-def test_plain_sbatch_is_ready_when_slurm_loads_our_plugin_and_our_script(site: Path) -> None:
+def test_plain_sbatch_is_ready_when_slurm_loads_our_plugin_and_our_script(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def checked() -> list[tuple[str, str]]:
         found = findings(site)
         return [found[check][:2] for check in ("plain sbatch", "job_submit.lua")]
 
     slurm = site / "slurm"
     (slurm / "plugstack.conf.d").mkdir(parents=True)
-    plugin = slurm / "plugstack.conf.d/explsched.conf"
+    main, plugin = slurm / "plugstack.conf", slurm / "plugstack.conf.d/explsched.conf"
     (slurm / "plugstack.conf.d/former").mkdir()
+    main.write_text("include plugstack.conf.d/*\n")
     plugin.write_text("#optional explsched.so\n")
-    (slurm / "slurm.conf").write_text("#JobSubmitPlugins=lua\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(slurm / "slurm.conf"))
-        (plain, lua) = checked()
-        assert plain == ("note", "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options")
-        assert lua[0] == "note"
-        assert lua[1].startswith("slurm.conf has no JobSubmitPlugins=lua")
-        plugin.write_text("required /usr/lib/explsched.so\n")
-        (slurm / "slurm.conf").write_text("JobSubmitPlugins=throttle,lua\n")
-        assert checked() == [
-            ("note", "plugstack.conf has explsched.so as required"),
-            ("note", f"{slurm}/job_submit.lua does not call explsched_submit"),
-        ]
-        plugin.write_text("optional explsched.so spool=/x\n")
-        (slurm / "job_submit.lua").write_text("return explsched_submit(job)\n")
-        assert [level for level, _ in checked()] == ["ok", "ok"]
+    (slurm / "slurm.conf").touch()
+    monkeypatch.setenv("SLURM_CONF", str(slurm / "slurm.conf"))
+    (plain, lua) = checked()
+    assert plain == ("note", f"{main} has no explsched.so: sbatch lacks the --expl-... options")
+    assert lua[0] == "note"
+    assert lua[1].startswith("Slurm has no JobSubmitPlugins=lua")
+    plugin.write_text("required /usr/lib/explsched.so\n")
+    settings = (site / "config").read_text()
+    (site / "config").write_text(settings + "JobSubmitPlugins = throttle,lua\n")
+    (slurm / "job_submit.lua").write_text("-- explsched_submit\n")
+    assert checked() == [
+        ("note", f"{main} has explsched.so as required"),
+        ("note", f"{slurm}/job_submit.lua does not call explsched_submit"),
+    ]
+    plugin.write_text("optional explsched.so spool=/x\n")
+    (slurm / "job_submit.lua").write_text("return explsched_submit(job)\n")
+    assert [level for level, _ in checked()] == ["ok", "ok"]
+    main.unlink()
+    assert checked()[0] == ("note", f"{main} has no explsched.so: sbatch lacks the --expl-... options")
+
+
+def test_plain_sbatch_is_asked_of_slurm_and_not_of_the_usual_places(site: Path) -> None:
+    """slurm.conf may include other files, name another plugstack.conf, and lie anywhere: slurmctld tells."""
+    conf, plugstack = site / "etc/slurm.conf", site / "elsewhere/spank.conf"
+    for path in (conf, plugstack):
+        path.parent.mkdir()
+        path.touch()
+    plugstack.write_text("optional /usr/lib/explsched.so\n")
+    conf.with_name("job_submit.lua").write_text("return explsched_submit(job)\n")
+    settings = f"SLURM_CONF = {conf}\nPlugStackConfig = {plugstack}\nJobSubmitPlugins = lua\n"
+    (site / "config").write_text((site / "config").read_text() + settings)
+    found = findings(site)
+    assert found["plain sbatch"][:2] == ("ok", f"{plugstack} has explsched.so")
+    assert found["job_submit.lua"][:2] == ("ok", f"{site}/etc/job_submit.lua")
+
+
+def test_what_cannot_be_read_is_not_said_to_be_missing(site: Path) -> None:
+    """A login node has neither slurmctld's script nor, without configuration files of its own, plugstack.conf."""
+    there = site / "not-here/slurm.conf"
+    settings = f"SLURM_CONF = {there}\nJobSubmitPlugins = lua\n"
+    (site / "config").write_text((site / "config").read_text() + settings)
+    found = findings(site)
+    missing = "No such file or directory"
+    unknown = f"{missing}: it is not known whether sbatch has the --expl-... options"
+    assert found["plain sbatch"][:2] == ("note", f"{there.with_name('plugstack.conf')}: {unknown}")
+    assert found["job_submit.lua"][:2] == ("note", f"{there.with_name('job_submit.lua')}: {missing}")
 
 
 def test_a_policy_that_chooses_nodes_needs_time(site: Path) -> None:
