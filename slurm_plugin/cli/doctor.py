@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from explsched.tables import Column, lines, room
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
-from slurm_plugin.client import batch
+from slurm_plugin.client import batch, process
 from slurm_plugin.client.capabilities import LUA_SUBMIT, NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import probe_pyslurm
@@ -66,6 +65,7 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
         yield from _partitions(config.slurm.partitions, nodes)
+        yield from _whole_nodes(can)
         yield _backfill(can, load)
         yield from _topology(client.topology(nodes))
         yield from _placement(config, can)
@@ -81,10 +81,13 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
 
 
 def privilege(can: Capabilities) -> Finding:
-    """Whether this user may steer. Slurm looks at the rights before it looks whether there is such a reservation."""
+    """Whether this user may steer. Slurm looks at the rights before it looks whether there is such a reservation.
+
+    Raises `SlurmError` if slurmctld does not answer: one that is busy has refused nothing.
+    """
     argv = ["scontrol", "delete", "ReservationName=explsched_doctor"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    words = (done.stderr or done.stdout).strip()
+    answer = process.run(argv, _PROGRAM_S, process.environment({}))
+    words = (answer.err or answer.out).strip()
     if any(refusal in words.lower() for refusal in _REFUSALS):
         found = f"uid {os.geteuid()} may not steer jobs ({words})"
         return Finding("privilege", "note", found, _how_to_get_it(can))
@@ -124,6 +127,16 @@ def _partitions(named: Sequence[str], nodes: Iterable[SlurmNode]) -> Iterator[Fi
         known = sorted({name for node in nodes for name in node.partitions})
         found = f"slurm.partitions names {', '.join(empty)}, in which no node is: no job of it is steered"
         yield Finding("partitions", "fault", found, f"mend slurm.partitions (Slurm has {', '.join(known)})")
+
+
+def _whole_nodes(can: Capabilities) -> Iterator[Finding]:
+    """Plans leave jobs that share their nodes with no other to Slurm: with some settings that is every job."""
+    selection = can.settings.get("SelectType", "")
+    if selection == "select/linear":
+        found = f"SelectType is {selection}, which gives every job whole nodes: all jobs are left to Slurm"
+        yield Finding(
+            "whole nodes", "note", found, "set SelectType=select/cons_tres, or no job is preempted for others"
+        )
 
 
 def _backfill(can: Capabilities, load: ControllerLoad) -> Finding:

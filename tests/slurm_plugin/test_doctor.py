@@ -140,6 +140,21 @@ def test_what_root_may_do_says_nothing_of_the_daemon(
     assert (level, words, more[: len(advice) or None]) == ("ok", f"uid {uid} may steer jobs", advice)
 
 
+def test_a_slurmctld_that_is_busy_has_allowed_nothing(site: Path) -> None:
+    words = "Socket timed out on send/recv operation"
+    tool(site, "scontrol", SCONTROL.format(directory=site, words=words))
+    found = findings(site)
+    assert "privilege" not in found
+    assert (found["slurmctld"][0], words in found["slurmctld"][1]) == ("fault", True)
+
+
+def test_a_slurm_that_gives_every_job_whole_nodes_is_told(site: Path) -> None:
+    assert "whole nodes" not in findings(site)
+    (site / "config").write_text((site / "config").read_text() + "SelectType = select/linear\n")
+    level, found, advice = findings(site)["whole nodes"]
+    assert (level, "all jobs are left to Slurm" in found, "cons_tres" in advice) == ("note", True, True)
+
+
 def test_a_slurm_that_does_not_answer_is_a_fault(site: Path) -> None:
     tool(site, "sdiag", "echo 'sdiag: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
     level, words, advice = findings(site)["slurmctld"]
