@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,12 +70,10 @@ class Product(Struct, frozen=True):
             path.mkdir()
             path.chmod(mode)  # whatever the umask: jobs of ordinary users report here
         self.configure(settings)
-        self.task_prolog.write_text(
-            "#!/bin/sh\n"
-            f'[ -n "${SPOOL_VARIABLE}" ] || echo "export {SPOOL_VARIABLE}={self.spool}"\n'
-            f'[ -n "${config.PATH_VARIABLE}" ] || echo "export {config.PATH_VARIABLE}={self.config}"\n',
-            encoding="utf-8",
+        told = (
+            f'[ -n "${name}" ] || echo {shlex.quote(f"export {name}={value}")}\n' for name, value in self.env().items()
         )
+        self.task_prolog.write_text("#!/bin/sh\n" + "".join(told), encoding="utf-8")
         self.task_prolog.chmod(0o755)
 
     def configure(self, settings: Mapping[str, object]) -> None:

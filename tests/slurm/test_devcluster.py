@@ -21,7 +21,17 @@ from slurm_plugin import instance
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster, ClusterHealth, ClusterSpec, DevClusterError, down, load, machine, up
+from slurm_plugin.devcluster import (
+    Cluster,
+    ClusterHealth,
+    ClusterSpec,
+    DevClusterError,
+    Product,
+    down,
+    load,
+    machine,
+    up,
+)
 
 pytestmark = pytest.mark.slurm
 
@@ -228,6 +238,13 @@ class TestUpAndDown:
         assert run(cluster, "sinfo", "-h", "-o", "%P").split() == ["main*", "low"]
 
 
+def test_jobs_are_told_a_spool_in_a_directory_with_any_name(place: Path) -> None:
+    product = Product(place / "a$HOME`id`")
+    product.install()
+    done = subprocess.run([product.task_prolog], env={"HOME": "/root"}, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"export {name}={value}" for name, value in product.env().items()]
+
+
 class TestRefusals:
     def test_foreign_directory(self, place: Path) -> None:
         (place / "thesis.tex").touch()
@@ -242,7 +259,7 @@ class TestRefusals:
             up(SMALL, cluster.layout.root)
         assert cluster.state is ClusterHealth.RUNNING
 
-    @pytest.mark.parametrize("name", ["a b", "a#b", "a=b", "a%n"])
+    @pytest.mark.parametrize("name", ["a b", "a#b", "a=b", "a%n", "a\x1b", "a\udcff"])
     def test_a_path_that_slurms_files_cannot_name(self, place: Path, name: str) -> None:
         with pytest.raises(DevClusterError, match="Slurm's files cannot name a path with"):
             up(SMALL, place / name)
