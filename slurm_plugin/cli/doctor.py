@@ -60,6 +60,7 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         yield from _capabilities(can)
         load = client.load()
         yield Finding("slurmctld", "ok", f"answers; {load.server_threads} threads, {load.jobs_pending} jobs pending")
+        yield privilege(can)
         nodes = client.nodes()
         gpus = sum(node.gpus for node in nodes)
         advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
@@ -72,12 +73,14 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         yield from _pins(config.policy, can)
         if can.has(OPERATORS):
             yield _slurmdbd(client)
-        yield privilege(can)
         yield from _plain_sbatch(can, os.environ)
         yield from _built_for(can, os.environ)
         yield from _site_factors(client, can, config)
     except SlurmError as error:
-        yield Finding("slurmctld", "fault", str(error), "is slurmctld running, and SLURM_CONF right?")
+        advice = "is slurmctld running, and SLURM_CONF right?"
+        if _is_refusal(str(error)):
+            advice = "PrivateData in slurm.conf hides it from users who are not operators"
+        yield Finding("slurmctld", "fault", str(error), advice)
 
 
 def privilege(can: Capabilities) -> Finding:
@@ -88,12 +91,16 @@ def privilege(can: Capabilities) -> Finding:
     argv = ["scontrol", "delete", "ReservationName=explsched_doctor"]
     answer = process.run(argv, _PROGRAM_S, process.environment({}))
     words = (answer.err or answer.out).strip()
-    if any(refusal in words.lower() for refusal in _REFUSALS):
+    if _is_refusal(words):
         found = f"uid {os.geteuid()} may not steer jobs ({words})"
         return Finding("privilege", "note", found, _how_to_get_it(can))
     # An admin looks as root, whom Slurm refuses nothing: that says nothing of the daemon.
     advice = "" if os.geteuid() else "for the daemon's own user: runuser -u explsched -- sexplsched doctor"
     return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs", advice)
+
+
+def _is_refusal(words: str) -> bool:
+    return any(refusal in words.lower() for refusal in _REFUSALS)
 
 
 def _how_to_get_it(can: Capabilities) -> str:

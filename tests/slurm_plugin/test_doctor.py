@@ -148,6 +148,19 @@ def test_a_slurmctld_that_is_busy_has_allowed_nothing(site: Path) -> None:
     assert (found["slurmctld"][0], words in found["slurmctld"][1]) == ("fault", True)
 
 
+def test_who_may_not_see_the_nodes_is_told_to_become_an_operator(site: Path) -> None:
+    """slurm.conf has PrivateData=nodes."""
+    scontrol = SCONTROL.format(directory=site, words="Invalid user id")
+    shown = 'echo "NodeName=n1 Gres=gpu:4 State=IDLE Partitions=main,debug"'
+    assert shown in scontrol
+    tool(
+        site, "scontrol", scontrol.replace(shown, "echo 'slurm_load_node error: Access/permission denied' >&2; exit 1")
+    )
+    found = findings(site)
+    assert (found["privilege"][0], "AdminLevel=Operator" in found["privilege"][2]) == ("note", True)
+    assert found["slurmctld"][2] == "PrivateData in slurm.conf hides it from users who are not operators"
+
+
 def test_a_slurm_that_gives_every_job_whole_nodes_is_told(site: Path) -> None:
     assert "whole nodes" not in findings(site)
     (site / "config").write_text((site / "config").read_text() + "SelectType = select/linear\n")
