@@ -278,8 +278,9 @@ def _plain_sbatch(can: Capabilities, environment: Mapping[str, str]) -> Iterator
 def _built_for(can: Capabilities, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Whether our native parts are of Slurm's release: it refuses a plugin of another one, libslurm another program."""
     if line := _plugin_line(_plugstack(can, environment)):
-        # An absolute path stays as it is.
-        path = Path(can.settings.get("PluginDir", "").split(":")[0], line[2])
+        # Slurm searches one directory after the other; an absolute path stays as it is.
+        places = [Path(directory, line[2]) for directory in can.settings.get("PluginDir", "").split(":")]
+        path = next((place for place in places if not _unreadable(place)), places[0])
         what = "SPANK plugin"
         advice = f"build it against Slurm {can.version.release} (docs/admin.md) and copy it to every node"
         try:

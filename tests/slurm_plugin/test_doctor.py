@@ -203,13 +203,15 @@ def test_a_plugin_of_another_slurm_is_a_fault(site: Path, monkeypatch: pytest.Mo
     plugins.mkdir()
     plugin = plugins / "explsched.so"
     with (site / "config").open("a") as config:
-        config.write(f"PluginDir = {plugins}\n")
+        config.write(f"PluginDir = {plugins}:{site}/more\n")
     (site / "slurm.conf").touch()
     (site / "plugstack.conf").write_text("optional explsched.so spool=/x\n")
     monkeypatch.setenv("SLURM_CONF", str(site / "slurm.conf"))
     assert findings(site)["SPANK plugin"][:2] == ("note", f"{plugin}: No such file or directory")
-    plugin.write_bytes(b"\x7fELF\0explsched:slurm\x0022.05\0")
-    assert findings(site)["SPANK plugin"][:2] == ("ok", f"{plugin} is built for Slurm 22.05")
+    (site / "more").mkdir()
+    for place in (site / "more/explsched.so", plugin):
+        place.write_bytes(b"\x7fELF\0explsched:slurm\x0022.05\0")
+        assert findings(site)["SPANK plugin"][:2] == ("ok", f"{place} is built for Slurm 22.05")
     for other, release in ((b"\0explsched:slurm\x0024.11\0", "24.11"), (b"\0", "a release that it does not name")):
         plugin.write_bytes(other)
         level, found, advice = findings(site)["SPANK plugin"]
