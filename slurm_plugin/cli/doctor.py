@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import math
 import os
@@ -346,7 +347,9 @@ example:
   sexplsched doctor --json
 """
 _BUILD = "install explsched again with a C++ compiler, on Linux: pip install --force-reinstall --no-deps explsched"
+_USER = "explsched"
 _FORMER_SPOOL_MODE = 0o1777
+_ON_PATH = "apt-get install slurm-client, or name its place: PATH here, and in /etc/default/sexplschedd for the service"
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 
 
@@ -414,7 +417,7 @@ def _tools() -> Iterator[Finding]:
     for tool in _TOOLS:
         path = shutil.which(tool)
         if path is None:
-            yield Finding(tool, "fault", "not on PATH", "apt-get install slurm-client")
+            yield Finding(tool, "fault", "not on PATH", _ON_PATH)
         else:
             yield Finding(tool, "ok", path)
 
@@ -484,7 +487,20 @@ def _spool(path: Path) -> Finding:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
     if fault := _unwritable(path):
         return Finding(what, "fault", f"{path}: {fault}", "jobs cannot report progress until it can be written")
-    return Finding(what, "ok", f"{path}, readable for group {status.st_gid}")
+    name, members = _group(status.st_gid)
+    if members:
+        found = f"{path}: group {name} has members ({', '.join(members)}), who can read everybody's progress"
+        return Finding(what, "note", found, f"give it the daemon's group, which nobody else is in: {advice}")
+    return Finding(what, "ok", f"{path}, readable for group {name}")
+
+
+def _group(gid: int) -> tuple[str, Sequence[str]]:
+    """The name of a group, and who is in it besides the daemon's user."""
+    try:
+        found = grp.getgrgid(gid)
+    except KeyError:
+        return str(gid), ()
+    return found.gr_name, [member for member in found.gr_mem if member not in (_USER, found.gr_name)]
 
 
 def _unwritable(directory: Path) -> str:

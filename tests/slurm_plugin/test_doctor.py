@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import re
@@ -196,6 +197,24 @@ def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
     assert "read each other's progress" in found
     spool.chmod(0o3777)
     assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == "ok"
+
+
+def test_a_spool_whose_group_has_members_is_told(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = site / "spool"
+    spool.mkdir()
+    spool.chmod(0o3777)
+    named = {
+        0: grp.struct_group(("explsched", "x", 0, ["explsched"])),
+        1: grp.struct_group(("users", "x", 1, ["ada", "bob"])),
+    }
+    ours = spool.stat().st_gid
+    for gid, level, words in (
+        (0, "ok", "readable for group explsched"),
+        (1, "note", "has members (ada, bob), who can"),
+    ):
+        monkeypatch.setattr(grp, "getgrgid", {ours: named[gid]}.__getitem__)
+        told = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
+        assert (told[0], words in told[1]) == (level, True)
 
 
 def test_a_plugin_of_another_slurm_is_a_fault(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
