@@ -222,7 +222,10 @@ def up(spec: ClusterSpec, directory: Path, progress: Progress = lambda _line: No
         startup = Startup(spec, layout, progress)
         with ExitStack() as on_failure:
             on_failure.callback(lambda: _end(layout, startup.daemons))
-            cluster = startup.run()
+            try:
+                cluster = startup.run()
+            except OSError as error:  # a full disk, which names no file
+                raise DevClusterError(f"{error.filename or layout.root}: {error.strerror}") from error
             on_failure.pop_all()
     return cluster
 

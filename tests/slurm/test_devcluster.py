@@ -269,6 +269,15 @@ class TestRefusals:
         with pytest.raises(DevClusterError, match="/proc/nowhere/c: cannot be made"):
             up(SMALL, Path("/proc/nowhere/c"))
 
+    def test_a_full_disk_is_named(self, place: Path) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", place], check=True)
+        try:
+            with pytest.raises(DevClusterError, match=f"{place}/c: No space left on device"):
+                up(SMALL, place / "c")
+            down(place / "c")
+        finally:
+            subprocess.run(["umount", place], check=True)
+
     def test_path_too_long_for_sockets(self, place: Path) -> None:
         with pytest.raises(DevClusterError, match="bytes too long for a unix socket"):
             up(SMALL, place / ("d" * 100))
