@@ -270,7 +270,9 @@ class TestRefusals:
             up(SMALL, Path("/proc/nowhere/c"))
 
     def test_a_full_disk_is_named(self, place: Path) -> None:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", place], check=True)
+        argv = ["mount", "-t", "tmpfs", "-o", "size=8k", "none", place]
+        if subprocess.run(argv, check=False).returncode:
+            pytest.skip("mount is not permitted")
         try:
             with pytest.raises(DevClusterError, match=f"{place}/c: No space left on device"):
                 up(SMALL, place / "c")
