@@ -135,7 +135,7 @@ class ClusterSpec(Struct, frozen=True):
     Nodes pose as larger than this host, so CPUs and memory are only numbers that Slurm counts. With 0 shards (or 0
     GPUs) the nodes have no shard GRES. `extra` are lines for slurm.conf as (key, value); they win over ours, the later
     over the earlier. `files` are (name, text) of files beside it, such as plugstack.conf. `product` is how much of
-    explsched there is. Raises `DevClusterError` for numbers outside the accepted range.
+    explsched there is. Raises `DevClusterError` for numbers outside the accepted range, and for a ClusterName.
     """
 
     nodes: int = 4
@@ -158,6 +158,8 @@ class ClusterSpec(Struct, frozen=True):
         ):
             if not least <= value <= most:
                 raise DevClusterError(f"{name} is {value}, accepted are {least} to {most}")
+        if any(key.lower() == "clustername" for key, _ in self.extra):
+            raise DevClusterError("ClusterName cannot be set: `down` knows the cluster's jobs by the name it is given")
         if self.gpus_per_node and self.shards_per_node % self.gpus_per_node:
             raise DevClusterError(
                 f"shards_per_node is {self.shards_per_node}, "

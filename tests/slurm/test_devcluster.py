@@ -269,6 +269,11 @@ class TestRefusals:
         with pytest.raises(DevClusterError, match="/proc/nowhere/c: cannot be made"):
             up(SMALL, Path("/proc/nowhere/c"))
 
+    @pytest.mark.parametrize("key", ["ClusterName", "clustername"])
+    def test_a_name_by_which_its_jobs_would_not_be_known(self, key: str) -> None:
+        with pytest.raises(DevClusterError, match="ClusterName cannot be set"):
+            ClusterSpec(1, 1, 1, extra=((key, "foo"),))
+
     def test_a_full_disk_is_named(self, place: Path) -> None:
         argv = ["mount", "-t", "tmpfs", "-o", "size=8k", "none", place]
         if subprocess.run(argv, check=False).returncode:
