@@ -37,6 +37,7 @@ from wrappers import kernel_manager, mps
 
 _DEFAULT_CONF = "/etc/slurm/slurm.conf"
 _FETCHED_CONF = Path("/run/slurm/conf/slurm.conf")
+_SHARE = catalog.PIN_JOBS - {"balanced", "simple"}
 _NAMED_BY_DEFAULT = "plugstack.conf"
 _INCLUDE_LINE = re.compile(r"^[ \t]*include[ \t]+(\S+)", re.MULTILINE)
 _MOST_INCLUDES = 8
@@ -68,6 +69,11 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
         yield from _partitions(config.slurm.partitions, nodes)
         yield from _whole_nodes(can)
+        if config.policy in _SHARE and not any(node.shards for node in nodes):
+            found = f"policy {config.policy} lets jobs share GPUs, but no node has shards: none will"
+            yield Finding(
+                "sharing", "note", found, "set Gres=gpu:N,shard:M, see docs/admin.md#groups-of-jobs-on-one-gpu"
+            )
         yield _backfill(can, load)
         yield from _topology(client.topology(nodes))
         yield from _placement(config, can)
@@ -385,12 +391,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         yield Finding("configuration", "fault", str(error), "mend the file, then: sexplsched config check")
     yield from _tools()
     yield from slurm(CliClient(config.slurm.timeout_s), config)
-    fault = probe_pyslurm()
-    yield (
-        Finding("pyslurm", "ok", "works")
-        if fault is None
-        else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
-    )
+    yield _pyslurm(config.slurm.client)
     yield from files
     yield from sharing(os.environ)
     for one in (*catalog.POLICIES.foreign(), *catalog.STRATEGIES.foreign()):
@@ -411,6 +412,16 @@ def _files(config: configuration.Config) -> Iterator[Finding]:
     )
     yield _written("state", config.state.directory, "status and explain ask Slurm, and web shows nothing")
     yield _daemon(config.progress.spool)
+
+
+def _pyslurm(client: str) -> Finding:
+    fault = probe_pyslurm()
+    if fault is None:
+        return Finding("pyslurm", "ok", "works")
+    if client == "pyslurm":
+        found = f"slurm.client is pyslurm, which does not work, so the daemon does not start: {fault}"
+        return Finding("pyslurm", "fault", found, "set slurm.client to auto or cli, or install pyslurm for this Slurm")
+    return Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
 
 
 def _tools() -> Iterator[Finding]:

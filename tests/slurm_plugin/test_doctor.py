@@ -169,6 +169,16 @@ def test_a_slurm_that_gives_every_job_whole_nodes_is_told(site: Path) -> None:
     assert (level, "all jobs are left to Slurm" in found, "cons_tres" in advice) == ("note", True, True)
 
 
+def test_a_policy_that_shares_gpus_needs_nodes_with_shards(site: Path) -> None:
+    shares = "policy: gandiva"
+    level, found, _advice = findings(site, shares)["sharing"]
+    assert (level, "no node has shards" in found) == ("note", True)
+    assert "sharing" not in findings(site, "policy: simple")
+    scontrol = (site / "scontrol").read_text()
+    (site / "scontrol").write_text(scontrol.replace("Gres=gpu:4", "Gres=gpu:4,shard:8"))
+    assert "sharing" not in findings(site, shares)
+
+
 def test_a_slurm_that_does_not_answer_is_a_fault(site: Path) -> None:
     tool(site, "sdiag", "echo 'sdiag: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
     level, words, advice = findings(site)["slurmctld"]
@@ -244,6 +254,8 @@ def test_a_pyslurm_without_reservations_is_not_used(site: Path, monkeypatch: pyt
     (site / "pyslurm.py").write_text("class Nodes:\n    load = staticmethod(dict)\n")
     level, found, _advice = findings(site)["pyslurm"]
     assert (level, "no attribute 'Reservations'" in found) == ("note", True)
+    level, found, advice = findings(site, "slurm: {client: pyslurm}")["pyslurm"]
+    assert (level, "so the daemon does not start" in found, "auto or cli" in advice) == ("fault", True, True)
     (site / "pyslurm.py").write_text("class Nodes:\n    load = staticmethod(dict)\n\n\nclass Reservations:\n    pass\n")
     assert findings(site)["pyslurm"][0] == "ok"
 
