@@ -70,6 +70,7 @@ environment:
 \b
 files:
   /etc/explsched/explsched.yaml          configuration
+  /etc/default/sexplschedd               environment of the service, such as PATH and SLURM_CONF
   /var/spool/explsched/progress          where jobs report
   /var/log/explsched/sexplschedd.log     log of the service
 """

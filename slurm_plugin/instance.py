@@ -17,10 +17,13 @@ import hashlib
 import logging
 import os
 import pwd
+import secrets
 import socket
 import stat
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -64,7 +67,7 @@ class Holder(Struct, frozen=True):
 
 
 PREFIX, SUFFIX = ".sexplschedd-", ".json"
-"""Between them stands a digest of the cluster's name."""
+"""Between them stands a digest of the cluster's name, and something random where another user has taken that."""
 
 _LOG = logging.getLogger("explsched.instance")
 _LONGEST_S = 3600.0
@@ -87,8 +90,8 @@ class Heartbeat:
     """The heartbeat of one daemon. A spool that cannot be written to keeps no daemon from its work: that is logged."""
 
     def __init__(self, spool: Path, cluster: str, us: Holder) -> None:
-        digest = hashlib.sha256(cluster.encode()).hexdigest()[:16]
-        self._path = spool / f"{PREFIX}{digest}{SUFFIX}"
+        self._spool = spool
+        self._prefix = PREFIX + hashlib.sha256(cluster.encode()).hexdigest()[:16]
         self._cluster = cluster
         self._us = us
         self._fault = ""
@@ -115,38 +118,52 @@ class Heartbeat:
             event(_LOG, logging.WARNING, "heartbeat not removed", why=str(error))
 
     def _tell(self, what: str) -> None:
-        fault = f"{self._path.parent}: {what}"
+        fault = f"{self._spool}: {what}"
         if self._fault != fault:
             self._fault = fault
             why = f"{fault}: a second daemon on another host would not be noticed"
             event(_LOG, logging.WARNING, "no heartbeat", why=why)
 
     def _remove(self) -> None:
-        found = self._read()
-        if found is not None and found[0].holder == self._us:
-            self._path.unlink()
+        for path, beat, _ in self._found():
+            if beat.holder == self._us:
+                path.unlink()
 
     def _beat(self, valid_s: float) -> None:
-        with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it
+        with replacing(self._ours(), mode=0o644) as file:  # everybody's `status` reads it
             file.write(msgspec.json.encode(Beat(self._us, valid_s)))
             file.flush()
             now_s = os.fstat(file.fileno()).st_mtime
-            found = self._read()
-            if found is not None:
-                other, written_s = found
+            for _, other, written_s in self._found():
                 is_alive = now_s - written_s < min(other.valid_s, _LONGEST_S)
                 if other.holder.host != self._us.host and is_alive:
                     raise other.holder.refusal(self._cluster)
 
-    def _read(self) -> tuple[Beat, float] | None:
-        """What stands there, and when it was written; None for nothing, and for what others have put there."""
-        try:
-            found = _read_file(self._path)
-        except FileNotFoundError:
-            return None
-        if found is None or found[1].st_uid not in (0, os.geteuid()):
-            return None
-        return found[0], found[1].st_mtime
+    def _paths(self) -> list[Path]:
+        """What has the name of a heartbeat of this cluster, whoever has put it there."""
+        return [self._spool / name for name in sorted(os.listdir(self._spool)) if _is_named(name, self._prefix)]  # noqa: PTH208  names
+
+    def _ours(self) -> Path:
+        """Our user's file. It is ours by its owner: in a spool where all may write others may have taken the name."""
+        taken = self._paths()
+        for path in taken:
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                return path
+        usual = self._spool / f"{self._prefix}{SUFFIX}"
+        return usual.with_name(f"{self._prefix}-{secrets.token_hex(8)}{SUFFIX}") if usual in taken else usual
+
+    def _found(self) -> Iterator[tuple[Path, Beat, float]]:
+        """Heartbeats of root and of our user, and when each was written; without what others have put there."""
+        for path in self._paths():
+            with suppress(OSError):  # removed meanwhile, closed to us, or a link
+                found = _read_file(path)
+                if found is not None and found[1].st_uid in (0, os.geteuid()):
+                    yield path, found[0], found[1].st_mtime
+
+
+def _is_named(name: str, prefix: str) -> bool:
+    return name.startswith(prefix) and name.endswith(SUFFIX)
 
 
 def _read_file(path: Path) -> tuple[Beat, os.stat_result] | None:
@@ -310,7 +327,7 @@ def last_heartbeat(spool: Path) -> Sighting | None:
         status = spool.stat()
     except OSError:  # missing, or closed to us: `directory_fault` says so
         return None
-    there = (spool / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX))
+    there = (spool / name for name in names if _is_named(name, PREFIX))
     found = (seen for path in there if (seen := _sighting(path, status)) is not None)
     return max(found, key=lambda seen: seen.time_s, default=None)
 

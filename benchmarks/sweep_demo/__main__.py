@@ -17,7 +17,7 @@ from rich.table import Table
 from benchmarks.sweep_demo import report
 from benchmarks.sweep_demo.run import ASHA, EXPLSCHED, SLURM_ALONE, WITHOUT_STOP, Arm, Outcome, run
 from benchmarks.sweep_demo.sweep import LEARNING_RATES
-from slurm_plugin.devcluster import Product
+from slurm_plugin.devcluster import DevClusterError, Product
 
 
 @click.command()
@@ -65,6 +65,8 @@ def main(seeds: int, sweep: str, more: tuple[Arm, ...], out: Path, resume: bool)
             f"interrupted; {done} of {seeds * len(arms)} runs are in {runs}: --resume goes on with them", err=True
         )
         sys.exit(130)
+    except DevClusterError as error:  # not root, or a TMPDIR that no cluster can be in
+        raise click.ClickException(str(error)) from error
     Console().print(_table(sweep, rounds))
     for line in report.summary(rounds):
         click.echo(line)

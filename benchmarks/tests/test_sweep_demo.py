@@ -37,6 +37,14 @@ def test_regret_is_the_mean_until_slurm_alone_is_done() -> None:
     assert ROUND.mean_regret(EXPLSCHED) == pytest.approx((1 + 1 + 0.005 + 0.005) / 4)
 
 
+def test_where_no_cluster_can_be_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("slurm_plugin.devcluster.lifecycle.os.geteuid", lambda: 1000)
+    done = CliRunner().invoke(demo.main, ["--out", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Error: must be root, is uid 1000")
+
+
 def test_what_was_never_reached_is_null_in_json() -> None:
     figures = json.loads(json.dumps(report.figures([ROUND]), allow_nan=False))
     assert figures["asha_over_explsched"]["gpu_seconds_to_best"]["each"] == [None]

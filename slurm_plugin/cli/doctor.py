@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import math
 import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from glob import glob
 from pathlib import Path
 
 import click
@@ -24,8 +25,8 @@ from explsched.tables import Column, lines, room
 from sched_policy import catalog
 from slurm_plugin import config as configuration
 from slurm_plugin import instance
-from slurm_plugin.client import batch
-from slurm_plugin.client.capabilities import NEEDED, OLDEST, OPERATORS, Capabilities
+from slurm_plugin.client import batch, process
+from slurm_plugin.client.capabilities import LUA_SUBMIT, NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import probe_pyslurm
 from slurm_plugin.client.records import ControllerLoad, SlurmNode, Topology
@@ -35,6 +36,11 @@ from slurm_plugin.observation.site_factors import OwnFactors
 from wrappers import kernel_manager, mps
 
 _DEFAULT_CONF = "/etc/slurm/slurm.conf"
+_FETCHED_CONF = Path("/run/slurm/conf/slurm.conf")
+_SHARE = catalog.PIN_JOBS - {"balanced", "simple"}
+_NAMED_BY_DEFAULT = "plugstack.conf"
+_INCLUDE_LINE = re.compile(r"^[ \t]*include[ \t]+(\S+)", re.MULTILINE)
+_MOST_INCLUDES = 8
 _PLUGIN_LINE = re.compile(r"^\s*(optional|required)\s+(\S*explsched\.so)\b", re.MULTILINE)
 _PROGRAM_S = 10.0
 _REFUSALS = ("invalid user id", "permission", "denied")  # Slurm's words differ by version
@@ -56,35 +62,52 @@ def slurm(client: CliClient, config: Config) -> Iterator[Finding]:
         yield from _capabilities(can)
         load = client.load()
         yield Finding("slurmctld", "ok", f"answers; {load.server_threads} threads, {load.jobs_pending} jobs pending")
+        yield privilege(can)
         nodes = client.nodes()
         gpus = sum(node.gpus for node in nodes)
         advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
         yield from _partitions(config.slurm.partitions, nodes)
+        yield from _whole_nodes(can)
+        if config.policy in _SHARE and not any(node.shards for node in nodes):
+            found = f"policy {config.policy} lets jobs share GPUs, but no node has shards: none will"
+            yield Finding(
+                "sharing", "note", found, "set Gres=gpu:N,shard:M, see docs/admin.md#groups-of-jobs-on-one-gpu"
+            )
         yield _backfill(can, load)
         yield from _topology(client.topology(nodes))
         yield from _placement(config, can)
         yield from _pins(config.policy, can)
         if can.has(OPERATORS):
             yield _slurmdbd(client)
-        yield privilege(can)
+        yield from _plain_sbatch(can, os.environ)
         yield from _built_for(can, os.environ)
         yield from _site_factors(client, can, config)
     except SlurmError as error:
-        yield Finding("slurmctld", "fault", str(error), "is slurmctld running, and SLURM_CONF right?")
+        advice = "is slurmctld running, and SLURM_CONF right?"
+        if _is_refusal(str(error)):
+            advice = "PrivateData in slurm.conf hides it from users who are not operators"
+        yield Finding("slurmctld", "fault", str(error), advice)
 
 
 def privilege(can: Capabilities) -> Finding:
-    """Whether this user may steer. Slurm looks at the rights before it looks whether there is such a reservation."""
+    """Whether this user may steer. Slurm looks at the rights before it looks whether there is such a reservation.
+
+    Raises `SlurmError` if slurmctld does not answer: one that is busy has refused nothing.
+    """
     argv = ["scontrol", "delete", "ReservationName=explsched_doctor"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    words = (done.stderr or done.stdout).strip()
-    if any(refusal in words.lower() for refusal in _REFUSALS):
+    answer = process.run(argv, _PROGRAM_S, process.environment({}))
+    words = (answer.err or answer.out).strip()
+    if _is_refusal(words):
         found = f"uid {os.geteuid()} may not steer jobs ({words})"
         return Finding("privilege", "note", found, _how_to_get_it(can))
     # An admin looks as root, whom Slurm refuses nothing: that says nothing of the daemon.
     advice = "" if os.geteuid() else "for the daemon's own user: runuser -u explsched -- sexplsched doctor"
     return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs", advice)
+
+
+def _is_refusal(words: str) -> bool:
+    return any(refusal in words.lower() for refusal in _REFUSALS)
 
 
 def _how_to_get_it(can: Capabilities) -> str:
@@ -118,6 +141,16 @@ def _partitions(named: Sequence[str], nodes: Iterable[SlurmNode]) -> Iterator[Fi
         known = sorted({name for node in nodes for name in node.partitions})
         found = f"slurm.partitions names {', '.join(empty)}, in which no node is: no job of it is steered"
         yield Finding("partitions", "fault", found, f"mend slurm.partitions (Slurm has {', '.join(known)})")
+
+
+def _whole_nodes(can: Capabilities) -> Iterator[Finding]:
+    """Plans leave jobs that share their nodes with no other to Slurm: with some settings that is every job."""
+    selection = can.settings.get("SelectType", "")
+    if selection == "select/linear":
+        found = f"SelectType is {selection}, which gives every job whole nodes: all jobs are left to Slurm"
+        yield Finding(
+            "whole nodes", "note", found, "set SelectType=select/cons_tres, or no job is preempted for others"
+        )
 
 
 def _backfill(can: Capabilities, load: ControllerLoad) -> Finding:
@@ -220,23 +253,29 @@ def _slurmdbd(client: CliClient) -> Finding:
     return Finding("slurmdbd", "ok", "answers")
 
 
-def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _plain_sbatch(can: Capabilities, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Whether `sbatch` itself takes our options here: what Slurm's configuration says of the plugin and the script."""
-    conf = Path(environment.get("SLURM_CONF") or _DEFAULT_CONF)
-    line = _PLUGIN_LINE.search(_plugstack(conf))
+    conf, plugstack = _conf(can, environment), _plugstack(can, environment)
+    line = _plugin_line(plugstack)
     if line is None:
-        found = "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options"
+        found = f"{plugstack} has no explsched.so: sbatch lacks the --expl-... options"
+        # Beside a slurm.conf that can be read no plugstack.conf means no plugins.
+        if (fault := _unreadable(plugstack)) and (plugstack.is_file() or _unreadable(conf)):
+            found = f"{plugstack}: {fault}: it is not known whether sbatch has the --expl-... options"
         yield Finding("plain sbatch", "note", found, "not needed with sxbatch; see docs/admin.md")
     elif line[1] == "required":
         advice = "write optional, so that a fault of the plugin never drains a node"
-        yield Finding("plain sbatch", "note", "plugstack.conf has explsched.so as required", advice)
+        yield Finding("plain sbatch", "note", f"{plugstack} has explsched.so as required", advice)
     else:
-        yield Finding("plain sbatch", "ok", "plugstack.conf has explsched.so")
+        yield Finding("plain sbatch", "ok", f"{plugstack} has explsched.so")
     script = conf.with_name("job_submit.lua")
-    if not re.search(r"^\s*JobSubmitPlugins\s*=.*\blua\b", _settings(conf), re.MULTILINE | re.IGNORECASE):
-        found = "slurm.conf has no JobSubmitPlugins=lua: the daemon does not learn of options on plain sbatch"
+    if not can.has(LUA_SUBMIT):
+        found = "Slurm has no JobSubmitPlugins=lua: the daemon does not learn of options on plain sbatch"
         yield Finding("job_submit.lua", "note", found, "not needed with sxbatch; see docs/admin.md")
-    elif "explsched_submit" not in _settings(script):
+    elif fault := _unreadable(script):
+        advice = "look on slurmctld's host, as root: it must call explsched_submit"
+        yield Finding("job_submit.lua", "note", f"{script}: {fault}", advice)
+    elif "explsched_submit" not in _text(script, "--"):
         advice = "copy job_submit.lua from share/explsched, or call its function from yours"
         yield Finding("job_submit.lua", "note", f"{script} does not call explsched_submit", advice)
     else:
@@ -245,10 +284,10 @@ def plain_sbatch(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 def _built_for(can: Capabilities, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Whether our native parts are of Slurm's release: it refuses a plugin of another one, libslurm another program."""
-    conf = Path(environment.get("SLURM_CONF") or _DEFAULT_CONF)
-    if line := _PLUGIN_LINE.search(_plugstack(conf)):
-        # An absolute path stays as it is.
-        path = Path(can.settings.get("PluginDir", "").split(":")[0], line[2])
+    if line := _plugin_line(_plugstack(can, environment)):
+        # Slurm searches one directory after the other; an absolute path stays as it is.
+        places = [Path(directory, line[2]) for directory in can.settings.get("PluginDir", "").split(":")]
+        path = next((place for place in places if not _unreadable(place)), places[0])
         what = "SPANK plugin"
         advice = f"build it against Slurm {can.version.release} (docs/admin.md) and copy it to every node"
         try:
@@ -269,15 +308,44 @@ def _built_for(can: Capabilities, environment: Mapping[str, str]) -> Iterator[Fi
         yield Finding("writer", "note", found, "install explsched where libslurm's headers are, see docs/admin.md")
 
 
-def _plugstack(conf: Path) -> str:
-    """What Slurm's configuration says of SPANK plugins."""
-    return _settings(conf.with_name("plugstack.conf"), *sorted(conf.parent.glob("plugstack.conf.d/*")))
+def _conf(can: Capabilities, environment: Mapping[str, str]) -> Path:
+    """slurm.conf here: the one that commands are told of, else slurmctld's, else what slurmd has fetched from it."""
+    if named := environment.get("SLURM_CONF"):
+        return Path(named)
+    theirs = Path(can.settings.get("SLURM_CONF") or _DEFAULT_CONF)
+    return _FETCHED_CONF if _unreadable(theirs) and not _unreadable(_FETCHED_CONF) else theirs
 
 
-def _settings(*paths: Path) -> str:
-    """The text of those files that can be read, without comments; a node need not have them (configless Slurm)."""
-    texts = (path.read_text(errors="replace") for path in paths if os.access(path, os.R_OK) and path.is_file())
-    return re.sub(r"(^|\s)(#|--).*", r"\1", "\n".join(texts))
+def _plugstack(can: Capabilities, environment: Mapping[str, str]) -> Path:
+    """The file that names SPANK plugins; without a setting it is beside slurm.conf."""
+    theirs = Path(can.settings.get("PlugStackConfig") or _NAMED_BY_DEFAULT)
+    beside = _conf(can, environment).with_name(_NAMED_BY_DEFAULT)
+    return theirs if theirs.is_absolute() and not _unreadable(theirs) else beside
+
+
+def _plugin_line(path: Path, depth: int = _MOST_INCLUDES) -> re.Match[str] | None:
+    """The line with our plugin, here or in a file that is included."""
+    text = "" if _unreadable(path) else _text(path, "#")
+    if (line := _PLUGIN_LINE.search(text)) or not depth:
+        return line
+    # Slurm takes a relative pattern from the directory of the file that includes.
+    patterns = (path.parent / pattern for pattern in _INCLUDE_LINE.findall(text))
+    included = (Path(name) for pattern in patterns for name in sorted(glob(str(pattern))))  # noqa: PTH207  absolute
+    return next(filter(None, (_plugin_line(each, depth - 1) for each in included)), None)
+
+
+def _unreadable(path: Path) -> str:
+    """Why this user cannot read a file; "" if he can."""
+    try:
+        with path.open("rb"):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _text(path: Path, comment: str) -> str:
+    """The text of a file, without comments."""
+    return re.sub(rf"(^|\s){comment}.*", r"\1", path.read_text(encoding="utf-8", errors="replace"))
 
 
 _EXAMPLES = """\b
@@ -285,7 +353,9 @@ example:
   sexplsched doctor --json
 """
 _BUILD = "install explsched again with a C++ compiler, on Linux: pip install --force-reinstall --no-deps explsched"
+_USER = "explsched"
 _FORMER_SPOOL_MODE = 0o1777
+_ON_PATH = "apt-get install slurm-client, or name its place: PATH here, and in /etc/default/sexplschedd for the service"
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 
 
@@ -321,14 +391,8 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
         yield Finding("configuration", "fault", str(error), "mend the file, then: sexplsched config check")
     yield from _tools()
     yield from slurm(CliClient(config.slurm.timeout_s), config)
-    fault = probe_pyslurm()
-    yield (
-        Finding("pyslurm", "ok", "works")
-        if fault is None
-        else Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
-    )
+    yield _pyslurm(config.slurm.client)
     yield from files
-    yield from plain_sbatch(os.environ)
     yield from sharing(os.environ)
     for one in (*catalog.POLICIES.foreign(), *catalog.STRATEGIES.foreign()):
         what, advice = f"{one.what} {one.name!r} of package {one.package!r}", f"pip uninstall {one.package}"
@@ -350,11 +414,21 @@ def _files(config: configuration.Config) -> Iterator[Finding]:
     yield _daemon(config.progress.spool)
 
 
+def _pyslurm(client: str) -> Finding:
+    fault = probe_pyslurm()
+    if fault is None:
+        return Finding("pyslurm", "ok", "works")
+    if client == "pyslurm":
+        found = f"slurm.client is pyslurm, which does not work, so the daemon does not start: {fault}"
+        return Finding("pyslurm", "fault", found, "set slurm.client to auto or cli, or install pyslurm for this Slurm")
+    return Finding("pyslurm", "note", f"not used: {fault}", "not needed: the s* commands serve")
+
+
 def _tools() -> Iterator[Finding]:
     for tool in _TOOLS:
         path = shutil.which(tool)
         if path is None:
-            yield Finding(tool, "fault", "not on PATH", "apt-get install slurm-client")
+            yield Finding(tool, "fault", "not on PATH", _ON_PATH)
         else:
             yield Finding(tool, "ok", path)
 
@@ -424,7 +498,20 @@ def _spool(path: Path) -> Finding:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
     if fault := _unwritable(path):
         return Finding(what, "fault", f"{path}: {fault}", "jobs cannot report progress until it can be written")
-    return Finding(what, "ok", f"{path}, readable for group {status.st_gid}")
+    name, members = _group(status.st_gid)
+    if members:
+        found = f"{path}: group {name} has members ({', '.join(members)}), who can read everybody's progress"
+        return Finding(what, "note", found, f"give it the daemon's group, which nobody else is in: {advice}")
+    return Finding(what, "ok", f"{path}, readable for group {name}")
+
+
+def _group(gid: int) -> tuple[str, Sequence[str]]:
+    """The name of a group, and who is in it besides the daemon's user."""
+    try:
+        found = grp.getgrgid(gid)
+    except KeyError:
+        return str(gid), ()
+    return found.gr_name, [member for member in found.gr_mem if member not in (_USER, found.gr_name)]
 
 
 def _unwritable(directory: Path) -> str:

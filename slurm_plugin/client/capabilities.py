@@ -150,7 +150,9 @@ class Capabilities(Struct, frozen=True):
 
     def has(self, capability: Capability) -> bool:
         """Whether this Slurm has it, and it is switched on."""
-        is_on = not capability.key or capability.word in self._setting(capability).lower()
+        # The whole word: JobSubmitPlugins=evaluate is no lua, gres/gpumem no gres/gpu.
+        word = rf"(?<!\w){re.escape(capability.word)}(?!\w)"
+        is_on = not capability.key or re.search(word, self._setting(capability), re.IGNORECASE) is not None
         return capability.is_in(self.version) and is_on
 
     def absence(self, capability: Capability) -> str:

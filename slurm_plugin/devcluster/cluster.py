@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,12 +70,10 @@ class Product(Struct, frozen=True):
             path.mkdir()
             path.chmod(mode)  # whatever the umask: jobs of ordinary users report here
         self.configure(settings)
-        self.task_prolog.write_text(
-            "#!/bin/sh\n"
-            f'[ -n "${SPOOL_VARIABLE}" ] || echo "export {SPOOL_VARIABLE}={self.spool}"\n'
-            f'[ -n "${config.PATH_VARIABLE}" ] || echo "export {config.PATH_VARIABLE}={self.config}"\n',
-            encoding="utf-8",
+        told = (
+            f'[ -n "${name}" ] || echo {shlex.quote(f"export {name}={value}")}\n' for name, value in self.env().items()
         )
+        self.task_prolog.write_text("#!/bin/sh\n" + "".join(told), encoding="utf-8")
         self.task_prolog.chmod(0o755)
 
     def configure(self, settings: Mapping[str, object]) -> None:
@@ -136,7 +135,7 @@ class ClusterSpec(Struct, frozen=True):
     Nodes pose as larger than this host, so CPUs and memory are only numbers that Slurm counts. With 0 shards (or 0
     GPUs) the nodes have no shard GRES. `extra` are lines for slurm.conf as (key, value); they win over ours, the later
     over the earlier. `files` are (name, text) of files beside it, such as plugstack.conf. `product` is how much of
-    explsched there is. Raises `DevClusterError` for numbers outside the accepted range.
+    explsched there is. Raises `DevClusterError` for numbers outside the accepted range, and for a ClusterName.
     """
 
     nodes: int = 4
@@ -159,6 +158,8 @@ class ClusterSpec(Struct, frozen=True):
         ):
             if not least <= value <= most:
                 raise DevClusterError(f"{name} is {value}, accepted are {least} to {most}")
+        if any(key.lower() == "clustername" for key, _ in self.extra):
+            raise DevClusterError("ClusterName cannot be set: `down` knows the cluster's jobs by the name it is given")
         if self.gpus_per_node and self.shards_per_node % self.gpus_per_node:
             raise DevClusterError(
                 f"shards_per_node is {self.shards_per_node}, "

@@ -222,7 +222,10 @@ def up(spec: ClusterSpec, directory: Path, progress: Progress = lambda _line: No
         startup = Startup(spec, layout, progress)
         with ExitStack() as on_failure:
             on_failure.callback(lambda: _end(layout, startup.daemons))
-            cluster = startup.run()
+            try:
+                cluster = startup.run()
+            except OSError as error:  # a full disk, which names no file
+                raise DevClusterError(f"{error.filename or layout.root}: {error.strerror}") from error
             on_failure.pop_all()
     return cluster
 
@@ -251,14 +254,18 @@ def _check_root(why: str) -> None:
 
 
 def _make_root(layout: Layout) -> None:
-    longest = len(str(layout.root / _LONGEST_SOCKET).encode())
+    longest = len(os.fsencode(layout.root / _LONGEST_SOCKET))
     if longest > _MOST_SOCKET_PATH:
         raise DevClusterError(
             f"{layout.root}: the path is {longest - _MOST_SOCKET_PATH} bytes too long for a unix socket in it; "
             "choose a shorter one"
         )
-    if strange := sorted({character for character in str(layout.root) if character in _NOT_IN_SLURM_CONF}):
-        raise DevClusterError(f"{layout.root}: Slurm's files cannot name a path with {', '.join(map(repr, strange))}")
+    # What is not printable includes bytes that are no UTF-8.
+    strange = {one for one in str(layout.root) if one in _NOT_IN_SLURM_CONF or not one.isprintable()}
+    if strange:
+        raise DevClusterError(
+            f"{layout.root}: Slurm's files cannot name a path with {', '.join(map(repr, sorted(strange)))}"
+        )
     if layout.root.exists():
         if not layout.root.is_dir():
             raise DevClusterError(f"{layout.root}: is not a directory")

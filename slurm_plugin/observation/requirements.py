@@ -146,7 +146,7 @@ def unmodelled(record: SlurmJob, topology: Topology) -> str:
     if record.het_job_id is not None:
         return "it is a component of a heterogeneous job"
     if record.exclusive:
-        return "it asks for exclusive nodes (--exclusive)"
+        return "it shares its nodes with no other job (--exclusive, or a setting of Slurm)"
     if record.licenses:
         return f"it needs licences ({record.licenses})"
     if record.reservation and leased_job(record.reservation) is None:

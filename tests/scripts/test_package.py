@@ -78,3 +78,26 @@ def test_a_file_that_names_the_place_it_was_made_in_is_refused(tree: Path, tmp_p
 def test_maintainer_scripts_do_nothing_on_other_occasions(script: str, occasion: str) -> None:
     done = subprocess.run([SCRIPTS / "debian" / script, occasion], env={"PATH": ""}, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "words"),
+    [
+        ("systemctl", 1, "the daemon did not start again: see sexplsched config check"),
+        ("systemd-tmpfiles", 73, "the spool is not as it should be: see sexplsched doctor"),
+    ],
+)
+def test_an_upgrade_is_complete_also_if_not_all_is_well(tmp_path: Path, fails: str, status: int, words: str) -> None:
+    """The new version may refuse a key, and the spool be on a file system that root of another host may not change.
+
+    dpkg would call the package half configured for ever.
+    """
+    ends = {"systemd-sysusers": 0, "systemd-tmpfiles": 0, "systemctl": 0, fails: status}
+    for name, end in ends.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\n[ "$1" = daemon-reload ] || exit {end}\n')
+        (tmp_path / name).chmod(0o755)
+    text = (SCRIPTS / "debian/postinst").read_text().replace("/run/systemd/system", str(tmp_path))
+    argv = ["/bin/sh", "-c", text, "postinst", "configure", "0.1.0"]
+    done = subprocess.run(argv, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert words in done.stderr

@@ -98,6 +98,25 @@ def test_wrong_usage_is_refused(tmp_path: Path, words: tuple[str | Path, ...], m
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_environment_that_the_service_cannot_read_is_told(tmp_path: Path) -> None:
+    """As pip leaves it under root's umask 077."""
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], umask=0o022, check=True)
+    (ours,) = environment.glob("lib/python*/site-packages")
+    theirs = next(path for path in map(Path, sys.path) if path.name == "site-packages")
+    (ours / "theirs.pth").write_text(f"import site; site.addsitedir({str(theirs)!r})\n")
+    for name in ("sexplsched", "sexplschedd"):
+        (environment / "bin" / name).symlink_to(ENVIRONMENT / "bin" / name)
+    words = (environment, "/usr", "/usr/bin", tmp_path)
+    assert system_files(*words).stderr == ""
+    (ours / "theirs.pth").chmod(0o600)
+    said = system_files(*words).stderr
+    assert (
+        said
+        == f"note: {ours}/theirs.pth is closed to the service and to users (umask?): chmod -R go+rX {environment}\n"
+    )
+
+
 def test_bash_completes_options_and_choices_of_wrappers(machine: Path) -> None:
     script = (machine / COMPLETION / "sxbatch").read_text()
     assert complete(script, "sxbatch", "--swe") == ["--sweep"]

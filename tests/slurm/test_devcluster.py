@@ -21,7 +21,17 @@ from slurm_plugin import instance
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster, ClusterHealth, ClusterSpec, DevClusterError, down, load, machine, up
+from slurm_plugin.devcluster import (
+    Cluster,
+    ClusterHealth,
+    ClusterSpec,
+    DevClusterError,
+    Product,
+    down,
+    load,
+    machine,
+    up,
+)
 
 pytestmark = pytest.mark.slurm
 
@@ -228,6 +238,13 @@ class TestUpAndDown:
         assert run(cluster, "sinfo", "-h", "-o", "%P").split() == ["main*", "low"]
 
 
+def test_jobs_are_told_a_spool_in_a_directory_with_any_name(place: Path) -> None:
+    product = Product(place / "a$HOME`id`")
+    product.install()
+    done = subprocess.run([product.task_prolog], env={"HOME": "/root"}, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"export {name}={value}" for name, value in product.env().items()]
+
+
 class TestRefusals:
     def test_foreign_directory(self, place: Path) -> None:
         (place / "thesis.tex").touch()
@@ -242,7 +259,7 @@ class TestRefusals:
             up(SMALL, cluster.layout.root)
         assert cluster.state is ClusterHealth.RUNNING
 
-    @pytest.mark.parametrize("name", ["a b", "a#b", "a=b", "a%n"])
+    @pytest.mark.parametrize("name", ["a b", "a#b", "a=b", "a%n", "a\x1b", "a\udcff"])
     def test_a_path_that_slurms_files_cannot_name(self, place: Path, name: str) -> None:
         with pytest.raises(DevClusterError, match="Slurm's files cannot name a path with"):
             up(SMALL, place / name)
@@ -251,6 +268,22 @@ class TestRefusals:
     def test_a_directory_that_cannot_be_made(self) -> None:
         with pytest.raises(DevClusterError, match="/proc/nowhere/c: cannot be made"):
             up(SMALL, Path("/proc/nowhere/c"))
+
+    @pytest.mark.parametrize("key", ["ClusterName", "clustername"])
+    def test_a_name_by_which_its_jobs_would_not_be_known(self, key: str) -> None:
+        with pytest.raises(DevClusterError, match="ClusterName cannot be set"):
+            ClusterSpec(1, 1, 1, extra=((key, "foo"),))
+
+    def test_a_full_disk_is_named(self, place: Path) -> None:
+        argv = ["mount", "-t", "tmpfs", "-o", "size=8k", "none", place]
+        if subprocess.run(argv, check=False).returncode:
+            pytest.skip("mount is not permitted")
+        try:
+            with pytest.raises(DevClusterError, match=f"{place}/c: No space left on device"):
+                up(SMALL, place / "c")
+            down(place / "c")
+        finally:
+            subprocess.run(["umount", place], check=True)
 
     def test_path_too_long_for_sockets(self, place: Path) -> None:
         with pytest.raises(DevClusterError, match="bytes too long for a unix socket"):

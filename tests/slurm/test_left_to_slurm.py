@@ -128,4 +128,4 @@ def test_free_gpus_on_a_node_without_free_cpus_are_no_start(
     listed = run(small, command("sexplsched"), "status", "--config", str(path), "-o", "jobid:8,reason:80")
     assert f"{waits}" in listed
     assert "Resources; " in listed
-    assert "left to Slurm, because it asks for exclusive nodes" in listed
+    assert "left to Slurm, because it shares its nodes with no other job" in listed

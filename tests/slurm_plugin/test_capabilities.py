@@ -5,7 +5,9 @@ import pytest
 from slurm_plugin.client.capabilities import (
     BACKFILL,
     CGROUPS_OFF,
+    GPU_ACCOUNTING,
     GPU_RESERVATIONS,
+    LUA_SUBMIT,
     RATE_LIMIT,
     SHARDS,
     SITE_FACTOR,
@@ -108,3 +110,17 @@ def test_a_full_bucket_is_all_that_a_pass_can_take_at_once() -> None:
 )
 def test_whether_slurm_places_gangs_by_its_network(line: str, is_known: bool) -> None:  # noqa: FBT001  a case's values
     assert respects_topology(settings(line)) is is_known
+
+
+@pytest.mark.parametrize(
+    ("key", "setting", "capability", "there"),
+    [
+        ("JobSubmitPlugins", "throttle,lua", LUA_SUBMIT, True),
+        ("JobSubmitPlugins", "job_submit/lua", LUA_SUBMIT, True),
+        ("JobSubmitPlugins", "evaluate", LUA_SUBMIT, False),
+        ("AccountingStorageTRES", "cpu,gres/gpu:a100", GPU_ACCOUNTING, True),
+        ("AccountingStorageTRES", "cpu,gres/gpumem,gres/gpuutil", GPU_ACCOUNTING, False),
+    ],
+)
+def test_a_setting_counts_by_whole_words(key: str, setting: str, capability: Capability, *, there: bool) -> None:
+    assert Capabilities(SlurmVersion(24, 11), {key: setting}).has(capability) is there

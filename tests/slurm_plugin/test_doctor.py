@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import re
@@ -146,6 +147,44 @@ def test_what_root_may_do_says_nothing_of_the_daemon(
     assert (level, words, more[: len(advice) or None]) == ("ok", f"uid {uid} may steer jobs", advice)
 
 
+def test_a_slurmctld_that_is_busy_has_allowed_nothing(site: Path) -> None:
+    words = "Socket timed out on send/recv operation"
+    tool(site, "scontrol", SCONTROL.format(directory=site, words=words))
+    found = findings(site)
+    assert "privilege" not in found
+    assert (found["slurmctld"][0], words in found["slurmctld"][1]) == ("fault", True)
+
+
+def test_who_may_not_see_the_nodes_is_told_to_become_an_operator(site: Path) -> None:
+    """slurm.conf has PrivateData=nodes."""
+    scontrol = SCONTROL.format(directory=site, words="Invalid user id")
+    shown = 'echo "NodeName=n1 Gres=gpu:4 State=IDLE Partitions=main,debug"'
+    assert shown in scontrol
+    tool(
+        site, "scontrol", scontrol.replace(shown, "echo 'slurm_load_node error: Access/permission denied' >&2; exit 1")
+    )
+    found = findings(site)
+    assert (found["privilege"][0], "AdminLevel=Operator" in found["privilege"][2]) == ("note", True)
+    assert found["slurmctld"][2] == "PrivateData in slurm.conf hides it from users who are not operators"
+
+
+def test_a_slurm_that_gives_every_job_whole_nodes_is_told(site: Path) -> None:
+    assert "whole nodes" not in findings(site)
+    (site / "config").write_text((site / "config").read_text() + "SelectType = select/linear\n")
+    level, found, advice = findings(site)["whole nodes"]
+    assert (level, "all jobs are left to Slurm" in found, "cons_tres" in advice) == ("note", True, True)
+
+
+def test_a_policy_that_shares_gpus_needs_nodes_with_shards(site: Path) -> None:
+    shares = "policy: gandiva"
+    level, found, _advice = findings(site, shares)["sharing"]
+    assert (level, "no node has shards" in found) == ("note", True)
+    assert "sharing" not in findings(site, "policy: simple")
+    scontrol = (site / "scontrol").read_text()
+    (site / "scontrol").write_text(scontrol.replace("Gres=gpu:4", "Gres=gpu:4,shard:8"))
+    assert "sharing" not in findings(site, shares)
+
+
 def test_a_slurm_that_does_not_answer_is_a_fault(site: Path) -> None:
     tool(site, "sdiag", "echo 'sdiag: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
     level, words, advice = findings(site)["slurmctld"]
@@ -176,18 +215,38 @@ def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
     assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == "ok"
 
 
+def test_a_spool_whose_group_has_members_is_told(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = site / "spool"
+    spool.mkdir()
+    spool.chmod(0o3777)
+    named = {
+        0: grp.struct_group(("explsched", "x", 0, ["explsched"])),
+        1: grp.struct_group(("users", "x", 1, ["ada", "bob"])),
+    }
+    ours = spool.stat().st_gid
+    for gid, level, words in (
+        (0, "ok", "readable for group explsched"),
+        (1, "note", "has members (ada, bob), who can"),
+    ):
+        monkeypatch.setattr(grp, "getgrgid", {ours: named[gid]}.__getitem__)
+        told = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
+        assert (told[0], words in told[1]) == (level, True)
+
+
 def test_a_plugin_of_another_slurm_is_a_fault(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = site / "plugins"
     plugins.mkdir()
     plugin = plugins / "explsched.so"
     with (site / "config").open("a") as config:
-        config.write(f"PluginDir = {plugins}\n")
+        config.write(f"PluginDir = {plugins}:{site}/more\n")
     (site / "slurm.conf").touch()
     (site / "plugstack.conf").write_text("optional explsched.so spool=/x\n")
     monkeypatch.setenv("SLURM_CONF", str(site / "slurm.conf"))
     assert findings(site)["SPANK plugin"][:2] == ("note", f"{plugin}: No such file or directory")
-    plugin.write_bytes(b"\x7fELF\0explsched:slurm\x0022.05\0")
-    assert findings(site)["SPANK plugin"][:2] == ("ok", f"{plugin} is built for Slurm 22.05")
+    (site / "more").mkdir()
+    for place in (site / "more/explsched.so", plugin):
+        place.write_bytes(b"\x7fELF\0explsched:slurm\x0022.05\0")
+        assert findings(site)["SPANK plugin"][:2] == ("ok", f"{place} is built for Slurm 22.05")
     for other, release in ((b"\0explsched:slurm\x0024.11\0", "24.11"), (b"\0", "a release that it does not name")):
         plugin.write_bytes(other)
         level, found, advice = findings(site)["SPANK plugin"]
@@ -201,6 +260,8 @@ def test_a_pyslurm_without_reservations_is_not_used(site: Path, monkeypatch: pyt
     (site / "pyslurm.py").write_text("class Nodes:\n    load = staticmethod(dict)\n")
     level, found, _advice = findings(site)["pyslurm"]
     assert (level, "no attribute 'Reservations'" in found) == ("note", True)
+    level, found, advice = findings(site, "slurm: {client: pyslurm}")["pyslurm"]
+    assert (level, "so the daemon does not start" in found, "auto or cli" in advice) == ("fault", True, True)
     (site / "pyslurm.py").write_text("class Nodes:\n    load = staticmethod(dict)\n\n\nclass Reservations:\n    pass\n")
     assert findings(site)["pyslurm"][0] == "ok"
 
@@ -215,32 +276,65 @@ def test_a_writer_of_another_slurm_is_told(site: Path) -> None:
     assert "writer" not in findings(site)
 
 
-def test_plain_sbatch_is_ready_when_slurm_loads_our_plugin_and_our_script(site: Path) -> None:
+def test_plain_sbatch_is_ready_when_slurm_loads_our_plugin_and_our_script(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def checked() -> list[tuple[str, str]]:
         found = findings(site)
         return [found[check][:2] for check in ("plain sbatch", "job_submit.lua")]
 
     slurm = site / "slurm"
     (slurm / "plugstack.conf.d").mkdir(parents=True)
-    plugin = slurm / "plugstack.conf.d/explsched.conf"
+    main, plugin = slurm / "plugstack.conf", slurm / "plugstack.conf.d/explsched.conf"
     (slurm / "plugstack.conf.d/former").mkdir()
+    main.write_text("include plugstack.conf.d/*\n")
     plugin.write_text("#optional explsched.so\n")
-    (slurm / "slurm.conf").write_text("#JobSubmitPlugins=lua\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(slurm / "slurm.conf"))
-        (plain, lua) = checked()
-        assert plain == ("note", "plugstack.conf has no explsched.so: sbatch lacks the --expl-... options")
-        assert lua[0] == "note"
-        assert lua[1].startswith("slurm.conf has no JobSubmitPlugins=lua")
-        plugin.write_text("required /usr/lib/explsched.so\n")
-        (slurm / "slurm.conf").write_text("JobSubmitPlugins=throttle,lua\n")
-        assert checked() == [
-            ("note", "plugstack.conf has explsched.so as required"),
-            ("note", f"{slurm}/job_submit.lua does not call explsched_submit"),
-        ]
-        plugin.write_text("optional explsched.so spool=/x\n")
-        (slurm / "job_submit.lua").write_text("return explsched_submit(job)\n")
-        assert [level for level, _ in checked()] == ["ok", "ok"]
+    (slurm / "slurm.conf").touch()
+    monkeypatch.setenv("SLURM_CONF", str(slurm / "slurm.conf"))
+    (plain, lua) = checked()
+    assert plain == ("note", f"{main} has no explsched.so: sbatch lacks the --expl-... options")
+    assert lua[0] == "note"
+    assert lua[1].startswith("Slurm has no JobSubmitPlugins=lua")
+    plugin.write_text("required /usr/lib/explsched.so\n")
+    settings = (site / "config").read_text()
+    (site / "config").write_text(settings + "JobSubmitPlugins = throttle,lua\n")
+    (slurm / "job_submit.lua").write_text("-- explsched_submit\n")
+    assert checked() == [
+        ("note", f"{main} has explsched.so as required"),
+        ("note", f"{slurm}/job_submit.lua does not call explsched_submit"),
+    ]
+    plugin.write_text("optional explsched.so spool=/x\n")
+    (slurm / "job_submit.lua").write_text("return explsched_submit(job)\n")
+    assert [level for level, _ in checked()] == ["ok", "ok"]
+    main.unlink()
+    assert checked()[0] == ("note", f"{main} has no explsched.so: sbatch lacks the --expl-... options")
+
+
+def test_plain_sbatch_is_asked_of_slurm_and_not_of_the_usual_places(site: Path) -> None:
+    """slurm.conf may include other files, name another plugstack.conf, and lie anywhere: slurmctld tells."""
+    conf, plugstack = site / "etc/slurm.conf", site / "elsewhere/spank.conf"
+    for path in (conf, plugstack):
+        path.parent.mkdir()
+        path.touch()
+    plugstack.write_text("optional /usr/lib/explsched.so\n")
+    conf.with_name("job_submit.lua").write_text("return explsched_submit(job)\n")
+    settings = f"SLURM_CONF = {conf}\nPlugStackConfig = {plugstack}\nJobSubmitPlugins = lua\n"
+    (site / "config").write_text((site / "config").read_text() + settings)
+    found = findings(site)
+    assert found["plain sbatch"][:2] == ("ok", f"{plugstack} has explsched.so")
+    assert found["job_submit.lua"][:2] == ("ok", f"{site}/etc/job_submit.lua")
+
+
+def test_what_cannot_be_read_is_not_said_to_be_missing(site: Path) -> None:
+    """A login node has neither slurmctld's script nor, without configuration files of its own, plugstack.conf."""
+    there = site / "not-here/slurm.conf"
+    settings = f"SLURM_CONF = {there}\nJobSubmitPlugins = lua\n"
+    (site / "config").write_text((site / "config").read_text() + settings)
+    found = findings(site)
+    missing = "No such file or directory"
+    unknown = f"{missing}: it is not known whether sbatch has the --expl-... options"
+    assert found["plain sbatch"][:2] == ("note", f"{there.with_name('plugstack.conf')}: {unknown}")
+    assert found["job_submit.lua"][:2] == ("note", f"{there.with_name('job_submit.lua')}: {missing}")
 
 
 def test_a_policy_that_chooses_nodes_needs_time(site: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.instance import AnotherDaemonError, Heartbeat, Holder
+from slurm_plugin.instance import AnotherDaemonError, Heartbeat, Holder, last_heartbeat
 
 CLUSTER = "alpha"
 HERE = Holder("here", 10, 1000.0)
@@ -76,6 +76,31 @@ def test_users_cannot_pretend_to_be_a_daemon(tmp_path: Path) -> None:
     beating(tmp_path, THERE)
     os.chown(file_of(tmp_path), 65534, 65534)
     beating(tmp_path, HERE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+def test_a_name_that_another_user_has_taken_keeps_no_daemon_quiet(open_tmp: Path) -> None:
+    """One left by root's daemon that was killed, or put there: in a spool with the sticky bit it cannot be replaced."""
+    spool = open_tmp / "heartbeats"
+    spool.mkdir()
+    spool.chmod(0o3777)
+    beating(spool, THERE)
+    left = file_of(spool)
+    aged(left, 100.0)
+    try:
+        os.seteuid(65534)
+        first = beating(spool, HERE)
+        first.beat(60.0)
+        assert len(list(spool.iterdir())) == 2
+        with pytest.raises(AnotherDaemonError, match="host here"):
+            beating(spool, THERE)
+        seen = last_heartbeat(spool)
+        assert seen is not None
+        assert seen.holder == HERE
+        first.stop()
+    finally:
+        os.seteuid(0)
+    assert list(spool.iterdir()) == [left]
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"holder": 5}', "\xff"])
