@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sched_policy import catalog
 from sched_policy.sweep.adaptive import AdaptiveHalving, promise, standing, unusual
 from sched_policy.sweep.forecast import Histories, forecast
 from sched_policy.sweep.trials import Sweep, SweepAction, TrialState
@@ -333,6 +334,17 @@ def test_trainings_of_very_different_length_and_without_one() -> None:
     long = trial(1, steps=10, total_steps=1e7)
     unsaid = trial(2, steps=30, total_steps=None)
     decision = AdaptiveHalving().decide(sweep(long, unsaid, trial(3, total_steps=5.0)), gpus=2)
+    assert {verdict.action for verdict in decision.verdicts} == {SweepAction.RUN}
+
+
+@pytest.mark.parametrize("strategy", catalog.STRATEGIES.names())
+def test_where_nobody_says_how_long_trainings_are_nobody_pauses_for_being_a_report_behind(strategy: str) -> None:
+    counts = (10, 10, 9, 9, 8, 8, 7, 7)
+    running = (
+        trial(i, 0.1 * i, steps, TrialState.RUNNING, total_steps=None, granted_step=3.0)
+        for i, steps in enumerate(counts)
+    )
+    decision = catalog.STRATEGIES.build(strategy).decide(sweep(*running), gpus=8)
     assert {verdict.action for verdict in decision.verdicts} == {SweepAction.RUN}
 
 
