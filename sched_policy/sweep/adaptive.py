@@ -312,7 +312,8 @@ class AdaptiveHalving(Struct, frozen=True):
         stays = [trials[i].is_running and bool(now.may_lead[i]) for i in range(len(trials))]
         able = sorted((i for i in going if known[i]), key=lambda i: (not stays[i], value[i], i))
         share = max(self.least_finishing, self.finishing_per_contender * (now.contenders - self.usual_contenders))
-        finishing = able[: 1 if sweep.params else max(1, round(min(1.0, share) * gpus))]
+        held = np.cumsum([trials[i].gpus for i in able])
+        finishing = able[: 1 if sweep.params else max(1, int((held <= round(min(1.0, share) * gpus)).sum()))]
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
             rank = f"{now.ahead[i]} ahead of it" if now.ahead[i] else "best so far"

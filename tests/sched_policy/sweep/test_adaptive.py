@@ -251,6 +251,13 @@ def test_the_leader_runs_and_new_ones_are_explored_where_early_values_tell() -> 
     assert len(set(decision.wanted[:8]) & set(range(12, 20))) >= 4
 
 
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_trainings_of_many_gpus_leave_others_room_for_a_first_run(gpus: int) -> None:
+    known = [flat(i, 0.1 * i, 6, state=TrialState.RUNNING, gpus=gpus) for i in range(1, 9)]
+    wanted = AdaptiveHalving().decide(sweep(*known, *(trial(i, gpus=gpus) for i in range(9, 49))), gpus=8 * gpus).wanted
+    assert wanted[:4] == (1, 2, 3, 9)
+
+
 def test_nothing_is_stopped_while_most_have_not_been_seen() -> None:
     seen = [trial(i, final=0.2 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(1, 4)]
     decision = AdaptiveHalving().decide(sweep(*seen, *(trial(i) for i in range(4, 60))), gpus=8)
