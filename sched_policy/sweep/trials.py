@@ -43,7 +43,6 @@ class Trial:
         gpus: GPUs of its gang.
         step_s: run time of a step in seconds, None while unknown.
         may_stop: whether it allows early stopping.
-        settled: false while its current run is too young to be paused: the restart has to pay for itself.
         granted_step: the step of its last report when it was last allowed to continue (`Job.granted_step`).
 
     """
@@ -57,7 +56,6 @@ class Trial:
     gpus: int = 1
     step_s: float | None = None
     may_stop: bool = True
-    settled: bool = True
     granted_step: float = float("inf")
 
     @property

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from explsched.errors import PolicyError
 from sched_policy import catalog
@@ -220,3 +221,13 @@ def test_what_a_start_costs_is_measured() -> None:
     sweeps.choose(snapshot(member(1), running(2, "n1", exploration=consent(), total_steps=54)))
     sweeps.choose(snapshot(member(1), reporting(2, 0, 5.0), reporting(3, 1, 4.0), reporting(4, 1, 13.0)))
     assert [sweep.restart_s for sweep in watching.asked] == [30.0, 4.0]
+
+
+def test_who_consents_later_to_being_stopped_is_stopped_though_nobody_has_reported_since() -> None:
+    ended = [member(i, points=reports(0.1 + 0.1 * i, 54)) for i in range(1, 6)]
+    behind = member(9, points=reports(0.9, 40), restarts=1, exploration=Exploration(sweep="digits"))
+    decided = [
+        Sweeps(AdaptiveHalving()).choose(Snapshot.of(NOW_S, nodes(), [job], ended))
+        for job in (behind, replace(behind, exploration=consent()))
+    ]
+    assert [[stop.job_id for stop in choice.stops] for choice in decided] == [[], [9]]
