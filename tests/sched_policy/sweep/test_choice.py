@@ -231,3 +231,11 @@ def test_who_consents_later_to_being_stopped_is_stopped_though_nobody_has_report
         for job in (behind, replace(behind, exploration=consent()))
     ]
     assert [[stop.job_id for stop in choice.stops] for choice in decided] == [[], [9]]
+
+
+def test_the_best_is_not_taken_for_slow_because_its_last_run_began_anew() -> None:
+    again = (*reports(0.1, 20), ProgressPoint(1, 210.0, 1.0))
+    best = member(1, points=again, restarts=1)
+    others = [member(i, points=reports(0.4 + 0.1 * i, 20), restarts=1) for i in (2, 3, 4)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(best, *others, on=nodes(1, 1)))
+    assert choice.wishes[1].place == 0
