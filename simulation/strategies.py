@@ -80,6 +80,9 @@ class Asha(Struct, frozen=True):
             if rung < 0:
                 why = "has not reached the first rung yet"
                 runs.append(((1.0 if trial.waits else 0.0, 0.0, trial.trial_id), _run(trial, 0.0, why)))
+            elif _is_through(trial, sweep.total_steps[i]):
+                why = "has done its last step, and ends by itself"
+                runs.append(((0.0, -np.inf, trial.trial_id), _run(trial, rung + 1.0, why)))
             elif trial.steps[-1] > (at := first_report_at(trial, shares[rung] * sweep.total_steps[i])) and (
                 trial.granted_step >= at
             ):
