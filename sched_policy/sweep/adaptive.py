@@ -292,7 +292,8 @@ class AdaptiveHalving(Struct, frozen=True):
             else:
                 others.append(sweep.trials[i])
         verdicts = [
-            Verdict(sweep.trials[i].trial_id, SweepAction.RUN, still_open, f"{why}; {chance}") for i, why in going
+            Verdict(sweep.trials[i].trial_id, SweepAction.RUN, 1.0 if i == leader else still_open, f"{why}; {chance}")
+            for i, why in going  # the leader before other sweeps' trainings: they must not keep it from its end
         ]
         last = SweepAction.PAUSE if going else SweepAction.STOP
         verdicts += [

@@ -2,8 +2,8 @@
 
 Within each scope GPUs are shared equally between users; what one user cannot use is shared among the others (max-min
 fair). Within a user's share, sweeps compete by the probability that their best model is still to come: the k-th
-training of a sweep has that probability divided by k, so that two equal sweeps are served alike, and one that is done
-gives its share to the other.
+training of a sweep has that probability divided by k, so that two equal sweeps are served alike, and one that is
+decided gives its share to the other, except for its best training, which runs to its end.
 """
 
 from __future__ import annotations

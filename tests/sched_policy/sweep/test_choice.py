@@ -239,3 +239,14 @@ def test_the_best_is_not_taken_for_slow_because_its_last_run_began_anew() -> Non
     others = [member(i, points=reports(0.4 + 0.1 * i, 20), restarts=1) for i in (2, 3, 4)]
     choice = Sweeps(AdaptiveHalving()).choose(snapshot(best, *others, on=nodes(1, 1)))
     assert choice.wishes[1].place == 0
+
+
+def test_the_best_of_a_sweep_that_is_decided_runs_to_its_end_before_another_sweep_begins() -> None:
+    decided = [
+        running(1, "n1", exploration=consent(), total_steps=54, points=reports(0.1, 36)),
+        *(member(i, points=reports(0.9, 30), restarts=1) for i in range(2, 8)),
+    ]
+    begins = [member(i, exploration=consent("next")) for i in range(20, 60)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(*decided, *begins, on=nodes(1)))
+    assert "leads" in choice.wishes[1].reason and choice.wishes[1].place in range(4)
+    assert not choice.preemptions
