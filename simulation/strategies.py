@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.snapshot import Bools, Floats, Ints
+from sched_policy.snapshot import Bools, Floats
 from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, Verdict
 
 _ROUNDING = 1e-9
@@ -79,6 +80,9 @@ class Asha(Struct, frozen=True):
             if rung < 0:
                 why = "has not reached the first rung yet"
                 runs.append(((1.0 if trial.waits else 0.0, 0.0, trial.trial_id), _run(trial, 0.0, why)))
+            elif _is_through(trial, sweep.total_steps[i]):
+                why = "has done its last step, and ends by itself"
+                runs.append(((0.0, -np.inf, trial.trial_id), _run(trial, rung + 1.0, why)))
             elif trial.steps[-1] > (at := first_report_at(trial, shares[rung] * sweep.total_steps[i])) and (
                 trial.granted_step >= at
             ):
@@ -186,46 +190,6 @@ class Hyperband(Struct, frozen=True):
         return SweepDecision((*runs, *(v for v in verdicts if v.action is not SweepAction.RUN)))
 
 
-class _RunningAverages(Struct, frozen=True):
-    """The running average of each training's values at each of its reports, for all trainings in one array.
-
-    `trials` are the positions in the sweep of those that have reported; `starts` and `counts` are their parts of
-    `steps` and `averages`.
-    """
-
-    trials: Ints
-    starts: Ints
-    counts: Ints
-    progress: Floats
-    total_steps: Floats
-    steps: Floats
-    averages: Floats
-
-    @classmethod
-    def of(cls, sweep: Sweep) -> _RunningAverages:
-        trials = np.array([j for j, trial in enumerate(sweep.trials) if trial.steps.size], dtype=np.int64)
-        told = [sweep.trials[j] for j in trials]
-        counts = np.array([trial.steps.size for trial in told], dtype=np.int64)
-        averages = [np.cumsum(trial.values) / np.arange(1, trial.values.size + 1) for trial in told]
-        return cls(
-            trials,
-            np.cumsum(counts) - counts,
-            counts,
-            np.asarray(sweep.progress, dtype=np.float64)[trials],
-            np.asarray(sweep.total_steps, dtype=np.float64)[trials],
-            np.concatenate([trial.steps for trial in told] or [np.empty(0)]),
-            np.concatenate(averages or [np.empty(0)]),
-        )
-
-    def at(self, progress: float, but: int) -> Floats:
-        """The averages at this progress of all trainings that have reached it, except the training at `but`."""
-        step = progress * self.total_steps
-        usable = (self.progress * (1 + 1e-9) >= progress) & (self.steps[self.starts] <= step) & (self.trials != but)
-        reports = np.add.reduceat(self.steps <= np.repeat(step * (1 + 1e-9), self.counts), self.starts, dtype=np.int64)
-        found: Floats = self.averages[(self.starts + reports - 1)[usable]]
-        return found
-
-
 class MedianStop(Struct, frozen=True):
     """The median stopping rule (Golovin et al., "Google Vizier", KDD 2017); trainings run in order of submission.
 
@@ -246,21 +210,45 @@ class MedianStop(Struct, frozen=True):
     def decide(self, sweep: Sweep, gpus: int) -> SweepDecision:
         """Run trainings in order; stop those that are behind."""
         del gpus
-        averages = _RunningAverages.of(sweep)
-        best = sweep.best.min(initial=np.inf)
+        behind = dict(self._behind(sweep))
         runs, stops = [], []
         for i, trial in enumerate(sweep.trials):
             if trial.has_ended:
                 continue
-            at = float(sweep.progress[i])
-            may_be_behind = trial.may_stop and at >= self.least_progress and sweep.best[i] > best
-            others = averages.at(at, i) if may_be_behind else np.empty(0)
-            is_behind = others.size >= self.least_others and sweep.best[i] > float(np.median(others))
-            if is_behind:
-                why = f"its best value is worse than the median of {others.size} others at this step"
+            if i in behind:
+                why = f"its best value is worse than the median of {behind[i]} others at this step"
                 stops.append(Verdict(trial.trial_id, SweepAction.STOP, 0.0, why))
             else:
                 runs.append(Verdict(trial.trial_id, SweepAction.RUN, 0.0, "not behind the median; first in, first out"))
         by_id = {trial.trial_id: trial for trial in sweep.trials}
         runs.sort(key=lambda v: (by_id[v.trial_id].waits, not by_id[v.trial_id].steps.size, v.trial_id))
         return SweepDecision((*runs, *stops))
+
+    def _behind(self, sweep: Sweep) -> Iterator[tuple[int, int]]:
+        """Positions of the trainings that are stopped, each with the number of those that it was compared with."""
+        best = sweep.best.min(initial=np.inf)
+        is_far = (sweep.progress >= self.least_progress) & ~sweep.has_ended & (sweep.best > best)
+        judged = [int(i) for i in np.flatnonzero(is_far) if sweep.trials[i].may_stop]
+        for first in range(0, len(judged), _JUDGED_AT_ONCE):
+            some = judged[first : first + _JUDGED_AT_ONCE]
+            averages = _running_averages(sweep, sweep.progress[some])
+            averages[some, range(len(some))] = np.nan  # nobody is compared with itself
+            for i, at_its_step in zip(some, averages.T, strict=True):
+                others = at_its_step[~np.isnan(at_its_step)]
+                if others.size >= self.least_others and sweep.best[i] > float(np.median(others)):
+                    yield i, others.size
+
+
+_JUDGED_AT_ONCE = 512  # 10,000 trainings then take 40 MB
+
+
+def _running_averages(sweep: Sweep, progress: Floats) -> Floats:
+    """The mean of each training's values up to each progress, shape (N, P); NaN where it has not come so far."""
+    found = np.full((len(sweep.trials), len(progress)), np.nan)
+    for j, trial in enumerate(sweep.trials):
+        if trial.steps.size:
+            means = np.cumsum(trial.values) / np.arange(1, trial.values.size + 1)
+            reports = np.searchsorted(trial.steps, progress * sweep.total_steps[j] * (1 + 1e-9), side="right")
+            there = (sweep.progress[j] * (1 + 1e-9) >= progress) & (reports > 0)
+            found[j, there] = means[reports[there] - 1]
+    return found

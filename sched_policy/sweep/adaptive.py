@@ -292,7 +292,8 @@ class AdaptiveHalving(Struct, frozen=True):
             else:
                 others.append(sweep.trials[i])
         verdicts = [
-            Verdict(sweep.trials[i].trial_id, SweepAction.RUN, still_open, f"{why}; {chance}") for i, why in going
+            Verdict(sweep.trials[i].trial_id, SweepAction.RUN, 1.0 if i == leader else still_open, f"{why}; {chance}")
+            for i, why in going  # the leader before other sweeps' trainings: they must not keep it from its end
         ]
         last = SweepAction.PAUSE if going else SweepAction.STOP
         verdicts += [
@@ -312,7 +313,8 @@ class AdaptiveHalving(Struct, frozen=True):
         stays = [trials[i].is_running and bool(now.may_lead[i]) for i in range(len(trials))]
         able = sorted((i for i in going if known[i]), key=lambda i: (not stays[i], value[i], i))
         share = max(self.least_finishing, self.finishing_per_contender * (now.contenders - self.usual_contenders))
-        finishing = able[: 1 if sweep.params else max(1, round(min(1.0, share) * gpus))]
+        held = np.cumsum([trials[i].gpus for i in able])
+        finishing = able[: 1 if sweep.params else max(1, int((held <= round(min(1.0, share) * gpus)).sum()))]
         doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
             rank = f"{now.ahead[i]} ahead of it" if now.ahead[i] else "best so far"

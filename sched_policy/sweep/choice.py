@@ -2,8 +2,8 @@
 
 Within each scope GPUs are shared equally between users; what one user cannot use is shared among the others (max-min
 fair). Within a user's share, sweeps compete by the probability that their best model is still to come: the k-th
-training of a sweep has that probability divided by k, so that two equal sweeps are served alike, and one that is done
-gives its share to the other.
+training of a sweep has that probability divided by k, so that two equal sweeps are served alike, and one that is
+decided gives its share to the other, except for its best training, which runs to its end.
 """
 
 from __future__ import annotations
@@ -115,26 +115,27 @@ class Sweeps(Struct, frozen=True):
             weighed, rest = _weighed(own)
             behind |= {job.job_id: _BEHIND for job in rest}
             gpus = max(1, rough[key[0]] // sweeps_of[key[0]])
-            decisions[key] = self._decision(key, weighed, site.ended.get(key, ()), site.now_s, gpus)
+            decisions[key] = self._decision(key, weighed, site.ended.get(key, ()), gpus)
         wanted = {user: _merged(user, decisions) for user in users}
         shares = _shares(capacity, users, wanted, jobs, site)
         choice = _choice(site, jobs, decisions, wanted, shares)
         return replace(choice, wishes={**behind, **choice.wishes})
 
-    def _decision(
-        self, key: SweepKey, own: Sequence[Job], ended: Sequence[Job], now_s: float, gpus: int
-    ) -> SweepDecision:
+    def _decision(self, key: SweepKey, own: Sequence[Job], ended: Sequence[Job], gpus: int) -> SweepDecision:
         """The strategy's decision about a sweep, computed again only when one of its inputs has changed."""
         took_s = [seconds for job in own if (seconds := _start_took_s(job)) is not None]
         # Whole seconds, so that small changes of measured times do not invalidate a cached decision.
         restart_s = float(round(median(took_s))) if took_s else self.restart_s
 
         def decide() -> SweepDecision:
-            trials = [_trial(job, now_s) for job in own] + [_trial(job, now_s, TrialState.ENDED) for job in ended]
+            trials = [*map(_trial, own), *(_trial(job, TrialState.ENDED) for job in ended)]
             return self.strategy.decide(Sweep.of(trials, restart_s, self.checkpoint_s), gpus)
 
         def looks(jobs: Sequence[Job]) -> list[tuple[object, ...]]:
-            return [(job.job_id, _state(job), job.points, _is_settled(job, now_s), job.request.total) for job in jobs]
+            return [
+                (job.job_id, _state(job), job.points, job.total_steps, job.exploration, job.request, job.array_tasks)
+                for job in jobs
+            ]
 
         return _DECISIONS.recall(key, (self, gpus, restart_s, looks(own), looks(ended)), decide)
 
@@ -205,12 +206,11 @@ def _weighed(own: Sequence[Job]) -> tuple[Sequence[Job], Sequence[Job]]:
     return [job for job in own if job.job_id not in behind], fresh[MOST_FRESH:]
 
 
-def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
+def _trial(job: Job, state: TrialState | None = None) -> Trial:
     """The job as its sweep's strategy sees it."""
     direction = job.exploration.direction if job.exploration else Direction.MIN
     steps, values = _REPORTS.recall(job.job_id, (job.points, direction), lambda: oriented(job.points, direction))
-    last = job.points[-1] if job.points else None
-    known = last is not None and last.step > 0
+    is_known = steps.size > 0 and steps[-1] > 0  # the furthest: the last run may have begun anew
     return Trial(
         job.job_id,
         state or _state(job),
@@ -219,10 +219,9 @@ def _trial(job: Job, now_s: float, state: TrialState | None = None) -> Trial:
         float(job.total_steps) if job.total_steps else None,
         params=dict(job.exploration.params) if job.exploration else {},
         gpus=job.request.total,
-        step_s=last.gpu_s / last.step / max(1, job.request.total) if last is not None and known else None,
+        step_s=job.points[-1].gpu_s / float(steps[-1]) / max(1, job.request.total) if is_known else None,
         # Tasks of an array are stopped one by one, once they run: cancelling the array would cancel those as well.
         may_stop=job.exploration is not None and job.exploration.may_stop and job.array_tasks == 1,
-        settled=_is_settled(job, now_s),
         granted_step=job.granted_step,
     )
 

@@ -5,7 +5,6 @@ Each decision has a reason for the user.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,7 +43,6 @@ class Trial:
         gpus: GPUs of its gang.
         step_s: run time of a step in seconds, None while unknown.
         may_stop: whether it allows early stopping.
-        settled: false while its current run is too young to be paused: the restart has to pay for itself.
         granted_step: the step of its last report when it was last allowed to continue (`Job.granted_step`).
 
     """
@@ -58,7 +56,6 @@ class Trial:
     gpus: int = 1
     step_s: float | None = None
     may_stop: bool = True
-    settled: bool = True
     granted_step: float = float("inf")
 
     @property
@@ -105,8 +102,9 @@ class Sweep:
     @cached_property
     def params(self) -> tuple[str, ...]:
         """Names of the hyper-parameters that differ. Values that are missing may be told once a training runs."""
-        given = {(name, value) for t in self.trials for name, value in t.params.items() if value is not None}
-        return tuple(sorted(name for name, count in Counter(name for name, _ in given).items() if count > 1))
+        first: dict[str, Parameter] = {}
+        told = ((name, value) for t in self.trials for name, value in t.params.items() if value is not None)
+        return tuple(sorted({name for name, value in told if first.setdefault(name, value) != value}))
 
     @cached_property
     def runs(self) -> Bools:
@@ -125,10 +123,10 @@ class Sweep:
 
     @cached_property
     def total_steps(self) -> Floats:
-        """Steps of each training, shape (N,); the largest known number where a training did not say."""
+        """Steps of each training, shape (N,); the largest known number where one did not say, endless if none did."""
         said = np.array([np.nan if t.total_steps is None else t.total_steps for t in self.trials], dtype=np.float64)
-        known = np.concatenate([said[~np.isnan(said)], self.reached, [1.0]])
-        total: Floats = np.maximum(np.where(np.isnan(said), known.max(), said), self.reached)
+        usual = 1e18 if np.isnan(said).all() else max(np.nanmax(said), self.reached.max())
+        total: Floats = np.maximum(np.where(np.isnan(said), usual, said), self.reached)
         return np.maximum(total, 1e-9)
 
     @cached_property

@@ -265,6 +265,8 @@ class _Simulation:
     def _apply(self, plan: Plan, now_s: float) -> None:
         for stop in plan.stops:
             self._end(self._row(stop.job_id), now_s, Ending.STOPPED)
+        for scheduler in self._timers if plan.stops else ():  # their GPUs are free now
+            self._request_pass(scheduler, now_s)
         for resize in plan.resizes:
             row = self._row(resize.job_id)
             if self._state.phase(row) is JobPhase.WAITING:

@@ -146,7 +146,10 @@ class JobProgress:
         return self._behind(reports, lambda _run: 1)
 
     def _behind(self, reports: Iterable[ProgressReport], weight: Callable[[int], int]) -> list[float]:
-        """Run time at each of the reports over all runs; a second of a run counts `weight(run)`."""
+        """Run time at each of the reports over all runs; a second of a run counts `weight(run)`.
+
+        It does not fall where a node's clock was set back.
+        """
         began = {run.restart: (run.start_s, weight(run.restart)) for run in self.runs}
         numbers = list(began)
         lengths_s = (weight(run.restart) * (run.end_s - run.start_s) for run in self.runs)
@@ -156,7 +159,7 @@ class JobProgress:
             start_s, counts = began.get(report.restart, (report.time_s, 0))
             current_s = counts * max(0.0, report.time_s - start_s)
             found.append(before_s[bisect_left(numbers, report.restart)] + current_s)
-        return found
+        return list(itertools.accumulate(found, max))
 
 
 _Name = Annotated[str, Meta(min_length=1, max_length=LONGEST)]

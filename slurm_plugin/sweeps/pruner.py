@@ -27,7 +27,8 @@ class SweepPruner(optuna.pruners.BasePruner):
     """Prunes where a strategy would pause or stop.
 
     Args:
-        total_steps: the steps of a whole trial; without it the most that any trial has reported.
+        total_steps: the steps of a whole trial; without it the most of those that have completed, and none is pruned
+            before one has.
         strategy: a name of `sched_policy.catalog.STRATEGIES`; the first of them by default.
 
     Raises PolicyError for an unknown strategy.
@@ -46,8 +47,10 @@ class SweepPruner(optuna.pruners.BasePruner):
             return False
         sign = 1.0 if study.direction is StudyDirection.MINIMIZE else -1.0
         others = study.get_trials(deepcopy=False, states=_SEEN)
-        trials = [self._trial(one, sign) for one in others if one.number != trial.number]
-        own = self._trial(trial, sign)
+        whole = (one.last_step for one in others if one.state is OptunaState.COMPLETE)
+        total_steps = self._total_steps or max(filter(None, whole), default=None)
+        trials = [_trial(one, sign, total_steps) for one in others if one.number != trial.number]
+        own = _trial(trial, sign, total_steps)
         if not own.values.size or own.values.min() <= min(
             (_best_by(one, own.steps[-1]) for one in trials), default=np.inf
         ):
@@ -57,18 +60,19 @@ class SweepPruner(optuna.pruners.BasePruner):
         verdict = next((verdict for verdict in decision.verdicts if verdict.trial_id == trial.number), None)
         return verdict is not None and verdict.action is not SweepAction.RUN
 
-    def _trial(self, trial: FrozenTrial, sign: float) -> Trial:
-        """As a strategy sees it. Values that are not finite do not count."""
-        reports = sorted((step, sign * value) for step, value in trial.intermediate_values.items())
-        finite = [(step, value) for step, value in reports if np.isfinite(value)]
-        return Trial(
-            trial.number,
-            TrialState.RUNNING if trial.state is OptunaState.RUNNING else TrialState.ENDED,
-            np.array([step for step, _ in finite], dtype=np.float64),
-            np.array([value for _, value in finite], dtype=np.float64),
-            self._total_steps,
-            {name: of_value(value) for name, value in trial.params.items()},
-        )
+
+def _trial(trial: FrozenTrial, sign: float, total_steps: float | None) -> Trial:
+    """As a strategy sees it. Values that are not finite do not count."""
+    reports = sorted((step, sign * value) for step, value in trial.intermediate_values.items())
+    finite = [(step, value) for step, value in reports if np.isfinite(value)]
+    return Trial(
+        trial.number,
+        TrialState.RUNNING if trial.state is OptunaState.RUNNING else TrialState.ENDED,
+        np.array([step for step, _ in finite], dtype=np.float64),
+        np.array([value for _, value in finite], dtype=np.float64),
+        total_steps,
+        {name: of_value(value) for name, value in trial.params.items()},
+    )
 
 
 def _best_by(trial: Trial, step: float) -> float:

@@ -248,11 +248,14 @@ def _with_savings(trainings: Iterable[SweepTraining], direction: Direction) -> l
 
 
 def _saved(training: SweepTraining, usual_s: float) -> float:
-    whole_s = usual_s
-    if training.total_steps and training.step:
-        last = training.curve[-1]
-        whole_s = training.total_steps * last.run_s / last.step
-    return training.gpus * max(0.0, whole_s - training.run_s) / 3600
+    told_s = _told_s(training)
+    return training.gpus * max(0.0, (usual_s if told_s is None else told_s) - training.run_s) / 3600
+
+
+def _told_s(training: SweepTraining) -> float | None:
+    """Run time to its last step, as far as its steps tell: by the furthest, as the last run may have begun anew."""
+    furthest = max((point.step for point in training.curve), default=0)
+    return training.total_steps * training.curve[-1].run_s / furthest if training.total_steps and furthest else None
 
 
 class SweepFileError(ExplschedError):
@@ -345,10 +348,8 @@ def write(path: Path, content: bytes) -> None:
 
 def _whole_s(training: SweepTraining) -> float:
     """Run time to its last step, as far as its steps tell; else what it has run."""
-    last = training.curve[-1]
-    if training.state != "done" and training.total_steps and last.step:
-        return max(last.run_s, training.total_steps * last.run_s / last.step, 0.001)
-    return max(last.run_s, 0.001)
+    told_s = None if training.state == "done" else _told_s(training)
+    return max(training.curve[-1].run_s, told_s or 0.0, 0.001)
 
 
 def _lacks(found: SweepResults, usable: list[SweepTraining]) -> Iterator[str]:

@@ -118,3 +118,9 @@ def test_hyperband_deals_trainings_to_brackets_of_the_published_sizes() -> None:
     assert Hyperband().sizes() == (27, 12, 6, 4)
     decision = Hyperband().decide(sweep(*(trial(i) for i in range(49))), gpus=4)
     assert sorted(decision.wanted) == list(range(49))
+
+
+@pytest.mark.parametrize("strategy", [Asha(), Hyperband()])
+def test_who_did_all_steps_before_anybody_looked_may_save_its_model_and_end(strategy: Asha | Hyperband) -> None:
+    saving = ran_past(trial(1, steps=TOTAL, state=TrialState.RUNNING))
+    assert strategy.decide(sweep(*saving), gpus=1).wanted == (1,)

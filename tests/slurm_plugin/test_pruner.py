@@ -61,6 +61,16 @@ def test_who_leads_at_equal_progress_is_not_pruned_for_starting_late(strategy: s
         assert not second.should_prune()
 
 
+@pytest.mark.parametrize("strategy", catalog.STRATEGIES.names())
+def test_without_a_number_of_steps_nobody_is_pruned_before_a_trial_has_shown_how_many_there_are(strategy: str) -> None:
+    study = optuna.create_study(pruner=SweepPruner(strategy=strategy))
+    trials = [study.ask() for _ in range(8)]
+    for step in range(1, 4):
+        for place, trial in enumerate(trials):
+            trial.report(place + 0.01 / step, step)
+            assert not trial.should_prune()
+
+
 def test_values_that_are_not_finite_prune_nobody_and_break_nothing() -> None:
     assert study_of(SweepPruner(STEPS, "asha"), [1.0, 2.0, float("nan")])[::2] == ["COMPLETE", "FAIL"]
 

@@ -144,6 +144,13 @@ def test_trainings_that_are_over_are_shown_with_what_became_of_them(digits: Fake
     assert found["saved_gpu_h"] == pytest.approx(4 * 800 / 3600)
 
 
+def test_what_was_saved_does_not_grow_where_the_last_run_began_anew(digits: FakeSlurm, tmp_path: Path) -> None:
+    again = {"restart": 1, "total_steps": 100, "time_s": 2000.0, "step": 1, "metric": "loss", "value": 3.0}
+    with (tmp_path / "2.jsonl").open("a") as file:
+        file.write(json.dumps(again) + "\n")
+    assert shown()["saved_gpu_h"] == pytest.approx(4 * 800 / 3600)
+
+
 def test_the_page_names_what_varies_and_counts_reports_that_were_no_numbers(digits: FakeSlurm) -> None:
     page = run("show", "digits").stdout
     assert "digits of ada: 4 trainings, 1 done, 1 running, 1 waiting, 1 stopped; loss (min)" in page

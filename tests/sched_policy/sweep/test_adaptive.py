@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sched_policy import catalog
 from sched_policy.sweep.adaptive import AdaptiveHalving, promise, standing, unusual
 from sched_policy.sweep.forecast import Histories, forecast
 from sched_policy.sweep.trials import Sweep, SweepAction, TrialState
@@ -250,6 +251,13 @@ def test_the_leader_runs_and_new_ones_are_explored_where_early_values_tell() -> 
     assert len(set(decision.wanted[:8]) & set(range(12, 20))) >= 4
 
 
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_trainings_of_many_gpus_leave_others_room_for_a_first_run(gpus: int) -> None:
+    known = [flat(i, 0.1 * i, 6, state=TrialState.RUNNING, gpus=gpus) for i in range(1, 9)]
+    wanted = AdaptiveHalving().decide(sweep(*known, *(trial(i, gpus=gpus) for i in range(9, 49))), gpus=8 * gpus).wanted
+    assert wanted[:4] == (1, 2, 3, 9)
+
+
 def test_nothing_is_stopped_while_most_have_not_been_seen() -> None:
     seen = [trial(i, final=0.2 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(1, 4)]
     decision = AdaptiveHalving().decide(sweep(*seen, *(trial(i) for i in range(4, 60))), gpus=8)
@@ -333,6 +341,17 @@ def test_trainings_of_very_different_length_and_without_one() -> None:
     long = trial(1, steps=10, total_steps=1e7)
     unsaid = trial(2, steps=30, total_steps=None)
     decision = AdaptiveHalving().decide(sweep(long, unsaid, trial(3, total_steps=5.0)), gpus=2)
+    assert {verdict.action for verdict in decision.verdicts} == {SweepAction.RUN}
+
+
+@pytest.mark.parametrize("strategy", catalog.STRATEGIES.names())
+def test_where_nobody_says_how_long_trainings_are_nobody_pauses_for_being_a_report_behind(strategy: str) -> None:
+    counts = (10, 10, 9, 9, 8, 8, 7, 7)
+    running = (
+        trial(i, 0.1 * i, steps, TrialState.RUNNING, total_steps=None, granted_step=3.0)
+        for i, steps in enumerate(counts)
+    )
+    decision = catalog.STRATEGIES.build(strategy).decide(sweep(*running), gpus=8)
     assert {verdict.action for verdict in decision.verdicts} == {SweepAction.RUN}
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from explsched.errors import PolicyError
 from sched_policy import catalog
@@ -237,3 +238,32 @@ def test_what_a_start_costs_is_measured() -> None:
     sweeps.choose(snapshot(member(1), running(2, "n1", exploration=consent(), total_steps=54)))
     sweeps.choose(snapshot(member(1), reporting(2, 0, 5.0), reporting(3, 1, 4.0), reporting(4, 1, 13.0)))
     assert [sweep.restart_s for sweep in watching.asked] == [30.0, 4.0]
+
+
+def test_who_consents_later_to_being_stopped_is_stopped_though_nobody_has_reported_since() -> None:
+    ended = [member(i, points=reports(0.1 + 0.1 * i, 54)) for i in range(1, 6)]
+    behind = member(9, points=reports(0.9, 40), restarts=1, exploration=Exploration(sweep="digits"))
+    decided = [
+        Sweeps(AdaptiveHalving()).choose(Snapshot.of(NOW_S, nodes(), [job], ended))
+        for job in (behind, replace(behind, exploration=consent()))
+    ]
+    assert [[stop.job_id for stop in choice.stops] for choice in decided] == [[], [9]]
+
+
+def test_the_best_is_not_taken_for_slow_because_its_last_run_began_anew() -> None:
+    again = (*reports(0.1, 20), ProgressPoint(1, 210.0, 1.0))
+    best = member(1, points=again, restarts=1)
+    others = [member(i, points=reports(0.4 + 0.1 * i, 20), restarts=1) for i in (2, 3, 4)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(best, *others, on=nodes(1, 1)))
+    assert choice.wishes[1].place == 0
+
+
+def test_the_best_of_a_sweep_that_is_decided_runs_to_its_end_before_another_sweep_begins() -> None:
+    decided = [
+        running(1, "n1", exploration=consent(), total_steps=54, points=reports(0.1, 36)),
+        *(member(i, points=reports(0.9, 30), restarts=1) for i in range(2, 8)),
+    ]
+    begins = [member(i, exploration=consent("next")) for i in range(20, 60)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(*decided, *begins, on=nodes(1)))
+    assert "leads" in choice.wishes[1].reason and choice.wishes[1].place in range(4)
+    assert not choice.preemptions

@@ -17,7 +17,7 @@ from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.model import Exploration, NodeGpus
 from sched_policy.order import Fifo
-from sched_policy.plan import Plan, Ranking, Start
+from sched_policy.plan import Plan, Ranking, Start, Stop
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Columns, EndedRun, Snapshot
 from simulation import baselines
@@ -348,6 +348,16 @@ def test_a_plan_that_cannot_be_is_refused_by_name(make: Any, fault: str) -> None
 def test_a_policy_that_starts_nothing_is_named() -> None:
     with pytest.raises(SimulationError, match="elsewhere.*never starts 1 job"):
         simulate(trace((0, 1, 10)), ONE_GPU, ScriptedPolicy(lambda _s: Plan()), EXACT)
+
+
+def test_who_waits_for_the_gpus_of_a_stopped_job_starts_though_nothing_else_happens() -> None:
+    def stops_the_first(now: Snapshot) -> Plan:
+        if {job.job_id for job in now.jobs} == {1, 2}:
+            return Plan(stops=(Stop(1, "hopeless"),))
+        return Plan(starts=tuple(Start(job.job_id, (NodeGpus("node1", 1),), "") for job in now.jobs if job.eligible))
+
+    jobs = by_id(simulate(trace((0, 1, 100), (5, 1, 100)), ONE_GPU, ScriptedPolicy(stops_the_first), EXACT))
+    assert (jobs[1].ending, jobs[1].end_s, jobs[2].start_s) == (Ending.STOPPED, 10, 20)
 
 
 def test_jobs_that_start_in_a_quiet_moment_take_turns() -> None:

@@ -163,3 +163,9 @@ def test_of_measured_stages_the_fastest_count_and_nonsense_is_skipped() -> None:
     found = after(*(json.dumps({"time_s": NOW_S, "stages": stages}) for stages in measured))
     assert found.stages == StageProfile(0.110, 0.060, 0.045, 0.005)
     assert (found.malformed, found.reports) == (2, ())
+
+
+def test_run_time_does_not_fall_where_a_clock_is_set_back() -> None:
+    found = after(line(1, 3.0), line(21, 2.0), line(22, 1.0, time_s=NOW_S - 90.0))
+    assert found.run_s(found.reports) == [0.0, 20.0, 20.0]
+    assert [point.gpu_s for point in found.points("loss", 2)] == [0.0, 40.0, 40.0]
