@@ -33,6 +33,7 @@ from simulation.colocation.instance import (
     left_over,
     part_of_split,
 )
+from simulation.pairs import cheapest
 
 
 def fit_entries(entries_mib: Sequence[int], gpus: Ints, loads: GpuLoads) -> Ints:
@@ -243,6 +244,8 @@ class InflessByRequest(Struct, frozen=True):
 
 
 _ROUNDING = 1e-9
+_UNUSED = 2.0
+"""The cost of an unused GPU: more than any score, which is a weighted mean of what is left."""
 
 
 class ComplementaryJobs(Struct, frozen=True):
@@ -260,9 +263,7 @@ class ComplementaryJobs(Struct, frozen=True):
         groups: list[Group] = []
         for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
             job = snapshot.jobs[row]
-            found = None
-            for cost in taken.costs(job, gpus):
-                found = found or gpus.find(job.request, job.partition, place, cost)
+            found = cheapest(gpus, job, place, taken.costs(job, gpus))
             if found is None:
                 continue
             beside = tuple(snapshot.jobs[other].job_id for other in sorted(taken.rows_on(found[0])))
@@ -297,20 +298,17 @@ class _Taken:
     def rows_on(self, gpu: tuple[int, int]) -> list[int]:
         return self._rows.get(gpu, [])
 
-    def costs(self, job: Job, gpus: GpuMap) -> tuple[Floats, ...]:
-        """Scores of the GPUs in use that can take the job, then of the unused ones; infinity where it cannot go."""
+    def costs(self, job: Job, gpus: GpuMap) -> Floats:
+        """Scores of the GPUs in use that can take the job, more for unused ones; infinity where it cannot go."""
         unused: Bools = gpus.jobs == 0
-        alone: Floats = np.where(unused, 0.0, np.inf)
         part = job.part
         if part is None or not job.may_share or job.request.total != 1:
-            return (alone,)
+            return np.where(unused, _UNUSED, np.inf)
         fits = self._request + part.request <= OMEGA + _ROUNDING
         fits &= self._limit + part.limit <= GAMMA + _ROUNDING
         fits &= self._memory + part.memory <= 1.0 + _ROUNDING
         score = left_over(self._request + part.request, self._memory + part.memory)
-        used = fits & ~unused
-        best: Floats = np.where(used & (score <= score[used].min()), score, np.inf) if used.any() else alone
-        return (best, alone)
+        return np.where(unused, _UNUSED, np.where(fits, score, np.inf))
 
 
 def dilu(_options: PolicyOptions) -> Policy:
