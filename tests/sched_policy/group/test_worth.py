@@ -56,6 +56,15 @@ def test_members_get_gpus_of_their_own_while_some_are_left() -> None:
     assert none == []
 
 
+def test_nobody_gains_by_stages_that_are_shorter_than_the_iteration() -> None:
+    idle = StageProfile(1.0, 0.001, 0.001, 0.001)
+    packer = Packer(max_members=2)
+    assert packer.pack([bucket(packer, [COMPUTES, idle, idle], [3.0, 1.0, 1.0])], 1) == [[(0, 1)]]
+    running = bucket(packer, [COMPUTES, idle, idle], [3.0, 1.0, 1.0], together=((0,),))
+    assert packer.pack([running], 1) == [[(0, 1)]]
+    assert packer.worth(running, (1, 2)) == pytest.approx(2.0)
+
+
 def test_jobs_that_share_with_nobody_are_alone() -> None:
     packer = Packer()
     assert packer.pack([bucket(packer, [READS, COMPUTES], [1.0, 1.0], may_share=False)], 1) == [[(0,)]]
