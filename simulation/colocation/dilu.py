@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sched_policy.catalog import PolicyOptions
 from sched_policy.group.gpus import GpuMap
-from sched_policy.model import Job
+from sched_policy.model import GpuPart, GpuRequest, Job
 from sched_policy.order import Fifo
 from sched_policy.place import Place
 from sched_policy.plan import Group, Plan, Ranking, Start
@@ -261,10 +261,15 @@ class ComplementaryJobs(Struct, frozen=True):
         gpus, taken = GpuMap(snapshot), _Taken(snapshot)
         starts: list[Start] = []
         groups: list[Group] = []
+        too_large: set[tuple[GpuRequest, str, bool, GpuPart | None]] = set()  # within a plan GPUs only fill up
         for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
             job = snapshot.jobs[row]
+            shape = (job.request, job.partition, job.may_share, job.part)
+            if shape in too_large:
+                continue
             found = cheapest(gpus, job, place, taken.costs(job, gpus))
             if found is None:
+                too_large.add(shape)
                 continue
             beside = tuple(snapshot.jobs[other].job_id for other in sorted(taken.rows_on(found[0])))
             gpus.hold(row, found)
