@@ -90,6 +90,8 @@ class TraceReplay(Struct, frozen=True):
                 return sum(job.stages is None for job in jobs)
             case JobData.PRIORITIES:
                 return 0 if any(job.priority for job in jobs) else len(jobs)
+            case JobData.PARTS:
+                return len(jobs)  # no format has them
 
     def under(self, policy: str, progress: Callable[[int, int], None] = lambda _ended, _jobs: None) -> TraceOutcome:
         """The outcome under the policy of that name; `progress` is called with (jobs ended, jobs in all) if known.

@@ -18,7 +18,7 @@ from sched_policy.model import GpuPart, GpuRequest, Job
 from sched_policy.order import Fifo
 from sched_policy.place import Place
 from sched_policy.plan import Group, Plan, Ranking, Start
-from sched_policy.policy import Policy
+from sched_policy.policy import JobData, Need, Policy
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 from simulation.colocation.instance import (
     GAMMA,
@@ -319,4 +319,5 @@ class _Taken:
 def dilu(_options: PolicyOptions) -> Policy:
     """Dilu's placement of jobs that ask for parts of GPUs."""
     summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
-    return Policy("dilu", summary, Fifo(), sharing=ComplementaryJobs())
+    parts = Need(JobData.PARTS, "jobs that ask for whole GPUs share none")
+    return Policy("dilu", summary, Fifo(), sharing=ComplementaryJobs(), needs=(parts,))
