@@ -419,7 +419,7 @@ _OPTIONS = (
     ),
     click.option(
         "--max-members",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, 4),
         metavar="N",
         help="Maximum number of jobs per group (muri-s, muri-l, explsched-share).  [muri conventions; default: 4]",
     ),
