@@ -120,9 +120,10 @@ class Packer(GroupTimes):
         return chosen
 
     def iteration_s(self, kinds: Iterable[int]) -> float:
-        """As `GroupTimes`, but no member is faster than alone, however short the stages are that its owner says."""
+        """As `GroupTimes`, but none is faster than alone, whatever its stages; more than `MAX_MEMBERS` take turns."""
         members = tuple(kinds)
-        return max(super().iteration_s(members), *[self._profiles[kind].iteration_s for kind in members])
+        alone_s = [self._profiles[kind].iteration_s for kind in members]
+        return sum(alone_s) if len(members) > MAX_MEMBERS else max(super().iteration_s(members), *alone_s)
 
     def worth(self, bucket: SizeBucket, group: Group) -> float:
         """Worth of a group per GPU."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.worth import MOST_KINDS, Packer, SizeBucket, worth_of
 from sched_policy.model import StageProfile
 from tests.sched_policy.group.profiles import different, profiles
@@ -63,6 +64,14 @@ def test_nobody_gains_by_stages_that_are_shorter_than_the_iteration() -> None:
     running = bucket(packer, [COMPUTES, idle, idle], [3.0, 1.0, 1.0], together=((0,),))
     assert packer.pack([running], 1) == [[(0, 1)]]
     assert packer.worth(running, (1, 2)) == pytest.approx(2.0)
+
+
+def test_more_jobs_than_a_group_has_that_share_a_gpu_all_the_same_are_kept_or_given_up_together() -> None:
+    packer = Packer()
+    five = tuple(range(MAX_MEMBERS + 1))
+    kinds, worths = [COMPUTES] * (len(five) + 1), [1.0] * len(five)
+    assert packer.pack([bucket(packer, kinds, [*worths, 0.1], together=(five,))], 1) == [[five]]
+    assert packer.pack([bucket(packer, kinds, [*worths, 9.0], together=(five,))], 1) == [[(len(five),)]]
 
 
 def test_jobs_that_share_with_nobody_are_alone() -> None:
