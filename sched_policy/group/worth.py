@@ -17,6 +17,7 @@ share of a GPU that it costs among good partners. A job that suits others costs 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -285,7 +286,7 @@ class _Queue:
             if job not in running:
                 self._of_kind.setdefault(kind, []).append(job)
                 self._next[kind] = 0
-        self._heads = {kind: jobs[0] for kind, jobs in self._of_kind.items()}
+        self._heads = sorted((-bucket.worths[jobs[0]], jobs[0]) for jobs in self._of_kind.values())
         self.gpus_if_none_join = bucket.gpus * (len(bucket.kinds) - len(running) + len(bucket.together))
         self._kept: list[tuple[float, Group]] = []
         self._group: Group = ()
@@ -297,17 +298,17 @@ class _Queue:
         return [*self._bucket.together, *((job,) for job in waiting)]
 
     def heads(self) -> list[int]:
-        """The first waiting job of each kind."""
-        return list(self._heads.values())
+        """The first waiting job of each kind; of more than `MOST_KINDS` kinds those that are worth most."""
+        return [job for _, job in self._heads[:MOST_KINDS]]
 
     def remove(self, job: int) -> None:
         """Take out one of `heads`; the next waiting job of its kind takes its position."""
-        kind = self._bucket.kinds[job]
+        kind, worths = self._bucket.kinds[job], self._bucket.worths
+        del self._heads[bisect_left(self._heads, (-worths[job], job))]
         self._next[kind] += 1
         if self._next[kind] < len(self._of_kind[kind]):
-            self._heads[kind] = self._of_kind[kind][self._next[kind]]
-        else:
-            del self._heads[kind]
+            head = self._of_kind[kind][self._next[kind]]
+            insort(self._heads, (-worths[head], head))
 
     def keep(self, groups: Iterable[tuple[float, Group]]) -> None:
         """Add groups that compete with new ones at the given worths. Call it once, before `take`."""
@@ -336,8 +337,6 @@ class _Queue:
         heads = self.heads()
         if not heads:
             return 0.0, ()
-        if len(heads) > MOST_KINDS:
-            heads = sorted(heads, key=lambda job: -worths[job])[:MOST_KINDS]
         kinds = tuple(sorted(self._bucket.kinds[job] for job in heads))
         most = self._most
         table = self._packer.combinations(kinds, most)

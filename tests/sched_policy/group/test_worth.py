@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain, combinations
 from typing import Any
 
@@ -72,6 +73,23 @@ def test_more_jobs_than_a_group_has_that_share_a_gpu_all_the_same_are_kept_or_gi
     kinds, worths = [COMPUTES] * (len(five) + 1), [1.0] * len(five)
     assert packer.pack([bucket(packer, kinds, [*worths, 0.1], together=(five,))], 1) == [[five]]
     assert packer.pack([bucket(packer, kinds, [*worths, 9.0], together=(five,))], 1) == [[(len(five),)]]
+
+
+class Counting(Packer):
+    """Counts how many groups are looked at one by one."""
+
+    looked_at = 0
+
+    def iteration_s(self, kinds: Iterable[int]) -> float:
+        self.looked_at += 1
+        return super().iteration_s(kinds)
+
+
+def test_a_running_group_is_offered_the_best_of_many_kinds_only() -> None:
+    packer = Counting(max_members=2)
+    jobs = different(20 * MOST_KINDS, 1)
+    packer.pack([bucket(packer, jobs, [1.0 + i for i in range(len(jobs))], together=((0,),))], 1)
+    assert packer.looked_at < 3 * MOST_KINDS
 
 
 def test_jobs_that_share_with_nobody_are_alone() -> None:
