@@ -37,6 +37,7 @@ class JobData(StrEnum):
     LEARNING_CURVES = "learning curves"
     STAGE_TIMES = "stage times"
     PRIORITIES = "opportunistic priority"
+    PARTS = "requests for parts of GPUs"
 
 
 class Need(Struct, frozen=True):

@@ -97,7 +97,7 @@ class Pairs(Struct, frozen=True):
                 xi_a, xi_b = slowdowns.between(row, others)
                 cost = self.cost(np.full(others.size, left_s[row]), left_s[others], xi_a, xi_b)
                 if partners.usable_gpus(cost) >= job.request.total:
-                    found = _cheapest(gpus, job, place, partners.gpu_cost(cost) + memory.shortage(job))
+                    found = cheapest(gpus, job, place, partners.gpu_cost(cost) + memory.shortage(job))
                 if found is None and shape not in fits:
                     fits[shape] = gpus.find(*shape, place, partners.gpu_cost(np.zeros(others.size))) is not None
             if found is None:
@@ -114,7 +114,7 @@ class Pairs(Struct, frozen=True):
         return Plan(starts=tuple(starts), groups=tuple(groups))
 
 
-def _cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
+def cheapest(gpus: GpuMap, job: Job, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
     """GPUs for a job such that the largest cost of any of them is least, on any node; `cost` as in `GpuMap.find`.
 
     `place` alone would take the first node that fits, and the best GPUs only there.
@@ -262,7 +262,7 @@ class Opportunistic(Struct, frozen=True):
             shape = (job.request, job.partition, job.guaranteed, job.may_share, job.part)
             if shape in too_large:
                 continue
-            found = _cheapest(gpus, job, place, classes.cost(job) + memory.shortage(job))
+            found = cheapest(gpus, job, place, classes.cost(job) + memory.shortage(job))
             if found is None:
                 too_large.add(shape)
                 continue

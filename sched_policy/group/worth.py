@@ -17,6 +17,7 @@ share of a GPU that it costs among good partners. A job that suits others costs 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -92,10 +93,7 @@ class Packer(GroupTimes):
     def pack(self, buckets: Sequence[SizeBucket], capacity_gpus: int) -> list[list[Group]]:
         """The groups of each bucket that should run, most worth first, on `capacity_gpus` GPUs at most in all."""
         queues = [_Queue(bucket, self) for bucket in buckets]
-        if (
-            sum(bucket.gpus * queue.groups_if_none_join for bucket, queue in zip(buckets, queues, strict=True))
-            <= capacity_gpus
-        ):
+        if sum(queue.gpus_if_none_join for queue in queues) <= capacity_gpus:
             return [queue.everyone() for queue in queues]
         for bucket, queue in zip(buckets, queues, strict=True):
             queue.keep(self._joined(bucket, queue))
@@ -122,10 +120,15 @@ class Packer(GroupTimes):
             self._split(buckets, chosen, free)
         return chosen
 
+    def iteration_s(self, kinds: Iterable[int]) -> float:
+        """As `GroupTimes`, but none is faster than alone, whatever its stages; more than `MAX_MEMBERS` take turns."""
+        members = tuple(kinds)
+        alone_s = [self._profiles[kind].iteration_s for kind in members]
+        return sum(alone_s) if len(members) > MAX_MEMBERS else max(super().iteration_s(members), *alone_s)
+
     def worth(self, bucket: SizeBucket, group: Group) -> float:
         """Worth of a group per GPU."""
-        kinds = [bucket.kinds[job] for job in group]
-        return self._alone(bucket, group) / self.iteration_s(kinds)
+        return self._alone(bucket, group) / self.iteration_s(bucket.kinds[job] for job in group)
 
     def combinations(self, kinds: tuple[int, ...], most: int) -> _Combinations:
         """All groups of up to so many members of these kinds."""
@@ -237,7 +240,7 @@ class _Combinations(Struct, frozen=True, eq=False):
         members: the kinds of each group, as positions among the K.
         slot: shape (M, n): which job each member is, kind * n + (0 for the first of its kind, 1 for the second...), and
             K * n where there is none.
-        speed: shape (M, n): speed of each member, 1 if it were alone, 0 where there is none; 1e6 at most, for solvers.
+        speed: shape (M, n): speed of each member, 1 if it were alone and at most, 0 where there is none.
 
     """
 
@@ -253,7 +256,8 @@ class _Combinations(Struct, frozen=True, eq=False):
         for size in range(1, most + 1):
             of_size = [row for row, group in enumerate(members) if len(group) == size]
             stages = known[np.array(members[of_size[0] : of_size[-1] + 1])]
-            speed[of_size, :size] = np.minimum(stages[:, :, 0] / iteration_times_s(stages)[:, None], 1e6)
+            alone_s = stages[:, :, 0]
+            speed[of_size, :size] = alone_s / np.maximum(iteration_times_s(stages), alone_s.max(axis=1))[:, None]
         return cls(members, slot, speed)
 
 
@@ -282,8 +286,8 @@ class _Queue:
             if job not in running:
                 self._of_kind.setdefault(kind, []).append(job)
                 self._next[kind] = 0
-        self._heads = {kind: jobs[0] for kind, jobs in self._of_kind.items()}
-        self.groups_if_none_join = len(bucket.kinds) - len(running) + len(bucket.together)
+        self._heads = sorted((-bucket.worths[jobs[0]], jobs[0]) for jobs in self._of_kind.values())
+        self.gpus_if_none_join = bucket.gpus * (len(bucket.kinds) - len(running) + len(bucket.together))
         self._kept: list[tuple[float, Group]] = []
         self._group: Group = ()
         self.best = 0.0
@@ -294,17 +298,17 @@ class _Queue:
         return [*self._bucket.together, *((job,) for job in waiting)]
 
     def heads(self) -> list[int]:
-        """The first waiting job of each kind."""
-        return list(self._heads.values())
+        """The first waiting job of each kind; of more than `MOST_KINDS` kinds those that are worth most."""
+        return [job for _, job in self._heads[:MOST_KINDS]]
 
     def remove(self, job: int) -> None:
         """Take out one of `heads`; the next waiting job of its kind takes its position."""
-        kind = self._bucket.kinds[job]
+        kind, worths = self._bucket.kinds[job], self._bucket.worths
+        del self._heads[bisect_left(self._heads, (-worths[job], job))]
         self._next[kind] += 1
         if self._next[kind] < len(self._of_kind[kind]):
-            self._heads[kind] = self._of_kind[kind][self._next[kind]]
-        else:
-            del self._heads[kind]
+            head = self._of_kind[kind][self._next[kind]]
+            insort(self._heads, (-worths[head], head))
 
     def keep(self, groups: Iterable[tuple[float, Group]]) -> None:
         """Add groups that compete with new ones at the given worths. Call it once, before `take`."""
@@ -333,8 +337,6 @@ class _Queue:
         heads = self.heads()
         if not heads:
             return 0.0, ()
-        if len(heads) > MOST_KINDS:
-            heads = sorted(heads, key=lambda job: -worths[job])[:MOST_KINDS]
         kinds = tuple(sorted(self._bucket.kinds[job] for job in heads))
         most = self._most
         table = self._packer.combinations(kinds, most)
@@ -346,13 +348,8 @@ class _Queue:
             worth[number * most : number * most + len(there)] = there
         values = (worth[table.slot] * table.speed).sum(axis=1)
         best = int(values.argmax())
-        ahead = {kind: self._next[kind] for kind in kinds}
-        group = []
-        for member in table.members[best]:
-            kind = kinds[member]
-            group.append(self._of_kind[kind][ahead[kind]])
-            ahead[kind] += 1
-        return float(values[best]), tuple(group)
+        places = [(kinds[slot // most], slot % most) for slot in table.slot[best, : len(table.members[best])].tolist()]
+        return float(values[best]), tuple(self._of_kind[kind][self._next[kind] + place] for kind, place in places)
 
 
 def _exchange(

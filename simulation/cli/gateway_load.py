@@ -23,9 +23,11 @@ import numpy as np
 from explsched.cli import examples, json_option
 from explsched.tables import Column, lines, room
 from inference_gateway.errors import GatewayError
+from simulation.cli.replay import report_rejected
 from simulation.requests.trace import (
     Idling,
     Request,
+    RequestTrace,
     bursty,
     diurnal,
     generate,
@@ -306,7 +308,7 @@ def load(
         drawn = f"{max(rates) * duration_s:.3g} requests, at most 10 million"
         raise click.UsageError(f"--rate times --duration{highest} is {drawn}")
     if trace_path:
-        wanted = tuple(request for request in read(trace_path).requests if request.arrival_s < duration_s)
+        wanted = tuple(request for request in _recorded(trace_path).requests if request.arrival_s < duration_s)
     elif curve:
         wanted = generate(stepwise(rates), max(rates), duration_s, seed).requests
     else:
@@ -332,6 +334,13 @@ async def _until_interrupted(target: LoadTarget, requests: Sequence[Request]) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return await send(target, requests, stop), stop.is_set()
+
+
+def _recorded(path: Path) -> RequestTrace:
+    """A recorded trace; rows that cannot be used are reported."""
+    trace = read(path)
+    report_rejected(path, trace.rejected)
+    return trace
 
 
 def _key(path: Path | None) -> str:
@@ -376,7 +385,7 @@ def keep_alive(
     """Derive keep-alive and pre-warming times of idle replicas from the gaps between requests (Dilu)."""
     if (curve is None) == (trace_path is None):
         raise click.UsageError("give either --curve FILE or --requests FILE")
-    busy = read_curve(curve) if curve else per_second(read(trace_path or Path()))
+    busy = read_curve(curve) if curve else per_second(_recorded(trace_path or Path()))
     found = Idling.of(busy, long_s, short_s, weight)
     if as_json:
         click.echo(json.dumps(asdict(found)))

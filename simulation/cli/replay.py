@@ -85,6 +85,8 @@ class TraceReplay(Struct, frozen=True):
                 return sum(job.stages is None for job in jobs)
             case JobData.PRIORITIES:
                 return 0 if any(job.priority for job in jobs) else len(jobs)
+            case JobData.PARTS:
+                return len(jobs)  # no format has them
 
     def under(self, policy: str, progress: Callable[[int, int], None] = lambda _ended, _jobs: None) -> TraceOutcome:
         """The outcome under the policy of that name; `progress` is called with (jobs ended, jobs in all) if known.
@@ -352,7 +354,7 @@ _OPTIONS = (
     ),
     click.option(
         "--max-members",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, 4),
         metavar="N",
         help="Maximum number of jobs per group (muri-s, muri-l, explsched-share).  [muri conventions; default: 4]",
     ),

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from sched_policy.catalog import PolicyOptions
 from sched_policy.group.gpus import GpuMap
-from sched_policy.model import Job
+from sched_policy.model import GpuPart, GpuRequest, Job
 from sched_policy.order import Fifo
 from sched_policy.place import Place
 from sched_policy.plan import Group, Plan, Ranking, Start
-from sched_policy.policy import Policy
+from sched_policy.policy import JobData, Need, Policy
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
 from simulation.colocation.instance import (
     GAMMA,
@@ -33,6 +33,7 @@ from simulation.colocation.instance import (
     left_over,
     part_of_split,
 )
+from simulation.pairs import cheapest
 
 
 def fit_entries(entries_mib: Sequence[int], gpus: Ints, loads: GpuLoads) -> Ints:
@@ -243,6 +244,8 @@ class InflessByRequest(Struct, frozen=True):
 
 
 _ROUNDING = 1e-9
+_UNUSED = 2.0
+"""The cost of an unused GPU: more than any score, which is a weighted mean of what is left."""
 
 
 class ComplementaryJobs(Struct, frozen=True):
@@ -258,12 +261,15 @@ class ComplementaryJobs(Struct, frozen=True):
         gpus, taken = GpuMap(snapshot), _Taken(snapshot)
         starts: list[Start] = []
         groups: list[Group] = []
+        too_large: set[tuple[GpuRequest, str, bool, GpuPart | None]] = set()  # within a plan GPUs only fill up
         for row in ranking.rows[snapshot.columns.waits[ranking.rows]].tolist():
             job = snapshot.jobs[row]
-            found = None
-            for cost in taken.costs(job, gpus):
-                found = found or gpus.find(job.request, job.partition, place, cost)
+            shape = (job.request, job.partition, job.may_share, job.part)
+            if shape in too_large:
+                continue
+            found = cheapest(gpus, job, place, taken.costs(job, gpus))
             if found is None:
+                too_large.add(shape)
                 continue
             beside = tuple(snapshot.jobs[other].job_id for other in sorted(taken.rows_on(found[0])))
             gpus.hold(row, found)
@@ -297,23 +303,21 @@ class _Taken:
     def rows_on(self, gpu: tuple[int, int]) -> list[int]:
         return self._rows.get(gpu, [])
 
-    def costs(self, job: Job, gpus: GpuMap) -> tuple[Floats, ...]:
-        """Scores of the GPUs in use that can take the job, then of the unused ones; infinity where it cannot go."""
+    def costs(self, job: Job, gpus: GpuMap) -> Floats:
+        """Scores of the GPUs in use that can take the job, more for unused ones; infinity where it cannot go."""
         unused: Bools = gpus.jobs == 0
-        alone: Floats = np.where(unused, 0.0, np.inf)
         part = job.part
         if part is None or not job.may_share or job.request.total != 1:
-            return (alone,)
+            return np.where(unused, _UNUSED, np.inf)
         fits = self._request + part.request <= OMEGA + _ROUNDING
         fits &= self._limit + part.limit <= GAMMA + _ROUNDING
         fits &= self._memory + part.memory <= 1.0 + _ROUNDING
         score = left_over(self._request + part.request, self._memory + part.memory)
-        used = fits & ~unused
-        best: Floats = np.where(used & (score <= score[used].min()), score, np.inf) if used.any() else alone
-        return (best, alone)
+        return np.where(unused, _UNUSED, np.where(fits, score, np.inf))
 
 
 def dilu(_options: PolicyOptions) -> Policy:
     """Dilu's placement of jobs that ask for parts of GPUs."""
     summary = "order of submission; parts of GPUs that together use them well (Dilu), requests and limits kept"
-    return Policy("dilu", summary, Fifo(), sharing=ComplementaryJobs())
+    parts = Need(JobData.PARTS, "jobs that ask for whole GPUs share none")
+    return Policy("dilu", summary, Fifo(), sharing=ComplementaryJobs(), needs=(parts,))

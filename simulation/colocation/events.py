@@ -156,6 +156,7 @@ class _Running:
         self._started = 0
         self._instances: dict[int, Instance] = {}
         self._key_of_id: dict[int | str, int] = {}
+        self._id_of_key: dict[int, int | str] = {}
         self._keys_of_service: dict[str, list[int]] = {}
 
     def start(self, line: _EventLine, time_s: float) -> InstanceEvent:
@@ -166,6 +167,7 @@ class _Running:
             if name in self._key_of_id:
                 raise _RefusedError(f"instance_id {name!r} runs already")
             self._key_of_id[name] = self._started
+            self._id_of_key[self._started] = name
         key = self._started
         self._started += 1
         self._instances[key] = instance
@@ -180,12 +182,13 @@ class _Running:
             if not keys:
                 raise _RefusedError(f"no instance of service {service!r} runs that could be deleted")
             key = keys[-1]
-            self._key_of_id = {other: k for other, k in self._key_of_id.items() if k != key}
+        elif (found := self._key_of_id.get(name)) is not None and found in keys:
+            key = found
         else:
-            if self._key_of_id.get(name) not in keys:
-                raise _RefusedError(f"no instance_id {name!r} of service {service!r} runs that could be deleted")
-            key = self._key_of_id.pop(name)
+            raise _RefusedError(f"no instance_id {name!r} of service {service!r} runs that could be deleted")
         keys.remove(key)
+        if key in self._id_of_key:
+            del self._key_of_id[self._id_of_key.pop(key)]
         return InstanceEvent(time_s, Action.DELETE, key, self._instances.pop(key))
 
 

@@ -22,7 +22,7 @@ from explsched.log import event
 from sched_policy.model import Job
 from sched_policy.order import still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
-from slurm_plugin.client.parse import gpu_count
+from slurm_plugin.client.parse import count, gpu_count
 from slurm_plugin.observation.history import Judged, Likeness, RunTimes, of_history
 from slurm_plugin.observation.memory import SavedState
 
@@ -47,7 +47,7 @@ class AccountedJob(NamedTuple):
 
 
 def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedJob], int]:
-    """The jobs of sacct's rows that have ended and held GPUs, in order of submission; and how many rows are unreadable.
+    """The jobs of sacct's rows that have ended and held GPUs or shards, by submission; and how many rows are torn.
 
     A requeued job has a row for each run: together they are its run time.
     """
@@ -56,7 +56,8 @@ def past_jobs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedJob], int]:
     for row in rows:
         try:
             job_id, user, queue, submitted, ended, elapsed, state, tres, name = row
-            likeness = Likeness(gpu_count(tres), queue, user, name)
+            gpus = gpu_count(tres) or min(1, count(tres, "shard"))  # a part of a GPU counts as one
+            likeness = Likeness(gpus, queue, user, name)
             run = (float(submitted), float(ended) if ended.isdecimal() else 0.0, float(elapsed), state, likeness)
             runs.setdefault(int(job_id), []).append(run)
         except ValueError:  # free text with a line break; all such rows are reported in one line

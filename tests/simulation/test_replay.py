@@ -99,9 +99,10 @@ def test_a_warning_counts_the_jobs_and_names_every_policy_that_it_is_for() -> No
     stages = StageTimes(0.1, 0.2, 0.0)
     jobs = [replace(job, stages=stages if job.job_id == 1 else None) for job in LIMITED]
     replay = TraceReplay(Trace.of(jobs), ClusterShape(1, 1), LATER)
-    assert replay.warnings(["fifo", "muri-s", "muri-l", "antman"]) == (
+    assert replay.warnings(["fifo", "muri-s", "muri-l", "antman", "dilu"]) == (
         "muri-s, muri-l: 2 jobs have no stage times: jobs without them run alone",
         "antman: no job has opportunistic priority: all jobs are guaranteed, and none shares a GPU",
         "antman: 2 jobs have no stage times: an opportunistic job is taken to run half as fast beside another",
+        "dilu: no job has requests for parts of GPUs: jobs that ask for whole GPUs share none",
     )
     assert TraceReplay(replay.trace, replay.cluster, MuriOptions()).warnings(["muri-s"]) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain, combinations
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.worth import MOST_KINDS, Packer, SizeBucket, worth_of
 from sched_policy.model import StageProfile
 from tests.sched_policy.group.profiles import different, profiles
@@ -54,6 +56,40 @@ def test_members_get_gpus_of_their_own_while_some_are_left() -> None:
     groups, none = packer.pack([small, large], 3)
     assert sorted(groups) == [(0,), (1,)]
     assert none == []
+
+
+def test_nobody_gains_by_stages_that_are_shorter_than_the_iteration() -> None:
+    idle = StageProfile(1.0, 0.001, 0.001, 0.001)
+    packer = Packer(max_members=2)
+    assert packer.pack([bucket(packer, [COMPUTES, idle, idle], [3.0, 1.0, 1.0])], 1) == [[(0, 1)]]
+    running = bucket(packer, [COMPUTES, idle, idle], [3.0, 1.0, 1.0], together=((0,),))
+    assert packer.pack([running], 1) == [[(0, 1)]]
+    assert packer.worth(running, (1, 2)) == pytest.approx(2.0)
+
+
+def test_more_jobs_than_a_group_has_that_share_a_gpu_all_the_same_are_kept_or_given_up_together() -> None:
+    packer = Packer()
+    five = tuple(range(MAX_MEMBERS + 1))
+    kinds, worths = [COMPUTES] * (len(five) + 1), [1.0] * len(five)
+    assert packer.pack([bucket(packer, kinds, [*worths, 0.1], together=(five,))], 1) == [[five]]
+    assert packer.pack([bucket(packer, kinds, [*worths, 9.0], together=(five,))], 1) == [[(len(five),)]]
+
+
+class Counting(Packer):
+    """Counts how many groups are looked at one by one."""
+
+    looked_at = 0
+
+    def iteration_s(self, kinds: Iterable[int]) -> float:
+        self.looked_at += 1
+        return super().iteration_s(kinds)
+
+
+def test_a_running_group_is_offered_the_best_of_many_kinds_only() -> None:
+    packer = Counting(max_members=2)
+    jobs = different(20 * MOST_KINDS, 1)
+    packer.pack([bucket(packer, jobs, [1.0 + i for i in range(len(jobs))], together=((0,),))], 1)
+    assert packer.looked_at < 3 * MOST_KINDS
 
 
 def test_jobs_that_share_with_nobody_are_alone() -> None:

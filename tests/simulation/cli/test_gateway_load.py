@@ -165,6 +165,10 @@ def test_dilus_curves(tmp_path: Path) -> None:
     recorded.write_text("arrival_s,service_s\n0,1\n3.5,1\n", encoding="ascii")
     done = CliRunner().invoke(keep_alive, ["--requests", str(recorded), "--json"])
     assert json.loads(done.output) == {"pre_warm_s": 2.0, "keep_alive_s": 2.0}
+    recorded.write_text(recorded.read_text() + "x,1\n")
+    done = CliRunner().invoke(keep_alive, ["--requests", str(recorded), "--json"])
+    assert json.loads(done.stdout) == {"pre_warm_s": 2.0, "keep_alive_s": 2.0}
+    assert f"{recorded}: 1 row left out" in done.stderr
     curve.write_text("1.0\nmuch\n", encoding="ascii")
     with pytest.raises(TraceError, match=r"line 2: .*'much'.*one number a line"):
         read_curve(curve)

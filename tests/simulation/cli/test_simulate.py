@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from explsched.cli import root
 from explsched.errors import ExplschedError
+from sched_policy.group.interleave import MAX_MEMBERS
 from simulation.cli.outputs import PolicyColumn, number, ratio, table
 from simulation.results.outcome import figures
 from simulation.traces.formats.sacct import COMMAND
@@ -342,6 +343,10 @@ def test_data_that_the_trace_lacks_are_warned_of(trace: Path) -> None:
         (["--policy", "fifo", "--jobs-csv", "no/such/a.csv"], "directory .* does not exist"),
         (["--policy", "fifo", "--format", "excel"], "'excel' is not one of"),
         (["--policy", "fifo", "--estimates", "noisy:1", "--seed", "-1"], "-1 is not in the range x>=0"),
+        (
+            ["--policy", "muri-s", "--conventions", "muri", "--max-members", str(MAX_MEMBERS + 1)],
+            f"is not in the range 1<=x<={MAX_MEMBERS}",
+        ),
         ([], "Missing option '--policy'"),
     ],
 )

@@ -7,12 +7,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sched_policy import catalog
-from sched_policy.model import GpuPart, Job, NodeGpus
+from sched_policy.model import GpuPart, GpuRequest, Job, NodeGpus
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 
 def part(job_id: int, request: float, limit: float, memory: float) -> Job:
     return replace(job(job_id, gpus=1), part=GpuPart(request, limit, memory))
+
+
+def on_shard(job_id: int, node: str, taken: GpuPart) -> Job:
+    return replace(running(job_id, node), part=taken, allocation=(NodeGpus(node, 1, (0,)),))
 
 
 def where(*jobs: Job, on: int = 2, gpus: int = 1) -> dict[int, tuple[str, tuple[int, ...]]]:
@@ -38,9 +42,23 @@ def test_the_gpu_on_which_least_is_left_wins() -> None:
 
 def test_what_runs_counts_and_whole_gpus_are_not_shared() -> None:
     whole = replace(running(1, "n1", gpus=1), may_share=False)
-    beside = replace(running(2, "n2", gpus=1), part=GpuPart(0.5, 0.5, 0.5), allocation=(NodeGpus("n2", 1, (0,)),))
+    beside = on_shard(2, "n2", GpuPart(0.5, 0.5, 0.5))
     found = where(whole, beside, part(3, 0.6, 0.7, 0.1), part(4, 0.5, 0.5, 0.1), part(5, 0.1, 0.1, 0.1), on=3)
     assert found == {3: ("n3", (0,)), 4: ("n2", (0,)), 5: ("n3", (0,))}
+
+
+def test_a_better_gpu_where_the_job_may_not_go_is_passed_over() -> None:
+    free, best = on_shard(1, "n1", GpuPart(0.3, 0.4, 0.3)), on_shard(2, "n2", GpuPart(0.5, 0.6, 0.5))
+    waiting = part(3, 0.3, 0.4, 0.3)
+    demanding = replace(waiting, request=GpuRequest(1, gpu_memory_mib=40_960))
+    first, second = nodes(2, 1)
+    for other, job_ in (
+        (replace(second, partitions=frozenset({"others"})), waiting),
+        (replace(second, schedulable=False), waiting),
+        (replace(second, gpu_memory_mib=16_384), demanding),
+    ):
+        plan = catalog.build("dilu").plan(snapshot(free, best, job_, on=(first, other)))
+        assert [(start.job_id, start.placement) for start in plan.starts] == [(3, (NodeGpus("n1", 1, (0,)),))]
 
 
 def test_nobody_is_started_where_nothing_fits() -> None:

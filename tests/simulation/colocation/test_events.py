@@ -92,6 +92,13 @@ def test_a_delete_with_id_ends_that_one() -> None:
     ]
 
 
+def test_an_id_is_free_again_once_a_delete_without_one_has_ended_its_instance() -> None:
+    first, second = (line(t, more=f', "instance_id": {i}') for t, i in ((0, 8), (1, 9)))
+    trace = parse_events([first, second, line(2, "delete"), line(3, more=', "instance_id": 9'), line(4, "delete")])
+    assert trace.rejected == ()
+    assert [event.key for event in trace.events] == [0, 1, 1, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -36,6 +36,13 @@ def test_runs_of_one_job_are_its_run_time_and_only_jobs_that_held_gpus_and_ended
     assert left_out == 1
 
 
+def test_a_job_on_shards_has_one_gpu_as_it_has_while_it_waits() -> None:
+    on_shards = [*row(1, 100)[:7], "billing=1,cpu=1,gres/shard=3,mem=1000M,node=1", "resnet"]
+    found, left_out = past_jobs([on_shards])
+    assert [(one.likeness.gpus, one.run_s) for one in found] == [(1, 100.0)]
+    assert left_out == 0
+
+
 class Accounting:
     """Sacct: gives rows, or refuses."""
 
