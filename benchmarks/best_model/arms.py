@@ -77,9 +77,7 @@ def within(sweep: Sweep, decision: SweepDecision, gpus: int) -> Own:
     target = list(decision.wanted)[:gpus]
     starts = [i for i in target if by_id[i].waits][: max(0, gpus - held)]
     pauses = [
-        t.trial_id
-        for t in sweep.trials
-        if t.is_running and t.settled and t.trial_id not in target and t.trial_id not in stopped
+        t.trial_id for t in sweep.trials if t.is_running and t.trial_id not in target and t.trial_id not in stopped
     ]
     return Own(starts, pauses, list(stopped))
 

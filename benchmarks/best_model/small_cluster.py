@@ -21,7 +21,7 @@ CHECKPOINT_S = 10.0
 
 
 class Moves(Struct, frozen=True):
-    """What happens now, as (sweep, training) each."""
+    """What happens now, as (sweep, training) each. Trainings that have not reported since they started do not pause."""
 
     starts: Sequence[tuple[int, int]] = ()
     pauses: Sequence[tuple[int, int]] = ()
@@ -57,7 +57,7 @@ class _Trial:
         self.since_s = 0.0  # when its work of this run began to count
         self.took_s = 0.0  # when it took its GPU
         self.held_s = 0.0
-        self.settled = True
+        self.settled = True  # has reported in its current run: before, a pause would make its start useless
         self.version = 0
         self.shown: Trial | None = None
 
@@ -72,7 +72,6 @@ class _Trial:
                 self.curve.planned_s,
                 self.curve.params,
                 step_s=1.0,
-                settled=self.settled,
             )
         return self.shown
 
@@ -122,8 +121,7 @@ class SmallCluster:
             if trial.state is TrialState.RUNNING:
                 self._release(k, trial)
             self._set(trial, TrialState.ENDED)
-        for k, row in moves.pauses:
-            trial = self._trials[k][row]
+        for trial in (one for k, row in moves.pauses if (one := self._trials[k][row]).settled):
             self._count(trial)
             trial.since_s = self._now_s + CHECKPOINT_S
             self._set(trial, TrialState.LEAVING)
