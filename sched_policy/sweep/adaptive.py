@@ -27,7 +27,8 @@ them. Numbers count by their ranks in the sweep, so a rate and its logarithm are
 Length scale and noise are the most likely of a small grid (Rasmussen & Williams 2006, 5.4.1; the scale of the values is
 set to its maximum likelihood). A learning rate has four times the weight: no other hyper-parameter matters as much
 (Bengio 2012, arXiv 1206.5533, 3.1), which cannot be learnt from a few trainings. Its prior mean is worse the further a
-learning rate is from 0.01, which works for most networks; usual ones are above 1e-6 (same place, 3.1.1).
+learning rate is from 0.01, which works for most networks; usual ones are above 1e-6 (same place, 3.1.1). So it is for
+L1 and L2 penalties above 1e-3, the largest that are usual (Smith 2018, arXiv 1803.09820, 4.4).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _MOST_SEEN = 128  # the cost grows with the cube
 _SCALES = (0.5, 1.0, 2.0, 4.0)
 _NOISES = (0.1, 0.4, 1.5)
 _RATES_WEIGHT = 4.0  # of a learning rate in the distance
-_USUAL_RATE, _DECADES = 0.01, 4.0  # where a learning rate is best in most cases, and how far a bad one is from there
+_RATE, _PENALTY = (-2.0, -2.0, 4.0), (-math.inf, -3.0, 2.0)  # the usual powers of 10, and how far away bad ones are
 _MOST_UNUSUAL = 16.0  # what is further away is as bad: exponentials of the square would overflow
 
 
@@ -95,11 +96,18 @@ def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
 
 
 def unusual(sweep: Sweep) -> Floats:
-    """How far learning rates are from the usual one, shape (N,), in standard deviations of the logarithm of places."""
+    """How unusual rates and penalties are, shape (N,), in standard deviations of the logarithm of places."""
     found = np.zeros(len(sweep.trials))
     for i, trial in enumerate(sweep.trials):
-        rates = [v for name, v in trial.params.items() if _is_rate(name) and isinstance(v, (int, float))]
-        found[i] = sum((math.log10(rate / _USUAL_RATE) / _DECADES) ** 2 for rate in rates if 0.0 < rate < math.inf)
+        for name, value in trial.params.items():
+            if (
+                (usual := _usual(name))
+                and isinstance(value, (int, float))
+                and value is not True
+                and 0 < value < math.inf
+            ):
+                power, (least, most, bad) = math.log10(value), usual
+                found[i] += (max(0.0, least - power, power - most) / bad) ** 2
     return np.minimum(found, _MOST_UNUSUAL)
 
 
@@ -119,16 +127,17 @@ def _columns(sweep: Sweep) -> list[_Column]:
         _, codes = np.unique([*given.values()] if is_number else [*map(str, given.values())], return_inverse=True)
         values = np.full(len(sweep.trials), 0.5 if is_number else -1.0)  # who has none: in the middle, or unlike all
         values[[*given]] = codes / max(1, codes.max()) if is_number else codes
-        columns.append(_Column(values, is_number, _RATES_WEIGHT if _is_rate(name) else 1.0))
+        columns.append(_Column(values, is_number, _RATES_WEIGHT if _usual(name) is _RATE else 1.0))
     return columns
 
 
 @lru_cache(256)
-def _is_rate(name: str) -> bool:
-    """Whether the name is that of a learning rate, as `lr`, `optimizer.learningRate`, `lr_init`; not as `lr_decay`."""
-    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
-    words = words[:-1] if words[-1:] == ["init"] else words
-    return words[-1:] in (["lr"], ["learningrate"]) or words[-2:] == ["learning", "rate"]
+def _usual(name: str) -> tuple[float, float, float] | None:
+    """Of a learning rate (`lr`, `optim.learningRate`, `lr_init`; not `lr_decay`) or a penalty (`l2`, `l1_reg`)."""
+    words = re.findall(r"l[12]|[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    words = words[:-1] if words[-1:] in (["init"], ["reg"], ["penalty"]) else words
+    is_rate = words[-1:] in (["lr"], ["learningrate"]) or words[-2:] == ["learning", "rate"]
+    return _RATE if is_rate else _PENALTY if words[-1:] in (["l1"], ["l2"]) and "lambda" not in words else None
 
 
 def _distances(columns: list[_Column], these: Ints, those: Ints) -> Floats:

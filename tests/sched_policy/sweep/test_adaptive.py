@@ -186,6 +186,18 @@ def test_usual_learning_rates_are_tried_first_until_trainings_can_be_compared() 
     assert AdaptiveHalving().decide(warm_up, gpus=2).wanted == (0, 1, 2, 3, 4)
 
 
+@pytest.mark.parametrize("name", ["l2", "l1_reg", "optim.regL2", "--kernel-l2"])
+def test_penalties_that_hardly_ever_help_are_tried_last(name: str) -> None:
+    fresh = sweep(*(trial(i, params={name: value}) for i, value in enumerate([10.0, 1e-3, 0.03, 0, 1e-9])))
+    assert AdaptiveHalving().decide(fresh, gpus=2).wanted == (1, 3, 4, 2, 0)
+    assert not unusual(sweep(trial(1, params={name: True}), trial(2, params={name: None}))).any()
+
+
+@pytest.mark.parametrize("name", ["l1_ratio", "l2_norm", "lambda_l1", "weight_decay", "ml2", "reg"])
+def test_what_is_no_penalty_in_the_loss_has_no_usual_range(name: str) -> None:
+    assert not unusual(sweep(trial(1, params={name: 10.0}), trial(2, params={name: 1e-6}))).any()
+
+
 def test_of_two_rates_of_which_results_say_as_much_the_usual_one_promises_more() -> None:
     """Four trainings in the middle of the sweep's ranks, good and bad alike; one more at either side."""
     shown = [trial(i, steps=4, params={"lr": 1e-5, "other": i % 2}) for i in range(8)]
@@ -194,7 +206,7 @@ def test_of_two_rates_of_which_results_say_as_much_the_usual_one_promises_more()
     assert promises is not None and promises[9] < promises[8] - 0.5
 
 
-@pytest.mark.parametrize("rate", [0, -0.1, float("nan"), float("inf"), "0.1"])
+@pytest.mark.parametrize("rate", [0, -0.1, float("nan"), float("inf"), "0.1", True])
 def test_a_rate_that_is_no_positive_number_is_neither_usual_nor_unusual(rate: object) -> None:
     assert unusual(sweep(trial(1, params={"lr": rate}), trial(2, params={"lr": 1e-6}))).tolist() == [0.0, 1.0]
 
