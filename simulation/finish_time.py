@@ -12,15 +12,22 @@ a solver.
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
 
+from explsched.errors import PolicyError
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Floats, Ints, Snapshot
 
-SOLVER = "none: Newton's method for the least maximum of rho, analytic centre of the optimal shares"
+SOLVERS = {
+    "central": "none: Newton's method for the least maximum of rho, analytic centre of the optimal shares",
+    "early": "none: a fit of what SCS 2.1.4 returned for thousands of jobs",
+    "whole": "none: all shares 1",
+    "solver": "cvxpy with CLARABEL; all shares 1 where it finds no optimum",
+}
 TIES = "shares times 1 +- 1e-5, from a hash of the job id"
 """Of many optima and of equal shares a solver takes some. What takes its place is said beside every figure."""
 
@@ -138,6 +145,31 @@ def jitter(job_ids: Ints) -> Floats:
     mixed ^= mixed >> np.uint64(31)
     unit = (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
     return 1.0 + _JITTER * (2.0 * unit - 1.0)
+
+
+def solved_shares(claims: Claims) -> Floats | None:
+    """Optimal shares by a convex solver (cvxpy with CLARABEL), shape (J,); None where it is not sure of an optimum.
+
+    Raises `PolicyError` if it is not installed.
+    """
+    try:
+        import cvxpy as cp
+    except ImportError as error:
+        raise PolicyError("shares by a solver need cvxpy: pip install 'explsched[exact]'") from error
+
+    shares = cp.Variable(len(claims.gpus))
+    rho = cp.multiply(1.0 / claims.isolated_s, claims.age_s + cp.multiply(claims.work_s, cp.inv_pos(shares)))
+    problem = cp.Problem(
+        cp.Minimize(cp.max(rho)),
+        [shares >= 0, shares <= 1, claims.gpus @ shares <= claims.capacity_gpus],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": so does the status
+        try:
+            problem.solve(solver=cp.CLARABEL)
+        except cp.error.SolverError:
+            return None
+    return np.asarray(shares.value) if problem.status == cp.OPTIMAL else None
 
 
 _NEW = 1e9  # jobs that have never run come first, among themselves by their shares (Gavel's priorities, OSDI 2020)

@@ -198,9 +198,9 @@ def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, objec
     """JSON fields that describe a replay under these policies, without their figures."""
     more: dict[str, object] = {}
     if "themis" in policies:
-        from simulation.finish_time import SOLVER, TIES  # numpy, which other policies may do without
+        from simulation.finish_time import SOLVERS, TIES  # numpy, which other policies may do without
 
-        more["themis"] = {"solver": SOLVER, "ties": TIES}
+        more["themis"] = {"solver": SOLVERS[getattr(replay.how, "shares", "central")], "ties": TIES}
     # No option of a command has measured pass times.
     how = {
         name: getattr(replay.how, name)
@@ -245,9 +245,10 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
     chosen = {name: given[name] for name in mine if given[name] is not None}
     if conventions == "muri":
         from sched_policy.group.interleave import Ordering
-        from simulation.muri import Durations, Grouping, MuriOptions
+        from simulation.muri import Durations, Grouping, MuriOptions, Shares
 
-        for name, kind in (("durations", Durations), ("ordering", Ordering), ("grouping", Grouping)):
+        kinds = {"durations": Durations, "ordering": Ordering, "grouping": Grouping, "shares": Shares}
+        for name, kind in kinds.items():
             if name in chosen:
                 chosen[name] = kind(chosen[name])
         return MuriOptions(**chosen)
@@ -292,6 +293,7 @@ _MURI = {
     "ordering": "--stage-order",
     "grouping": "--grouping",
     "durations": "--durations",
+    "shares": "--shares",
 }
 _OPTIONS = (
     click.option(
@@ -374,6 +376,12 @@ _OPTIONS = (
         type=click.Choice(["known", "learnt"]),
         help="Run times for explsched-share: exact, as for muri-s, or learnt from ended jobs, as for muri-l.  "
         "[muri conventions; default: known]",
+    ),
+    click.option(
+        "--shares",
+        type=click.Choice(["central", "early", "whole", "solver"]),
+        help="Time shares of themis: the centre of all optimal ones, what the original's second solver returns, all 1, "
+        "or by cvxpy.  [muri conventions; default: central]",
     ),
     click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
 )

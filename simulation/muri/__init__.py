@@ -28,6 +28,7 @@ class Shares(StrEnum):
     CENTRAL = "central"  # in the middle of all optimal ones, like an interior-point solver's
     EARLY = "early"  # of its second solver, which stops early with thousands of jobs
     WHOLE = "whole"  # the original's last resort
+    SOLVER = "solver"  # of a convex solver (cvxpy)
 
 
 class Grouping(StrEnum):
@@ -118,8 +119,13 @@ def _muri(cluster: ClusterShape, options: MuriOptions, sorting: Sorting) -> Disc
 def _themis(cluster: ClusterShape, options: MuriOptions) -> Discipline:
     from simulation.muri import themis
 
-    solve = {Shares.CENTRAL: themis.central, Shares.EARLY: themis.early, Shares.WHOLE: themis.whole}[options.shares]
-    return themis.Themis(cluster, solve)
+    solve: Mapping[Shares, themis.Solve] = {
+        Shares.CENTRAL: themis.central,
+        Shares.EARLY: themis.early,
+        Shares.WHOLE: themis.whole,
+        Shares.SOLVER: themis.solved,
+    }
+    return themis.Themis(cluster, solve[options.shares])
 
 
 def _share(cluster: ClusterShape, options: MuriOptions) -> Discipline:

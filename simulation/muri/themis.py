@@ -8,13 +8,15 @@ from math import ceil
 import numpy as np
 
 from sched_policy.snapshot import Floats, Ints
-from simulation.finish_time import Claims, central_shares, jitter, whole_shares
+from simulation.finish_time import Claims, central_shares, jitter, solved_shares, whole_shares
 from simulation.muri.loop import Merging, MuriJob
 from simulation.muri.preemptive import Refilling, Yarn
 from simulation.traces.trace import ClusterShape
 
 _NEVER_RAN = 1e9
 _LEAST_LEFT = 1e-9  # iterations; a job about to end still has a share
+
+_LEAST_SHARE = 1e-12  # a solver's may be a little below 0
 
 # Rows of the table: the data of finish-time fairness for each job, one column per job.
 _SUBMIT_S, _ITERATION_S, _GPUS, _FACTOR = 0, 1, 2, 3  # the factor breaks ties, see `jitter`
@@ -31,6 +33,12 @@ Solve = Callable[[Claims, Floats], Floats]
 def central(claims: Claims, _iteration_s: Floats) -> Floats:
     """In the middle of all optimal shares, near ECOS', the original's solver."""
     return central_shares(claims)
+
+
+def solved(claims: Claims, iteration_s: Floats) -> Floats:
+    """By a convex solver, as the original's; where it fails, the original's last resort."""
+    shares = solved_shares(claims)
+    return whole(claims, iteration_s) if shares is None else np.maximum(shares, _LEAST_SHARE)
 
 
 def whole(claims: Claims, _iteration_s: Floats) -> Floats:

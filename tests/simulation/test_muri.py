@@ -146,6 +146,26 @@ def test_themis_with_early_shares_prefers_larger_jobs_and_slower_iterations() ->
     assert sorted((1, 2, 3, 4), key=lambda number: record(early, number).start_s)[:2] == [4, 3]
 
 
+def test_themis_by_a_solver_follows_what_the_optimum_pins() -> None:
+    """Both give the least served job its GPU: the job at the maximum of rho has one share in every optimum."""
+    trace = Trace.of([job(1, 0.0, 1, 1000), job(2, 100.0, 1, 1000), job(3, 150.0, 1, 50), job(4, 400.0, 2, 200)])
+    solved = muri.simulate(trace, ClusterShape(1, 2), "themis", muri.MuriOptions(shares=muri.Shares.SOLVER))
+    plain = muri.simulate(trace, ClusterShape(1, 2), "themis")
+    assert [one.start_s for one in solved.jobs] == [one.start_s for one in plain.jobs]
+    assert [one.end_s for one in solved.jobs] == pytest.approx([one.end_s for one in plain.jobs], rel=0.1)
+
+
+def test_a_solver_that_is_not_installed_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cvxpy", None)
+    with pytest.raises(PolicyError, match=r"explsched\[exact\]"):
+        muri.simulate(
+            Trace.of([job(1, 0.0, 1, 10)]),
+            ClusterShape(1, 1),
+            "themis",
+            muri.MuriOptions(shares=muri.Shares.SOLVER),
+        )
+
+
 def test_early_shares_fill_the_cluster_and_follow_gpus_and_iteration_time() -> None:
     claims = Claims(np.zeros(3), np.full(3, 500.0), np.full(3, 900.0), np.array([1.0, 1.0, 8.0]), 64.0)
     shares = early(claims, np.array([0.1, 0.2, 0.1]))

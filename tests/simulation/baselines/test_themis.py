@@ -1,12 +1,8 @@
-import warnings
-
-import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
-from sched_policy.snapshot import Floats
 from simulation.finish_time import (
     Claims,
     central_shares,
@@ -14,6 +10,7 @@ from simulation.finish_time import (
     jitter,
     least_rho,
     least_shares,
+    solved_shares,
 )
 
 
@@ -26,26 +23,12 @@ def _claims(seed: int, jobs: int, capacity_gpus: float = 16.0) -> Claims:
     return Claims(age_s, work_s, 0.3 * age_s + work_s / part, gpus, capacity_gpus)
 
 
-def _solved_shares(claims: Claims) -> Floats | None:
-    """Optimal shares by a convex solver; None where it is not sure."""
-    shares = cp.Variable(len(claims.gpus))
-    rho = cp.multiply(1.0 / claims.isolated_s, claims.age_s + cp.multiply(claims.work_s, cp.inv_pos(shares)))
-    problem = cp.Problem(
-        cp.Minimize(cp.max(rho)),
-        [shares >= 0, shares <= 1, claims.gpus @ shares <= claims.capacity_gpus],
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": so does the status
-        problem.solve(solver=cp.CLARABEL)
-    return np.asarray(shares.value) if problem.status == cp.OPTIMAL else None
-
-
 @settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 20))
 @example(seed=614, jobs=14)  # the solver is not sure here
 def test_the_optimum_is_the_solvers(seed: int, jobs: int) -> None:
     claims = _claims(seed, jobs)
-    solved = _solved_shares(claims)
+    solved = solved_shares(claims)
     if solved is None:
         reject()
     assert least_rho(claims) == pytest.approx(float(fairness(claims, solved).max()), rel=1e-5)

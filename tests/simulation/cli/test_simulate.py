@@ -109,6 +109,13 @@ def test_themis_says_what_stands_for_its_solver(trace: Path, conventions: str) -
     assert "themis" not in told("simulate", *common, "--policy", "srtf")
 
 
+def test_themis_takes_a_solver_where_asked_to(trace: Path) -> None:
+    muri = ("--trace", str(trace), "--cluster", "1x2", "--conventions", "muri", "--policy", "themis")
+    found = told("simulate", *muri, "--shares", "solver")
+    assert found["themis"]["solver"].startswith("cvxpy")
+    assert found["settings"]["shares"] == "solver"
+
+
 def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
     words = (
         "simulate",
