@@ -12,11 +12,11 @@ import math
 import os
 import re
 import stat
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched.errors import warn
 from explsched.job_options.table import METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import report_values
 
@@ -185,7 +185,7 @@ class Reporter:
         self._warnings += 1
         if self._warnings <= _MAX_WARNINGS:
             last = " (further warnings are left out)" if self._warnings == _MAX_WARNINGS else ""
-            sys.stderr.write(f"{self._program}: {text}{last}\n")
+            warn(self._program, f"{text}{last}")
 
     def _take(self, line: bytes) -> None:
         try:

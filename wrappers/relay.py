@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO
+
+from explsched.errors import warn
 
 _FORWARDED = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT"})
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
@@ -97,7 +98,7 @@ class SignalRelay:
                     child.send_signal(self._checkpoint)
                     kept = False
                 elif info is not None and info.si_signo == self._checkpoint and not blocked:
-                    sys.stderr.write(f"sxrun: {self._checkpoint.name} is kept until the command handles it\n")
+                    warn("sxrun", f"{self._checkpoint.name} is kept until the command handles it")
                 was_blocked = blocked
         self.was_told_to_end |= signal.sigtimedwait(_ENDING, _SAME_TIME_S) is not None
         return status
@@ -120,5 +121,5 @@ def listens(pid: int, number: signal.Signals) -> tuple[bool, bool]:
         bit = 1 << (number - 1)
         return bool(int(fields["SigCgt"], 16) & bit), bool(int(fields["SigBlk"], 16) & bit)
     except (OSError, KeyError, ValueError) as error:
-        sys.stderr.write(f"sxrun: cannot see whether the command handles {number.name}: {error}\n")
+        warn("sxrun", f"cannot see whether the command handles {number.name}: {error}")
         return True, False

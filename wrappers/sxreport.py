@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.errors import warn
 from explsched.job_options.command_line import add_version
 from explsched.job_options.table import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import event, report_values
@@ -125,7 +126,7 @@ def _watch(pid: int) -> Callable[[], bool]:
     except ProcessLookupError:
         return lambda: True
     except OSError as error:  # kernels before 5.3, and sandboxes
-        sys.stderr.write(f"sxreport: watching process {pid} through /proc: {error.strerror}\n")
+        warn("sxreport", f"watching process {pid} through /proc: {error.strerror}")
         return lambda: _sleep_and_look(pid)
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)

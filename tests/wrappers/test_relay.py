@@ -57,6 +57,20 @@ def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> Non
     running.stderr.close()
 
 
+@pytest.mark.parametrize("stderr", ["2> /dev/full", "2>&-"])
+def test_a_log_that_cannot_be_written_does_not_end_the_command(tmp_path: Path, stderr: str) -> None:
+    """Both of what sxrun says here would go to the log: of the option, and of the signal."""
+    log = tmp_path / "log"
+    script = f"echo ready >> {log}; sleep 2; echo done >> {log}; exit 4"
+    line = f'exec "$0" -m wrappers.sxrun -- bash -c "$1" {stderr}'
+    words = ["bash", "-c", line, sys.executable, script]
+    running = subprocess.Popen(words, env=os.environ | {"EXPLSCHED_SHARE": "nonsense"})
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 4
+    assert "done" in log.read_text()
+
+
 def test_a_signal_after_the_commands_end_does_not_end_us(tmp_path: Path) -> None:
     """As when a job is asked for a checkpoint in the moment it has finished."""
     for turn in range(5):
