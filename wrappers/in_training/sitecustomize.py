@@ -272,7 +272,7 @@ def _mapped(process: int) -> mmap.mmap | None:
         path = f"{_DIRECTORY}/{process}.stages"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.ftruncate(descriptor, _SIZE)
+            os.posix_fallocate(descriptor, 0, _SIZE)  # a page that a full disk has no room for is a SIGBUS
             return mmap.mmap(descriptor, _SIZE)
         finally:
             os.close(descriptor)
