@@ -115,6 +115,24 @@ def test_the_users_comment_is_kept_wherever_it_comes_from(sbatch: Path, given: l
     assert sbatch.read_text().splitlines() == [f"--comment=explsched:early-stop=1 {own}", str(script)]
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "\t# an indented comment",
+        "# a page\x0c break, a \x85 and a \u2028",
+        "#SXBATCH--sweep=x",
+        "#SBATCH --comment=of-the-first\n#SBATCH--comment=mine\n#SBATCH hetjob\n#SBATCH --comment=of-the-second",
+    ],
+)
+def test_lines_of_a_script_are_read_as_sbatch_reads_them(sbatch: Path, tmp_path: Path, head: str) -> None:
+    script = tmp_path / "odd.sh"
+    mine = "" if "mine" in head else "#SBATCH --comment=mine\n"
+    own = "" if "sweep" in head else "#SXBATCH --sweep=x\n"
+    script.write_text(f"#!/bin/sh\n{head}\n{mine}{own}true\n")
+    sxbatch.main([str(script)])
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:sweep=x mine", str(script)]
+
+
 def test_without_options_of_ours_nothing_changes(sbatch: Path, script: str) -> None:
     words = ["--comment", "mine", "-t", "5", script, "a b", ""]
     sxbatch.main(words)
