@@ -5,6 +5,7 @@ The signals are blocked and taken one by one with sigwait(2), so nothing runs in
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,12 @@ def _never(_number: int, _frame: FrameType | None) -> None:
 
 
 def _from_terminal(info: signal.struct_siginfo) -> bool:
-    """Whether the kernel sent it, as for Ctrl-C: then the command, in the same process group, has it already."""
+    """Whether the kernel sent it, as for Ctrl-C: then the command, in the same process group, has it already.
+
+    When a terminal goes, it tells the leader of the session alone, which may be us (`srun --pty`, `tmux new sxrun`).
+    """
+    if info.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid():
+        return False
     return info.si_code > 0 and info.si_signo in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 

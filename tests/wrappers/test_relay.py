@@ -156,6 +156,19 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
     assert log.read_text() == "ready\nSIGINT\n"
 
 
+def test_the_end_of_a_terminal_reaches_the_command(tmp_path: Path) -> None:
+    """The kernel tells the leader of the session alone, which sxrun is here."""
+    log = tmp_path / "log"
+    script = f"trap 'echo hung up >> {log}; exit 4' HUP; echo ready >> {log}; for _ in {{1..200}}; do sleep 0.05; done"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(SXRUN[0], [*SXRUN, "--", "bash", "-c", script])  # noqa: S606
+    wait_for(log, "ready")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    assert log.read_text() == "ready\nhung up\n"
+
+
 def test_an_sxrun_within_sxrun_passes_it_on(tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = f"trap 'exit 4' USR1; echo ready >> {log}; while :; do sleep 0.05; done"
