@@ -24,6 +24,7 @@ from explsched.job_options.table import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VA
 from explsched.progress import event, report_values
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 
+_LARGEST_PID = 2**31 - 1
 _EPILOG = rf"""
 exit status: 0, or 2 for wrong usage. A report that cannot be written is no error: the job continues.
 
@@ -150,7 +151,7 @@ def _metric(text: str) -> tuple[str, float]:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_PID:
         raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
     return int(text)
 

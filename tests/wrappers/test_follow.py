@@ -165,7 +165,13 @@ def test_sxreport_ends_with_the_job_script(job: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--follow", "x"], ["--follow", "x", "--regex", "("], ["--jsonl", "x", "--pid", "0"]]
+    "arguments",
+    [
+        ["--follow", "x"],
+        ["--follow", "x", "--regex", "("],
+        ["--jsonl", "x", "--pid", "0"],
+        ["--jsonl", "x", "--pid", "99999999999"],
+    ],
 )
 def test_sxreport_refuses_what_it_cannot_follow(arguments: list[str]) -> None:
     done = subprocess.run([*SXREPORT, *arguments], capture_output=True, text=True, check=False)
