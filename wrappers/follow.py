@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,12 +125,14 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
         last = max(last, reading.step)
         return reading if reading.step > passed_over else None
 
-    if path.is_file():
-        with path.open("rb") as file:
-            first = file.readline(_LONGEST_LINE)
-        if first.endswith(b"\n"):
-            header = cells(first)
-            columns[:] = header if step_key in header else []
+    first = b""
+    with suppress(OSError):  # which the tail tells of, as long as it lasts
+        if os.path.isfile(path):  # noqa: PTH113  as in `LogTail`
+            with path.open("rb") as file:
+                first = file.readline(_LONGEST_LINE)
+    if first.endswith(b"\n"):
+        header = cells(first)
+        columns[:] = header if step_key in header else []
     return read
 
 
@@ -209,9 +212,10 @@ class LogTail:
         self._inode, self._offset = 0, 0
         self._first_line = b""
         self.is_at_start = False
-        if not from_start and path.is_file():
-            status = path.stat()
-            self._inode, self._offset = status.st_ino, status.st_size
+        with suppress(OSError):  # which `read` tells of, as long as it lasts
+            if not from_start and os.path.isfile(path):  # noqa: PTH113  Path.is_file raises for closed directories
+                status = path.stat()
+                self._inode, self._offset = status.st_ino, status.st_size
 
     def __str__(self) -> str:
         return str(self._path)

@@ -306,7 +306,7 @@ def followed(values: Mapping[str, str], program: str, total_steps: int | None) -
     """
     path = Path(values[FOLLOW.name])
     step, value = values.get(STEP_KEY.name), values.get(VALUE_KEY.name)
-    is_directory = path.is_dir() or values[FOLLOW.name].endswith("/")
+    is_directory = os.path.isdir(path) or values[FOLLOW.name].endswith("/")  # noqa: PTH112  Path.is_dir may raise
     if is_directory or _EVENTS in path.name:
         if step is not None:
             raise ValueError(f"{STEP_KEY.flag} {step}: TensorBoard's events have their step without a name")
