@@ -25,7 +25,7 @@ POLL_S = 1.0
 _LONGEST_LINE = 1 << 16
 _MAX_READ = 1 << 20
 _MAX_WARNINGS = 5
-_LAST_READS = 64  # what a job wrote before its end is read up to 64 MiB: its end must not be held up for ever
+_MOST_READS = 64  # at a time, 64 MiB: a job that writes without a pause must not hold up its own end for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +246,14 @@ class LogTail:
     def follow(self, reporter: Reporter, ended: Callable[[], bool]) -> None:
         """Feed the reporter until `ended`, which waits for a poll interval, is true; then once more to the end."""
         while not ended():
-            self.pass_on(reporter)
-        for _ in range(_LAST_READS):
+            self._catch_up(reporter)
+        self._catch_up(reporter)
+        reporter.close()
+
+    def _catch_up(self, reporter: Reporter) -> None:
+        for _ in range(_MOST_READS):
             if not self.pass_on(reporter):
                 break
-        reporter.close()
 
     def pass_on(self, reporter: Reporter) -> bool:
         """Feed the reporter with the next bytes; whether there were any."""
