@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An sbatch that records its arguments and answers as --parsable does; returns the record."""
     program = tmp_path / "sbatch"
     program.write_text(
-        '#!/bin/sh\nif [ "$1" = --help ]; then echo "  --sweepy=x  a SPANK option"; exit; fi\n'
+        '#!/bin/sh\nif [ "$1" = --help ]; then printf "  --sweepy=x  a SPANK option \\351\\n"; exit; fi\n'
         f'printf "%s\\n" "$@" > {tmp_path}/record\nenv > {tmp_path}/env\necho "17;east"\n'
     )
     program.chmod(0o755)
@@ -131,6 +133,24 @@ def test_lines_of_a_script_are_read_as_sbatch_reads_them(sbatch: Path, tmp_path:
     script.write_text(f"#!/bin/sh\n{head}\n{mine}{own}true\n")
     sxbatch.main([str(script)])
     assert sbatch.read_text().splitlines() == ["--comment=explsched:sweep=x mine", str(script)]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_script_may_come_from_standard_input(sbatch: Path, tmp_path: Path, words: list[str]) -> None:
+    script = b"#!/bin/sh\n#SBATCH --comment=mine\n#SXBATCH --sweep=x\necho \xe9\n"
+    (tmp_path / "sbatch").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {sbatch}\ncat > {tmp_path}/stdin\necho 17\n')
+    argv = [sys.executable, "-m", "wrappers.sxbatch", *words, "-N1"]
+    subprocess.run(argv, input=script, check=True)
+    assert sbatch.read_text().splitlines()[-2:] == ["--comment=explsched:sweep=x mine", "-N1"]
+    assert (tmp_path / "stdin").read_bytes() == script
+
+
+@pytest.mark.parametrize("word", ["--wrap=true", "-V", "--usage"])
+def test_standard_input_is_left_alone_where_sbatch_does_not_read_it(
+    sbatch: Path, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("sys.stdin")
+    assert sxbatch.main(["--sweep=x", word]) == 0
 
 
 def test_without_options_of_ours_nothing_changes(sbatch: Path, script: str) -> None:
