@@ -16,7 +16,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,16 +197,16 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What will be handed to sbatch: its command line, and the script if a template made one.
+    """What will be handed to sbatch: its command line, and on standard input the script where that is in no file.
 
-    `shown` is the text of the script, whoever wrote it, as far as it is known; `stdin` what sbatch reads as its script.
+    `shown` is the text of the script, whoever wrote it, as far as it is known.
     """
 
     argv: tuple[str, ...]
-    script: str | None
+    stdin: bytes | None
     environment: dict[str, str]
-    shown: str | None = None
-    stdin: bytes | None = None
+    shown: str | None
+    is_generated: bool
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -227,9 +226,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def prepare(options: argparse.Namespace, line: CommandLine, text: str | None) -> Submission:
     """Turn what `read` has found into a submission. Raises ValueError or TemplateError."""
-    script = None
     if options.template:
-        text = script = _render(options, line.rest)
+        text = _render(options, line.rest)
     elif options.param or options.param_grid or options.array_limit:
         raise ValueError("--param, --param-grid and --array-limit need --template")
     values = job_values(options)
@@ -249,8 +247,9 @@ def prepare(options: argparse.Namespace, line: CommandLine, text: str | None) ->
     words = [word for option in kept for word in option.words]
     script_words = [] if options.template else list(line.rest)
     end = ["--"] if script_words and script_words[0].startswith("-") else []
-    stdin = None if text is None or options.template or line.rest else text.encode("utf-8", "surrogateescape")
-    return Submission(("sbatch", *added, *words, *end, *script_words), script, environment, text, stdin)
+    stdin = None if text is None or script_words else text.encode("utf-8", "surrogateescape")
+    argv = ("sbatch", *added, *words, *end, *script_words)
+    return Submission(argv, stdin, environment, text, bool(options.template))
 
 
 def _with_parameters(values: dict[str, str], arguments: Sequence[str]) -> dict[str, str]:
@@ -275,7 +274,7 @@ def show(submission: Submission, *, as_json: bool) -> None:
             "command": submission.argv,
             "environment": submission.environment,
             "script": submission.shown,
-            "generated": submission.script is not None,
+            "generated": submission.is_generated,
         }
         sys.stdout.write(json.dumps(found) + "\n")
         return
@@ -290,12 +289,7 @@ def show(submission: Submission, *, as_json: bool) -> None:
 def submit(submission: Submission, *, as_json: bool) -> int:
     """Run sbatch; returns its exit code, or 2 if there is none. With `as_json` prints the job's id and the command."""
     try:
-        if submission.script is None:
-            return _run(submission, list(submission.argv), as_json=as_json)
-        with tempfile.NamedTemporaryFile("w", prefix="sxbatch-", suffix=".sh", encoding="utf-8") as file:
-            file.write(submission.script)
-            file.flush()
-            return _run(submission, [*submission.argv, file.name], as_json=as_json)
+        return _run(submission, as_json=as_json)
     except (FileNotFoundError, PermissionError):  # the latter if PATH has a directory closed to this user
         sys.stderr.write(_NO_SBATCH)
         return 2
@@ -306,11 +300,11 @@ def submit(submission: Submission, *, as_json: bool) -> int:
         return _INTERRUPTED
 
 
-def _run(submission: Submission, argv: list[str], *, as_json: bool) -> int:
-    environment = {**os.environ, **submission.environment}
+def _run(submission: Submission, *, as_json: bool) -> int:
+    argv, environment = submission.argv, {**os.environ, **submission.environment}
     if not as_json:
         return _status(subprocess.run(argv, env=environment, input=submission.stdin, check=False).returncode)
-    argv = [argv[0], "--parsable", *argv[1:]]
+    argv = (argv[0], "--parsable", *argv[1:])
     done = subprocess.run(argv, env=environment, input=submission.stdin, stdout=subprocess.PIPE, check=False)
     answer = done.stdout.decode(errors="replace")
     last = (answer.strip().splitlines() or [""])[-1]

@@ -145,6 +145,16 @@ def test_a_script_may_come_from_standard_input(sbatch: Path, tmp_path: Path, wor
     assert (tmp_path / "stdin").read_bytes() == script
 
 
+def test_a_generated_script_leaves_no_file_and_takes_any_name(sbatch: Path, tmp_path: Path) -> None:
+    """Whatever ends sxbatch: sbatch reads the script from standard input."""
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\ncat > {tmp_path}/stdin\nls $TMPDIR > {sbatch}\nkill -9 $PPID\n")
+    (tmp_path / "tmp").mkdir()
+    argv = [sys.executable, "-m", "wrappers.sxbatch", "--template=sweep", "--", "python", b"caf\xe9.py"]
+    done = subprocess.run(argv, env=os.environ | {"TMPDIR": str(tmp_path / "tmp")}, check=False)
+    assert (done.returncode, sbatch.read_text()) == (-signal.SIGKILL, "")
+    assert b"caf\xe9.py" in (tmp_path / "stdin").read_bytes()
+
+
 @pytest.mark.parametrize("word", ["--wrap=true", "-V", "--usage"])
 def test_standard_input_is_left_alone_where_sbatch_does_not_read_it(
     sbatch: Path, word: str, monkeypatch: pytest.MonkeyPatch
