@@ -1,4 +1,4 @@
-"""The root of every error this project raises on purpose.
+"""The root of every error this project raises on purpose, and warnings where none is raised.
 
 ExplschedError
 ├── PolicyError            a policy cannot be built, or its plan is invalid (`sched_policy`)
@@ -18,7 +18,10 @@ ExplschedError
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import TextIO
 
 _MOST_NAMED = 40
 
@@ -51,3 +54,11 @@ class SlurmError(ExplschedError):
 
 class SlurmUnreachableError(SlurmError):
     """slurmctld does not answer (down, restarting, timed out). Worth trying again later."""
+
+
+def warn(program: str, text: str) -> None:
+    """Tell the user on standard error, if that can be: a full disk must not end what runs on after a warning."""
+    stream: TextIO | None = sys.stderr  # None where it was closed before the start
+    if stream is not None:
+        with suppress(OSError):
+            stream.write(f"{program}: {text}\n")

@@ -17,10 +17,11 @@ import os
 import re
 import secrets
 import stat
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from explsched.errors import warn
 
 DEFAULT_SPOOL = "/var/spool/explsched/progress"
 MODE = 0o3777
@@ -222,7 +223,7 @@ class Writer:
     def _tell(self, fault: str) -> None:
         if fault not in self._told:
             self._told.add(fault)
-            sys.stderr.write(f"explsched: progress is not reported: {self._path}: {fault}\n")
+            warn("explsched", f"progress is not reported: {self._path}: {fault}")
 
 
 def claim(descriptor: int) -> int:

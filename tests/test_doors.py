@@ -31,6 +31,7 @@ DOORS: Mapping[str, frozenset[str]] = {
     "wrappers": frozenset(
         {
             "explsched.checkpoint",
+            "explsched.errors",
             "explsched.job_options",
             "explsched.parameters",
             "explsched.progress",

@@ -8,6 +8,7 @@ this much takes no package; `tensorboard` itself takes a second to import.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,26 +65,29 @@ class EventReporter(Reporter):
     def close(self) -> None:
         """No more bytes will come: half a record tells nothing."""
 
-    def _records(self) -> Iterator[bytes]:
+    def _records(self) -> list[bytes]:
+        found = []
+        data, at = self._rest, 0  # cut once: each record's own rest would be another copy of all
         while True:
-            passed = min(self._skip, len(self._rest))
-            self._rest, self._skip = self._rest[passed:], self._skip - passed
-            if len(self._rest) < _HEADER.size or self._skip:
-                return
-            length, crc = _HEADER.unpack_from(self._rest)
-            if crc != masked_crc32c(self._rest[:8]):
+            passed = min(self._skip, len(data) - at)
+            at, self._skip = at + passed, self._skip - passed
+            if len(data) - at < _HEADER.size or self._skip:
+                break
+            length, crc = _HEADER.unpack_from(data, at)
+            if crc != masked_crc32c(data[at : at + 8]):
                 self.warn("no event file: a length does not have its checksum")
-                self._rest = b""
-                return
+                at = len(data)
+                break
             whole = _HEADER.size + length + _FOOTER_BYTES
             if length > _LONGEST:
                 self._skip = whole
-            elif len(self._rest) < whole:
-                return
+            elif len(data) - at < whole:
+                break
             else:
-                record = self._rest[_HEADER.size : _HEADER.size + length]
-                self._rest = self._rest[whole:]
-                yield record
+                found.append(data[at + _HEADER.size : at + _HEADER.size + length])
+                at += whole
+        self._rest = data[at:]
+        return found
 
 
 class EventTail(LogTail):
@@ -100,17 +104,16 @@ class EventTail(LogTail):
     def pass_on(self, reporter: Reporter) -> bool:
         """Feed the reporter with the next bytes of each file; whether there were any."""
         fed = []
-        try:
-            for path in self._files():
-                if path not in self._former:
-                    reporter.turn_to(path)
-                    fed.append(self._tails.setdefault(path, LogTail(path, from_start=True)).pass_on(reporter))
-        except OSError as error:
-            reporter.warn(f"{self}: {error.strerror}")
+        for path in self._files():
+            if path not in self._former:
+                reporter.turn_to(path)
+                fed.append(self._tails.setdefault(path, LogTail(path, from_start=True)).pass_on(reporter))
         return any(fed)
 
     def _files(self) -> list[Path]:
-        return sorted(self._path.rglob("*tfevents*"), key=_age)
+        """Those that can be seen now: directories come and go, as of checkpoints."""
+        found = (Path(at, name) for at, _, names in os.walk(self._path) for name in names if "tfevents" in name)
+        return sorted(found, key=_age)
 
 
 def _age(path: Path) -> tuple[str, str]:

@@ -12,11 +12,12 @@ import math
 import os
 import re
 import stat
-import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched.errors import warn
 from explsched.job_options.table import METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import report_values
 
@@ -24,7 +25,7 @@ POLL_S = 1.0
 _LONGEST_LINE = 1 << 16
 _MAX_READ = 1 << 20
 _MAX_WARNINGS = 5
-_LAST_READS = 64  # what a job wrote before its end is read up to 64 MiB: its end must not be held up for ever
+_MOST_READS = 64  # at a time, 64 MiB: a job that writes without a pause must not hold up its own end for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,14 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
         last = max(last, reading.step)
         return reading if reading.step > passed_over else None
 
-    if path.is_file():
-        with path.open("rb") as file:
-            first = file.readline(_LONGEST_LINE)
-        if first.endswith(b"\n"):
-            header = cells(first)
-            columns[:] = header if step_key in header else []
+    first = b""
+    with suppress(OSError):  # which the tail tells of, as long as it lasts
+        if os.path.isfile(path):  # noqa: PTH113  as in `LogTail`
+            with path.open("rb") as file:
+                first = file.readline(_LONGEST_LINE)
+    if first.endswith(b"\n"):
+        header = cells(first)
+        columns[:] = header if step_key in header else []
     return read
 
 
@@ -185,7 +188,7 @@ class Reporter:
         self._warnings += 1
         if self._warnings <= _MAX_WARNINGS:
             last = " (further warnings are left out)" if self._warnings == _MAX_WARNINGS else ""
-            sys.stderr.write(f"{self._program}: {text}{last}\n")
+            warn(self._program, f"{text}{last}")
 
     def _take(self, line: bytes) -> None:
         try:
@@ -209,9 +212,10 @@ class LogTail:
         self._inode, self._offset = 0, 0
         self._first_line = b""
         self.is_at_start = False
-        if not from_start and path.is_file():
-            status = path.stat()
-            self._inode, self._offset = status.st_ino, status.st_size
+        with suppress(OSError):  # which `read` tells of, as long as it lasts
+            if not from_start and os.path.isfile(path):  # noqa: PTH113  Path.is_file raises for closed directories
+                status = path.stat()
+                self._inode, self._offset = status.st_ino, status.st_size
 
     def __str__(self) -> str:
         return str(self._path)
@@ -242,11 +246,14 @@ class LogTail:
     def follow(self, reporter: Reporter, ended: Callable[[], bool]) -> None:
         """Feed the reporter until `ended`, which waits for a poll interval, is true; then once more to the end."""
         while not ended():
-            self.pass_on(reporter)
-        for _ in range(_LAST_READS):
+            self._catch_up(reporter)
+        self._catch_up(reporter)
+        reporter.close()
+
+    def _catch_up(self, reporter: Reporter) -> None:
+        for _ in range(_MOST_READS):
             if not self.pass_on(reporter):
                 break
-        reporter.close()
 
     def pass_on(self, reporter: Reporter) -> bool:
         """Feed the reporter with the next bytes; whether there were any."""

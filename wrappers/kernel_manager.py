@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from explsched.errors import warn
 from wrappers.runtime_directory import RuntimeDirectory
 
 SOCKET_VARIABLE = "EXPLSCHED_KM_SOCKET"
@@ -227,7 +228,7 @@ def kept_alive(
                 with room.locked():
                     start(room.path, policy, environment, as_daemon)
             except (OSError, NotInstalledError, ManagerError) as error:
-                sys.stderr.write(f"sxrun: kernels are not managed for the moment: {error}\n")
+                warn("sxrun", f"kernels are not managed for the moment: {error}")
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

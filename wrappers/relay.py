@@ -5,13 +5,15 @@ The signals are blocked and taken one by one with sigwait(2), so nothing runs in
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO
+
+from explsched.errors import warn
 
 _FORWARDED = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT"})
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
@@ -97,7 +99,7 @@ class SignalRelay:
                     child.send_signal(self._checkpoint)
                     kept = False
                 elif info is not None and info.si_signo == self._checkpoint and not blocked:
-                    sys.stderr.write(f"sxrun: {self._checkpoint.name} is kept until the command handles it\n")
+                    warn("sxrun", f"{self._checkpoint.name} is kept until the command handles it")
                 was_blocked = blocked
         self.was_told_to_end |= signal.sigtimedwait(_ENDING, _SAME_TIME_S) is not None
         return status
@@ -108,7 +110,12 @@ def _never(_number: int, _frame: FrameType | None) -> None:
 
 
 def _from_terminal(info: signal.struct_siginfo) -> bool:
-    """Whether the kernel sent it, as for Ctrl-C: then the command, in the same process group, has it already."""
+    """Whether the kernel sent it, as for Ctrl-C: then the command, in the same process group, has it already.
+
+    When a terminal goes, it tells the leader of the session alone, which may be us (`srun --pty`, `tmux new sxrun`).
+    """
+    if info.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid():
+        return False
     return info.si_code > 0 and info.si_signo in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
@@ -120,5 +127,5 @@ def listens(pid: int, number: signal.Signals) -> tuple[bool, bool]:
         bit = 1 << (number - 1)
         return bool(int(fields["SigCgt"], 16) & bit), bool(int(fields["SigBlk"], 16) & bit)
     except (OSError, KeyError, ValueError) as error:
-        sys.stderr.write(f"sxrun: cannot see whether the command handles {number.name}: {error}\n")
+        warn("sxrun", f"cannot see whether the command handles {number.name}: {error}")
         return True, False

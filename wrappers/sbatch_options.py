@@ -136,6 +136,9 @@ LONG_WITHOUT_VALUE = frozenset(
 
 
 _KNOWN = LONG_WITH_VALUE | LONG_WITHOUT_VALUE
+_SPACE = " \t\v\f\r"
+_SEPARATORS = ("hetjob", "packjob")
+"""They begin another component of a heterogeneous job; options of the command line are for the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +215,15 @@ def read_script(path: Path) -> str | None:
 def directives(script: str, mark: str) -> list[tuple[int, list[str]]]:
     """The (line number, words) of the lines starting with `mark`, such as #SBATCH, up to the first command.
 
-    There sbatch stops reading, too. Raises ValueError for unbalanced quotes.
+    There sbatch stops reading, too: only a line feed ends a line, comments may be indented, and nothing need stand
+    between the mark and an option. Raises ValueError for unbalanced quotes.
     """
     found = []
-    for number, line in enumerate(script.splitlines(), start=1):
-        if line.strip() and not line.startswith("#"):
+    for number, line in enumerate(script.split("\n"), start=1):
+        text = line.lstrip(_SPACE)
+        if text and not text.startswith("#"):
             break
-        if line.startswith(mark) and line[len(mark) : len(mark) + 1].isspace():
+        if line.startswith(mark):
             try:
                 found.append((number, shlex.split(line.removeprefix(mark), comments=True)))
             except ValueError as error:
@@ -227,9 +232,11 @@ def directives(script: str, mark: str) -> list[tuple[int, list[str]]]:
 
 
 def sbatch_comment(script: str) -> str | None:
-    """The comment that the script's #SBATCH lines give the job. The last one counts."""
+    """The comment that the script's #SBATCH lines give the job, or its first component. The last one counts."""
     comment = None
     for _, line in directives(script, "#SBATCH"):
+        if line and line[0].lower() in _SEPARATORS:
+            break
         for option in split(line, {}).options:
             comment = option.value if option.name == "comment" else comment
     return comment

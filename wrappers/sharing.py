@@ -8,11 +8,11 @@ end of the kernel manager does not, so jobs on shards of a GPU have one together
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from explsched.errors import warn
 from explsched.job_options.table import MPS
 from wrappers import kernel_manager, mps, node_mps, runtime_directory
 from wrappers.kernel_manager import NotInstalledError, kept_alive
@@ -254,4 +254,4 @@ def _leave(room: RuntimeDirectory, environment: Mapping[str, str]) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"sxrun: {text}\n")
+    warn("sxrun", text)

@@ -8,7 +8,6 @@ or save meanwhile: of all windows of time the one with the fastest iterations co
 from __future__ import annotations
 
 import struct
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
+from explsched.errors import warn
 from explsched.progress import tell_stages
 
 DIRECTORY = "EXPLSCHED_STAGES_DIRECTORY"
@@ -167,7 +167,7 @@ def measured(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     try:
         directory = tempfile.TemporaryDirectory(prefix="sxrun-stages-", ignore_cleanup_errors=True)
     except OSError as error:
-        sys.stderr.write(f"sxrun: stages are not measured: {error.strerror}\n")
+        warn("sxrun", f"stages are not measured: {error.strerror}")
         yield dict(environment)
         return
     with directory as name:
@@ -203,12 +203,11 @@ def _follow(directory: Path, tell: Callable[[str], None], ended: Event) -> None:
             tell(str(news))
     if meter.best is not None:
         iteration, io, gpu, net = meter.best
-        sys.stderr.write(
-            f"sxrun: an iteration takes {iteration:.4g} ms: reading {io:.4g}, computing {gpu:.4g}, "
-            f"communicating {net:.4g}; --stages {meter.best}\n"
+        warn(
+            "sxrun",
+            f"an iteration takes {iteration:.4g} ms: reading {io:.4g}, computing {gpu:.4g}, "
+            f"communicating {net:.4g}; --stages {meter.best}",
         )
     else:
         why = f"{seen} iterations were counted, too few" if seen else "no iteration of a PyTorch training was seen"
-        sys.stderr.write(
-            f"sxrun: stages are not measured: {why} ({_WARM_UP} warm up, {_WINDOW} more count; read once a second)\n"
-        )
+        warn("sxrun", f"stages are not measured: {why} ({_WARM_UP} warm up, {_WINDOW} more count; read once a second)")

@@ -16,11 +16,10 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from explsched.job_options import comment
 from explsched.job_options.command_line import add, add_version, exported, read_for_submission, variable_lines
@@ -57,6 +56,10 @@ _OWN = (
 )
 
 
+_WITHOUT_SCRIPT = frozenset({"help", "usage", "version", "wrap"})
+"""Options of sbatch with which it does not read a script from standard input."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises ValueError where argparse would print its usage and exit."""
 
@@ -64,8 +67,8 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def read(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine]:
-    """Our options, from the command line, the environment and the script; and the rest in its order."""
+def read(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine, str | None]:
+    """Our options, from the command line, the environment and the script; the rest in its order; the script's text."""
     line = split(words, _OWN | _FORMER_TAKES)
     for name in line.unknown:
         meant = _nearest_own(name, _OWN)
@@ -74,10 +77,10 @@ def read(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine]:
     parser = options_parser()
     options = parser.parse_args(_present(line.own, ""))
     _apply_environment(options)
-    script = read_script(Path(line.rest[0])) if line.rest and not options.template else None
+    script = None if options.template else _script(line)
     if script is not None:
         _apply_script_lines(parser, options, script)
-    return options, line
+    return options, line, script
 
 
 def job_values(options: argparse.Namespace) -> dict[str, str]:
@@ -112,16 +115,29 @@ def options_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _script(line: CommandLine) -> str | None:
+    """The text of the script, as far as it can be known: of a file, or what comes from a pipe or a here-document."""
+    if line.rest:
+        return read_script(Path(line.rest[0]))
+    if any(option.name in _WITHOUT_SCRIPT or option.words[0] == "-V" for option in line.options):
+        return None
+    stdin: TextIO | None = sys.stdin  # None where it was closed before the start
+    if stdin is None or stdin.isatty():
+        return None
+    return stdin.buffer.read().decode("utf-8", "surrogateescape")
+
+
 def _nearest_own(name: str, own: Iterable[str]) -> str | None:
     """The option of ours that an unknown long option was meant to be; None if the site's sbatch has it."""
     meant = difflib.get_close_matches(name, own, n=1, cutoff=0.75) or [o for o in own if name and o.startswith(name)]
     if not meant:
         return None
     try:  # SPANK plugins add options, which only sbatch itself can tell
-        done = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(["sbatch", "--help"], capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return meant[0]
-    return None if re.search(rf"--{re.escape(name)}\b(?!-)", done.stdout) else meant[0]
+    accepted = done.stdout.decode(errors="replace")
+    return None if re.search(rf"--{re.escape(name)}\b(?!-)", accepted) else meant[0]
 
 
 def _count(text: str) -> int:
@@ -181,23 +197,24 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What will be handed to sbatch: its command line, and the script if a template made one.
+    """What will be handed to sbatch: its command line, and on standard input the script where that is in no file.
 
     `shown` is the text of the script, whoever wrote it, as far as it is known.
     """
 
     argv: tuple[str, ...]
-    script: str | None
+    stdin: bytes | None
     environment: dict[str, str]
-    shown: str | None = None
+    shown: str | None
+    is_generated: bool
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns sbatch's exit code, or 2 for an error of ours."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        options, line = read(words)
-        submission = prepare(options, line)
+        options, line, text = read(words)
+        submission = prepare(options, line, text)
     except (template.TemplateError, ValueError) as error:
         sys.stderr.write(f"sxbatch: error: {error}\n")
         return 2
@@ -207,15 +224,12 @@ def main(arguments: list[str] | None = None) -> int:
     return submit(submission, as_json=options.json)
 
 
-def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
-    """Turn parsed options and sbatch's own words into a submission. Raises ValueError or TemplateError."""
-    text = script = None
+def prepare(options: argparse.Namespace, line: CommandLine, text: str | None) -> Submission:
+    """Turn what `read` has found into a submission. Raises ValueError or TemplateError."""
     if options.template:
-        text = script = _render(options, line.rest)
+        text = _render(options, line.rest)
     elif options.param or options.param_grid or options.array_limit:
         raise ValueError("--param, --param-grid and --array-limit need --template")
-    elif line.rest:
-        text = read_script(Path(line.rest[0]))
     values = job_values(options)
     told = values if options.template else _with_parameters(values, line.rest[1:])
     own = comment.write(told)
@@ -233,7 +247,9 @@ def prepare(options: argparse.Namespace, line: CommandLine) -> Submission:
     words = [word for option in kept for word in option.words]
     script_words = [] if options.template else list(line.rest)
     end = ["--"] if script_words and script_words[0].startswith("-") else []
-    return Submission(("sbatch", *added, *words, *end, *script_words), script, environment, text)
+    stdin = None if text is None or script_words else text.encode("utf-8", "surrogateescape")
+    argv = ("sbatch", *added, *words, *end, *script_words)
+    return Submission(argv, stdin, environment, text, bool(options.template))
 
 
 def _with_parameters(values: dict[str, str], arguments: Sequence[str]) -> dict[str, str]:
@@ -258,7 +274,7 @@ def show(submission: Submission, *, as_json: bool) -> None:
             "command": submission.argv,
             "environment": submission.environment,
             "script": submission.shown,
-            "generated": submission.script is not None,
+            "generated": submission.is_generated,
         }
         sys.stdout.write(json.dumps(found) + "\n")
         return
@@ -273,12 +289,7 @@ def show(submission: Submission, *, as_json: bool) -> None:
 def submit(submission: Submission, *, as_json: bool) -> int:
     """Run sbatch; returns its exit code, or 2 if there is none. With `as_json` prints the job's id and the command."""
     try:
-        if submission.script is None:
-            return _run(submission, list(submission.argv), as_json=as_json)
-        with tempfile.NamedTemporaryFile("w", prefix="sxbatch-", suffix=".sh", encoding="utf-8") as file:
-            file.write(submission.script)
-            file.flush()
-            return _run(submission, [*submission.argv, file.name], as_json=as_json)
+        return _run(submission, as_json=as_json)
     except (FileNotFoundError, PermissionError):  # the latter if PATH has a directory closed to this user
         sys.stderr.write(_NO_SBATCH)
         return 2
@@ -289,19 +300,20 @@ def submit(submission: Submission, *, as_json: bool) -> int:
         return _INTERRUPTED
 
 
-def _run(submission: Submission, argv: list[str], *, as_json: bool) -> int:
-    environment = {**os.environ, **submission.environment}
+def _run(submission: Submission, *, as_json: bool) -> int:
+    argv, environment = submission.argv, {**os.environ, **submission.environment}
     if not as_json:
-        return _status(subprocess.run(argv, env=environment, check=False).returncode)
-    argv = [argv[0], "--parsable", *argv[1:]]
-    done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    last = (done.stdout.strip().splitlines() or [""])[-1]
+        return _status(subprocess.run(argv, env=environment, input=submission.stdin, check=False).returncode)
+    argv = (argv[0], "--parsable", *argv[1:])
+    done = subprocess.run(argv, env=environment, input=submission.stdin, stdout=subprocess.PIPE, check=False)
+    answer = done.stdout.decode(errors="replace")
+    last = (answer.strip().splitlines() or [""])[-1]
     job_id, _, cluster = last.partition(";")
     if done.returncode == 0 and job_id.isdecimal():
         found = {"job_id": int(job_id), "cluster": cluster or None, "command": submission.argv}
         sys.stdout.write(json.dumps(found) + "\n")
-    elif done.stdout:
-        sys.stderr.write(done.stdout)
+    elif answer:
+        sys.stderr.write(answer)
     return _status(done.returncode)
 
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from types import FrameType
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.errors import warn
 from explsched.job_options.command_line import add_version
 from explsched.job_options.table import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import event, report_values
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 
+_LARGEST_PID = 2**31 - 1
 _EPILOG = rf"""
 exit status: 0, or 2 for wrong usage. A report that cannot be written is no error: the job continues.
 
@@ -125,7 +127,7 @@ def _watch(pid: int) -> Callable[[], bool]:
     except ProcessLookupError:
         return lambda: True
     except OSError as error:  # kernels before 5.3, and sandboxes
-        sys.stderr.write(f"sxreport: watching process {pid} through /proc: {error.strerror}\n")
+        warn("sxreport", f"watching process {pid} through /proc: {error.strerror}")
         return lambda: _sleep_and_look(pid)
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
@@ -149,7 +151,7 @@ def _metric(text: str) -> tuple[str, float]:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_PID:
         raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
     return int(text)
 

@@ -23,6 +23,7 @@ from signal import Signals
 from urllib.parse import parse_qs
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.errors import warn
 from explsched.job_options.command_line import add, add_version, exported, read, variable_lines
 from explsched.job_options.table import (
     CHECKPOINT,
@@ -99,13 +100,11 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     for warning in warnings:
-        sys.stderr.write(f"sxrun: {warning}\n")
+        warn("sxrun", warning)
     os.environ.update(present_size(os.environ))
     os.environ.update(_accumulation(os.environ))
     if _was_complete(os.environ):
-        sys.stderr.write(
-            "sxrun: the run before this one had done its work when it was requeued: nothing is left to do\n"
-        )
+        warn("sxrun", "the run before this one had done its work when it was requeued: nothing is left to do")
         event("start")
         event("end", status=0)
         return 0
@@ -130,7 +129,7 @@ def _run(
     try:
         child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
     except OSError as error:
-        sys.stderr.write(f"sxrun: {command[0]}: {error.strerror}\n")
+        warn("sxrun", f"{command[0]}: {error.strerror}")
         status = 127 if isinstance(error, FileNotFoundError) else 126
         event("end", status=status)
         return status
@@ -241,7 +240,7 @@ def _scontrol(what: str, *entity: str) -> str:
             timeout=_PATIENCE_S,
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        sys.stderr.write(f"sxrun: Slurm does not report {what}: {error}\n")
+        warn("sxrun", f"Slurm does not report {what}: {error}")
         return ""
 
 
@@ -307,7 +306,7 @@ def followed(values: Mapping[str, str], program: str, total_steps: int | None) -
     """
     path = Path(values[FOLLOW.name])
     step, value = values.get(STEP_KEY.name), values.get(VALUE_KEY.name)
-    is_directory = path.is_dir() or values[FOLLOW.name].endswith("/")
+    is_directory = os.path.isdir(path) or values[FOLLOW.name].endswith("/")  # noqa: PTH112  Path.is_dir may raise
     if is_directory or _EVENTS in path.name:
         if step is not None:
             raise ValueError(f"{STEP_KEY.flag} {step}: TensorBoard's events have their step without a name")
@@ -362,7 +361,7 @@ def _export() -> Signals | None:
     try:
         return signal_number(name)
     except ValueError as error:
-        sys.stderr.write(f"sxrun: {CHECKPOINT.variable}: {error}\n")
+        warn("sxrun", f"{CHECKPOINT.variable}: {error}")
         return None
 
 

@@ -40,6 +40,7 @@ class Case:
         """Runs it."""
         words = (self.steps, self.read_ms, self.width, self.workers, int(self.is_ddp), truth)
         run = [python, "-m", "torch.distributed.run", f"--nproc-per-node={self.processes}", "--master-port=29741"]
+        run += [f"--log-dir={truth.parent}"]  # it would make one in /tmp, and leave it there
         return [*(run if self.processes > 1 else [python]), _TRAINING, *map(str, words)]
 
 

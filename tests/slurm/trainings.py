@@ -32,6 +32,7 @@ def submit(
         "EXPLSCHED_SPOOL": str(directory),
         "PYTHONPATH": ":".join(path),
         "PATH": f"{python.parent}:{environment(cluster)['PATH']}",
+        "TMPDIR": str(directory),  # torchrun leaves a directory of logs behind
         "DS_ACCELERATOR": "cpu",  # DeepSpeed would look for a GPU
     }
     argv = [command("sxbatch"), "--json", "--checkpoint=USR1", f"--template={template}", "--param=gpus=1", *options]

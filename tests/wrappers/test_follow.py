@@ -122,6 +122,20 @@ def test_a_tail_survives_truncation_and_replacement(tmp_path: Path) -> None:
     assert LogTail(path, from_start=True).read() == b"another file, and longer\n"
 
 
+def test_a_log_that_grows_by_more_than_one_read_between_two_looks_is_kept_up_with(job: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    reporter, tail = Reporter(log_reader(r"step=(?P<step>\d+) loss=(?P<value>\S+)"), "test"), LogTail(path)
+    path.write_bytes(b"nothing\n" * (3 << 17) + b"step=1 loss=0.5\n")
+    looks = []
+
+    def ended() -> bool:
+        looks.append(job.read_bytes().count(b"\n") if job.exists() else 0)
+        return len(looks) == 2
+
+    tail.follow(reporter, ended)
+    assert looks == [0, 1]
+
+
 def test_sxreport_follows_until_the_process_ends(job: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     training = subprocess.Popen(["sleep", "60"])
@@ -165,7 +179,13 @@ def test_sxreport_ends_with_the_job_script(job: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--follow", "x"], ["--follow", "x", "--regex", "("], ["--jsonl", "x", "--pid", "0"]]
+    "arguments",
+    [
+        ["--follow", "x"],
+        ["--follow", "x", "--regex", "("],
+        ["--jsonl", "x", "--pid", "0"],
+        ["--jsonl", "x", "--pid", "99999999999"],
+    ],
 )
 def test_sxreport_refuses_what_it_cannot_follow(arguments: list[str]) -> None:
     done = subprocess.run([*SXREPORT, *arguments], capture_output=True, text=True, check=False)

@@ -57,6 +57,20 @@ def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> Non
     running.stderr.close()
 
 
+@pytest.mark.parametrize("stderr", ["2> /dev/full", "2>&-"])
+def test_a_log_that_cannot_be_written_does_not_end_the_command(tmp_path: Path, stderr: str) -> None:
+    """Both of what sxrun says here would go to the log: of the option, and of the signal."""
+    log = tmp_path / "log"
+    script = f"echo ready >> {log}; sleep 2; echo done >> {log}; exit 4"
+    line = f'exec "$0" -m wrappers.sxrun -- bash -c "$1" {stderr}'
+    words = ["bash", "-c", line, sys.executable, script]
+    running = subprocess.Popen(words, env=os.environ | {"EXPLSCHED_SHARE": "nonsense"})
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 4
+    assert "done" in log.read_text()
+
+
 def test_a_signal_after_the_commands_end_does_not_end_us(tmp_path: Path) -> None:
     """As when a job is asked for a checkpoint in the moment it has finished."""
     for turn in range(5):
@@ -140,6 +154,19 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
     assert log.read_text() == "ready\nSIGINT\n"
+
+
+def test_the_end_of_a_terminal_reaches_the_command(tmp_path: Path) -> None:
+    """The kernel tells the leader of the session alone, which sxrun is here."""
+    log = tmp_path / "log"
+    script = f"trap 'echo hung up >> {log}; exit 4' HUP; echo ready >> {log}; for _ in {{1..200}}; do sleep 0.05; done"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(SXRUN[0], [*SXRUN, "--", "bash", "-c", script])  # noqa: S606
+    wait_for(log, "ready")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    assert log.read_text() == "ready\nhung up\n"
 
 
 def test_an_sxrun_within_sxrun_passes_it_on(tmp_path: Path) -> None:

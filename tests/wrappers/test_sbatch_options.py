@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An sbatch that records its arguments and answers as --parsable does; returns the record."""
     program = tmp_path / "sbatch"
     program.write_text(
-        '#!/bin/sh\nif [ "$1" = --help ]; then echo "  --sweepy=x  a SPANK option"; exit; fi\n'
+        '#!/bin/sh\nif [ "$1" = --help ]; then printf "  --sweepy=x  a SPANK option \\351\\n"; exit; fi\n'
         f'printf "%s\\n" "$@" > {tmp_path}/record\nenv > {tmp_path}/env\necho "17;east"\n'
     )
     program.chmod(0o755)
@@ -113,6 +115,52 @@ def test_the_users_comment_is_kept_wherever_it_comes_from(sbatch: Path, given: l
     sxbatch.main(["--early-stop", *given, str(script)])
     own = "mine" if given else "in the script"
     assert sbatch.read_text().splitlines() == [f"--comment=explsched:early-stop=1 {own}", str(script)]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "\t# an indented comment",
+        "# a page\x0c break, a \x85 and a \u2028",
+        "#SXBATCH--sweep=x",
+        "#SBATCH --comment=of-the-first\n#SBATCH--comment=mine\n#SBATCH hetjob\n#SBATCH --comment=of-the-second",
+    ],
+)
+def test_lines_of_a_script_are_read_as_sbatch_reads_them(sbatch: Path, tmp_path: Path, head: str) -> None:
+    script = tmp_path / "odd.sh"
+    mine = "" if "mine" in head else "#SBATCH --comment=mine\n"
+    own = "" if "sweep" in head else "#SXBATCH --sweep=x\n"
+    script.write_text(f"#!/bin/sh\n{head}\n{mine}{own}true\n")
+    sxbatch.main([str(script)])
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:sweep=x mine", str(script)]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_script_may_come_from_standard_input(sbatch: Path, tmp_path: Path, words: list[str]) -> None:
+    script = b"#!/bin/sh\n#SBATCH --comment=mine\n#SXBATCH --sweep=x\necho \xe9\n"
+    (tmp_path / "sbatch").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {sbatch}\ncat > {tmp_path}/stdin\necho 17\n')
+    argv = [sys.executable, "-m", "wrappers.sxbatch", *words, "-N1"]
+    subprocess.run(argv, input=script, check=True)
+    assert sbatch.read_text().splitlines()[-2:] == ["--comment=explsched:sweep=x mine", "-N1"]
+    assert (tmp_path / "stdin").read_bytes() == script
+
+
+def test_a_generated_script_leaves_no_file_and_takes_any_name(sbatch: Path, tmp_path: Path) -> None:
+    """Whatever ends sxbatch: sbatch reads the script from standard input."""
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\ncat > {tmp_path}/stdin\nls $TMPDIR > {sbatch}\nkill -9 $PPID\n")
+    (tmp_path / "tmp").mkdir()
+    argv = [sys.executable, "-m", "wrappers.sxbatch", "--template=sweep", "--", "python", b"caf\xe9.py"]
+    done = subprocess.run(argv, env=os.environ | {"TMPDIR": str(tmp_path / "tmp")}, check=False)
+    assert (done.returncode, sbatch.read_text()) == (-signal.SIGKILL, "")
+    assert b"caf\xe9.py" in (tmp_path / "stdin").read_bytes()
+
+
+@pytest.mark.parametrize("word", ["--wrap=true", "-V", "--usage"])
+def test_standard_input_is_left_alone_where_sbatch_does_not_read_it(
+    sbatch: Path, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("sys.stdin")
+    assert sxbatch.main(["--sweep=x", word]) == 0
 
 
 def test_without_options_of_ours_nothing_changes(sbatch: Path, script: str) -> None:

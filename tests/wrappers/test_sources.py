@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -218,6 +220,37 @@ def test_what_is_followed_can_stand_in_the_environment(
 def test_what_cannot_be_followed_is_said(values: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         followed({**values, VALUE_KEY.name: "v"}, "test", None)
+
+
+def test_a_directory_of_events_may_lose_directories_meanwhile(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As checkpoints that are removed while the directory is looked through."""
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "run").mkdir()
+    look = os.scandir
+
+    def scandir(path: str) -> Iterator[os.DirEntry[str]]:
+        if Path(path).name == "gone":
+            Path(path).rmdir()
+        return look(path)
+
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path)
+    (tmp_path / "run/events.out.tfevents.9").write_bytes(EVENTS)
+    monkeypatch.setattr("os.scandir", scandir)
+    assert tail.pass_on(reporter)
+    assert not (tmp_path / "gone").exists()
+    assert reports(job) == LOSSES
+
+
+@pytest.mark.parametrize(("kind", "words"), [(".csv", "too long"), (".jsonl", "too long"), ("/", "no progress")])
+def test_the_command_runs_though_what_is_followed_cannot_be_looked_at(job: Path, kind: str, words: str) -> None:
+    """A name that is too long stands for directories that are closed, which none is for root."""
+    argv = [*SXRUN, "--follow", f"{300 * 'x'}{kind}", "--", "echo", "ran"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_wrong_usage_of_sxrun() -> None:

@@ -129,6 +129,19 @@ def test_a_release_with_other_names_is_told_of_and_the_training_goes_on(site: Pa
     assert "stages are measured without torch.optim.optimizer" in done.stderr
 
 
+def test_a_full_disk_ends_the_measurement_and_not_the_training(site: Path, tmp_path: Path) -> None:
+    """As a full disk gives a file no room: writing to its memory would be a SIGBUS; and its log takes no word of it."""
+    full = "import errno, os\ndef fail(*_): raise OSError(errno.ENOSPC, 'full')\nos.posix_fallocate = fail\n"
+    environment = os.environ | {
+        "EXPLSCHED_STAGES_DIRECTORY": str(tmp_path),
+        "PYTHONPATH": f"{ROOT / 'wrappers/in_training'}:{site}:{ROOT}",
+    }
+    command = ["bash", "-c", 'exec "$0" -c "$1" 2> /dev/full', sys.executable, full + TRAINING + "print('trained')"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert [path.stat().st_size for path in tmp_path.glob("*.stages")] == [0]
+
+
 def test_collectives_of_a_release_without_a_compiler_are_measured(site: Path) -> None:
     (site / "torch/__init__.py").write_text(TORCH["__init__.py"].replace("compiler =", "no_compiler ="))
     done, told = measure(site, TRAINING, "--measure-stages")

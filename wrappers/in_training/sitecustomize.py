@@ -23,10 +23,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  pathlib would slow down every start
 _DIRECTORY = os.environ.get("EXPLSCHED_STAGES_DIRECTORY", "")
@@ -66,6 +67,14 @@ _COLLECTIVES = (
 )
 _now_ns = time.perf_counter_ns
 _cpu_ns = time.thread_time_ns  # of the thread that trains: those of collectives compute nothing
+
+
+def _warn(text: str) -> None:
+    """Tell the user, if that can be: a training must not end because its log's disk is full."""
+    stream: TextIO | None = sys.stderr  # None where it was closed before the start
+    if stream is not None:
+        with suppress(OSError):
+            stream.write(f"sxrun: {text}\n")
 
 
 class _Counters:
@@ -263,14 +272,14 @@ def _mapped(process: int) -> mmap.mmap | None:
         path = f"{_DIRECTORY}/{process}.stages"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.ftruncate(descriptor, _SIZE)
+            os.posix_fallocate(descriptor, 0, _SIZE)  # a page that a full disk has no room for is a SIGBUS
             return mmap.mmap(descriptor, _SIZE)
         finally:
             os.close(descriptor)
     except OSError as error:
         global _counters
         _counters = None
-        sys.stderr.write(f"sxrun: stages are not measured: {error}\n")
+        _warn(f"stages are not measured: {error}")
         return None
 
 
@@ -289,7 +298,7 @@ def _give_up(error: Exception) -> None:
     """Whatever goes wrong with counting ends the measurement, and not the training."""
     global _counters
     _counters = None
-    sys.stderr.write(f"sxrun: stages are no longer measured: {error!r}\n")
+    _warn(f"stages are no longer measured: {error!r}")
 
 
 def _forget() -> None:
@@ -423,7 +432,7 @@ class _Hooking(importlib.abc.Loader):
         try:
             self._hook(module)
         except Exception as error:  # of a release that has other names; the training goes on
-            sys.stderr.write(f"sxrun: stages are measured without {module.__name__}: {error!r}\n")
+            _warn(f"stages are measured without {module.__name__}: {error!r}")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
