@@ -266,6 +266,8 @@ class AdaptiveHalving(Struct, frozen=True):
         """The best training first, then the others by their promise; once the sweep is done they pause or stop."""
         if sweep.has_ended.all():
             return SweepDecision((), "all trainings have ended")
+        if len(sweep.trials) == 1:
+            return SweepDecision((Verdict(sweep.trials[0].trial_id, SweepAction.RUN, 1.0, "alone in its sweep"),))
         histories = Histories.of(sweep)
         expected = forecast(sweep, histories, self.tolerance)
         leader = int(np.argmin(sweep.best))

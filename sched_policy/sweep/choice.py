@@ -116,7 +116,10 @@ class Sweeps(Struct, frozen=True):
             behind |= {job.job_id: _BEHIND for job in rest}
             gpus = max(1, rough[key[0]] // sweeps_of[key[0]])
             decisions[key] = self._decision(key, weighed, site.ended.get(key, ()), gpus)
-        wanted = {user: _merged(user, decisions) for user in users}
+        of_user: defaultdict[str, list[SweepDecision]] = defaultdict(list)
+        for key, decision in decisions.items():
+            of_user[key[0]].append(decision)
+        wanted = {user: _merged(of_user[user]) for user in users}
         shares = _shares(capacity, users, wanted, jobs, site)
         choice = _choice(site, jobs, decisions, wanted, shares)
         return replace(choice, wishes={**behind, **choice.wishes})
@@ -260,15 +263,14 @@ def _is_settled(job: Job, now_s: float) -> bool:
     return job.first_report_s is not None and (job.restarts == 0 or now_s > job.first_report_s)
 
 
-def _merged(user: str, decisions: Mapping[SweepKey, SweepDecision]) -> list[Verdict]:
+def _merged(decisions: Iterable[SweepDecision]) -> list[Verdict]:
     """The trainings that a user's sweeps want to run, largest worth first; each sweep's own order is kept."""
     entries: list[tuple[float, int, int, Verdict]] = []
-    for key, decision in decisions.items():
-        if key[0] == user:
-            wanted = [verdict for verdict in decision.verdicts if verdict.action is SweepAction.RUN]
-            # Never more than the one before it, which keeps the sweep's order.
-            worth = accumulate((verdict.worth for verdict in wanted), min)
-            entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
+    for decision in decisions:
+        wanted = [verdict for verdict in decision.verdicts if verdict.action is SweepAction.RUN]
+        # Never more than the one before it, which keeps the sweep's order.
+        worth = accumulate((verdict.worth for verdict in wanted), min)
+        entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
     return [verdict for *_, verdict in sorted(entries)]  # no job is in two sweeps, so no two verdicts are compared
 
 

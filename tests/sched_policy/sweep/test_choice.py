@@ -258,6 +258,21 @@ def test_the_best_is_not_taken_for_slow_because_its_last_run_began_anew() -> Non
     assert choice.wishes[1].place == 0
 
 
+def test_each_users_sweeps_are_found_without_a_look_at_all_others() -> None:
+    class User(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            User.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    jobs = [member(i, user=User(f"user{i}")) for i in range(1, 201)]
+    Sweeps(AdaptiveHalving()).choose(snapshot(*jobs))
+    assert User.compared < 200 * 20
+
+
 def test_the_best_of_a_sweep_that_is_decided_runs_to_its_end_before_another_sweep_begins() -> None:
     decided = [
         running(1, "n1", exploration=consent(), total_steps=54, points=reports(0.1, 36)),
