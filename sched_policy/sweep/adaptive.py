@@ -37,7 +37,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -98,15 +98,12 @@ def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
 def unusual(sweep: Sweep) -> Floats:
     """How unusual rates and penalties are, shape (N,), in standard deviations of the logarithm of places."""
     found = np.zeros(len(sweep.trials))
-    for i, trial in enumerate(sweep.trials):
-        for name, value in trial.params.items():
-            if (
-                (usual := _usual(name))
-                and isinstance(value, (int, float))
-                and value is not True
-                and 0 < value < math.inf
-            ):
-                power, (least, most, bad) = math.log10(value), usual
+    for name in filter(_usual, dict.fromkeys(chain.from_iterable(trial.params for trial in sweep.trials))):
+        least, most, bad = _usual(name) or _RATE
+        for i, trial in enumerate(sweep.trials):
+            value = trial.params.get(name)
+            if isinstance(value, (int, float)) and value is not True and 0 < value < math.inf:
+                power = math.log10(value)
                 found[i] += (max(0.0, least - power, power - most) / bad) ** 2
     return np.minimum(found, _MOST_UNUSUAL)
 
@@ -122,11 +119,13 @@ class _Column(NamedTuple):
 def _columns(sweep: Sweep) -> list[_Column]:
     columns = []
     for name in sweep.params:
-        given = {i: v for i, trial in enumerate(sweep.trials) if (v := trial.params.get(name)) is not None}
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given.values())
-        _, codes = np.unique([*given.values()] if is_number else [*map(str, given.values())], return_inverse=True)
-        values = np.full(len(sweep.trials), 0.5 if is_number else -1.0)  # who has none: in the middle, or unlike all
-        values[[*given]] = codes / max(1, codes.max()) if is_number else codes
+        told = [trial.params.get(name) for trial in sweep.trials]
+        there = np.array([value is not None for value in told], dtype=np.bool_)
+        given = [value for value in told if value is not None]
+        is_number = all(issubclass(kind, (int, float)) and kind is not bool for kind in set(map(type, given)))
+        _, codes = np.unique(given if is_number else [*map(str, given)], return_inverse=True)
+        values = np.full(len(told), 0.5 if is_number else -1.0)  # who has none: in the middle, or unlike all
+        values[there] = codes / max(1, codes.max()) if is_number else codes
         columns.append(_Column(values, is_number, _RATES_WEIGHT if _usual(name) is _RATE else 1.0))
     return columns
 
@@ -143,9 +142,10 @@ def _usual(name: str) -> tuple[float, float, float] | None:
 def _distances(columns: list[_Column], these: Ints, those: Ints) -> Floats:
     """Sums over all hyper-parameters, shape (len(these), len(those))."""
     total = np.zeros((these.size, those.size))
+    apart = np.empty_like(total)  # one for all: of large sweeps fresh memory would take longest
     for values, is_number, weight in columns:
-        apart = np.abs(values[these][:, None] - values[those][None, :])
-        total += weight * (apart if is_number else (apart > 0))
+        np.abs(np.subtract.outer(values[these], values[those], out=apart), out=apart)
+        total += np.multiply(apart if is_number else (apart > 0), weight, out=apart)
     return total
 
 
