@@ -127,9 +127,14 @@ def test_who_did_all_steps_before_anybody_looked_may_save_its_model_and_end(stra
 
 
 def test_the_median_rule_looks_at_each_report_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    summed: list[int] = []
-    sums = np.cumsum
-    monkeypatch.setattr(np, "cumsum", lambda values: summed.append(len(values)) or sums(values))
+    summed: list[np.ndarray] = []
+    sums = np.add.accumulate
+
+    def cumsum(values: np.ndarray) -> np.ndarray:
+        summed.append(values)
+        return np.asarray(sums(values))
+
+    monkeypatch.setattr(np, "cumsum", cumsum)
     rng = np.random.default_rng(0)
     trainings = (trial(i, rng.random(), 10 + i % 40, TrialState.RUNNING) for i in range(1, 1101))
     decision = MedianStop().decide(sweep(*trainings), gpus=8)
