@@ -132,7 +132,8 @@ class Sweeps(Struct, frozen=True):
 
         def decide() -> SweepDecision:
             trials = [*map(_trial, own), *(_trial(job, TrialState.ENDED) for job in ended)]
-            return self.strategy.decide(Sweep.of(trials, restart_s, self.checkpoint_s), gpus)
+            sweep = Sweep.of(trials, restart_s, self.checkpoint_s)
+            return _spared(self.strategy.decide(sweep, gpus), sweep.trials[int(np.argmin(sweep.best))].trial_id)
 
         def looks(jobs: Sequence[Job]) -> list[tuple[object, ...]]:
             return [
@@ -227,6 +228,14 @@ def _trial(job: Job, state: TrialState | None = None) -> Trial:
         may_stop=job.exploration is not None and job.exploration.may_stop and job.array_tasks == 1,
         granted_step=job.granted_step,
     )
+
+
+def _spared(decision: SweepDecision, leader: int) -> SweepDecision:
+    """The decision without a stop of the sweep's best training: no strategy may take that away from a user."""
+    runs = Verdict(leader, SweepAction.RUN, 1.0, "the best of its sweep is never stopped")
+    is_stopped = leader in decision.stopped
+    kept = (runs if is_stopped and verdict.trial_id == leader else verdict for verdict in decision.verdicts)
+    return SweepDecision(tuple(kept), decision.done)
 
 
 def _start_took_s(job: Job) -> float | None:
