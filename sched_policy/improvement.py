@@ -180,8 +180,7 @@ def remaining_improvement(jobs: Sequence[Job]) -> RemainingImprovement:
 
 def _horizon_gpu_s(job: Job, said: Reported) -> float:
     """GPU-seconds until the job's last step; as much again as it has had, when it did not say."""
-    furthest = job.furthest
-    if job.total_steps is None or furthest is None or furthest.step <= 0:
+    if job.total_steps is None or (furthest := job.furthest) is None or furthest.step <= 0:
         return said.spent_gpu_s
     return max(0.0, said.spent_gpu_s * (job.total_steps - job.points[-1].step) / furthest.step)
 

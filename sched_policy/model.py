@@ -323,8 +323,7 @@ class Job(Struct, frozen=True, gc=False):
 
         Extrapolated from its own rate for a job that reports its steps and their total; otherwise from its estimate.
         """
-        furthest = self.furthest
-        if self.total_steps and furthest is not None and furthest.step > 0:
+        if self.total_steps and (furthest := self.furthest) is not None and furthest.step > 0:
             per_step_gpu_s = furthest.gpu_s / furthest.step
             return max(0.0, self.total_steps - self.points[-1].step) * per_step_gpu_s / max(self.request.total, 1)
         return None if self.expected_s is None else max(0.0, self.expected_s - self.executed_s(now_s))

@@ -6,14 +6,12 @@ with the largest hope per second until their progress doubles. Where hyper-param
 from the trainings' standing, also for trainings that have never run: a first run is cheap, a late one expensive. Until
 enough trainings can be compared, those with usual learning rates go first. When few promise much, the others rest, and
 their GPUs are for others. Once the leader has run to its end, the forecast's chances count as well: what is left is to
-become certain, so the trainings that keep the sweep from being done continue, rarely the second best that is far
-advanced.
+become certain, so the trainings that keep the sweep from being done continue, rarely one far advanced.
 Where there are only curves, each training gets a first run; then the forecast's chances count, and the best trainings
 run to their ends on as many GPUs as early ranks are uncertain: on at least 3/8, and on all where many are contenders.
 When the forecast's probability that anything still beats the best by more than `tolerance` falls below `doubt`, only
 trainings about which it may be wrong continue: the leader to its end, contenders that could beat it by `tolerance`,
-trainings as good as the best at equal progress, and all others until a late improvement would show. When these are
-finished, all stop.
+trainings as good as the best at equal progress, and all others until a late improvement would show. Then all stop.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, so a training
 that has just started is not behind for that reason. Points are half doublings of the fraction of a training's own
@@ -201,13 +199,12 @@ def standing(sweep: Sweep) -> SweepStanding:
         if k >= _DOUBLING:
             improved = best_at[here, k - _DOUBLING] - value[here]
             margin[here] = np.where(improved > 0, improved - (value[here] - all_there[0]), -np.inf)
-    compared = int((level >= _DOUBLING).sum())
     has_paid = (sweep.progress * sweep.length_s >= sweep.restart_s) | sweep.has_ended
     return SweepStanding(
         ahead=ahead,
         is_known=(level >= _first_level(sweep)) & has_paid,
         margin=margin,
-        contenders=(float((margin >= 0).sum()) + 0.5) / (compared + 1.0),
+        contenders=(float((margin >= 0).sum()) + 0.5) / (float((level >= _DOUBLING).sum()) + 1.0),
     )
 
 

@@ -95,11 +95,8 @@ class Sweeps(Struct, frozen=True):
         _DECISIONS.forget_all_but(members)
         _REPORTS.forget_all_but(job.job_id for job in chain(*members.values(), snapshot.ended))
         wishes = {job_id: wish for choice in choices for job_id, wish in choice.wishes.items()}
-        return Choice(
-            wishes,
-            tuple(preemption for choice in choices for preemption in choice.preemptions),
-            tuple(stop for choice in choices for stop in choice.stops),
-        )
+        preemptions = chain.from_iterable(choice.preemptions for choice in choices)
+        return Choice(wishes, tuple(preemptions), tuple(chain.from_iterable(choice.stops for choice in choices)))
 
     def _of_scope(self, members: Mapping[SweepKey, Sequence[Job]], site: _Site) -> Choice:
         """Distribute the GPUs that the sweeps of one scope hold, and free ones, among these sweeps."""
@@ -109,19 +106,17 @@ class Sweeps(Struct, frozen=True):
         held = sum(job.request.total for job in jobs.values() if job.holds_gpus)
         capacity = max(0, site.gpus - site.held_gpus + held)
         rough = {user: capacity // len(users) + (capacity % len(users) > n) for n, user in enumerate(users)}
-        decisions: dict[SweepKey, SweepDecision] = {}
+        decisions: list[SweepDecision] = []
+        of_user: defaultdict[str, list[SweepDecision]] = defaultdict(list)
         behind: dict[int, Wish] = {}
         for key, own in members.items():
             weighed, rest = _weighed(own)
             behind |= {job.job_id: _BEHIND for job in rest}
             gpus = max(1, rough[key[0]] // sweeps_of[key[0]])
-            decisions[key] = self._decision(key, weighed, site.ended.get(key, ()), gpus)
-        of_user: defaultdict[str, list[SweepDecision]] = defaultdict(list)
-        for key, decision in decisions.items():
-            of_user[key[0]].append(decision)
+            decisions.append(self._decision(key, weighed, site.ended.get(key, ()), gpus))
+            of_user[key[0]].append(decisions[-1])
         wanted = {user: _merged(of_user[user]) for user in users}
-        shares = _shares(capacity, users, wanted, jobs, site)
-        choice = _choice(site, jobs, decisions, wanted, shares)
+        choice = _choice(site, jobs, decisions, wanted, _shares(capacity, users, wanted, jobs, site))
         return replace(choice, wishes={**behind, **choice.wishes})
 
     def _decision(self, key: SweepKey, own: Sequence[Job], ended: Sequence[Job], gpus: int) -> SweepDecision:
@@ -320,7 +315,7 @@ def _shares(
 def _choice(
     site: _Site,
     jobs: Mapping[int, Job],
-    decisions: Mapping[SweepKey, SweepDecision],
+    decisions: Iterable[SweepDecision],
     wanted: Mapping[str, Sequence[Verdict]],
     shares: Mapping[str, int],
 ) -> Choice:
@@ -333,15 +328,11 @@ def _choice(
             (first if gpus <= left else later).append(verdict)
             left -= gpus if gpus <= left else 0
     wishes = {v.trial_id: Wish(place, v.reason) for place, v in enumerate((*first, *later))}
-    rests = [v for decision in decisions.values() for v in decision.verdicts if v.action is not SweepAction.RUN]
+    rests = [v for decision in decisions for v in decision.verdicts if v.action is not SweepAction.RUN]
     wishes |= {v.trial_id: Wish(None, v.reason) for v in rests}
     stops = tuple(Stop(v.trial_id, v.reason) for v in rests if v.action is SweepAction.STOP)
     stopping = {stop.job_id for stop in stops}
-    able = {
-        job_id
-        for job_id, job in jobs.items()
-        if job.can_leave and job_id not in stopping and _is_settled(job, site.now_s)
-    }
+    able = {i for i, job in jobs.items() if job.can_leave and i not in stopping and _is_settled(job, site.now_s)}
     stopped = (jobs[job_id] for job_id in stopping)
     coming_gpus = sum(job.request.total for job in stopped if job.holds_gpus and not _is_leaving(job))
     free = site.gpus - site.held_gpus + site.leaving_gpus + coming_gpus

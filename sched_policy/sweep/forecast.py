@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -112,13 +111,6 @@ class Forecast(Struct, frozen=True, eq=False):
     chance: Floats
 
 
-class _Noise(NamedTuple):
-    """Variances by doubling, both (6,)."""
-
-    still: Floats
-    moving: Floats
-
-
 def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     """Draw the paths of all trainings to their ends. Before the first report everything is open."""
     count = len(sweep.trials)
@@ -130,16 +122,15 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     ended = sweep.has_ended
     paths = int(np.clip(_NUMBERS // max(count, 1), 32, 128))
     rng = np.random.default_rng(0)  # common random numbers: the same draws at every call
-    weights, noise = _regressions((histories.at_level - best) / spread, rng.standard_normal((3, paths)))
+    weights, still, moving = _regressions((histories.at_level - best) / spread, rng.standard_normal((3, paths)))
     value, moved = _present(histories, best, spread, paths, rng)
     progress = np.where(seen, np.clip(histories.progress, LEVELS[0], 1.0), LEVELS[1])
     left = np.where(ended, 0.0, -np.log2(progress))
-    while (left > 1e-6).any():
-        rows = np.flatnonzero(left > 1e-6)
+    while (rows := np.flatnonzero(left > 1e-6)).size:
         part = np.minimum(1.0, left[rows])[:, None]
         level = np.clip(np.round(_DOUBLINGS - left[rows]).astype(np.int64), 0, _DOUBLINGS - 1)
         mean = weights[level, 0] + weights[level, 1] * moved[rows] + weights[level, 2] * value[rows]
-        std = np.sqrt(noise.still[level, None] + noise.moving[level, None] * moved[rows] ** 2)
+        std = np.sqrt(still[level, None] + moving[level, None] * moved[rows] ** 2)
         drawn = part * mean + np.sqrt(part) * std * rng.standard_normal((rows.size, paths))
         improved = np.maximum(0.0, drawn)
         value[rows] -= improved
@@ -230,8 +221,8 @@ def _present(
     return value, moved
 
 
-def _regressions(at_level: Floats, normals: Floats) -> tuple[Floats, _Noise]:
-    """Coefficients per doubling and path, (6, 3, paths), and the variance of the noise per doubling."""
+def _regressions(at_level: Floats, normals: Floats) -> tuple[Floats, Floats, Floats]:
+    """Coefficients per doubling and path, (6, 3, paths), and two variances of the noise per doubling, as `_noise`."""
     steps = []
     for k in range(1, _DOUBLINGS):
         there = ~np.isnan(at_level[:, k + 1])
@@ -243,25 +234,22 @@ def _regressions(at_level: Floats, normals: Floats) -> tuple[Floats, _Noise]:
     prior = np.diag(_PRIOR_STD**-2.0)
     # All doublings at once: of a small sweep most of the time goes into calls.
     nearness = _LOCALITY ** -np.abs(table[:, 0] - np.arange(_DOUBLINGS)[:, None])
-    noise = _Noise(np.full(_DOUBLINGS, _STILL_STD**2), np.full(_DOUBLINGS, _MOVING_STD**2))
+    still, moving = np.full(_DOUBLINGS, _STILL_STD**2), np.full(_DOUBLINGS, _MOVING_STD**2)
     for _ in range(3):
-        weight = nearness / (noise.still[:, None] + noise.moving[:, None] * inputs[:, 1] ** 2)
+        weight = nearness / (still[:, None] + moving[:, None] * inputs[:, 1] ** 2)
         weighted = (inputs * weight[:, :, None]).swapaxes(1, 2)
         precision = prior + weighted @ inputs
         mean = np.linalg.solve(precision, (prior @ _PRIOR_MEAN)[:, None] + weighted @ improved[:, None])
-        noise = _noise(nearness, (improved - (inputs @ mean)[:, :, 0]) ** 2, inputs[:, 1], moves)
-    return mean + np.linalg.cholesky(np.linalg.inv(precision)) @ normals, noise
+        still, moving = _noise(nearness, (improved - (inputs @ mean)[:, :, 0]) ** 2, inputs[:, 1], moves)
+    return mean + np.linalg.cholesky(np.linalg.inv(precision)) @ normals, still, moving
 
 
-def _noise(nearness: Floats, squared: Floats, moved: Floats, moves: Bools) -> _Noise:
-    """Moments of the residuals: of trainings that hardly improve, and per squared improvement of those that do.
-
-    `nearness` and `squared` have shape (6, M), `moved` and `moves` (M,).
-    """
+def _noise(nearness: Floats, squared: Floats, moved: Floats, moves: Bools) -> tuple[Floats, Floats]:
+    """Moments of the residuals: of trainings that hardly improve, and per squared improvement of those that do."""
     near, near_still = np.compress(moves, nearness, 1), np.compress(~moves, nearness, 1)
     few = _PRIOR_COUNT / 4
     still = few * _STILL_STD**2 + (near_still * np.compress(~moves, squared, 1)).sum(axis=1)
     still /= few + near_still.sum(axis=1)
     beyond = np.maximum(np.compress(moves, squared, 1) - still[:, None], 0.0) / np.maximum(moved[moves] ** 2, 1e-12)
     moving = _PRIOR_COUNT * _MOVING_STD**2 + (near * beyond).sum(axis=1)
-    return _Noise(still, moving / (_PRIOR_COUNT + near.sum(axis=1)))
+    return still, moving / (_PRIOR_COUNT + near.sum(axis=1))
