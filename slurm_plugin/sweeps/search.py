@@ -46,6 +46,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from explsched import preemption_record
 from explsched.atomic_file import create_file_durably, replace_file_durably
 from explsched.errors import SlurmError
 from explsched.job_options.values import PAIRS_BYTES
@@ -158,12 +159,15 @@ class Search:
     ) -> Mapping[int, Result]:
         """Settle what is over and submit what there is room for; returns what came of trials.
 
-        The jobs under way are added to `under_way` one by one, so that they are known if Slurm refuses the next.
+        The jobs under way are added to `under_way` one by one, so that they are known if Slurm refuses the next. Those
+        that explsched has paused leave their places to others, once: without a result nobody knows what trials cost.
         """
         self._settle(study, by_trial, under_way, lock, now_s)
         results = self._results(study)
+        paused = sum(job.job_id in under_way and _is_paused(job) for job in by_trial.values())
+        most = self._file.parallel + min(paused, self._file.parallel)
         proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
-        while len(under_way) < self._file.parallel and self._may_begin(list(results.values()), len(under_way)):
+        while len(under_way) < most and self._may_begin(list(results.values()), len(under_way)):
             if (trial := next(proposals, None)) is None:
                 break
             under_way.append(self._submit(*trial, lock))
@@ -398,6 +402,15 @@ class Search:
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._trial_directory(number) / "result").read_bytes(), type=Result)
+
+
+def _is_paused(job: SlurmJob) -> bool:
+    """Whether the job waits because explsched has preempted its last run."""
+    try:
+        latest = preemption_record.read(job.admin_comment, job.submit_s, job.restarts).latest
+    except preemption_record.RecordError:
+        return False
+    return job.state == "PENDING" and bool(latest) and latest[-1].run == job.restarts - 1
 
 
 def _script(claim: Path, words: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from explsched.cli import root
 from explsched.errors import ExplschedError
+from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.sweeps.search import SearchStanding
@@ -338,6 +339,23 @@ def test_a_trial_that_slurm_refuses_does_not_end_the_search(tmp_path: Path, slur
     (tmp_path / "refuses").write_text("digits-1")
     assert "no such partition" in str(run(written(tmp_path, parallel=2)).exception)
     assert jobs_of(slurm) == [("digits-0", ""), ("digits-next", "afterany:1")]
+
+
+@optuna_is_needed
+def test_trials_that_explsched_has_paused_leave_their_places_once(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=2)
+    assert run(path).exit_code == 0
+    mark = f"explsched-trial:{json.loads((tmp_path / 'digits.sweep' / 'id').read_text())['id']}"
+    paused = PreemptionRecord(0.0).plus(Interruption(0, 1.0, 1, 0.0, "makes room for job 7")).text()
+    waits = record(1, state="PENDING", comment=f"explsched: {mark}:0", submit_s=0.0)
+    for told, begun in (({}, []), ({"restarts": 1}, []), ({"restarts": 1, "admin_comment": paused}, ["digits-2"])):
+        jobs = (replace(waits, **told), record(2, state="RUNNING", comment=f"explsched: {mark}:1"))
+        monkeypatch.setattr(CliClient, "tagged_jobs", lambda *_, jobs=jobs: jobs)
+        slurm.unlink()
+        assert run(path).exit_code == 0
+        assert [name for name, _ in jobs_of(slurm) if name != "digits-next"] == begun
 
 
 @optuna_is_needed
