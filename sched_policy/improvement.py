@@ -180,10 +180,9 @@ def remaining_improvement(jobs: Sequence[Job]) -> RemainingImprovement:
 
 def _horizon_gpu_s(job: Job, said: Reported) -> float:
     """GPU-seconds until the job's last step; as much again as it has had, when it did not say."""
-    last_step = job.points[-1].step if job.points else 0
-    if job.total_steps is None or last_step <= 0:
+    if job.total_steps is None or (furthest := job.furthest) is None or furthest.step <= 0:
         return said.spent_gpu_s
-    return max(0.0, said.spent_gpu_s * (job.total_steps - last_step) / last_step)
+    return max(0.0, said.spent_gpu_s * (job.total_steps - job.points[-1].step) / furthest.step)
 
 
 def _ints(values: Sequence[int]) -> Ints:

@@ -306,24 +306,27 @@ class Job(Struct, frozen=True, gc=False):
         since_s = self.submit_s if self.queued_s is None else self.queued_s
         return max(0.0, (now_s if self.start_s is None else self.start_s) - since_s)
 
-    def left_s(self, now_s: float) -> float:
-        """Expected remaining run time; infinity if unknown.
+    @property
+    def furthest(self) -> ProgressPoint | None:
+        """The report of its highest step: its last run may have begun anew."""
+        last = self.points[-1:]  # within one run steps only grow
+        return max(self.points if self.restarts else last, key=lambda point: point.step, default=None)
 
-        Extrapolated from its own rate for a job that reports its steps and their total; otherwise from its
-        estimate, or from the time limit of its current run.
-        """
-        if self.total_steps and self.points and self.points[-1].step > 0:
-            last = self.points[-1]
-            per_step_gpu_s = last.gpu_s / last.step
-            return max(0.0, self.total_steps - last.step) * per_step_gpu_s / max(self.request.total, 1)
-        if self.expected_s is not None:
-            return max(0.0, self.expected_s - self.executed_s(now_s))
+    def left_s(self, now_s: float) -> float:
+        """Expected remaining run time, else that of its time limit; infinity if unknown."""
+        if (left_s := self.known_left_s(now_s)) is not None:
+            return left_s
         return self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
 
     def known_left_s(self, now_s: float) -> float | None:
-        """Remaining run time at its current size; None where only its time limit is known, which is no estimate."""
-        is_known = self.expected_s is not None or bool(self.total_steps and self.points)
-        return self.left_s(now_s) if is_known else None
+        """Remaining run time at its current size; None where only its time limit is known, which is no estimate.
+
+        Extrapolated from its own rate for a job that reports its steps and their total; otherwise from its estimate.
+        """
+        if self.total_steps and (furthest := self.furthest) is not None and furthest.step > 0:
+            per_step_gpu_s = furthest.gpu_s / furthest.step
+            return max(0.0, self.total_steps - self.points[-1].step) * per_step_gpu_s / max(self.request.total, 1)
+        return None if self.expected_s is None else max(0.0, self.expected_s - self.executed_s(now_s))
 
     @property
     def allows_preemption(self) -> bool:

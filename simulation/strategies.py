@@ -229,26 +229,30 @@ class MedianStop(Struct, frozen=True):
         best = sweep.best.min(initial=np.inf)
         is_far = (sweep.progress >= self.least_progress) & ~sweep.has_ended & (sweep.best > best)
         judged = [int(i) for i in np.flatnonzero(is_far) if sweep.trials[i].may_stop]
-        for first in range(0, len(judged), _JUDGED_AT_ONCE):
-            some = judged[first : first + _JUDGED_AT_ONCE]
-            averages = _running_averages(sweep, sweep.progress[some])
-            averages[some, range(len(some))] = np.nan  # nobody is compared with itself
-            for i, at_its_step in zip(some, averages.T, strict=True):
-                others = at_its_step[~np.isnan(at_its_step)]
-                if others.size >= self.least_others and sweep.best[i] > float(np.median(others)):
-                    yield i, others.size
+        if not judged:
+            return
+        judged.sort(key=lambda i: sweep.progress[i])
+        for i, averages in zip(judged, _running_averages(sweep, sweep.progress[judged]), strict=True):
+            averages[i] = np.nan  # nobody is compared with itself
+            others = averages[~np.isnan(averages)]
+            if others.size >= self.least_others and sweep.best[i] > float(np.median(others)):
+                yield i, others.size
 
 
-_JUDGED_AT_ONCE = 512  # 10,000 trainings then take 40 MB
+def _running_averages(sweep: Sweep, progress: Floats) -> Iterator[Floats]:
+    """For each progress, rising: the mean of each training's values up to it, shape (N,); NaN where it is not so far.
 
-
-def _running_averages(sweep: Sweep, progress: Floats) -> Floats:
-    """The mean of each training's values up to each progress, shape (N, P); NaN where it has not come so far."""
-    found = np.full((len(sweep.trials), len(progress)), np.nan)
-    for j, trial in enumerate(sweep.trials):
-        if trial.steps.size:
-            means = np.cumsum(trial.values) / np.arange(1, trial.values.size + 1)
-            reports = np.searchsorted(trial.steps, progress * sweep.total_steps[j] * (1 + 1e-9), side="right")
-            there = (sweep.progress[j] * (1 + 1e-9) >= progress) & (reports > 0)
-            found[j, there] = means[reports[there] - 1]
-    return found
+    Each report is looked at once: 10,000 trainings are judged at as many points in each pass.
+    """
+    told = [(trial.steps, trial.values, total) for trial, total in zip(sweep.trials, sweep.total_steps, strict=True)]
+    at = np.concatenate([steps / total for steps, _, total in told])
+    means = np.concatenate([np.cumsum(values) / np.arange(1, values.size + 1) for _, values, _ in told])
+    whose = np.repeat(np.arange(len(told)), [steps.size for steps, _, _ in told])
+    order = np.argsort(at, kind="stable")
+    at, means, whose = at[order], means[order], whose[order]
+    latest = np.full(len(told), np.nan)
+    begin = 0
+    for point, end in zip(progress, np.searchsorted(at, progress * (1 + _ROUNDING), side="right"), strict=True):
+        latest[whose[begin:end]] = means[begin:end]  # of several by one training numpy keeps the last
+        begin = end
+        yield np.where(sweep.progress * (1 + _ROUNDING) >= point, latest, np.nan)

@@ -6,14 +6,12 @@ with the largest hope per second until their progress doubles. Where hyper-param
 from the trainings' standing, also for trainings that have never run: a first run is cheap, a late one expensive. Until
 enough trainings can be compared, those with usual learning rates go first. When few promise much, the others rest, and
 their GPUs are for others. Once the leader has run to its end, the forecast's chances count as well: what is left is to
-become certain, so the trainings that keep the sweep from being done continue, rarely the second best that is far
-advanced.
+become certain, so the trainings that keep the sweep from being done continue, rarely one far advanced.
 Where there are only curves, each training gets a first run; then the forecast's chances count, and the best trainings
 run to their ends on as many GPUs as early ranks are uncertain: on at least 3/8, and on all where many are contenders.
 When the forecast's probability that anything still beats the best by more than `tolerance` falls below `doubt`, only
 trainings about which it may be wrong continue: the leader to its end, contenders that could beat it by `tolerance`,
-trainings as good as the best at equal progress, and all others until a late improvement would show. When these are
-finished, all stop.
+trainings as good as the best at equal progress, and all others until a late improvement would show. Then all stop.
 
 *Standing*. Two trainings are compared by their best values at the furthest point that both have reached, so a training
 that has just started is not behind for that reason. Points are half doublings of the fraction of a training's own
@@ -37,7 +35,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -98,15 +96,12 @@ def promise(sweep: Sweep, seen: Ints, places: Floats) -> Floats | None:
 def unusual(sweep: Sweep) -> Floats:
     """How unusual rates and penalties are, shape (N,), in standard deviations of the logarithm of places."""
     found = np.zeros(len(sweep.trials))
-    for i, trial in enumerate(sweep.trials):
-        for name, value in trial.params.items():
-            if (
-                (usual := _usual(name))
-                and isinstance(value, (int, float))
-                and value is not True
-                and 0 < value < math.inf
-            ):
-                power, (least, most, bad) = math.log10(value), usual
+    for name in filter(_usual, dict.fromkeys(chain.from_iterable(trial.params for trial in sweep.trials))):
+        least, most, bad = _usual(name) or _RATE
+        for i, trial in enumerate(sweep.trials):
+            value = trial.params.get(name)
+            if isinstance(value, (int, float)) and value is not True and 0 < value < math.inf:
+                power = math.log10(value)
                 found[i] += (max(0.0, least - power, power - most) / bad) ** 2
     return np.minimum(found, _MOST_UNUSUAL)
 
@@ -122,11 +117,13 @@ class _Column(NamedTuple):
 def _columns(sweep: Sweep) -> list[_Column]:
     columns = []
     for name in sweep.params:
-        given = {i: v for i, trial in enumerate(sweep.trials) if (v := trial.params.get(name)) is not None}
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given.values())
-        _, codes = np.unique([*given.values()] if is_number else [*map(str, given.values())], return_inverse=True)
-        values = np.full(len(sweep.trials), 0.5 if is_number else -1.0)  # who has none: in the middle, or unlike all
-        values[[*given]] = codes / max(1, codes.max()) if is_number else codes
+        told = [trial.params.get(name) for trial in sweep.trials]
+        there = np.array([value is not None for value in told], dtype=np.bool_)
+        given = [value for value in told if value is not None]
+        is_number = all(issubclass(kind, (int, float)) and kind is not bool for kind in set(map(type, given)))
+        _, codes = np.unique(given if is_number else [*map(str, given)], return_inverse=True)
+        values = np.full(len(told), 0.5 if is_number else -1.0)  # who has none: in the middle, or unlike all
+        values[there] = codes / max(1, codes.max()) if is_number else codes
         columns.append(_Column(values, is_number, _RATES_WEIGHT if _usual(name) is _RATE else 1.0))
     return columns
 
@@ -143,9 +140,10 @@ def _usual(name: str) -> tuple[float, float, float] | None:
 def _distances(columns: list[_Column], these: Ints, those: Ints) -> Floats:
     """Sums over all hyper-parameters, shape (len(these), len(those))."""
     total = np.zeros((these.size, those.size))
+    apart = np.empty_like(total)  # one for all: of large sweeps fresh memory would take longest
     for values, is_number, weight in columns:
-        apart = np.abs(values[these][:, None] - values[those][None, :])
-        total += weight * (apart if is_number else (apart > 0))
+        np.abs(np.subtract.outer(values[these], values[those], out=apart), out=apart)
+        total += np.multiply(apart if is_number else (apart > 0), weight, out=apart)
     return total
 
 
@@ -201,13 +199,12 @@ def standing(sweep: Sweep) -> SweepStanding:
         if k >= _DOUBLING:
             improved = best_at[here, k - _DOUBLING] - value[here]
             margin[here] = np.where(improved > 0, improved - (value[here] - all_there[0]), -np.inf)
-    compared = int((level >= _DOUBLING).sum())
     has_paid = (sweep.progress * sweep.length_s >= sweep.restart_s) | sweep.has_ended
     return SweepStanding(
         ahead=ahead,
         is_known=(level >= _first_level(sweep)) & has_paid,
         margin=margin,
-        contenders=(float((margin >= 0).sum()) + 0.5) / (compared + 1.0),
+        contenders=(float((margin >= 0).sum()) + 0.5) / (float((level >= _DOUBLING).sum()) + 1.0),
     )
 
 
@@ -266,6 +263,8 @@ class AdaptiveHalving(Struct, frozen=True):
         """The best training first, then the others by their promise; once the sweep is done they pause or stop."""
         if sweep.has_ended.all():
             return SweepDecision((), "all trainings have ended")
+        if len(sweep.trials) == 1:
+            return SweepDecision((Verdict(sweep.trials[0].trial_id, SweepAction.RUN, 1.0, "alone in its sweep"),))
         histories = Histories.of(sweep)
         expected = forecast(sweep, histories, self.tolerance)
         leader = int(np.argmin(sweep.best))

@@ -95,11 +95,8 @@ class Sweeps(Struct, frozen=True):
         _DECISIONS.forget_all_but(members)
         _REPORTS.forget_all_but(job.job_id for job in chain(*members.values(), snapshot.ended))
         wishes = {job_id: wish for choice in choices for job_id, wish in choice.wishes.items()}
-        return Choice(
-            wishes,
-            tuple(preemption for choice in choices for preemption in choice.preemptions),
-            tuple(stop for choice in choices for stop in choice.stops),
-        )
+        preemptions = chain.from_iterable(choice.preemptions for choice in choices)
+        return Choice(wishes, tuple(preemptions), tuple(chain.from_iterable(choice.stops for choice in choices)))
 
     def _of_scope(self, members: Mapping[SweepKey, Sequence[Job]], site: _Site) -> Choice:
         """Distribute the GPUs that the sweeps of one scope hold, and free ones, among these sweeps."""
@@ -109,16 +106,17 @@ class Sweeps(Struct, frozen=True):
         held = sum(job.request.total for job in jobs.values() if job.holds_gpus)
         capacity = max(0, site.gpus - site.held_gpus + held)
         rough = {user: capacity // len(users) + (capacity % len(users) > n) for n, user in enumerate(users)}
-        decisions: dict[SweepKey, SweepDecision] = {}
+        decisions: list[SweepDecision] = []
+        of_user: defaultdict[str, list[SweepDecision]] = defaultdict(list)
         behind: dict[int, Wish] = {}
         for key, own in members.items():
             weighed, rest = _weighed(own)
             behind |= {job.job_id: _BEHIND for job in rest}
             gpus = max(1, rough[key[0]] // sweeps_of[key[0]])
-            decisions[key] = self._decision(key, weighed, site.ended.get(key, ()), gpus)
-        wanted = {user: _merged(user, decisions) for user in users}
-        shares = _shares(capacity, users, wanted, jobs, site)
-        choice = _choice(site, jobs, decisions, wanted, shares)
+            decisions.append(self._decision(key, weighed, site.ended.get(key, ()), gpus))
+            of_user[key[0]].append(decisions[-1])
+        wanted = {user: _merged(of_user[user]) for user in users}
+        choice = _choice(site, jobs, decisions, wanted, _shares(capacity, users, wanted, jobs, site))
         return replace(choice, wishes={**behind, **choice.wishes})
 
     def _decision(self, key: SweepKey, own: Sequence[Job], ended: Sequence[Job], gpus: int) -> SweepDecision:
@@ -129,7 +127,8 @@ class Sweeps(Struct, frozen=True):
 
         def decide() -> SweepDecision:
             trials = [*map(_trial, own), *(_trial(job, TrialState.ENDED) for job in ended)]
-            return self.strategy.decide(Sweep.of(trials, restart_s, self.checkpoint_s), gpus)
+            sweep = Sweep.of(trials, restart_s, self.checkpoint_s)
+            return _spared(self.strategy.decide(sweep, gpus), sweep.trials[int(np.argmin(sweep.best))].trial_id)
 
         def looks(jobs: Sequence[Job]) -> list[tuple[object, ...]]:
             return [
@@ -226,6 +225,14 @@ def _trial(job: Job, state: TrialState | None = None) -> Trial:
     )
 
 
+def _spared(decision: SweepDecision, leader: int) -> SweepDecision:
+    """The decision without a stop of the sweep's best training: no strategy may take that away from a user."""
+    runs = Verdict(leader, SweepAction.RUN, 1.0, "the best of its sweep is never stopped")
+    is_stopped = leader in decision.stopped
+    kept = (runs if is_stopped and verdict.trial_id == leader else verdict for verdict in decision.verdicts)
+    return SweepDecision(tuple(kept), decision.done)
+
+
 def _start_took_s(job: Job) -> float | None:
     """How long the start-up of the job's current run took, in seconds; None until its reports show it.
 
@@ -260,15 +267,14 @@ def _is_settled(job: Job, now_s: float) -> bool:
     return job.first_report_s is not None and (job.restarts == 0 or now_s > job.first_report_s)
 
 
-def _merged(user: str, decisions: Mapping[SweepKey, SweepDecision]) -> list[Verdict]:
+def _merged(decisions: Iterable[SweepDecision]) -> list[Verdict]:
     """The trainings that a user's sweeps want to run, largest worth first; each sweep's own order is kept."""
     entries: list[tuple[float, int, int, Verdict]] = []
-    for key, decision in decisions.items():
-        if key[0] == user:
-            wanted = [verdict for verdict in decision.verdicts if verdict.action is SweepAction.RUN]
-            # Never more than the one before it, which keeps the sweep's order.
-            worth = accumulate((verdict.worth for verdict in wanted), min)
-            entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
+    for decision in decisions:
+        wanted = [verdict for verdict in decision.verdicts if verdict.action is SweepAction.RUN]
+        # Never more than the one before it, which keeps the sweep's order.
+        worth = accumulate((verdict.worth for verdict in wanted), min)
+        entries += ((-w, place, v.trial_id, v) for place, (w, v) in enumerate(zip(worth, wanted, strict=True)))
     return [verdict for *_, verdict in sorted(entries)]  # no job is in two sweeps, so no two verdicts are compared
 
 
@@ -309,7 +315,7 @@ def _shares(
 def _choice(
     site: _Site,
     jobs: Mapping[int, Job],
-    decisions: Mapping[SweepKey, SweepDecision],
+    decisions: Iterable[SweepDecision],
     wanted: Mapping[str, Sequence[Verdict]],
     shares: Mapping[str, int],
 ) -> Choice:
@@ -322,15 +328,11 @@ def _choice(
             (first if gpus <= left else later).append(verdict)
             left -= gpus if gpus <= left else 0
     wishes = {v.trial_id: Wish(place, v.reason) for place, v in enumerate((*first, *later))}
-    rests = [v for decision in decisions.values() for v in decision.verdicts if v.action is not SweepAction.RUN]
+    rests = [v for decision in decisions for v in decision.verdicts if v.action is not SweepAction.RUN]
     wishes |= {v.trial_id: Wish(None, v.reason) for v in rests}
     stops = tuple(Stop(v.trial_id, v.reason) for v in rests if v.action is SweepAction.STOP)
     stopping = {stop.job_id for stop in stops}
-    able = {
-        job_id
-        for job_id, job in jobs.items()
-        if job.can_leave and job_id not in stopping and _is_settled(job, site.now_s)
-    }
+    able = {i for i, job in jobs.items() if job.can_leave and i not in stopping and _is_settled(job, site.now_s)}
     stopped = (jobs[job_id] for job_id in stopping)
     coming_gpus = sum(job.request.total for job in stopped if job.holds_gpus and not _is_leaving(job))
     free = site.gpus - site.held_gpus + site.leaving_gpus + coming_gpus

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -112,11 +111,6 @@ class Forecast(Struct, frozen=True, eq=False):
     chance: Floats
 
 
-class _Noise(NamedTuple):
-    still: float
-    moving: float
-
-
 def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     """Draw the paths of all trainings to their ends. Before the first report everything is open."""
     count = len(sweep.trials)
@@ -128,17 +122,15 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     ended = sweep.has_ended
     paths = int(np.clip(_NUMBERS // max(count, 1), 32, 128))
     rng = np.random.default_rng(0)  # common random numbers: the same draws at every call
-    weights, noise = _regressions((histories.at_level - best) / spread, rng.standard_normal((3, paths)))
+    weights, still, moving = _regressions((histories.at_level - best) / spread, rng.standard_normal((3, paths)))
     value, moved = _present(histories, best, spread, paths, rng)
     progress = np.where(seen, np.clip(histories.progress, LEVELS[0], 1.0), LEVELS[1])
     left = np.where(ended, 0.0, -np.log2(progress))
-    while (left > 1e-6).any():
-        rows = np.flatnonzero(left > 1e-6)
+    while (rows := np.flatnonzero(left > 1e-6)).size:
         part = np.minimum(1.0, left[rows])[:, None]
         level = np.clip(np.round(_DOUBLINGS - left[rows]).astype(np.int64), 0, _DOUBLINGS - 1)
         mean = weights[level, 0] + weights[level, 1] * moved[rows] + weights[level, 2] * value[rows]
-        still, moving = (np.array([getattr(noise[k], kind) for k in level])[:, None] for kind in _Noise._fields)
-        std = np.sqrt(still + moving * moved[rows] ** 2)
+        std = np.sqrt(still[level, None] + moving[level, None] * moved[rows] ** 2)
         drawn = part * mean + np.sqrt(part) * std * rng.standard_normal((rows.size, paths))
         improved = np.maximum(0.0, drawn)
         value[rows] -= improved
@@ -229,8 +221,8 @@ def _present(
     return value, moved
 
 
-def _regressions(at_level: Floats, normals: Floats) -> tuple[Floats, list[_Noise]]:
-    """Coefficients per doubling and path, (6, 3, paths), and the variance of the noise per doubling."""
+def _regressions(at_level: Floats, normals: Floats) -> tuple[Floats, Floats, Floats]:
+    """Coefficients per doubling and path, (6, 3, paths), and two variances of the noise per doubling, as `_noise`."""
     steps = []
     for k in range(1, _DOUBLINGS):
         there = ~np.isnan(at_level[:, k + 1])
@@ -240,24 +232,24 @@ def _regressions(at_level: Floats, normals: Floats) -> tuple[Floats, list[_Noise
     inputs, improved = np.column_stack([np.ones(len(table)), table[:, 1:3]]), table[:, 3]
     moves = inputs[:, 1] ** 2 * _MOVING_STD**2 > _STILL_STD**2
     prior = np.diag(_PRIOR_STD**-2.0)
-    weights, noises = np.empty((_DOUBLINGS, 3, normals.shape[1])), []
-    for k in range(_DOUBLINGS):
-        nearness = _LOCALITY ** -np.abs(table[:, 0] - k)
-        noise = _Noise(_STILL_STD**2, _MOVING_STD**2)
-        for _ in range(3):
-            weight = nearness / (noise.still + noise.moving * inputs[:, 1] ** 2)
-            precision = prior + (inputs * weight[:, None]).T @ inputs
-            mean = np.linalg.solve(precision, prior @ _PRIOR_MEAN + (inputs * weight[:, None]).T @ improved)
-            noise = _noise(nearness, (improved - inputs @ mean) ** 2, inputs[:, 1], moves)
-        weights[k] = mean[:, None] + np.linalg.cholesky(np.linalg.inv(precision)) @ normals
-        noises.append(noise)
-    return weights, noises
+    # All doublings at once: of a small sweep most of the time goes into calls.
+    nearness = _LOCALITY ** -np.abs(table[:, 0] - np.arange(_DOUBLINGS)[:, None])
+    still, moving = np.full(_DOUBLINGS, _STILL_STD**2), np.full(_DOUBLINGS, _MOVING_STD**2)
+    for _ in range(3):
+        weight = nearness / (still[:, None] + moving[:, None] * inputs[:, 1] ** 2)
+        weighted = (inputs * weight[:, :, None]).swapaxes(1, 2)
+        precision = prior + weighted @ inputs
+        mean = np.linalg.solve(precision, (prior @ _PRIOR_MEAN)[:, None] + weighted @ improved[:, None])
+        still, moving = _noise(nearness, (improved - (inputs @ mean)[:, :, 0]) ** 2, inputs[:, 1], moves)
+    return mean + np.linalg.cholesky(np.linalg.inv(precision)) @ normals, still, moving
 
 
-def _noise(nearness: Floats, squared: Floats, moved: Floats, moves: np.ndarray) -> _Noise:
+def _noise(nearness: Floats, squared: Floats, moved: Floats, moves: Bools) -> tuple[Floats, Floats]:
     """Moments of the residuals: of trainings that hardly improve, and per squared improvement of those that do."""
+    near, near_still = np.compress(moves, nearness, 1), np.compress(~moves, nearness, 1)
     few = _PRIOR_COUNT / 4
-    still = (few * _STILL_STD**2 + (nearness * squared)[~moves].sum()) / (few + nearness[~moves].sum())
-    beyond = np.maximum(squared - still, 0.0)[moves] / np.maximum(moved[moves] ** 2, 1e-12)
-    moving = (_PRIOR_COUNT * _MOVING_STD**2 + (nearness[moves] * beyond).sum()) / (_PRIOR_COUNT + nearness[moves].sum())
-    return _Noise(float(still), float(moving))
+    still = few * _STILL_STD**2 + (near_still * np.compress(~moves, squared, 1)).sum(axis=1)
+    still /= few + near_still.sum(axis=1)
+    beyond = np.maximum(np.compress(moves, squared, 1) - still[:, None], 0.0) / np.maximum(moved[moves] ** 2, 1e-12)
+    moving = _PRIOR_COUNT * _MOVING_STD**2 + (near * beyond).sum(axis=1)
+    return still, moving / (_PRIOR_COUNT + near.sum(axis=1))

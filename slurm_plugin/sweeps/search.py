@@ -26,7 +26,7 @@ import shlex
 import sys
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +46,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from explsched import preemption_record
 from explsched.atomic_file import create_file_durably, replace_file_durably
 from explsched.errors import SlurmError
 from explsched.job_options.values import PAIRS_BYTES
@@ -139,33 +140,44 @@ class Search:
             passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
             waiting = [job.job_id for job in passes if job.state == "PENDING"]
             is_of_slurm = any(job.state == "RUNNING" for job in passes)
-            again = [self._pass_later([f"--begin=now+{_AGAIN_S}"], lock)] if is_of_slurm else []
+            again = [self._pass_later([f"--begin=now+{_AGAIN_S}"], lock)] if is_of_slurm else waiting.copy()
             under_way: list[int] = []
             try:
-                results = self._begin(study, self._jobs_of_trials(jobs), under_way, lock, now_s)
+                results = self._begin(study, self._jobs_of_trials(jobs), under_way, again, lock, now_s)
             except SlurmError:
                 if under_way:
-                    self._watch(under_way, [*waiting, *again], lock)
+                    self._watch(under_way, {*waiting, *again}, lock)
                 raise
             except SearchError:
-                self._watch([], again, lock)
+                self._watch([], {*again}.difference(waiting), lock)
                 raise
-            self._watch(under_way, [*waiting, *again], lock)
+            self._watch(under_way, {*waiting, *again}, lock)
             return self._standing(study, results, under_way)
 
     def _begin(
-        self, study: optuna.Study, by_trial: Mapping[int, SlurmJob], under_way: list[int], lock: int, now_s: float
+        self,
+        study: optuna.Study,
+        by_trial: Mapping[int, SlurmJob],
+        under_way: list[int],
+        again: list[int],
+        lock: int,
+        now_s: float,
     ) -> Mapping[int, Result]:
         """Settle what is over and submit what there is room for; returns what came of trials.
 
-        The jobs under way are added to `under_way` one by one, so that they are known if Slurm refuses the next.
+        The jobs under way are added to `under_way` one by one, so that they are known if Slurm refuses the next. Those
+        that explsched has paused leave their places to others, once: without a result nobody knows what trials cost.
         """
         self._settle(study, by_trial, under_way, lock, now_s)
         results = self._results(study)
+        paused = sum(job.job_id in under_way and _is_paused(job) for job in by_trial.values())
+        most = self._file.parallel + min(paused, self._file.parallel)
         proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
-        while len(under_way) < self._file.parallel and self._may_begin(list(results.values()), len(under_way)):
+        while len(under_way) < most and self._may_begin(list(results.values()), len(under_way)):
             if (trial := next(proposals, None)) is None:
                 break
+            if under_way and not again:  # while there is a place: trials may take all that Slurm has for the user
+                again.append(self._pass_later([f"--dependency=afterany:{under_way[0]}"], lock))
             under_way.append(self._submit(*trial, lock))
         return results
 
@@ -340,14 +352,22 @@ class Search:
             raise SlurmError(f"sbatch refused a job of {self._path}: {(answer.err or answer.out).strip()}")
         return int(job_id)
 
-    def _watch(self, under_way: Sequence[int], waiting: Sequence[int], lock: int) -> None:
-        """Have Slurm make the next pass when any of the trials ends, and take back the passes that wait."""
+    def _watch(self, under_way: Sequence[int], waiting: Set[int], lock: int) -> None:
+        """Have Slurm make the next pass when any of the trials ends, and take back the passes that wait.
+
+        Where Slurm takes no more jobs of the user these stay, so that the search goes on.
+        """
         if under_way:
             ends = "?".join(f"afterany:{job_id}" for job_id in under_way[:_MOST_WATCHED])
-            self._pass_later([f"--dependency={ends}"], lock)
+            try:
+                self._pass_later([f"--dependency={ends}"], lock)
+            except SlurmError:
+                if not waiting:
+                    raise
+                return
         if len(under_way) > _MOST_WATCHED:
             self._pass_later([f"--begin=now+{_AGAIN_S}"], lock)
-        self._client.apply([CancelJob(job_id) for job_id in waiting])
+        self._client.apply([CancelJob(job_id) for job_id in sorted(waiting)])
 
     def _pass_later(self, when: Sequence[str], lock: int) -> int:
         """Submit a small job that makes a pass; returns its id."""
@@ -398,6 +418,15 @@ class Search:
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._trial_directory(number) / "result").read_bytes(), type=Result)
+
+
+def _is_paused(job: SlurmJob) -> bool:
+    """Whether the job waits because explsched has preempted its last run."""
+    try:
+        latest = preemption_record.read(job.admin_comment, job.submit_s, job.restarts).latest
+    except preemption_record.RecordError:
+        return False
+    return job.state == "PENDING" and bool(latest) and latest[-1].run == job.restarts - 1
 
 
 def _script(claim: Path, words: Sequence[str]) -> str:

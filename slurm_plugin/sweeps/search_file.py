@@ -115,7 +115,9 @@ class SearchFile(Section, frozen=True):
         Literal["tpe", "random", "grid"], Meta(description="Optuna's sampler that proposes hyper-parameters")
     ] = "tpe"
     seed: Annotated[int, Meta(ge=0, lt=2**31, description="random seed of the sampler")] = 0
-    parallel: Annotated[int, Meta(ge=1, le=10_000, description="trials pending or running at a time")] = 4
+    parallel: Annotated[
+        int, Meta(ge=1, le=10_000, description="trials pending or running at a time, beside as many paused ones")
+    ] = 4
     job: TrialJobSection = TrialJobSection()
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sched_policy.sweep.trials import SweepAction, Trial, TrialState
-from simulation.strategies import Asha, Hyperband, Rungs
+from simulation.strategies import Asha, Hyperband, MedianStop, Rungs
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
 
 
@@ -124,3 +124,18 @@ def test_hyperband_deals_trainings_to_brackets_of_the_published_sizes() -> None:
 def test_who_did_all_steps_before_anybody_looked_may_save_its_model_and_end(strategy: Asha | Hyperband) -> None:
     saving = ran_past(trial(1, steps=TOTAL, state=TrialState.RUNNING))
     assert strategy.decide(sweep(*saving), gpus=1).wanted == (1,)
+
+
+def test_the_median_rule_looks_at_each_report_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    summed: list[np.ndarray] = []
+    sums = np.add.accumulate
+
+    def cumsum(values: np.ndarray) -> np.ndarray:
+        summed.append(values)
+        return np.asarray(sums(values))
+
+    monkeypatch.setattr(np, "cumsum", cumsum)
+    rng = np.random.default_rng(0)
+    trainings = (trial(i, rng.random(), 10 + i % 40, TrialState.RUNNING) for i in range(1, 1101))
+    decision = MedianStop().decide(sweep(*trainings), gpus=8)
+    assert decision.stopped and len(summed) == 1100

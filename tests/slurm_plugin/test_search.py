@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from msgspec.structs import replace
 
 from explsched.cli import root
 from explsched.errors import ExplschedError
+from explsched.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.sweeps.search import SearchStanding
@@ -225,7 +227,7 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     done = run(path, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["under_way"] == 2
-    first, _, following = calls(slurm)
+    first, _, _, following = calls(slurm)
     (comment,) = (word for word in first if word.startswith("--comment="))
     assert comment.startswith("--comment=explsched:sweep=digits&metric=acc&direction=max&params=lr%3D")
     assert comment.endswith(":0")
@@ -233,7 +235,7 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
     trial = tmp_path / "digits.sweep/trials/0"
     assert f"exec sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
-    assert {"--dependency=afterany:1?afterany:2", "--partition=main"} <= set(following)
+    assert {"--dependency=afterany:1?afterany:3", "--partition=main"} <= set(following)
 
 
 @optuna_is_needed
@@ -252,8 +254,8 @@ def test_trials_run_where_the_search_was_begun(tmp_path: Path, slurm: Path, monk
         monkeypatch.chdir(tmp_path / name)
         assert run(written(tmp_path, parallel=parallel)).exit_code == 0
     where = [word for words in calls(slurm) for word in words if word.startswith("--chdir=")]
-    assert len(calls(slurm)) == 5  # the first trial twice: squeue shows none
-    assert where == [f"--chdir={tmp_path}/project"] * 5
+    assert len(calls(slurm)) == 6  # the first trial twice: squeue shows none
+    assert where == [f"--chdir={tmp_path}/project"] * 6
 
 
 @optuna_is_needed
@@ -301,6 +303,7 @@ def test_what_a_killed_pass_left_is_mended(tmp_path: Path, slurm: Path) -> None:
     assert (directory / "trials/0/job.sh").read_text() == before  # the same hyper-parameters
     assert [word for call in calls(slurm) for word in call if word.startswith("--job-name=")] == [
         "--job-name=digits-0",
+        "--job-name=digits-next",
         "--job-name=digits-1",
         "--job-name=digits-next",
     ]
@@ -337,7 +340,45 @@ def test_a_pass_whose_trials_slurm_refuses_is_made_again(in_slurm: Path, slurm: 
 def test_a_trial_that_slurm_refuses_does_not_end_the_search(tmp_path: Path, slurm: Path) -> None:
     (tmp_path / "refuses").write_text("digits-1")
     assert "no such partition" in str(run(written(tmp_path, parallel=2)).exception)
-    assert jobs_of(slurm) == [("digits-0", ""), ("digits-next", "afterany:1")]
+    assert jobs_of(slurm) == [("digits-0", ""), *[("digits-next", "afterany:1")] * 2]
+    assert (tmp_path / "cancelled").read_text().split()[-1] == "2"
+
+
+@optuna_is_needed
+@pytest.mark.parametrize(("most", "begun"), [(3, ["digits-0", "digits-1"]), (4, ["digits-0", "digits-1", "digits-2"])])
+def test_a_search_goes_on_where_its_trials_are_all_that_slurm_takes(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, most: int, begun: list[str]
+) -> None:
+    submit = process.run
+
+    def at_most(argv: Sequence[str], *rest: Any) -> process.CommandOutput:
+        if argv[0].endswith("sbatch") and len(calls(slurm)) == most:
+            return process.CommandOutput(1, "", "sbatch: error: AssocMaxSubmitJobLimit")
+        return submit(argv, *rest)
+
+    monkeypatch.setattr(process, "run", at_most)
+    done = run(written(tmp_path, parallel=3))
+    assert ("AssocMaxSubmitJobLimit" in str(done.exception)) is (len(begun) < 3)
+    assert [name for name, _ in jobs_of(slurm) if name != "digits-next"] == begun
+    assert ("digits-next", "afterany:1") in jobs_of(slurm)
+    assert not (tmp_path / "cancelled").exists()
+
+
+@optuna_is_needed
+def test_trials_that_explsched_has_paused_leave_their_places_once(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=2)
+    assert run(path).exit_code == 0
+    mark = f"explsched-trial:{json.loads((tmp_path / 'digits.sweep' / 'id').read_text())['id']}"
+    paused = PreemptionRecord(0.0).plus(Interruption(0, 1.0, 1, 0.0, "makes room for job 7")).text()
+    waits = record(1, state="PENDING", comment=f"explsched: {mark}:0", submit_s=0.0)
+    for told, begun in (({}, []), ({"restarts": 1}, []), ({"restarts": 1, "admin_comment": paused}, ["digits-2"])):
+        jobs = (replace(waits, **told), record(2, state="RUNNING", comment=f"explsched: {mark}:1"))
+        monkeypatch.setattr(CliClient, "tagged_jobs", lambda *_, jobs=jobs: jobs)
+        slurm.unlink()
+        assert run(path).exit_code == 0
+        assert [name for name, _ in jobs_of(slurm) if name != "digits-next"] == begun
 
 
 @optuna_is_needed
@@ -479,7 +520,7 @@ def test_a_directory_that_cannot_be_written_is_named_and_nothing_is_lost(tmp_pat
     assert f"{path}: {trials}/0: Not a directory" in str(done.exception)
     trials.unlink()
     assert json.loads(run(path, "--json").stdout)["under_way"] == 2
-    assert [name for name, _when in jobs_of(slurm)] == ["digits-0", "digits-1", "digits-next"]
+    assert [name for name, _when in jobs_of(slurm)] == ["digits-0", "digits-next", "digits-1", "digits-next"]
 
 
 GRID = {"lr": {"values": [0.1, 0.2]}, "opt": {"values": ["sgd", "adam"]}}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sched_policy import catalog
+from sched_policy.sweep import adaptive as adaptive_module
 from sched_policy.sweep.adaptive import AdaptiveHalving, promise, standing, unusual
 from sched_policy.sweep.forecast import Histories, forecast
 from sched_policy.sweep.trials import Sweep, SweepAction, TrialState
@@ -24,6 +25,12 @@ def test_a_sweep_of_one_runs_to_its_end() -> None:
         assert decision.wanted == (1,)
     ended = AdaptiveHalving().decide(sweep(trial(1, steps=TOTAL, state=TrialState.ENDED)), gpus=8)
     assert ended.done and not ended.verdicts
+
+
+def test_a_sweep_of_one_is_decided_without_a_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive_module, "forecast", lambda *_: pytest.fail("10,000 such sweeps would take a minute"))
+    (verdict,) = AdaptiveHalving().decide(sweep(trial(1, steps=5)), gpus=8).verdicts
+    assert verdict.worth == 1.0
 
 
 def test_few_are_contenders_where_values_are_far_apart_and_all_where_everybody_still_moves() -> None:

@@ -258,6 +258,33 @@ def test_the_best_is_not_taken_for_slow_because_its_last_run_began_anew() -> Non
     assert choice.wishes[1].place == 0
 
 
+@pytest.mark.parametrize("strategy", ["asha", "hyperband"])
+def test_the_best_of_a_sweep_that_is_over_runs_to_its_end(strategy: str) -> None:
+    best_late = (ProgressPoint(1, 10.0, 0.9), ProgressPoint(2, 20.0, 0.95), ProgressPoint(3, 30.0, 0.01))
+    ended = [member(i, points=reports(0.3 + 0.01 * i, 54)) for i in range(1, 5)]
+    rest = [member(i, points=reports(0.3 + 0.01 * i, 2), restarts=1) for i in range(5, 12)]
+    best = member(12, points=best_late, restarts=1, granted_step=1.0)
+    policy = row("explsched", catalog.PolicyOptions(objective="best", sweep_strategy=strategy))
+    plan = checked_plan(policy, Snapshot.of(NOW_S, nodes(), [*rest, best], ended))
+    assert {stop.job_id for stop in plan.stops} == set(range(5, 12))
+    assert [start.job_id for start in plan.starts] == [12]
+
+
+def test_each_users_sweeps_are_found_without_a_look_at_all_others() -> None:
+    class User(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            User.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    jobs = [member(i, user=User(f"user{i}")) for i in range(1, 201)]
+    Sweeps(AdaptiveHalving()).choose(snapshot(*jobs))
+    assert User.compared < 200 * 20
+
+
 def test_the_best_of_a_sweep_that_is_decided_runs_to_its_end_before_another_sweep_begins() -> None:
     decided = [
         running(1, "n1", exploration=consent(), total_steps=54, points=reports(0.1, 36)),

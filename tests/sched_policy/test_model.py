@@ -1,0 +1,24 @@
+"""What a job's own reports say of the time that it has left."""
+
+from __future__ import annotations
+
+import pytest
+
+from sched_policy.improvement import RemainingImprovement
+from sched_policy.model import Exploration, ProgressPoint
+from tests.sched_policy.builders import NOW_S, running
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_job_that_began_anew_takes_no_longer_for_each_step_than_before(step: int) -> None:
+    points = (ProgressPoint(1, 10.0, 0.9), ProgressPoint(50, 500.0, 0.5), ProgressPoint(step, 520.0, 0.9))
+    anew = running(1, "n1", restarts=1, total_steps=100, points=points, exploration=Exploration())
+    assert anew.known_left_s(NOW_S) == anew.left_s(NOW_S) == pytest.approx((100 - step) * 10.0)
+    (horizon_gpu_s,) = RemainingImprovement.of((anew,)).horizon_gpu_s
+    assert horizon_gpu_s == pytest.approx((100 - step) * 10.0, rel=0.05)
+
+
+def test_a_report_before_the_first_step_does_not_make_the_time_limit_an_estimate() -> None:
+    begun = running(1, "n1", ran_s=600.0, total_steps=100, points=(ProgressPoint(0, 5.0, 0.9),))
+    assert begun.known_left_s(NOW_S) is None
+    assert begun.left_s(NOW_S) == 3000.0
