@@ -177,10 +177,11 @@ class Supervisor:
         self._check_data_plane()
         for child in self._children:
             child.keep_running()
+        # Before its predecessor is told, which then ends: if this job died without a successor none would be left.
+        self._succession.check(self._revision.now)
         if not self._announced:
             self._announce()
         else:
-            self._succession.check(self._revision.now)
             self._revision.check()
         if self._succession.taken_over():
             self._stop = True  # the successor's data plane is up: release the lock, finish the requests in flight

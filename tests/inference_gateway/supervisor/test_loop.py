@@ -282,6 +282,26 @@ class TestTheAddress:
         in_job.run(look, in_job.report(), look, in_job.term)
         assert told == ["1", ""]
 
+    def test_a_job_has_a_successor_before_its_predecessor_is_told(self, in_job: Gateway) -> None:
+        """The predecessor then ends; if this job died now, no job of the gateway would be left."""
+        queued: list[int] = []
+        tell = Path.write_text
+
+        def look(path: Path, text: str, **fields: Any) -> int:
+            if path == in_job.paths.handover:
+                queued.append(len(in_job.slurm.submissions))
+            return tell(path, text, **fields)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Path, "write_text", look)
+            in_job.run(in_job.term)
+        assert queued == [1]
+
+    def test_a_silent_slurm_holds_up_no_handover(self, in_job: Gateway) -> None:
+        in_job.slurm.silent = True
+        in_job.run(lambda: None, in_job.term)
+        assert in_job.paths.handover.read_text() == str(OWN)
+
     def test_the_handover_file_of_another_job_is_not_changed(self, in_job: Gateway) -> None:
         in_job.paths.handover.write_text("9")
         in_job.run(lambda: None, in_job.term)
