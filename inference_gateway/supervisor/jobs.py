@@ -204,7 +204,7 @@ class Succession:
         if not self.handing_over:
             return False
         try:
-            return self.paths.handover.read_text(encoding="ascii") not in ("", str(self.own))
+            return self.paths.handover.read_text(encoding="ascii") == str(self._successor)
         except FileNotFoundError:
             # It removes the file once it has the address, which may be sooner than Slurm answers us.
             record = state.holder(self.paths)

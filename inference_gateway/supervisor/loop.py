@@ -219,8 +219,8 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Publish the address once the data plane has the existing replicas."""
-        if self._job_id is not None and not self._paths.handover.exists():
-            self._paths.handover.write_text(str(self._job_id), encoding="ascii")
+        if self._job_id is not None:
+            self._tell_predecessor(str(self._job_id))
         if self._reported() is None and not self._follows() and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
@@ -233,6 +233,12 @@ class Supervisor:
         self._paths.handover.unlink(missing_ok=True)
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
+
+    def _tell_predecessor(self, job_id: str) -> None:
+        """Say that requests are taken here. The file may have been left by a job that has died."""
+        handover = self._paths.handover
+        if not handover.exists() or handover.read_text(encoding="ascii") != job_id:
+            handover.write_text(job_id, encoding="ascii")
 
     def _reported(self) -> Report | None:
         """The report of our own control plane; None before its first one, or while a predecessor's still reports."""

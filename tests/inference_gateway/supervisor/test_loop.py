@@ -302,10 +302,10 @@ class TestTheAddress:
         in_job.run(lambda: None, in_job.term)
         assert in_job.paths.handover.read_text() == str(OWN)
 
-    def test_the_handover_file_of_another_job_is_not_changed(self, in_job: Gateway) -> None:
+    def test_the_handover_file_of_a_job_that_has_died_is_replaced(self, in_job: Gateway) -> None:
         in_job.paths.handover.write_text("9")
         in_job.run(lambda: None, in_job.term)
-        assert in_job.paths.handover.read_text() == "9"
+        assert in_job.paths.handover.read_text() == str(OWN)
 
     def test_a_gateway_outside_of_a_job_writes_no_handover_file(self, gateway: Gateway) -> None:
         gateway.run(lambda: None, gateway.term)
