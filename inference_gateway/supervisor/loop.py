@@ -261,10 +261,13 @@ class Supervisor:
         if leaving is None:
             self._data_plane.stop(grace_s=_GRACE_S)
             return
-        deadline_s = time.monotonic() + self._revision.now.section.job.handover_s
+        began_s, settings = time.monotonic(), self._data_plane.settings
+        deadline_s = began_s + self._revision.now.section.job.handover_s
+        # HAProxy answers one more request on each idle connection, by the replicas that it knows.
+        idle_until_s = began_s + settings.client_timeout_s + settings.request_timeout_s
         self._data_plane.finish()
         while self._data_plane.alive() and time.monotonic() < deadline_s:
-            self._show_requests(leaving, NO_MORE_S)
+            self._show_requests(leaving, NO_MORE_S if time.monotonic() > idle_until_s else 0.0)
             self._wake.clear()
             self._wake.wait(_SHOW_S)
         self._data_plane.stop(grace_s=max(0.0, deadline_s - time.monotonic()))

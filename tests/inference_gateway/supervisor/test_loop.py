@@ -334,9 +334,9 @@ class TestTheEnd:
         assert in_job.plane.stopped == [300.0]
 
     def test_its_successor_sees_what_it_still_has_in_flight(self, in_job: Gateway) -> None:
-        """Before another one can lead it says that it still takes requests; the file goes with the last one."""
+        """Until idle connections have ended it says that it still takes requests; the file goes with the last one."""
         in_job.script.now_s = NOW_S + 3400
-        in_job.plane.requests = [2, 1]
+        in_job.plane.requests = [2, 1, 1]
         shown = in_job.paths.leaving / f"{OWN}.json"
         seen: list[tuple[float, list[int]]] = []
 
@@ -347,10 +347,10 @@ class TestTheEnd:
 
         in_job.control.end = look  # type: ignore[method-assign]
         ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
-        in_job.run(in_job.report(), nothing, nothing, ready, look, look)
-        assert seen == [(0.0, []), (NO_MORE_S, [2]), (NO_MORE_S, [1])]
+        in_job.run(in_job.report(), nothing, nothing, ready, look, in_job.later(70), look)
+        assert seen == [(0.0, []), (0.0, [2]), (NO_MORE_S, [1])]
         assert not shown.exists()
-        assert in_job.plane.stopped == [298.0]
+        assert in_job.plane.stopped == [228.0]
 
     def test_a_time_limit_that_an_admin_has_lowered_is_seen_within_a_minute(self, in_job: Gateway) -> None:
         def lower() -> None:
