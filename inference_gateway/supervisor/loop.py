@@ -29,10 +29,12 @@ from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
+from inference_gateway.control.replica import Phase
 from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError, StartError
+from inference_gateway.model import Endpoint
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.jobs import Revision, Succession, predecessor
 from slurm_plugin.client.cli import CliClient
@@ -268,6 +270,7 @@ class Supervisor:
         self._data_plane.finish()
         while self._data_plane.alive() and time.monotonic() < deadline_s:
             self._show_requests(leaving, NO_MORE_S if time.monotonic() > idle_until_s else 0.0)
+            self._hand_on()
             self._wake.clear()
             self._wake.wait(_SHOW_S)
         self._data_plane.stop(grace_s=max(0.0, deadline_s - time.monotonic()))
@@ -281,6 +284,20 @@ class Supervisor:
             log.event(_LOG, logging.ERROR, "requests in flight are not known", why=str(error))
             return
         state.show(path, PlaneReport(str(self._run_directory), time.time(), orders_s, servers, traffic))
+
+    def _hand_on(self) -> None:
+        """Let requests that wait here for a replica go to those that serve by now; our control plane has ended."""
+        shown = state.read(self._paths.status, Report)
+        if shown is None or shown.run_directory == str(self._run_directory):
+            return
+        known = self._revision.now.section.services
+        try:
+            for service in (one for one in shown.services if one.name in known):
+                serving = (replica for replica in service.replicas if replica.phase == Phase.SERVING)
+                most = known[service.name].concurrency
+                self._data_plane.hand_on(service.name, [Endpoint(r.name, r.host, r.port, most) for r in serving])
+        except GatewayError as error:
+            log.event(_LOG, logging.ERROR, "requests that wait are not handed on", why=str(error))
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGHUP:

@@ -143,6 +143,17 @@ def test_while_it_finishes_an_idle_connection_has_one_more_request(directory: Pa
         wait_until(lambda: not rig.plane.alive())
 
 
+def test_while_it_finishes_a_request_that_waits_reaches_a_new_replica(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "waits", CHAT) as rig, ThreadPoolExecutor(1) as client:
+        answer = client.submit(rig.complete, "chat")
+        wait_until(lambda: rig.plane.traffic()[0].queued)
+        rig.plane.finish()
+        wait_until(lambda: not listens(rig.port))
+        rig.plane.hand_on("chat", [servers[0].endpoint])
+        assert answer.result().status == 200
+        wait_until(lambda: not rig.plane.alive())
+
+
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -22,7 +22,7 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import ServerState, Traffic
+from inference_gateway.model import Endpoint, ServerState, Traffic
 from inference_gateway.supervisor import jobs, loop
 from inference_gateway.supervisor.loop import Supervisor
 from tests.inference_gateway.control.doubles import job as record
@@ -50,6 +50,7 @@ class Plane:
     stopped: list[float] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
     finishing: bool = False
+    handed_on: list[tuple[str, list[Endpoint]]] = field(default_factory=list)
 
     @property
     def files(self) -> Files:
@@ -81,6 +82,9 @@ class Plane:
 
     def traffic(self) -> list[Traffic]:
         return []
+
+    def hand_on(self, service: str, replicas: list[Endpoint]) -> None:
+        self.handed_on.append((service, replicas))
 
     def stop(self, grace_s: float) -> None:
         self.stopped.append(grace_s)
@@ -351,6 +355,14 @@ class TestTheEnd:
         assert seen == [(0.0, []), (0.0, [2]), (NO_MORE_S, [1])]
         assert not shown.exists()
         assert in_job.plane.stopped == [228.0]
+
+    def test_requests_that_wait_get_the_replicas_of_its_successor(self, in_job: Gateway) -> None:
+        in_job.script.now_s = NOW_S + 3400
+        in_job.plane.requests = [0, 0]
+        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
+        leads = in_job.report(run_directory="/of/the/successor", replicas=1)
+        in_job.run(in_job.report(), nothing, nothing, ready, leads, nothing)
+        assert in_job.plane.handed_on == [("chat", [Endpoint("chat-1", "h", 1, 8)])]
 
     def test_a_time_limit_that_an_admin_has_lowered_is_seen_within_a_minute(self, in_job: Gateway) -> None:
         def lower() -> None:
