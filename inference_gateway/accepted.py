@@ -376,7 +376,10 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise GatewayError(f"{path}.lock: {error.strerror}") from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise GatewayError(f"{path}.lock: cannot be locked with flock: {error.strerror}") from error
         yield
     finally:
         os.close(lock)

@@ -25,6 +25,7 @@ from explsched.atomic_file import replace_file, replace_file_durably
 from explsched.log import event
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.start_times import Foretold
+from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 
 FIRST_WAIT_S = 5.0
@@ -148,15 +149,21 @@ def read(path: Path, kind: type[_Value]) -> _Value | None:
 def locked(path: Path) -> Iterator[bool]:
     """Try to hold the lock for the block; yields False if another process has it. The kernel releases it when we die.
 
-    On NFS Linux implements flock as a lock on the server, so it works between nodes.
+    On NFS Linux implements flock as a lock on the server, so it works between nodes. Raises `GatewayError` where the
+    file cannot be made, or its file system has no locks (a Lustre that is mounted without `-o flock`).
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise GatewayError(f"{path}: {error.strerror}") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
+        except OSError as error:
+            raise GatewayError(f"{path}: cannot be locked with flock: {error.strerror}") from error
         yield True
     finally:
         os.close(handle)

@@ -1,5 +1,6 @@
 """API keys from the command line: made, saved, listed, taken back."""
 
+import errno
 import fcntl
 import getpass
 import json
@@ -109,6 +110,16 @@ def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: 
         fcntl.flock(lock, fcntl.LOCK_UN)
         assert done.result().exit_code == 0
     assert list(accepted.key_sections(file)) == (["bob"] if "--revoke" in words else ["carol", "bob", "alice"])
+
+
+def test_without_locks_the_file_stays_as_it_is(services: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    done = run("alice", "-s", services)
+    assert str(done.exception) == f"{tmp_path}/keys.yaml.lock: cannot be locked with flock: Function not implemented"
+    assert not (tmp_path / "keys.yaml").exists()
 
 
 def test_keys_are_listed(services: Path, tmp_path: Path) -> None:
