@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -246,10 +246,16 @@ class EventLog:
             record = {**record, "lost_before": self._lost}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-            size = file.tell()
+            if file.tell() > _LARGEST_BYTES:
+                self._rotate(file.fileno())
         self._lost = 0
-        if size > _LARGEST_BYTES:
-            self._path.replace(self._path.with_name(self._path.name + ".1"))
+
+    def _rotate(self, handle: int) -> None:
+        """Rename the open file, unless another gateway job is doing so, or has done so: the new one is small."""
+        with suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), self._path.stat()):
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
 
 
 class Outage:
