@@ -117,7 +117,7 @@ def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, n
     record = next((job for job in found if job.job_id == own), None)
     if record is None or record.start_s is None or record.time_limit_s is None:
         return math.inf
-    return record.start_s + record.time_limit_s - min(notice_s, record.time_limit_s / 2) - now_s
+    return record.start_s + record.suspended_s + record.time_limit_s - min(notice_s, record.time_limit_s / 2) - now_s
 
 
 def release(client: SlurmClient, job_id: int) -> None:
