@@ -4,10 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from explsched import log
+from inference_gateway.accepted import Accepted
 from inference_gateway.cli import commands
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
@@ -80,6 +83,19 @@ def test_a_second_one_of_the_name_is_refused(site: Site, job_state: str) -> None
     assert site.up() == "gateway t is up or starting already: job 9"
     assert site.slurm.submissions == []
     assert site.paths.closing.exists(), "its `down` holds"
+
+
+@pytest.mark.parametrize(("fields", "runs"), [({}, False), ({"state": "RUNNING"}, False), ({"eligible_s": None}, True)])
+def test_none_is_run_beside_a_job_that_has_not_started_yet(
+    site: Site, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], *, runs: bool
+) -> None:
+    """One that waits for another job, which is gone, is the successor of a gateway that was ended by Ctrl-C."""
+    ran: list[Accepted] = []
+    monkeypatch.setattr(commands, "run", lambda now, _sbatch: ran.append(now))
+    monkeypatch.setattr(log, "set_up", lambda *_: None)
+    site.slurm.known[9] = record(9, "gateway-t", jobs.tag("t"), **fields)
+    assert ("starting already: job 9" in site.up("--foreground")) == (not runs)
+    assert len(ran) == runs
 
 
 def test_of_two_at_the_same_time_one_submits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
