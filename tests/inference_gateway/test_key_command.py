@@ -95,6 +95,17 @@ def test_comments_outlive_the_last_key(tmp_path: Path, members: str) -> None:
     assert kept == ["# Ask Ada first.", *(["# of the course"] if "#" in members else []), "# end"]
 
 
+def test_comments_after_a_key_that_is_taken_back_stay(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    keys = "".join(f"  {name}:\n    sha256: {name * 64}\n\n  # after {name}\n" for name in "ab")
+    path.write_text(f"keys:\n{keys}")
+    accepted.revoke_key(path, "a")
+    assert list(accepted.key_sections(path)) == ["b"]
+    accepted.revoke_key(path, "b")
+    assert accepted.key_sections(path) == {}
+    assert [line.strip() for line in path.read_text().splitlines() if "#" in line] == ["# after a", "# after b"]
+
+
 @pytest.mark.parametrize("words", [("alice",), ("carol", "--revoke")])
 def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     file = tmp_path / "keys.yaml"
