@@ -107,7 +107,13 @@ def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int
         _refuse_another(now, active_jobs(client, now.section.name))
         state.forget_requests(now.paths)
         slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
-        return tuple(submit(client, replace(now, slot=slot), extra) for slot in slots)
+        submitted: list[int] = []
+        try:
+            submitted.extend(submit(client, replace(now, slot=slot), extra) for slot in slots)
+        except SlurmError:
+            cancel(client, submitted)  # else the first would serve alone, and `up` be refused once the cause is mended
+            raise
+        return tuple(submitted)
 
 
 def begin_here(client: SlurmClient, now: Accepted) -> None:

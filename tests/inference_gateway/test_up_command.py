@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched import log
+from explsched.errors import SlurmError
 from inference_gateway.accepted import Accepted
 from inference_gateway.cli import commands
 from inference_gateway.control import state
@@ -112,6 +113,24 @@ def test_of_two_at_the_same_time_one_submits(site: Site, monkeypatch: pytest.Mon
     assert site.up() == "Submitted batch job 1\n"
     assert told == ["gateway t is being started by another `gateway up`"]
     assert len(site.slurm.submissions) == 1
+
+
+def test_of_two_gateways_none_is_left_where_slurm_refuses_the_second(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = site.directory / "services.yaml"
+    services.write_text(SERVICES + "job: {node: gw1, second: {node: gone}}\n")
+    submit = site.slurm.submit
+
+    def refuse(script: str, options: Sequence[str]) -> int:
+        if "--nodelist=gone" in options:
+            raise SlurmError("sbatch: error: Batch job submission failed: Invalid node name specified")
+        return submit(script, options)
+
+    monkeypatch.setattr(site.slurm, "submit", refuse)
+    done = CliRunner().invoke(commands.up, ["-s", str(services)])
+    assert "Invalid node name" in str(done.exception)
+    assert site.slurm.cancelled == [1], "once the file is mended `up` is not refused"
 
 
 @pytest.mark.parametrize(("seconds_ago", "is_up"), [(4.0, True), (5.0, False)])
