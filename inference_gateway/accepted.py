@@ -361,7 +361,10 @@ def _without(path: Path, text: str, owner: str) -> str:
     if len({name.start_mark.line for name, _ in members.value}) < len(members.value):
         raise GatewayError(f"{path}: has several keys on one line; edit the file and remove `{owner}` by hand")
     lines = text.splitlines(keepends=True)
-    after = lines[max(end, begin + 1) :]
+    end = max(end, begin + 1)
+    while not lines[end - 1].partition("#")[0].strip():  # a block ends for YAML where the next one begins
+        end -= 1
+    after = lines[end:]
     if len(members.value) > 1:
         return "".join(lines[:begin] + after)
     line = title.start_mark.line
@@ -376,7 +379,10 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise GatewayError(f"{path}.lock: {error.strerror}") from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise GatewayError(f"{path}.lock: cannot be locked with flock: {error.strerror}") from error
         yield
     finally:
         os.close(lock)

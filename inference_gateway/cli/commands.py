@@ -74,13 +74,14 @@ def up(
     shown = state.read(now.paths.status, Report)
     if now.paths.gateway.exists() and shown is not None and time.time() - shown.time_s < _FRESH_S:
         raise GatewayError(f"gateway {now.section.name} is up already; `gateway down` ends it")
+    client = CliClient(now.section.slurm.timeout_s)
     if place == "here":
-        state.forget_requests(now.paths)
+        jobs.begin_here(client, now)
         log.set_up("info", None)
         run(now, extra)
         return
     before = _announced_s(now.paths)
-    for job_id in jobs.start(CliClient(now.section.slurm.timeout_s), now, extra):
+    for job_id in jobs.start(client, now, extra):
         click.echo(f"Submitted batch job {job_id}")
     addresses = 1 if now.section.job.second is None else len(now.paths.slots)
     deadline_s = time.monotonic() + wait_s

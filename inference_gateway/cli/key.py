@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, timedelta
 from pathlib import Path
 
 import click
@@ -156,7 +157,7 @@ def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None)
     """
     section, paths = opened(services_path)
     known = {} if section.listen.keys is None else accepted.key_sections(section.listen.keys)
-    since = time.strftime("%Y-%m-%d", time.localtime(time.time() - (days - 1) * 86_400))
+    since = (date.fromtimestamp(time.time()) - timedelta(days=days - 1)).isoformat()  # a day may have 23 or 25 hours
     chosen = by or ("key", "service")
     sums = summed((entry for entry in read(paths).days if entry.day >= since), chosen, known)
     rows = [

@@ -192,8 +192,9 @@ def _again(replica: Replica, job: SlurmJob, now_s: float) -> Replica:
 
 
 def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
-    if job.start_s is not None and job.time_limit_s is not None and replica.ends_s != job.start_s + job.time_limit_s:
-        replica = replace(replica, ends_s=job.start_s + job.time_limit_s)
+    if job.start_s is not None and job.time_limit_s is not None:
+        ends_s = job.start_s + job.suspended_s + job.time_limit_s
+        replica = replica if replica.ends_s == ends_s else replace(replica, ends_s=ends_s)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         return Step(replace(replica, restarts=job.restarts).to(Phase.STARTING, now_s), "started")
     if replica.restarts != job.restarts and replica.phase in LIVE:  # requeued and running again since the last listing

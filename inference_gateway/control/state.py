@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,7 @@ from explsched.atomic_file import replace_file, replace_file_durably
 from explsched.log import event
 from inference_gateway.control.replica import Replica
 from inference_gateway.control.start_times import Foretold
+from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 
 FIRST_WAIT_S = 5.0
@@ -148,15 +149,21 @@ def read(path: Path, kind: type[_Value]) -> _Value | None:
 def locked(path: Path) -> Iterator[bool]:
     """Try to hold the lock for the block; yields False if another process has it. The kernel releases it when we die.
 
-    On NFS Linux implements flock as a lock on the server, so it works between nodes.
+    On NFS Linux implements flock as a lock on the server, so it works between nodes. Raises `GatewayError` where the
+    file cannot be made, or its file system has no locks (a Lustre that is mounted without `-o flock`).
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise GatewayError(f"{path}: {error.strerror}") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
+        except OSError as error:
+            raise GatewayError(f"{path}: cannot be locked with flock: {error.strerror}") from error
         yield True
     finally:
         os.close(handle)
@@ -239,10 +246,16 @@ class EventLog:
             record = {**record, "lost_before": self._lost}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-            size = file.tell()
+            if file.tell() > _LARGEST_BYTES:
+                self._rotate(file.fileno())
         self._lost = 0
-        if size > _LARGEST_BYTES:
-            self._path.replace(self._path.with_name(self._path.name + ".1"))
+
+    def _rotate(self, handle: int) -> None:
+        """Rename the open file, unless another gateway job is doing so, or has done so: the new one is small."""
+        with suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), self._path.stat()):
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
 
 
 class Outage:

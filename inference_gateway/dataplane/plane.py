@@ -159,6 +159,12 @@ class HaproxyDataPlane:
         """Take no new requests; HAProxy ends after those in flight, at `stop` at the latest."""
         self._process.finish()
 
+    def hand_on(self, service: str, replicas: Iterable[Endpoint]) -> None:
+        """After `finish`: send requests that wait for a replica to these. Raises `DataPlaneError` (disk full)."""
+        listed = tuple(Listed.of(replica) for replica in replicas)
+        if listed != self._endpoints.read(service):
+            self._endpoints.write(service, listed)
+
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no new requests, give those in flight `grace_s` to finish, and end HAProxy and the activator."""
         self._processes.stop(grace_s)

@@ -104,12 +104,31 @@ def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int
     with state.locked(now.paths.start_lock) as ours:
         if not ours:
             raise GatewayError(f"gateway {now.section.name} is being started by another `gateway up`")
-        running = active_jobs(client, now.section.name)
-        if running:
-            raise GatewayError(f"gateway {now.section.name} is up or starting already: job {running[0].job_id}")
+        _refuse_another(now, active_jobs(client, now.section.name))
         state.forget_requests(now.paths)
         slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
-        return tuple(submit(client, replace(now, slot=slot), extra) for slot in slots)
+        submitted: list[int] = []
+        try:
+            submitted.extend(submit(client, replace(now, slot=slot), extra) for slot in slots)
+        except SlurmError:
+            cancel(client, submitted)  # else the first would serve alone, and `up` be refused once the cause is mended
+            raise
+        return tuple(submitted)
+
+
+def begin_here(client: SlurmClient, now: Accepted) -> None:
+    """Prepare a gateway that this process runs. Raises `SlurmError`, `GatewayError` if it has a job already.
+
+    A job that waits for another one does not count: here it can only be the successor of such a process before.
+    """
+    found = active_jobs(client, now.section.name)
+    _refuse_another(now, [job for job in found if job.state != "PENDING" or job.eligible_s is not None])
+    state.forget_requests(now.paths)
+
+
+def _refuse_another(now: Accepted, found: Sequence[SlurmJob]) -> None:
+    if found:
+        raise GatewayError(f"gateway {now.section.name} is up or starting already: job {found[0].job_id}")
 
 
 def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, now_s: float) -> float:
@@ -117,7 +136,7 @@ def handover_in_s(found: Sequence[SlurmJob], own: int | None, notice_s: float, n
     record = next((job for job in found if job.job_id == own), None)
     if record is None or record.start_s is None or record.time_limit_s is None:
         return math.inf
-    return record.start_s + record.time_limit_s - min(notice_s, record.time_limit_s / 2) - now_s
+    return record.start_s + record.suspended_s + record.time_limit_s - min(notice_s, record.time_limit_s / 2) - now_s
 
 
 def release(client: SlurmClient, job_id: int) -> None:
@@ -204,7 +223,7 @@ class Succession:
         if not self.handing_over:
             return False
         try:
-            return self.paths.handover.read_text(encoding="ascii") not in ("", str(self.own))
+            return self.paths.handover.read_text(encoding="ascii") == str(self._successor)
         except FileNotFoundError:
             # It removes the file once it has the address, which may be sooner than Slurm answers us.
             record = state.holder(self.paths)

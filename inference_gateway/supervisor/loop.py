@@ -29,10 +29,12 @@ from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
+from inference_gateway.control.replica import Phase
 from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError, StartError
+from inference_gateway.model import Endpoint
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.jobs import Revision, Succession, predecessor
 from slurm_plugin.client.cli import CliClient
@@ -177,10 +179,11 @@ class Supervisor:
         self._check_data_plane()
         for child in self._children:
             child.keep_running()
+        # Before its predecessor is told, which then ends: if this job died without a successor none would be left.
+        self._succession.check(self._revision.now)
         if not self._announced:
             self._announce()
         else:
-            self._succession.check(self._revision.now)
             self._revision.check()
         if self._succession.taken_over():
             self._stop = True  # the successor's data plane is up: release the lock, finish the requests in flight
@@ -218,8 +221,8 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Publish the address once the data plane has the existing replicas."""
-        if self._job_id is not None and not self._paths.handover.exists():
-            self._paths.handover.write_text(str(self._job_id), encoding="ascii")
+        if self._job_id is not None:
+            self._tell_predecessor(str(self._job_id))
         if self._reported() is None and not self._follows() and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
@@ -232,6 +235,12 @@ class Supervisor:
         self._paths.handover.unlink(missing_ok=True)
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
+
+    def _tell_predecessor(self, job_id: str) -> None:
+        """Say that requests are taken here. The file may have been left by a job that has died."""
+        handover = self._paths.handover
+        if not handover.exists() or handover.read_text(encoding="ascii") != job_id:
+            handover.write_text(job_id, encoding="ascii")
 
     def _reported(self) -> Report | None:
         """The report of our own control plane; None before its first one, or while a predecessor's still reports."""
@@ -254,10 +263,14 @@ class Supervisor:
         if leaving is None:
             self._data_plane.stop(grace_s=_GRACE_S)
             return
-        deadline_s = time.monotonic() + self._revision.now.section.job.handover_s
+        began_s, settings = time.monotonic(), self._data_plane.settings
+        deadline_s = began_s + self._revision.now.section.job.handover_s
+        # HAProxy answers one more request on each idle connection, by the replicas that it knows.
+        idle_until_s = began_s + settings.client_timeout_s + settings.request_timeout_s
         self._data_plane.finish()
         while self._data_plane.alive() and time.monotonic() < deadline_s:
-            self._show_requests(leaving, NO_MORE_S)
+            self._show_requests(leaving, NO_MORE_S if time.monotonic() > idle_until_s else 0.0)
+            self._hand_on()
             self._wake.clear()
             self._wake.wait(_SHOW_S)
         self._data_plane.stop(grace_s=max(0.0, deadline_s - time.monotonic()))
@@ -271,6 +284,20 @@ class Supervisor:
             log.event(_LOG, logging.ERROR, "requests in flight are not known", why=str(error))
             return
         state.show(path, PlaneReport(str(self._run_directory), time.time(), orders_s, servers, traffic))
+
+    def _hand_on(self) -> None:
+        """Let requests that wait here for a replica go to those that serve by now; our control plane has ended."""
+        shown = state.read(self._paths.status, Report)
+        if shown is None or shown.run_directory == str(self._run_directory):
+            return
+        known = self._revision.now.section.services
+        try:
+            for service in (one for one in shown.services if one.name in known):
+                serving = (replica for replica in service.replicas if replica.phase == Phase.SERVING)
+                most = known[service.name].concurrency
+                self._data_plane.hand_on(service.name, [Endpoint(r.name, r.host, r.port, most) for r in serving])
+        except GatewayError as error:
+            log.event(_LOG, logging.ERROR, "requests that wait are not handed on", why=str(error))
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGHUP:

@@ -58,6 +58,12 @@ def test_the_handover_comes_in_time_but_not_at_once(limit_s: float | None, notic
     assert jobs.handover_in_s([running], 8, notice_s, NOW_S) == math.inf
 
 
+def test_time_for_which_a_job_was_suspended_is_not_of_its_limit() -> None:
+    times = {"start_s": NOW_S, "time_limit_s": 3600.0, "suspended_s": 60.0}
+    resumed = record(7, "gateway-t", jobs.tag("t"), state="RUNNING", **times)
+    assert jobs.handover_in_s([resumed], 7, 300.0, NOW_S) == 3360.0
+
+
 def test_a_successor_is_set_free_and_a_refusal_is_an_error() -> None:
     slurm = FakeSlurm()
     jobs.release(slurm, 3)

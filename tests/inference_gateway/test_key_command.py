@@ -1,5 +1,6 @@
 """API keys from the command line: made, saved, listed, taken back."""
 
+import errno
 import fcntl
 import getpass
 import json
@@ -94,6 +95,17 @@ def test_comments_outlive_the_last_key(tmp_path: Path, members: str) -> None:
     assert kept == ["# Ask Ada first.", *(["# of the course"] if "#" in members else []), "# end"]
 
 
+def test_comments_after_a_key_that_is_taken_back_stay(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    keys = "".join(f"  {name}:\n    sha256: {name * 64}\n\n  # after {name}\n" for name in "ab")
+    path.write_text(f"keys:\n{keys}")
+    accepted.revoke_key(path, "a")
+    assert list(accepted.key_sections(path)) == ["b"]
+    accepted.revoke_key(path, "b")
+    assert accepted.key_sections(path) == {}
+    assert [line.strip() for line in path.read_text().splitlines() if "#" in line] == ["# after a", "# after b"]
+
+
 @pytest.mark.parametrize("words", [("alice",), ("carol", "--revoke")])
 def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     file = tmp_path / "keys.yaml"
@@ -109,6 +121,16 @@ def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: 
         fcntl.flock(lock, fcntl.LOCK_UN)
         assert done.result().exit_code == 0
     assert list(accepted.key_sections(file)) == (["bob"] if "--revoke" in words else ["carol", "bob", "alice"])
+
+
+def test_without_locks_the_file_stays_as_it_is(services: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    done = run("alice", "-s", services)
+    assert str(done.exception) == f"{tmp_path}/keys.yaml.lock: cannot be locked with flock: Function not implemented"
+    assert not (tmp_path / "keys.yaml").exists()
 
 
 def test_keys_are_listed(services: Path, tmp_path: Path) -> None:

@@ -4,10 +4,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from explsched import log
+from explsched.errors import SlurmError
+from inference_gateway.accepted import Accepted
 from inference_gateway.cli import commands
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
@@ -82,6 +86,19 @@ def test_a_second_one_of_the_name_is_refused(site: Site, job_state: str) -> None
     assert site.paths.closing.exists(), "its `down` holds"
 
 
+@pytest.mark.parametrize(("fields", "runs"), [({}, False), ({"state": "RUNNING"}, False), ({"eligible_s": None}, True)])
+def test_none_is_run_beside_a_job_that_has_not_started_yet(
+    site: Site, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], *, runs: bool
+) -> None:
+    """One that waits for another job, which is gone, is the successor of a gateway that was ended by Ctrl-C."""
+    ran: list[Accepted] = []
+    monkeypatch.setattr(commands, "run", lambda now, _sbatch: ran.append(now))
+    monkeypatch.setattr(log, "set_up", lambda *_: None)
+    site.slurm.known[9] = record(9, "gateway-t", jobs.tag("t"), **fields)
+    assert ("starting already: job 9" in site.up("--foreground")) == (not runs)
+    assert len(ran) == runs
+
+
 def test_of_two_at_the_same_time_one_submits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until sbatch has answered, Slurm shows the second one no job of the first."""
     told: list[str] = []
@@ -96,6 +113,24 @@ def test_of_two_at_the_same_time_one_submits(site: Site, monkeypatch: pytest.Mon
     assert site.up() == "Submitted batch job 1\n"
     assert told == ["gateway t is being started by another `gateway up`"]
     assert len(site.slurm.submissions) == 1
+
+
+def test_of_two_gateways_none_is_left_where_slurm_refuses_the_second(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = site.directory / "services.yaml"
+    services.write_text(SERVICES + "job: {node: gw1, second: {node: gone}}\n")
+    submit = site.slurm.submit
+
+    def refuse(script: str, options: Sequence[str]) -> int:
+        if "--nodelist=gone" in options:
+            raise SlurmError("sbatch: error: Batch job submission failed: Invalid node name specified")
+        return submit(script, options)
+
+    monkeypatch.setattr(site.slurm, "submit", refuse)
+    done = CliRunner().invoke(commands.up, ["-s", str(services)])
+    assert "Invalid node name" in str(done.exception)
+    assert site.slurm.cancelled == [1], "once the file is mended `up` is not refused"
 
 
 @pytest.mark.parametrize(("seconds_ago", "is_up"), [(4.0, True), (5.0, False)])

@@ -1,5 +1,6 @@
 """State, events and the lock, with the disk full and the holder killed."""
 
+import errno
 import fcntl
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 from inference_gateway.control import state
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.state import Attempts, EventLog, Memory, ServiceMemory
+from inference_gateway.errors import GatewayError
 
 FULL = Path("/dev/full")
 
@@ -62,6 +64,28 @@ def test_events_lost_to_a_full_disk_are_counted(tmp_path: Path) -> None:
     assert "nothing" not in found
 
 
+def test_of_two_gateways_that_rotate_at_once_none_loses_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events"
+    first, second = EventLog(path), EventLog(path)
+    path.write_text("x" * (16 << 20) + "\n")
+    rename = Path.replace
+
+    def meanwhile(source: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", rename)
+        second.note("second")
+        renamed = rename(source, target)
+        second.note("third")
+        return renamed
+
+    monkeypatch.setattr(Path, "replace", meanwhile)
+    first.note("first")
+    first.note("fourth")
+    old = (tmp_path / "events.1").read_text().splitlines()
+    found = [json.loads(line) for line in (*old[1:], *path.read_text().splitlines())]
+    assert [line["event"] for line in found] == ["first", "second", "third", "fourth"]
+    assert not any("lost_before" in line for line in found)
+
+
 def test_only_one_holds_the_lock_and_a_killed_holder_loses_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = (
@@ -83,3 +107,19 @@ def test_only_one_holds_the_lock_and_a_killed_holder_loses_it(tmp_path: Path) ->
         assert time.monotonic() < deadline
     with path.open() as again:
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back after the block
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a Lustre that is mounted without `-o flock`."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    with pytest.raises(GatewayError, match=r"gone/lock: No such file"), state.locked(tmp_path / "gone" / "lock"):
+        pass
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(GatewayError, match=r"lock: cannot be locked with flock: Function"),
+        state.locked(tmp_path / "lock"),
+    ):
+        pass

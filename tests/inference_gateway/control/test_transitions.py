@@ -180,6 +180,11 @@ class TestAJobThatRuns:
             one, limit_s=None
         )
 
+    def test_a_replica_ends_later_by_the_time_it_was_suspended(self) -> None:
+        one = replica(Phase.SERVING, ends_s=NOW_S + 3600, limit_s=3600.0)
+        resumed = listed("RUNNING", start_s=NOW_S, time_limit_s=3600.0, suspended_s=60.0)
+        assert after(one, seen(resumed)).replica == replace(one, ends_s=NOW_S + 3660)
+
     @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.SERVING])
     def test_a_replica_requeued_between_two_listings_starts_again(self, phase: Phase) -> None:
         one = replica(phase, host="n1", port=20001)

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from inference_gateway.cli.key import usage
+from inference_gateway.control import state
 from inference_gateway.control.replica import Phase, Replica
-from inference_gateway.control.usage import DayUsage, ReadingRates, UsageSums, read
+from inference_gateway.control.usage import DayUsage, ReadingRates, UsageState, UsageSums, read
 from inference_gateway.dataplane.settings import ApiKey, digest_of
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.queueing import Stretch
@@ -160,6 +161,26 @@ def test_the_command_sums_by_the_given_columns(paths: GatewayPaths, tmp_path: Pa
     told = {"requests": 3, "prompt": 35, "completion": 46, "estimated": 1}
     assert json.loads("".join(shown("--by", "service", "--json"))) == {"usage": [{"service": "chat", **told}]}
     assert shown("--by", "service")[1].split() == ["chat", "3", "35", "46", "1"]
+
+
+def test_days_are_those_of_the_calendar_also_where_one_has_23_hours(
+    paths: GatewayPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = (DayUsage(f"2026-03-{day}", "alice", "chat", Tokens(1)) for day in (28, 29, 30))
+    state.save(paths.usage, UsageState(tuple(known)))
+    services = tmp_path / "services.yaml"
+    listen = "listen: {host: 127.0.0.1}"
+    services.write_text(f"directory: {tmp_path}\n{listen}\nservices: {{chat: {{replica: {{command: 'x {{port}}'}}}}}}")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        now_s = time.mktime((2026, 3, 30, 0, 30, 0, 0, 0, -1))
+        monkeypatch.setattr(time, "time", lambda: now_s)
+        done = CliRunner().invoke(usage, ["-s", str(services), "--by", "day", "--days", "2", "--csv"])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [line.partition(",")[0] for line in done.output.splitlines()[1:]] == ["2026-03-29", "2026-03-30"]
 
 
 def test_old_days_are_deleted(paths: GatewayPaths) -> None:

@@ -126,6 +126,34 @@ def test_while_it_finishes_its_requests_are_known(directory: Path, servers: list
             rig.plane.open_requests()
 
 
+def test_while_it_finishes_an_idle_connection_has_one_more_request(directory: Path, servers: list[Replica]) -> None:
+    """A closed one would be an error to a client that sends at that moment."""
+    with gateway(directory / "idle", CHAT) as rig:
+        rig.plane.add("chat", servers[0].endpoint)
+        link = http.client.HTTPConnection("127.0.0.1", rig.port, timeout=20)
+        asked = "POST", "/v1/chat/completions", json.dumps({"model": "chat"}), {"authorization": f"Bearer {CLIENT_KEY}"}
+        link.request(*asked)
+        assert link.getresponse().read()
+        rig.plane.finish()
+        wait_until(lambda: not listens(rig.port))
+        link.request(*asked)
+        answer = link.getresponse()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        answer.read()
+        wait_until(lambda: not rig.plane.alive())
+
+
+def test_while_it_finishes_a_request_that_waits_reaches_a_new_replica(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "waits", CHAT) as rig, ThreadPoolExecutor(1) as client:
+        answer = client.submit(rig.complete, "chat")
+        wait_until(lambda: rig.plane.traffic()[0].queued)
+        rig.plane.finish()
+        wait_until(lambda: not listens(rig.port))
+        rig.plane.hand_on("chat", [servers[0].endpoint])
+        assert answer.result().status == 200
+        wait_until(lambda: not rig.plane.alive())
+
+
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

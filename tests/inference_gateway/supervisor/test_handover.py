@@ -224,6 +224,8 @@ class TestHandover:
         paths.handover.write_text(str(OWN))
         assert gateway.succession.coming(), "our own word from our start"
         paths.handover.write_text("8")
+        assert gateway.succession.coming(), "left by a job that has died"
+        paths.handover.write_text(str(max(gateway.slurm.known)))
         assert (gateway.succession.coming(), gateway.succession.taken_over()) == (False, True)
         gateway.succession.handing_over = False
         assert not gateway.succession.taken_over(), "it was not set free by this one"

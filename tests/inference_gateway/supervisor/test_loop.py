@@ -22,7 +22,7 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import ServerState, Traffic
+from inference_gateway.model import Endpoint, ServerState, Traffic
 from inference_gateway.supervisor import jobs, loop
 from inference_gateway.supervisor.loop import Supervisor
 from tests.inference_gateway.control.doubles import job as record
@@ -50,6 +50,7 @@ class Plane:
     stopped: list[float] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
     finishing: bool = False
+    handed_on: list[tuple[str, list[Endpoint]]] = field(default_factory=list)
 
     @property
     def files(self) -> Files:
@@ -81,6 +82,9 @@ class Plane:
 
     def traffic(self) -> list[Traffic]:
         return []
+
+    def hand_on(self, service: str, replicas: list[Endpoint]) -> None:
+        self.handed_on.append((service, replicas))
 
     def stop(self, grace_s: float) -> None:
         self.stopped.append(grace_s)
@@ -282,10 +286,30 @@ class TestTheAddress:
         in_job.run(look, in_job.report(), look, in_job.term)
         assert told == ["1", ""]
 
-    def test_the_handover_file_of_another_job_is_not_changed(self, in_job: Gateway) -> None:
+    def test_a_job_has_a_successor_before_its_predecessor_is_told(self, in_job: Gateway) -> None:
+        """The predecessor then ends; if this job died now, no job of the gateway would be left."""
+        queued: list[int] = []
+        tell = Path.write_text
+
+        def look(path: Path, text: str, **fields: Any) -> int:
+            if path == in_job.paths.handover:
+                queued.append(len(in_job.slurm.submissions))
+            return tell(path, text, **fields)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Path, "write_text", look)
+            in_job.run(in_job.term)
+        assert queued == [1]
+
+    def test_a_silent_slurm_holds_up_no_handover(self, in_job: Gateway) -> None:
+        in_job.slurm.silent = True
+        in_job.run(lambda: None, in_job.term)
+        assert in_job.paths.handover.read_text() == str(OWN)
+
+    def test_the_handover_file_of_a_job_that_has_died_is_replaced(self, in_job: Gateway) -> None:
         in_job.paths.handover.write_text("9")
         in_job.run(lambda: None, in_job.term)
-        assert in_job.paths.handover.read_text() == "9"
+        assert in_job.paths.handover.read_text() == str(OWN)
 
     def test_a_gateway_outside_of_a_job_writes_no_handover_file(self, gateway: Gateway) -> None:
         gateway.run(lambda: None, gateway.term)
@@ -314,9 +338,9 @@ class TestTheEnd:
         assert in_job.plane.stopped == [300.0]
 
     def test_its_successor_sees_what_it_still_has_in_flight(self, in_job: Gateway) -> None:
-        """Before another one can lead it says that it still takes requests; the file goes with the last one."""
+        """Until idle connections have ended it says that it still takes requests; the file goes with the last one."""
         in_job.script.now_s = NOW_S + 3400
-        in_job.plane.requests = [2, 1]
+        in_job.plane.requests = [2, 1, 1]
         shown = in_job.paths.leaving / f"{OWN}.json"
         seen: list[tuple[float, list[int]]] = []
 
@@ -327,10 +351,18 @@ class TestTheEnd:
 
         in_job.control.end = look  # type: ignore[method-assign]
         ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
-        in_job.run(in_job.report(), nothing, nothing, ready, look, look)
-        assert seen == [(0.0, []), (NO_MORE_S, [2]), (NO_MORE_S, [1])]
+        in_job.run(in_job.report(), nothing, nothing, ready, look, in_job.later(70), look)
+        assert seen == [(0.0, []), (0.0, [2]), (NO_MORE_S, [1])]
         assert not shown.exists()
-        assert in_job.plane.stopped == [298.0]
+        assert in_job.plane.stopped == [228.0]
+
+    def test_requests_that_wait_get_the_replicas_of_its_successor(self, in_job: Gateway) -> None:
+        in_job.script.now_s = NOW_S + 3400
+        in_job.plane.requests = [0, 0]
+        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
+        leads = in_job.report(run_directory="/of/the/successor", replicas=1)
+        in_job.run(in_job.report(), nothing, nothing, ready, leads, nothing)
+        assert in_job.plane.handed_on == [("chat", [Endpoint("chat-1", "h", 1, 8)])]
 
     def test_a_time_limit_that_an_admin_has_lowered_is_seen_within_a_minute(self, in_job: Gateway) -> None:
         def lower() -> None:
