@@ -127,8 +127,9 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
     auto& numbered = numbered_on(context.ordinal);
     const std::uintptr_t key = key_of_stream(context, stream, null_stream);
     for (int i = 0; i < gate::kCountedStreams; ++i) {
-        const std::uintptr_t held = numbered[static_cast<std::size_t>(i)].key.load(std::memory_order_acquire);
-        if (held == key) return i;
+        const Numbered& one = numbered[static_cast<std::size_t>(i)];
+        const std::uintptr_t held = one.key.load(std::memory_order_acquire);
+        if (held == key) return one.context == &context ? i : gate::kUncounted;
         if (held == kNever) break;
     }
     for (int i = 0; i < gate::kCountedStreams; ++i) {
@@ -183,8 +184,9 @@ Look::Look(Stream stream, NullStream null_stream) noexcept : stream_(stream), nu
     if (context_ == nullptr) return;
     const std::uintptr_t key = key_of_stream(*context_, stream, null_stream);
     for (int i = 0; i < gate::kCountedStreams; ++i) {
-        const std::uintptr_t held = numbered_on(context_->ordinal)[static_cast<std::size_t>(i)].key.load();
-        if (held == kNever) return;
+        const Numbered& one = numbered_on(context_->ordinal)[static_cast<std::size_t>(i)];
+        const std::uintptr_t held = one.key.load();
+        if (held == kNever || (held == key && one.context != context_)) return;
         if (held != key) continue;
         number_ = i;
         boundary_ = gate::tail(context_->ordinal, i);

@@ -62,6 +62,9 @@ constexpr std::uintptr_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
 
 constexpr int kLocationDevice = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
 
+constexpr int kPoolLocationId = 11;  // CU_MEMPOOL_ATTR_*
+constexpr int kPoolLocationType = 12;
+
 constexpr int kFormatUint8 = 1;  // CU_AD_FORMAT_*; all others take four bytes a channel at most
 constexpr int kFormatUint16 = 2;
 constexpr int kFormatInt8 = 8;

@@ -69,14 +69,13 @@ bool find_borders(const GraphNode* nodes, std::size_t count, const GraphNode* fr
 
 }  // namespace
 
-Waits waits_for_new_graphs(const ContextRecord& gpu) noexcept {
-    const bool waits = gpu.signals_work.load(std::memory_order_acquire) && gate::graphs_wait(gpu.ordinal);
-    return waits ? Waits::kBetweenKernels : Waits::kNone;
+bool new_graphs_wait(const ContextRecord& gpu) noexcept {
+    return gpu.signals_work.load(std::memory_order_acquire) && gate::graphs_wait(gpu.ordinal);
 }
 
-GraphWaits::GraphWaits(Graph graph, const ContextRecord& gpu, Waits waits) noexcept : graph_(graph) {
+GraphWaits::GraphWaits(Graph graph, const ContextRecord* gpu) noexcept : graph_(graph) {
     std::size_t count = 0, edges = 0;
-    if (waits == Waits::kNone || call_driver<Symbol::cuGraphGetNodes>(graph, nullptr, &count) != kSuccess)
+    if (gpu == nullptr || call_driver<Symbol::cuGraphGetNodes>(graph, nullptr, &count) != kSuccess)
         return;
     if (call_driver<Symbol::cuGraphGetEdges>(graph, nullptr, nullptr, &edges) != kSuccess) return;
     if (count <= kKernelsPerPiece || count > kMostNodes || edges > kMostNodes) return;
@@ -95,7 +94,7 @@ GraphWaits::GraphWaits(Graph graph, const ContextRecord& gpu, Waits waits) noexc
         kernels += is_kernel(nodes.all[i]) ? 1 : 0;
         if (kernels < kKernelsPerPiece || borders.all[i].edges != 1) continue;
         const std::size_t edge = borders.all[i].number - 1;
-        if (!add(gpu, from.all[edge], to.all[edge])) {
+        if (!add(*gpu, from.all[edge], to.all[edge])) {
             remove();  // an edge may be cut, and nothing in its place
             return;
         }

@@ -5,18 +5,16 @@
 
 namespace explsched::intercept {
 
-enum class Waits : std::uint8_t { kNone, kBetweenKernels };
-
 // Whether graphs that are instantiated now are to have them.
-Waits waits_for_new_graphs(const ContextRecord& gpu) noexcept;
+bool new_graphs_wait(const ContextRecord& gpu) noexcept;
 
-// While it lives, `graph` has a wait for the client's gate after every few kernels, where it can be cut in
+// While it lives, `graph` has a wait for the context's gate (null: none) after every few kernels, where it can be cut in
 // two between one node and another: an executable graph that is made of it meanwhile keeps them, and the
 // program's graph does not. The places depend on the graph's form alone, so that an update finds the same
 // ones.
 class GraphWaits {
    public:
-    GraphWaits(Graph graph, const ContextRecord& gpu, Waits waits) noexcept;
+    GraphWaits(Graph graph, const ContextRecord* gpu) noexcept;
     ~GraphWaits() { remove(); }
     GraphWaits(const GraphWaits&) = delete;
     GraphWaits& operator=(const GraphWaits&) = delete;

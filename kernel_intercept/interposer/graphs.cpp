@@ -24,7 +24,7 @@ struct GraphRecord {
     KernelName name;
     std::uint64_t content;   // since it was instantiated or updated
     std::uint64_t original;  // the content it was instantiated with
-    Waits waits;
+    Context waits_in;
     bool alive;
 };
 
@@ -80,10 +80,10 @@ std::optional<GraphRecord> record_of(GraphExec exec) noexcept {
 }
 
 void keep(GraphExec exec, const GraphCost& total, std::uint64_t content, std::uint64_t original,
-          Waits waits) noexcept {
+          Context waits_in) noexcept {
     char name[32];
     std::snprintf(name, sizeof name, "graph:%016" PRIx64, total.identity);
-    g_graphs.put(key_of(exec), kAlways, {total, kept_name(name), content, original, waits, true});
+    g_graphs.put(key_of(exec), kAlways, {total, kept_name(name), content, original, waits_in, true});
 }
 
 GraphCost node_cost(const GraphRecord& graph, GraphNode node, const ContextRecord& gpu) noexcept {
@@ -103,13 +103,13 @@ void change_node(GraphExec exec, const GraphRecord& graph, GraphNode node, const
     GraphCost sum = graph.total;
     subtract(sum, node_cost(graph, node, gpu));
     add(sum, after);
-    keep(exec, sum, graph.content, graph.original, graph.waits);
+    keep(exec, sum, graph.content, graph.original, graph.waits_in);
     g_nodes.put(node_key, kAlways, after);
 }
 
 }  // namespace
 
-void note_graph(GraphExec exec, Graph graph, Waits waits, const ContextRecord& gpu) noexcept {
+void note_graph(GraphExec exec, Graph graph, Context waits_in, const ContextRecord& gpu) noexcept {
     const std::uint64_t content = new_content();
     GraphCost sum{};
     std::uint64_t place = 0;
@@ -119,7 +119,7 @@ void note_graph(GraphExec exec, Graph graph, Waits waits, const ContextRecord& g
         g_nodes.put(key_of_node(content, node), kAlways, total);
         g_node_order.put(key_of_place(content, place++), kAlways, node);
     });
-    keep(exec, sum, content, content, waits);
+    keep(exec, sum, content, content, waits_in);
 }
 
 void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept {
@@ -135,7 +135,7 @@ void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept
         const auto updated = g_node_order.find(key_of_place(original, place++), kAlways);
         if (updated) g_nodes.put(key_of_node(content, *updated), kAlways, total);
     });
-    keep(exec, sum, content, original, before ? before->waits : Waits::kNone);
+    keep(exec, sum, content, original, before ? before->waits_in : nullptr);
 }
 
 void note_node(GraphExec exec, GraphNode node, const KernelNodeParams& params,
@@ -177,9 +177,9 @@ void note_enabled(GraphExec exec, GraphNode node, bool enabled, const ContextRec
     }
 }
 
-Waits waits_of(GraphExec exec) noexcept {
+const ContextRecord* waiting_context(GraphExec exec) noexcept {
     const auto graph = record_of(exec);
-    return graph ? graph->waits : Waits::kNone;
+    return graph && graph->waits_in != nullptr ? known_context(graph->waits_in) : nullptr;
 }
 
 void forget_graph(GraphExec exec) noexcept {

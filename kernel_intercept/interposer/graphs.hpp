@@ -10,11 +10,13 @@
 namespace explsched::intercept {
 
 // Adds up the kernel nodes of a graph, child graphs included. Bodies of conditional nodes are not seen: how
-// often they run is decided on the GPU, and timing covers it.
-void note_graph(GraphExec exec, Graph graph, Waits waits, const ContextRecord& gpu) noexcept;
+// often they run is decided on the GPU, and timing covers it. `waits_in` is the context for whose gate it
+// waits; null: for none.
+void note_graph(GraphExec exec, Graph graph, Context waits_in, const ContextRecord& gpu) noexcept;
 
-// Whether it was instantiated with waits.
-Waits waits_of(GraphExec exec) noexcept;
+// The context for whose gate it waits, whichever is current now: an update may not change it. Null if it does
+// not wait.
+const ContextRecord* waiting_context(GraphExec exec) noexcept;
 
 // It is about to be destroyed: another one may come at its address.
 void forget_graph(GraphExec exec) noexcept;

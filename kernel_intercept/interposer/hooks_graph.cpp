@@ -19,18 +19,18 @@ template <typename Instantiate>
 Result instantiate(const GraphExec* exec, Graph graph, Instantiate call) noexcept {
     const ContextRecord* gpu = gpu_of_graphs();
     if (gpu == nullptr) return call();
-    Waits waits = waits_for_new_graphs(*gpu);
+    Context waits_in = nullptr;
     Result result = kSuccess;
     {
-        GraphWaits added(graph, *gpu, waits);
+        GraphWaits added(graph, new_graphs_wait(*gpu) ? gpu : nullptr);
         result = call();
         if (result != kSuccess && added.any()) {
             added.remove();
             result = call();
         }
-        if (!added.any()) waits = Waits::kNone;
+        if (added.any()) waits_in = gpu->context.load(std::memory_order_relaxed);
     }
-    if (result == kSuccess && exec != nullptr) note_graph(*exec, graph, waits, *gpu);
+    if (result == kSuccess && exec != nullptr) note_graph(*exec, graph, waits_in, *gpu);
     return result;
 }
 
@@ -40,7 +40,7 @@ Result update(GraphExec exec, Graph graph, Update call) noexcept {
     if (gpu == nullptr) return call();
     Result result = kSuccess;
     {
-        const GraphWaits added(graph, *gpu, waits_of(exec));
+        const GraphWaits added(graph, waiting_context(exec));
         result = call();
     }
     if (result == kSuccess) note_update(exec, graph, *gpu);

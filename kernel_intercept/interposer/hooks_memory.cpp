@@ -22,6 +22,16 @@ Device current_gpu() noexcept {
     return known && gpu >= 0 && gpu < gate::kMaxGpus ? gpu : -1;
 }
 
+// Of the default pool, which is the current GPU's, or of one that says where it is: a host's counts for none.
+Device gpu_of_pool() noexcept { return current_gpu(); }
+Device gpu_of_pool(Handle pool) noexcept {
+    int type = 0, id = -1;
+    if (call_driver<Symbol::cuMemPoolGetAttribute>(pool, kPoolLocationType, &type) != kSuccess ||
+        call_driver<Symbol::cuMemPoolGetAttribute>(pool, kPoolLocationId, &id) != kSuccess)
+        return current_gpu();  // older drivers do not say
+    return type == kLocationDevice && id < gate::kMaxGpus ? id : -1;
+}
+
 std::uint64_t key_of(DevicePointer address) noexcept { return address; }
 std::uint64_t key_of(Handle array) noexcept { return reinterpret_cast<std::uint64_t>(array); }
 
@@ -58,7 +68,7 @@ template <Symbol kSymbol, typename... Arguments>
 Result allocate_in(Stream stream, std::uint64_t bytes, DevicePointer* at, Arguments... arguments) {
     if (is_limited() && is_capturing(stream, null_stream_of(kSymbol)))
         return call_driver<kSymbol>(at, bytes, arguments..., stream);
-    const Device gpu = is_limited() ? current_gpu() : -1;
+    const Device gpu = is_limited() ? gpu_of_pool(arguments...) : -1;
     return allocate_on<kSymbol>(gpu, nullptr, MemoryKind::kAllocation, bytes, at, bytes, arguments...,
                                 stream);
 }

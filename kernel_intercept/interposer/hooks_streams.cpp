@@ -12,9 +12,9 @@ namespace {
 
 template <Symbol kSymbol>
 Result destroy(Stream stream) {
-    end_capture_by_destruction(stream);
     put_tail(stream, NullStream::kLegacy);
     forget_stream(stream);
+    end_capture_by_destruction(stream);
     return call_driver<kSymbol>(stream);
 }
 

@@ -22,6 +22,7 @@ std::unique_ptr<CUgraph_st> clone(const CUgraph_st& graph) {
         made->original = node.get();
         made->enabled = node->enabled;
         made->memory = node->memory;
+        made->memory_context = node->memory_context;
         copy->nodes.push_back(std::move(made));
     }
     return copy;
@@ -189,6 +190,7 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgrap
     auto made = node_of(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
     if (params->count != 1 || !fakecuda::as_access(params->paramArray[0], made->memory))
         return CUDA_ERROR_NOT_SUPPORTED;
+    made->memory_context = params->ctx;
     made->graph = graph;
     return add(node, graph, std::move(made));
 }

@@ -68,10 +68,17 @@ bool same_topology(const CUgraph_st& a, const CUgraph_st& b) {
 
 CUgraphExecUpdateResult update(CUgraphExec exec, CUgraph graph) {
     if (!same_topology(exec->graph, *graph)) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    // The context of memory operations may not be modified (cuda.h, cuGraphExecBatchMemOpNodeSetParams).
+    const auto& nodes = exec->graph.nodes;
+    if (!std::equal(nodes.begin(), nodes.end(), graph->nodes.begin(), [](const auto& x, const auto& y) {
+            return x->memory_context == y->memory_context;
+        }))
+        return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     const std::unique_ptr<CUgraph_st> fresh = fakecuda::clone(*graph);
     for (std::size_t i = 0; i < fresh->nodes.size(); ++i) {
         CUgraphNode_st& node = *exec->graph.nodes[i];
         node.params = fresh->nodes[i]->params;
+        node.memory = fresh->nodes[i]->memory;
         node.child = std::move(fresh->nodes[i]->child);
     }
     return CU_GRAPH_EXEC_UPDATE_SUCCESS;

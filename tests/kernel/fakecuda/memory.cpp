@@ -246,6 +246,25 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int) {
     return allocate(pointer, bytes);
 }
+// Pools are numbers that say where their memory lies, and last for good. Null is one that says nothing.
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
+    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+    *pool = reinterpret_cast<CUmemoryPool>(std::uintptr_t{1} + props->location.type + 16 * props->location.id);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+    const std::uintptr_t place = reinterpret_cast<std::uintptr_t>(pool) - 1;
+    if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_MEMPOOL_ATTR_LOCATION_TYPE) {
+        *static_cast<CUmemLocationType*>(value) = static_cast<CUmemLocationType>(place % 16);
+    } else if (attribute == CU_MEMPOOL_ATTR_LOCATION_ID) {
+        *static_cast<int*>(value) = static_cast<int>(place / 16);
+    } else {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool, CUstream stream) {
     return allocate_in(stream, kLegacy, pointer, bytes);
 }

@@ -109,6 +109,7 @@ struct CUgraphNode_st {
     bool enabled{true};
     CUgraph graph{nullptr};                // where it can be destroyed
     fakecuda::gpu::MemoryAccess memory{};  // of a node of memory operations, of which there is one
+    CUcontext memory_context{nullptr};     // likewise
 };
 
 // Nodes run one after the other, in the order in which they were added: a legal order of every graph whose

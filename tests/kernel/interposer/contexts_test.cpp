@@ -1,6 +1,7 @@
 // Several contexts of a process on one GPU: what was the memory of one that is gone is no other's. Run with
 // GATE_SIGNALS=1; the double aborts.
 
+#include <atomic>
 #include <fstream>
 #include <string>
 
@@ -19,6 +20,8 @@ int mappings() {
     for (std::string line; std::getline(file, line);) ++count;
     return count;
 }
+
+std::atomic<std::uint64_t> word{1};
 
 struct Session {
     CUcontext context{};
@@ -60,6 +63,23 @@ void contexts_that_come_and_go_leave_no_mappings_behind() {
     DO(cuCtxDestroy(lasting.context));
 }
 
+// It could be gone before the GPU comes there.
+void no_work_of_a_context_writes_to_the_memory_of_another() {
+    const Session first;
+    first.report();
+    const Session second;  // is current from now on
+    second.report();
+    told_to_gate();
+    DO(cuStreamSynchronize(first.stream));
+    DO(cuStreamWaitValue64(first.stream, reinterpret_cast<CUdeviceptr>(&word), 1, CU_STREAM_WAIT_VALUE_AND));
+    CHECK_EQUAL(told_to_gate(), std::string());
+    DO(cuCtxDestroy(second.context));
+    DO(cuCtxSetCurrent(first.context));
+    DO(cuStreamSynchronize(first.stream));
+    CHECK_EQUAL(told_to_gate().find("tail"), std::size_t{0});
+    DO(cuCtxDestroy(first.context));
+}
+
 }  // namespace
 
 int main() {
@@ -67,4 +87,5 @@ int main() {
     told_to_gate();  // what an earlier run left
     a_context_goes_on_when_the_first_one_is_gone();
     contexts_that_come_and_go_leave_no_mappings_behind();
+    no_work_of_a_context_writes_to_the_memory_of_another();
 }

@@ -69,6 +69,30 @@ void a_graph_is_whole_again(CUstream stream, CUfunction function) {
     DO(cuGraphDestroy(graph));
 }
 
+// Whichever context is current when the program updates it.
+void a_graph_waits_for_the_gate_of_its_own_context(CUstream stream, CUfunction function) {
+    CUgraph graph{};
+    CUgraphExec exec{};
+    CUgraphExecUpdateResultInfo info{};
+    CUcontext own{}, other{};
+    DO(cuCtxGetCurrent(&own));
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (std::size_t i = 0; i < kLaunches; ++i) launch(function, 528, stream);
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphInstantiate(&exec, graph, 0));
+    DO(cuCtxCreate(&other, nullptr, 0, 0));
+    CUstream there{};
+    DO(cuStreamCreate(&there, CU_STREAM_NON_BLOCKING));
+    launch(explsched::test::function_of(explsched::test::load_module(), "_Z4halfv"), 528, there);
+    DO(cuGraphExecUpdate(exec, graph, &info));
+    DO(cuCtxDestroy(other));
+    DO(cuCtxSetCurrent(own));
+    DO(cuGraphLaunch(exec, stream));
+    CHECK(ends(stream));
+    DO(cuGraphExecDestroy(exec));
+    DO(cuGraphDestroy(graph));
+}
+
 // A launch has adopted another manager, whose memory this context does not know yet.
 void a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(CUstream stream,
                                                                          CUfunction function) {
@@ -97,5 +121,6 @@ int main() {
     launch_until_told("signals 0", function, stream);
     a_graph_that_allocates_memory_stays_as_it_is(stream, function);
     a_graph_is_whole_again(stream, function);
+    a_graph_waits_for_the_gate_of_its_own_context(stream, function);
     a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(stream, function);
 }

@@ -157,6 +157,25 @@ void mapped_blocks_count_until_they_are_unmapped() {
     DO(cuMemRelease(first));
 }
 
+void pools_of_the_host_do_not_count() {
+    for (const auto where : {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_DEVICE}) {
+        CUmemPoolProps props{};
+        CUmemoryPool pool{};
+        CUdeviceptr at = 0;
+        props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+        props.location = {where, {0}};
+        DO(cuMemPoolCreate(&pool, &props));
+        const bool counts = where == CU_MEM_LOCATION_TYPE_DEVICE;
+        DO(cuMemAllocFromPoolAsync(&at, kPiece, pool, nullptr));
+        CHECK_EQUAL(free_bytes(), kLimit - (counts ? kPiece : 0));
+        DO(cuMemFreeAsync(at, nullptr));
+        CHECK_EQUAL(free_bytes(), kLimit);
+        CHECK_EQUAL(cuMemAllocFromPoolAsync(&at, 2 * kLimit, pool, nullptr),
+                    counts ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
+        if (!counts) DO(cuMemFreeAsync(at, nullptr));
+    }
+}
+
 void what_the_driver_refuses_does_not_count() {
     CUdeviceptr at = 0;
     CHECK_EQUAL(cuMemAlloc(&at, 0), CUDA_ERROR_INVALID_VALUE);
@@ -292,6 +311,7 @@ int main(int argc, char** argv) {
     const CUcontext context = open_context(0);
     every_entrance_ends_at_the_limit();
     mapped_blocks_count_until_they_are_unmapped();
+    pools_of_the_host_do_not_count();
     what_the_driver_refuses_does_not_count();
     memory_nodes_of_graphs_do_not_count();
     many_small_ones_are_found_again();

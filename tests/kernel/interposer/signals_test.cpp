@@ -37,6 +37,19 @@ void a_capture_outlives_a_stream_that_has_joined_it(CUfunction function, CUstrea
     CHECK(!told_to_gate().empty());
 }
 
+// Nothing is told of a stream that goes while it captures: it would be told to the capture, and never to us.
+void no_tail_is_put_into_a_capture_that_ends_with_its_stream(CUfunction function) {
+    CUstream stream{};
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    launch(function, 528, stream);
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    told_to_gate();
+    DO(cuStreamDestroy(stream));
+    CHECK_EQUAL(told_to_gate(), std::string());
+    launch(function, 528, nullptr);
+    CHECK(!told_to_gate().empty());
+}
+
 int main() {
     const char* gate = std::getenv("EXPLSCHED_GATE");
     const bool on_device = gate == nullptr || std::string(gate) != "host";
@@ -75,5 +88,6 @@ int main() {
     launch(function, 528, nullptr);
     CHECK_EQUAL(told_to_gate().find("stream 0 2") != std::string::npos, on_device);
     a_capture_outlives_a_stream_that_has_joined_it(function, capturing);
+    no_tail_is_put_into_a_capture_that_ends_with_its_stream(function);
     DO(cuCtxSynchronize());
 }
