@@ -9,8 +9,8 @@
 namespace explsched::intercept {
 
 // The number under which the gate counts a stream. gate::kUncounted if all numbers are taken, or the GPU
-// cannot write to the gate's memory: the driver is older than CUDA 11.7, or has not shown yet that it does; or
-// if another context counts it, which may outlive the memory that this one knows.
+// cannot write to the gate's memory: the driver is older than CUDA 11.7, or has not shown yet that it does;
+// or if another context counts it, which may outlive the memory that this one knows.
 int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream) noexcept;
 
 // Puts a boundary into the stream.

@@ -75,8 +75,7 @@ bool new_graphs_wait(const ContextRecord& gpu) noexcept {
 
 GraphWaits::GraphWaits(Graph graph, const ContextRecord* gpu) noexcept : graph_(graph) {
     std::size_t count = 0, edges = 0;
-    if (gpu == nullptr || call_driver<Symbol::cuGraphGetNodes>(graph, nullptr, &count) != kSuccess)
-        return;
+    if (gpu == nullptr || call_driver<Symbol::cuGraphGetNodes>(graph, nullptr, &count) != kSuccess) return;
     if (call_driver<Symbol::cuGraphGetEdges>(graph, nullptr, nullptr, &edges) != kSuccess) return;
     if (count <= kKernelsPerPiece || count > kMostNodes || edges > kMostNodes) return;
     const Elements<GraphNode> nodes(count), from(edges), to(edges);

@@ -70,9 +70,8 @@ CUgraphExecUpdateResult update(CUgraphExec exec, CUgraph graph) {
     if (!same_topology(exec->graph, *graph)) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     // The context of memory operations may not be modified (cuda.h, cuGraphExecBatchMemOpNodeSetParams).
     const auto& nodes = exec->graph.nodes;
-    if (!std::equal(nodes.begin(), nodes.end(), graph->nodes.begin(), [](const auto& x, const auto& y) {
-            return x->memory_context == y->memory_context;
-        }))
+    if (!std::equal(nodes.begin(), nodes.end(), graph->nodes.begin(),
+                    [](const auto& x, const auto& y) { return x->memory_context == y->memory_context; }))
         return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     const std::unique_ptr<CUgraph_st> fresh = fakecuda::clone(*graph);
     for (std::size_t i = 0; i < fresh->nodes.size(); ++i) {

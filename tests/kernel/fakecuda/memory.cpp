@@ -249,16 +249,18 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int
 // Pools are numbers that say where their memory lies, and last for good. Null is one that says nothing.
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
-    *pool = reinterpret_cast<CUmemoryPool>(std::uintptr_t{1} + props->location.type + 16 * props->location.id);
+    *pool =
+        reinterpret_cast<CUmemoryPool>(std::uintptr_t{1} + props->location.type + 16 * props->location.id);
     return CUDA_SUCCESS;
 }
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+    constexpr int kLocationId = 11, kLocationType = 12;  // CU_MEMPOOL_ATTR_*, which older headers do not name
     const std::uintptr_t place = reinterpret_cast<std::uintptr_t>(pool) - 1;
     if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (attribute == CU_MEMPOOL_ATTR_LOCATION_TYPE) {
+    if (static_cast<int>(attribute) == kLocationType) {
         *static_cast<CUmemLocationType*>(value) = static_cast<CUmemLocationType>(place % 16);
-    } else if (attribute == CU_MEMPOOL_ATTR_LOCATION_ID) {
+    } else if (static_cast<int>(attribute) == kLocationId) {
         *static_cast<int*>(value) = static_cast<int>(place / 16);
     } else {
         return CUDA_ERROR_INVALID_VALUE;

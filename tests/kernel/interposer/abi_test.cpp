@@ -37,8 +37,10 @@ static_assert(ours::kWriteValue64 == CU_STREAM_MEM_OP_WRITE_VALUE_64);
 static_assert(ours::kWaitForBits == CU_STREAM_WAIT_VALUE_AND);
 static_assert(ours::kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(ours::kHostRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
+#if CUDA_HEADERS >= 13030
 static_assert(ours::kPoolLocationId == CU_MEMPOOL_ATTR_LOCATION_ID);
 static_assert(ours::kPoolLocationType == CU_MEMPOOL_ATTR_LOCATION_TYPE);
+#endif
 static_assert(ours::kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 
 static_assert(sizeof(ours::LaunchParams) == sizeof(CUDA_LAUNCH_PARAMS));
