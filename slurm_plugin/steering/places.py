@@ -27,7 +27,7 @@ from sched_policy.model import Job, JobState
 from sched_policy.place import Consolidate
 from sched_policy.plan import Plan
 from sched_policy.profile import AvailabilityProfile
-from sched_policy.queue_order import assignment, queue_order
+from sched_policy.queue_order import places, queue_order
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
@@ -127,8 +127,7 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     snapshot = seen.snapshot
     row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
     waiting = [row[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING"]
-    _, in_order = assignment(np.array(waiting, dtype=np.int64), snapshot)
-    steered = [snapshot.jobs[i] for i in in_order.tolist()]
+    steered = [snapshot.jobs[i] for i in places(np.array(waiting, dtype=np.int64), snapshot).tolist()]
     records = (seen.jobs[job.job_id] for job in steered)
     wanted = [record for record in records if record.natives and record.site_factor is not None]
     group = {job.job_id: (job.scope, job.peers) for job in steered}
