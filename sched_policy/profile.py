@@ -56,8 +56,7 @@ class _Reservations:
         """GPUs reserved on each node at a time, shape (N,)."""
         start_s, end_s, node, gpus = self._shares
         active = (start_s <= time_s) & (time_s < end_s)
-        taken = np.bincount(node[active].astype(np.int64), weights=gpus[active], minlength=self.free.shape[1])
-        return taken.astype(np.int64)
+        return np.bincount(node[active].astype(np.int64), gpus[active], self.free.shape[1]).astype(np.int64)
 
     def starting_in(self, after_s: float, before_s: float) -> slice:
         """The reservations that start inside an interval."""

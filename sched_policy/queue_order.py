@@ -35,10 +35,15 @@ def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:
     rows = ranking.rows
     is_waiting = ~snapshot.columns.holds[rows]
     arranged = rows.copy()
-    arranged[is_waiting] = assignment(rows[is_waiting], snapshot)[1]
+    arranged[is_waiting] = places(rows[is_waiting], snapshot)
     others = rows[~is_waiting]
     arranged[~is_waiting] = _permuted(np.sort(others), others, snapshot.standing.scopes)
     return ranking if np.array_equal(arranged, rows) else ranking.in_order(snapshot, arranged)
+
+
+def places(preferred: Ints, snapshot: Snapshot) -> Ints:
+    """Waiting jobs (positions in the snapshot, all of them, in a wanted order) in the order they may have."""
+    return assignment(preferred, snapshot)[1]
 
 
 def assignment(preferred: Ints, snapshot: Snapshot) -> tuple[Ints, Ints]:
