@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from benchmarks import policy_pass
 from sched_policy import catalog
-from sched_policy.policy import checked_plan
+from sched_policy.checked import checked_plan
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client import parse, squeue
 from slurm_plugin.client.records import ClusterRecords, SlurmJob

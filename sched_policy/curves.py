@@ -22,8 +22,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from sched_policy.snapshot import Latest
-
 MIN_POINTS = 3
 """Fewer reports than this say nothing about the shape of a curve."""
 
@@ -60,9 +58,9 @@ class CurveTable:
     def __init__(self, curves: Iterable[LearningCurve]) -> None:
         rows = tuple(curves)
         self._scale = np.array([curve.scale for curve in rows], dtype=np.float64)
-        self._weights = _stacked([curve.weights for curve in rows])
-        self._slope = _stacked([curve.slope for curve in rows])
-        self._variance = _stacked([curve.slope_std for curve in rows]) ** 2
+        self._weights = np.array([curve.weights for curve in rows], dtype=np.float64).reshape(-1, _GRID)
+        self._slope = np.array([curve.slope for curve in rows], dtype=np.float64).reshape(-1, _GRID)
+        self._variance = np.array([curve.slope_std for curve in rows], dtype=np.float64).reshape(-1, _GRID) ** 2
 
     def improvement(self, x_from: ArrayLike, x_to: ArrayLike) -> tuple[Vector, Vector]:
         """How far each metric is expected to fall between two amounts of resource, and the standard deviation.
@@ -75,15 +73,6 @@ class CurveTable:
         mean = np.einsum("jg,jg->j", self._weights, expected)
         spread = self._variance * drop**2 + (expected - mean[:, None]) ** 2
         return mean, np.sqrt(np.einsum("jg,jg->j", self._weights, spread))
-
-
-_LATEST: Latest[CurveTable] = Latest()
-
-
-def table(curves: Iterable[LearningCurve]) -> CurveTable:
-    """The table of these curves; the same one again while they are the same."""
-    rows = tuple(curves)
-    return _LATEST.recall(rows, lambda: CurveTable(rows))
 
 
 def fit_all(histories: Sequence[tuple[Vector, Vector]]) -> list[LearningCurve | None]:
@@ -171,7 +160,3 @@ def _basis(x: Vector) -> Vector:
     np.multiply(flat[:, None, :], -_RATES[:, None], out=exponent[:, -len(_RATES) :])
     basis = np.exp(exponent, out=exponent)
     return basis if x.ndim == 2 else basis[:, :, 0]
-
-
-def _stacked(rows: Sequence[Vector]) -> Vector:
-    return np.stack(rows) if rows else np.empty((0, _GRID))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice, takewhile
 
-import numpy as np
 from msgspec import Struct
 
 from sched_policy.model import GpuRequest, Job, JobState
 from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
-from sched_policy.snapshot import Floats, Nodes, Snapshot
+from sched_policy.snapshot import Nodes, Snapshot
 
 _Shape = tuple[GpuRequest, str]
 """What a job asks for, and the partition it waits in."""
@@ -127,7 +127,6 @@ class _Victims:
         self._left = sum(map(len, self._worst_first.values()))
         self._gone: set[int] = set()
         self._suitable: dict[tuple[str, str], list[Job]] = {}
-        self._favour: defaultdict[tuple[str, str], list[Job]] | None = None
 
     def __bool__(self) -> bool:
         return self._left > 0
@@ -152,7 +151,7 @@ class _Victims:
         favour = job.fair_share
         if not favour:
             return ()
-        by_favour = self._by_favour()[job.queue, job.lane]
+        by_favour = self._by_favour[job.queue, job.lane]
         below = takewhile(lambda victim: favour > _FAVOUR * (victim.fair_share or 0.0), by_favour)
         others = (
             victim
@@ -180,17 +179,14 @@ class _Victims:
         usable, position = self._nodes.usable(job.partition), self._nodes.position
         return all(share.node in position and usable[position[share.node]] for share in victim.allocation)
 
+    @cached_property
     def _by_favour(self) -> Mapping[tuple[str, str], Sequence[Job]]:
         """By queue and lane: jobs of known fair share, the lowest factor first, of equal ones the latest start."""
-        if self._favour is None:
-            known = [job for jobs in self._worst_first.values() for job in jobs if job.fair_share is not None]
-            started_s = np.array([job.start_s or 0.0 for job in known])
-            favour: Floats = np.array([job.fair_share for job in known], dtype=np.float64)
-            in_order = np.lexsort((np.array([job.job_id for job in known]), -started_s, favour))
-            self._favour = defaultdict(list)
-            for job in map(known.__getitem__, in_order.tolist()):
-                self._favour[job.queue, job.lane].append(job)
-        return self._favour
+        known = [job for jobs in self._worst_first.values() for job in jobs if job.fair_share is not None]
+        by_favour: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
+        for job in sorted(known, key=lambda job: (job.fair_share or 0.0, -(job.start_s or 0.0), job.job_id)):
+            by_favour[job.queue, job.lane].append(job)
+        return by_favour
 
 
 def _least_victims(job: Job, candidates: Sequence[Job], free: FreeGpus, place: Place) -> tuple[Job, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.curves import CurveTable, LearningCurve, Vector, fit_all, table
+from sched_policy.curves import CurveTable, LearningCurve, Vector, fit_all
 from sched_policy.model import Direction, Job, ProgressPoint
 from sched_policy.snapshot import Bools, Floats, Ints, Latest
 
@@ -144,7 +144,8 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
 
         measured = np.zeros(len(said), dtype=np.bool_)
         measured[heard] = [said[i].curve is not None for i in heard]
-        curves = table(curve for i in heard if (curve := said[i].curve) is not None)
+        fitted = tuple(curve for i in heard if (curve := said[i].curve) is not None)
+        curves = _TABLE.recall(fitted, lambda: CurveTable(fitted))
         best, spent_gpu_s, horizon_gpu_s = np.full(len(said), np.nan), np.zeros(len(said)), np.zeros(len(said))
         best[heard] = [np.nan if said[i].curve is None else said[i].best for i in heard]
         spent_gpu_s[heard] = [said[i].spent_gpu_s for i in heard]
@@ -169,12 +170,11 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
 
 
 _LATEST: Latest[RemainingImprovement] = Latest()
+_TABLE: Latest[CurveTable] = Latest()  # most jobs have not reported anew since the last snapshot
 
 
-def remaining_improvement(jobs: Sequence[Job]) -> RemainingImprovement:
+def remaining_improvement(jobs: tuple[Job, ...]) -> RemainingImprovement:
     """What these jobs may still improve. Order, early stop and display of one snapshot share one computation."""
-    if not isinstance(jobs, tuple):
-        return RemainingImprovement.of(jobs)
     return _LATEST.recall((jobs,), lambda: RemainingImprovement.of(jobs))
 
 

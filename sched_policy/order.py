@@ -161,9 +161,8 @@ def effective_left_s(
     """
     ran = ran_s[:, None]
     length_s = np.where(ended, LIKENESS * length_s + LIKENESS_MORE * quantum_s, length_s)
-    weight = np.where(
-        length_s > ran, weight, 0.0
-    )  # a neighbour that ended earlier says nothing about a job that has run longer
+    # A neighbour that ended earlier says nothing about a job that has run longer.
+    weight = np.where(length_s > ran, weight, 0.0)
     more_s = np.where(weight > 0, length_s - ran, np.inf)
     by_length = np.argsort(more_s, axis=1)
     more_s, weight, ended = (np.take_along_axis(one, by_length, axis=1) for one in (more_s, weight, ended))

@@ -36,9 +36,7 @@ class _Reservations:
         self.start_s: Floats = np.empty(0)
         self.end_s: Floats = np.empty(0)
         self.free = np.empty((0, nodes), dtype=np.int16)  # the largest table here, and copied at each booking
-        self._shares = np.empty((3, 0), dtype=np.int64)  # which reservation (in order of booking), node, GPUs
-        self._booked_start_s: Floats = np.empty(0)
-        self._booked_end_s: Floats = np.empty(0)
+        self._shares = np.empty((4, 0))  # start and end, node, GPUs
 
     def book(self, start_s: float, end_s: float, placement: Indexed, free: Ints) -> None:
         """Add one; `free` is what was free at its start before."""
@@ -51,16 +49,14 @@ class _Reservations:
         self.start_s = np.insert(self.start_s, position, start_s)
         self.end_s = np.insert(self.end_s, position, end_s)
         self.free = np.insert(self.free, position, free, axis=0)
-        shares = np.array([(self._booked_start_s.size, node, gpus) for node, gpus in placement], dtype=np.int64).T
+        shares = np.array([(start_s, end_s, node, gpus) for node, gpus in placement], dtype=np.float64).T
         self._shares = np.concatenate([self._shares, shares], axis=1)
-        self._booked_start_s = np.append(self._booked_start_s, start_s)
-        self._booked_end_s = np.append(self._booked_end_s, end_s)
 
     def taken_at(self, time_s: float) -> Ints:
         """GPUs reserved on each node at a time, shape (N,)."""
-        active = (self._booked_start_s <= time_s) & (time_s < self._booked_end_s)
-        _, node, gpus = self._shares[:, active[self._shares[0]]]
-        return np.bincount(node, weights=gpus, minlength=self.free.shape[1]).astype(np.int64)
+        start_s, end_s, node, gpus = self._shares
+        active = (start_s <= time_s) & (time_s < end_s)
+        return np.bincount(node[active].astype(np.int64), gpus[active], self.free.shape[1]).astype(np.int64)
 
     def starting_in(self, after_s: float, before_s: float) -> slice:
         """The reservations that start inside an interval."""
@@ -132,7 +128,7 @@ class FreeGpus:
 class AvailabilityProfile:
     """Free GPUs of every node from a snapshot's moment on, given when the running jobs end at the latest.
 
-        Without reservations free GPUs only grow with time, as running jobs end. They shrink only where a reservation
+    Without reservations free GPUs only grow with time, as running jobs end. They shrink only where a reservation
     starts, so the minimum over an interval is at its beginning or at the start of a reservation inside it: one row
     per reservation is enough, whatever the number of running jobs.
     """

@@ -37,7 +37,7 @@ def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:
     arranged = rows.copy()
     arranged[is_waiting] = places(rows[is_waiting], snapshot)
     others = rows[~is_waiting]
-    arranged[~is_waiting] = _permuted(np.sort(others), others, snapshot.scopes)
+    arranged[~is_waiting] = _permuted(np.sort(others), others, snapshot.standing.scopes)
     return ranking if np.array_equal(arranged, rows) else ranking.in_order(snapshot, arranged)
 
 

@@ -18,7 +18,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-
 _Value = TypeVar("_Value")
 
 
@@ -213,25 +212,16 @@ class Snapshot:
         return Snapshot(self.now_s, self.nodes, jobs, Columns(**numbers), known_standing=self.standing.of_rows(rows))
 
     @cached_property
-    def pending(self) -> tuple[Job, ...]:
-        """Jobs that are pending and eligible."""
-        return tuple(self.jobs[row] for row in self.columns.waits.nonzero()[0])
-
-    @cached_property
     def standing(self) -> Standing:
         """The scope, peers and priority of each job."""
         return self.known_standing or Standing.of(self.jobs)
 
-    @property
-    def scopes(self) -> Ints:
-        """The number of each job's scope, shape (J,)."""
-        return self.standing.scopes
-
     @cached_property
     def rows_by_scope(self) -> tuple[Ints, ...]:
         """The positions of the jobs of each scope, ascending."""
-        by_scope = np.argsort(self.scopes, kind="stable")
-        return tuple(np.split(by_scope, np.flatnonzero(np.diff(self.scopes[by_scope])) + 1)) if self.jobs else ()
+        by_scope = np.argsort(self.standing.scopes, kind="stable")
+        first = np.flatnonzero(np.diff(self.standing.scopes[by_scope])) + 1
+        return tuple(np.split(by_scope, first)) if self.jobs else ()
 
     def next_s(self, times_s: Iterable[float]) -> float:
         """The earliest of these times that is in the future, infinity if none is."""

@@ -16,7 +16,6 @@ import errno
 import hashlib
 import logging
 import os
-import pwd
 import secrets
 import socket
 import stat
@@ -36,8 +35,6 @@ from explsched.atomic_file import replacing
 from explsched.errors import ExplschedError
 from explsched.log import event
 from slurm_plugin.client.process import BoundedCall
-
-_LEAST_FREE_BYTES = 1 << 20
 
 
 class AnotherDaemonError(ExplschedError):
@@ -141,7 +138,7 @@ class Heartbeat:
 
     def _paths(self) -> list[Path]:
         """What has the name of a heartbeat of this cluster, whoever has put it there."""
-        return [self._spool / name for name in sorted(os.listdir(self._spool)) if _is_named(name, self._prefix)]  # noqa: PTH208  names
+        return [self._spool / name for name in sorted(os.listdir(self._spool)) if is_named(name, self._prefix)]  # noqa: PTH208  names
 
     def _ours(self) -> Path:
         """Our user's file. It is ours by its owner: in a spool where all may write others may have taken the name."""
@@ -157,16 +154,17 @@ class Heartbeat:
         """Heartbeats of root and of our user, and when each was written; without what others have put there."""
         for path in self._paths():
             with suppress(OSError):  # removed meanwhile, closed to us, or a link
-                found = _read_file(path)
+                found = read_beat(path)
                 if found is not None and found[1].st_uid in (0, os.geteuid()):
                     yield path, found[0], found[1].st_mtime
 
 
-def _is_named(name: str, prefix: str) -> bool:
+def is_named(name: str, prefix: str = PREFIX) -> bool:
+    """Whether a file of that name may be a heartbeat."""
     return name.startswith(prefix) and name.endswith(SUFFIX)
 
 
-def _read_file(path: Path) -> tuple[Beat, os.stat_result] | None:
+def read_beat(path: Path) -> tuple[Beat, os.stat_result] | None:
     """A heartbeat and whose file it is; None for what is none. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -300,98 +298,3 @@ class OnlyOne:
             self._heartbeat.stop()
             self._heartbeat = None
         self._lock.release()
-
-
-class Sighting(Struct, frozen=True):
-    """The last heartbeat: whose it is, when it was written, and how long it is valid."""
-
-    holder: Holder
-    time_s: float
-    valid_s: float
-
-    def is_alive(self, now_s: float) -> bool:
-        """Whether the daemon can be taken to run. A process of this host is looked for."""
-        if self.holder.host == socket.gethostname() and not _exists(self.holder.pid):
-            return False
-        return now_s - self.time_s < self.valid_s
-
-
-def last_heartbeat(spool: Path) -> Sighting | None:
-    """The newest heartbeat of a spool; None if there is none that can be read.
-
-    Anybody may write there. So a file counts only if it is root's, ours, or of the spool's owner or of a user with its
-    group, as the daemon has: see `docs/admin.md#requirements`.
-    """
-    try:
-        names = os.listdir(spool)  # noqa: PTH208  names; Path.glob raises for closed directories
-        status = spool.stat()
-    except OSError:  # missing, or closed to us: `directory_fault` says so
-        return None
-    there = (spool / name for name in names if _is_named(name, PREFIX))
-    found = (seen for path in there if (seen := _sighting(path, status)) is not None)
-    return max(found, key=lambda seen: seen.time_s, default=None)
-
-
-def notice(spool: Path, now_s: float) -> str | None:
-    """One line for people if jobs cannot report, or if no daemon seems to run; None if all is well."""
-    if fault := directory_fault(spool) or file_system_fault(spool):
-        return f"the spool {spool} cannot be written ({fault}), so jobs cannot report progress; see `sexplsched doctor`"
-    seen = last_heartbeat(spool)
-    if seen is None:
-        return f"no daemon runs (no heartbeat in {spool}): Slurm's own order holds; start sexplschedd"
-    if not seen.is_alive(now_s):
-        age_s = max(0.0, now_s - seen.time_s)
-        last_seen = f"no daemon runs, the last heartbeat is {age_s:.0f} s old, from {seen.holder.host}"
-        return f"{last_seen}: Slurm keeps its last order"
-    return None
-
-
-def directory_fault(directory: Path) -> str:
-    """Why it is no directory for this user; "" for one."""
-    try:
-        return "" if stat.S_ISDIR(directory.stat().st_mode) else "is not a directory"
-    except OSError as error:
-        return error.strerror or str(error)
-
-
-def file_system_fault(directory: Path) -> str:
-    """Why nobody can write on the directory's file system; "" if nothing is known against it."""
-    try:
-        there = os.statvfs(directory)
-    except OSError as error:
-        return error.strerror or str(error)
-    if there.f_flag & os.ST_RDONLY:
-        return "its file system is read-only"
-    if there.f_blocks and there.f_bavail * there.f_frsize < _LEAST_FREE_BYTES:
-        return "its file system is full"
-    return "its file system has no inodes left" if there.f_files and not there.f_favail else ""
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
-    return True
-
-
-def _sighting(path: Path, spool: os.stat_result) -> Sighting | None:
-    try:
-        found = _read_file(path)
-    except OSError:  # removed, or closed to us
-        return None
-    if found is None:
-        return None
-    uid = found[1].st_uid
-    if uid not in (0, os.geteuid(), spool.st_uid) and _group_of(uid) != spool.st_gid:
-        return None
-    return Sighting(found[0].holder, found[1].st_mtime, found[0].valid_s)
-
-
-def _group_of(uid: int) -> int | None:
-    try:
-        return pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        return None

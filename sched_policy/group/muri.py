@@ -92,36 +92,26 @@ class Interleave(Struct, frozen=True):
         """
         held = GpuMap(snapshot)
         settled = _settled(snapshot, held, self.quantum_s)
-        movable = [row for row in ranking.rows.tolist() if row not in settled and _may_move(snapshot, held, row)]
-        shared = self._shared(snapshot, ranking, movable, settled, held, place)
-        displacing = [row for row in movable if held.gpus(row) or snapshot.jobs[row].may_displace]
-        if shared.preemptions and len(displacing) < len(movable):
-            return self._shared(snapshot, ranking, displacing, settled, held, place)
-        return shared
-
-    def _shared(
-        self,
-        snapshot: Snapshot,
-        ranking: Ranking,
-        movable: Sequence[int],
-        settled: set[int],
-        held: GpuMap,
-        place: Place,
-    ) -> Plan:
-        """The plan for these movable jobs, best first."""
-        free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
-        for row in movable:
-            free.vacate(held.gpus(row))
         joinable = self.grouping.joinable(snapshot, settled, held)
-        for row in sorted(settled - joinable):
-            _close(free, held.gpus(row))
-        groups = self.grouping.groups(Candidates(snapshot, ranking, movable, joinable, held, free, place))
-        placed = _place(snapshot, groups, held, free, place)
-        shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
-        chosen = {row for group in placed for row in group}
-        left = (row for row in movable if row not in chosen and not held.gpus(row) and shape_of(snapshot, row)[2])
-        groups_ahead, replan_s = _ahead(snapshot, left), snapshot.next_quantum_s(self.quantum_s)
-        return replace(shared, groups=(*shared.groups, *groups_ahead), replan_s=replan_s)
+
+        def shared_by(movable: Sequence[int]) -> Plan:
+            free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
+            for row in movable:
+                free.vacate(held.gpus(row))
+            for row in sorted(settled - joinable):
+                _close(free, held.gpus(row))
+            groups = self.grouping.groups(Candidates(snapshot, ranking, movable, joinable, held, free, place))
+            placed = _place(snapshot, groups, held, free, place)
+            shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
+            chosen = {row for group in placed for row in group}
+            left = (row for row in movable if row not in chosen and not held.gpus(row) and shape_of(snapshot, row)[2])
+            groups_ahead, replan_s = _ahead(snapshot, left), snapshot.next_quantum_s(self.quantum_s)
+            return replace(shared, groups=(*shared.groups, *groups_ahead), replan_s=replan_s)
+
+        movable = [row for row in ranking.rows.tolist() if row not in settled and _may_move(snapshot, held, row)]
+        shared = shared_by(movable)
+        displacing = [row for row in movable if held.gpus(row) or snapshot.jobs[row].may_displace]
+        return shared_by(displacing) if shared.preemptions and len(displacing) < len(movable) else shared
 
 
 class ByWorth(Struct, frozen=True):

@@ -26,10 +26,11 @@ from msgspec.structs import replace
 
 from explsched.errors import ExplschedError
 from sched_policy.backfill import ALL, Backfill
+from sched_policy.checked import checked_plan
 from sched_policy.model import Job, JobState, NodeGpus
 from sched_policy.place import Consolidate
 from sched_policy.plan import Plan, Start
-from sched_policy.policy import SchedulingPolicy, checked_plan
+from sched_policy.policy import SchedulingPolicy
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import queue_order
 from sched_policy.snapshot import Snapshot

@@ -25,7 +25,7 @@ from explsched.tables import Column, lines, printable, room
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy, needs_of
 from slurm_plugin import config as configuration
-from slurm_plugin import instance
+from slurm_plugin import sighting
 from slurm_plugin.audit import AuditEntry
 from slurm_plugin.cli.cluster_state import JOB_ID
 from slurm_plugin.client.parse import clock
@@ -196,7 +196,7 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     from slurm_plugin.steering.reconcile import taken_back
 
     config, now_s = configuration.load(config_path), time.time()
-    seen = instance.last_heartbeat(config.progress.spool)
+    seen = sighting.last_heartbeat(config.progress.spool)
     if seen is not None and seen.is_alive(now_s) and not dry_run:
         where = f"pid {seen.holder.pid} on {seen.holder.host}"
         raise ResetError(f"a daemon runs ({where}) and would steer again: stop it first, or use --dry-run")

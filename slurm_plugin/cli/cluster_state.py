@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_plugin import config as configuration
-from slurm_plugin import instance
+from slurm_plugin import sighting
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import Config
 from slurm_plugin.state.published import State, ask, read
@@ -80,7 +80,7 @@ def _is_newest(published: State, config: Config, now_s: float) -> bool:
     """
     if not published.is_stale(now_s):
         return True
-    seen = instance.last_heartbeat(config.progress.spool)
+    seen = sighting.last_heartbeat(config.progress.spool)
     longest_s = _BACKOFFS * config.backpressure.max_interval_s
     return seen is not None and seen.is_alive(now_s) and published.age_s(now_s) <= longest_s
 
@@ -90,7 +90,7 @@ def tell_source(state: State, config_path: Path | None) -> None:
     config, now_s = configuration.load(config_path), time.time()
     if state.source == "daemon":
         click.echo(f"sexplsched: as the daemon saw it {state.age_s(now_s):.0f} s ago", err=True)
-    if notice := instance.notice(config.progress.spool, now_s):
+    if notice := sighting.notice(config.progress.spool, now_s):
         click.echo(f"sexplsched: {notice}", err=True)
 
 

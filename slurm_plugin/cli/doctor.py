@@ -24,7 +24,7 @@ from explsched.errors import ExplschedError, SlurmError
 from explsched.tables import Column, lines, room
 from sched_policy import catalog
 from slurm_plugin import config as configuration
-from slurm_plugin import instance
+from slurm_plugin import sighting
 from slurm_plugin.client import batch, process
 from slurm_plugin.client.capabilities import LUA_SUBMIT, NEEDED, OLDEST, OPERATORS, Capabilities
 from slurm_plugin.client.cli import CliClient
@@ -457,8 +457,8 @@ def sharing(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _daemon(spool: Path) -> Finding:
-    seen = instance.last_heartbeat(spool)
-    if seen is None and (fault := instance.file_system_fault(spool)):
+    seen = sighting.last_heartbeat(spool)
+    if seen is None and (fault := sighting.file_system_fault(spool)):
         return Finding(
             "daemon", "note", f"no heartbeat in {spool}: {fault}", "whether one runs: systemctl status sexplschedd"
         )
@@ -472,8 +472,8 @@ def _daemon(spool: Path) -> Finding:
 
 def _written(what: str, directory: Path, without: str) -> Finding:
     """Whether what the daemon writes has a directory. One that may be made below its parent is made by the daemon."""
-    place = directory.parent if what == "state" and instance.directory_fault(directory) else directory
-    if fault := instance.directory_fault(place):
+    place = directory.parent if what == "state" and sighting.directory_fault(directory) else directory
+    if fault := sighting.directory_fault(place):
         advice = f"install -d -o explsched -g explsched {directory}"
     elif fault := _unwritable(place):
         advice = "the daemon must be able to write there; look as its user: runuser -u explsched -- sexplsched doctor"
@@ -516,6 +516,6 @@ def _group(gid: int) -> tuple[str, Sequence[str]]:
 
 def _unwritable(directory: Path) -> str:
     """Why whoever asks cannot write there; "" if nothing is known against it."""
-    if fault := instance.file_system_fault(directory):
+    if fault := sighting.file_system_fault(directory):
         return fault
     return "" if os.access(directory, os.W_OK) else f"user {os.geteuid()} may not write there"

@@ -23,7 +23,7 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 from explsched import spool as spools
 from explsched.atomic_file import replace_file
 from explsched.process import ProcessId
-from slurm_plugin import config, instance
+from slurm_plugin import config, sighting
 from slurm_plugin.devcluster import machine
 from slurm_plugin.devcluster.machine import DevClusterError
 
@@ -100,7 +100,7 @@ class Product(Struct, frozen=True):
 
     def daemon_works(self) -> bool:
         """Whether a daemon has claimed the cluster."""
-        return instance.last_heartbeat(self.spool) is not None
+        return sighting.last_heartbeat(self.spool) is not None
 
     @contextmanager
     def daemon(self, environment: Mapping[str, str], niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import Job
 from sched_policy.plan import Plan, Reservation, Score, Start
-from sched_policy.policy import checked_plan
 from sched_policy.utility import Utility, estimate
 from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.strict_yaml import ConfigError
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
-from sched_policy.policy import checked_plan
 from sched_policy.queue_order import queue_order
 from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
 from slurm_plugin.client.batch import shown

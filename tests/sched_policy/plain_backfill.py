@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sched_policy.model import GpuRequest, Job, Node, NodeGpus
+from sched_policy.model import GpuRequest, Job, JobState, Node, NodeGpus
 from sched_policy.place import Indexed, Place, Room
 from sched_policy.snapshot import Nodes, Snapshot
 
@@ -38,8 +38,9 @@ class PlainBackfill:
             # Whoever should be gone already is there in this very moment.
             end_s = max(job.end_s(now_s), math.nextafter(now_s, math.inf))
             self.book(-math.inf, end_s, tuple((nodes.position[held.node], held.gpus) for held in job.allocation))
-        for job in sorted(self.snapshot.pending, key=lambda job: (job.submit_s, job.job_id)):
-            self._queue(job, now_s)
+        for job in sorted(self.snapshot.jobs, key=lambda job: (job.submit_s, job.job_id)):
+            if job.state is JobState.PENDING and job.eligible:
+                self._queue(job, now_s)
         return self
 
     def book(self, start_s: float, end_s: float, placement: Indexed) -> None:

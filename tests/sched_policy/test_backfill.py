@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sched_policy.backfill import ALL, Backfill
+from sched_policy.checked import checked_plan
 from sched_policy.model import GpuRequest, Job, NodeGpus
 from sched_policy.order import Fifo
 from sched_policy.plan import Plan
-from sched_policy.policy import Policy, checked_plan
+from sched_policy.policy import Policy
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 
 

@@ -50,7 +50,7 @@ def plans(path: Path, policy: str) -> subprocess.CompletedProcess[str]:
     code = f"""
 import json
 from sched_policy import catalog
-from sched_policy.policy import checked_plan
+from sched_policy.checked import checked_plan
 from tests.sched_policy.builders import job, nodes, snapshot
 seen = snapshot(job(1, 1), job(2, 4), job(3, 2), on=nodes(1))
 plan = checked_plan(catalog.build({policy!r}), seen)

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import Exploration, Job, NodeGpus
-from sched_policy.policy import checked_plan
 from tests.sched_policy.builders import job, nodes, running, snapshot
 
 CONSENT = Exploration(checkpoint_signal="USR1")

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from explsched.errors import PolicyError
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.elastic import Resizing
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, Node, NodeGpus
 from sched_policy.plan import Plan, Resize
-from sched_policy.policy import SchedulingPolicy, checked_plan
+from sched_policy.policy import SchedulingPolicy
 from sched_policy.snapshot import Snapshot
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
 from sched_policy.catalog import PolicyOptions
+from sched_policy.checked import checked_plan
 from sched_policy.model import Exploration, GpuRequest, Job
 from sched_policy.order import Srsf
 from sched_policy.place import Consolidate, Indexed, Room
-from sched_policy.policy import checked_plan
 from sched_policy.queue_order import within_scopes
 from sched_policy.snapshot import Snapshot
 from sched_policy.utility import ByUtility
@@ -275,8 +275,8 @@ def test_silent_jobs_are_ranked_among_their_own_users_curves() -> None:
 
 
 def test_the_plan_of_another_package_may_not_preempt_across_scopes() -> None:
+    from sched_policy.checked import checked_plan
     from sched_policy.plan import Plan, Preemption
-    from sched_policy.policy import checked_plan
 
     class Across:
         name = "across"

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import Job, JobState
-from sched_policy.policy import checked_plan
 from sched_policy.snapshot import Snapshot
 from tests.sched_policy.builders import EXPLORING, NOW_S, curve, job, nodes
 

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job
 from sched_policy.plan import Plan, Preemption, Stop
-from sched_policy.policy import checked_plan
 from sched_policy.snapshot import Snapshot
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings

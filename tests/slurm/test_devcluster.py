@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from explsched.process import ProcessId
-from slurm_plugin import instance
+from slurm_plugin import sighting
 from slurm_plugin.cli.cluster import cluster as command
 from slurm_plugin.client.capabilities import SEVERAL_SLURMD
 from slurm_plugin.client.cli import CliClient
@@ -352,7 +352,7 @@ class TestCommandLine:
         out.unlink()
         shown = run(whole, sys.executable, "-m", "explsched.cli", "config", "show")
         assert str(whole.product.spool) in shown
-        assert instance.notice(whole.product.spool, time.time()) is None
+        assert sighting.notice(whole.product.spool, time.time()) is None
         daemon = whole.daemons[-1]
         assert invoke("down", *where).exit_code == 0
         assert not daemon.is_alive()

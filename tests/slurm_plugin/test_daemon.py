@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from explsched.errors import PolicyError, SlurmUnreachableError
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
-from slurm_plugin import instance
+from slurm_plugin import sighting
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
@@ -264,7 +264,7 @@ def test_a_log_that_cannot_be_opened_is_named_at_the_start_and_kept_at_a_reopeni
 
 
 def test_status_sees_a_daemon_as_long_as_it_runs(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[instance.Sighting | None] = []
-    lived(Eventful(events=[lambda: seen.append(instance.last_heartbeat(tmp_path))]), config, monkeypatch)
+    seen: list[sighting.Sighting | None] = []
+    lived(Eventful(events=[lambda: seen.append(sighting.last_heartbeat(tmp_path))]), config, monkeypatch)
     assert [found.holder.pid for found in seen if found] == [os.getpid()]
-    assert instance.last_heartbeat(tmp_path) is None
+    assert sighting.last_heartbeat(tmp_path) is None

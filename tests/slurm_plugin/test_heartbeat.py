@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.instance import AnotherDaemonError, Heartbeat, Holder, last_heartbeat
+from slurm_plugin.instance import AnotherDaemonError, Heartbeat, Holder
+from slurm_plugin.sighting import last_heartbeat
 
 CLUSTER = "alpha"
 HERE = Holder("here", 10, 1000.0)

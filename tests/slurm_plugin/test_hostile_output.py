@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sched_policy import catalog
-from sched_policy.policy import checked_plan
+from sched_policy.checked import checked_plan
 from slurm_plugin.client import batch, parse, squeue
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import Change, CreateReservation

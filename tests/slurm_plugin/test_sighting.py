@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin import instance
+from slurm_plugin import sighting
 from slurm_plugin.instance import PREFIX, Heartbeat, Holder
 
 THERE = Holder("there", 20, 2000.0)
@@ -31,39 +31,39 @@ def beat(spool: Path, holder: Holder) -> float:
 
 def test_a_daemon_that_misses_its_time_is_noticed(tmp_path: Path) -> None:
     now_s = beat(tmp_path, THERE)
-    assert instance.notice(tmp_path, now_s + 59) is None
+    assert sighting.notice(tmp_path, now_s + 59) is None
     says = "no daemon runs, the last heartbeat is 61 s old, from there: Slurm keeps its last order"
-    assert instance.notice(tmp_path, now_s + 61) == says
+    assert sighting.notice(tmp_path, now_s + 61) == says
 
 
 def test_a_daemon_of_this_host_that_was_killed_is_noticed_at_once(tmp_path: Path) -> None:
     here = Holder(socket.gethostname(), os.getpid(), 1000.0)
     now_s = beat(tmp_path, here)
-    assert instance.notice(tmp_path, now_s) is None
+    assert sighting.notice(tmp_path, now_s) is None
     now_s = beat(tmp_path, replace(here, pid=2**22 + 1))
-    assert "no daemon runs" in str(instance.notice(tmp_path, now_s))
+    assert "no daemon runs" in str(sighting.notice(tmp_path, now_s))
 
 
 def test_no_daemon_and_no_spool_are_noticed(tmp_path: Path) -> None:
-    assert f"no daemon runs (no heartbeat in {tmp_path})" in str(instance.notice(tmp_path, 0.0))
+    assert f"no daemon runs (no heartbeat in {tmp_path})" in str(sighting.notice(tmp_path, 0.0))
     assert f"the spool {tmp_path}/gone cannot be written (No such file or directory)" in str(
-        instance.notice(tmp_path / "gone", 0.0)
+        sighting.notice(tmp_path / "gone", 0.0)
     )
 
 
 def test_a_spool_that_cannot_be_looked_into_is_told(tmp_path: Path) -> None:
     """As one that is closed to this user; even root gets an error for a name that is too long."""
     closed = tmp_path / ("x" * 300)
-    assert f"the spool {closed} cannot be written (File name too long)" in str(instance.notice(closed, 0.0))
-    assert instance.last_heartbeat(closed) is None
+    assert f"the spool {closed} cannot be written (File name too long)" in str(sighting.notice(closed, 0.0))
+    assert sighting.last_heartbeat(closed) is None
     (tmp_path / "file").touch()
-    assert "(is not a directory)" in str(instance.notice(tmp_path / "file", 0.0))
+    assert "(is not a directory)" in str(sighting.notice(tmp_path / "file", 0.0))
 
 
 def test_a_full_spool_is_not_taken_for_a_daemon_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = SimpleNamespace(f_bavail=1, f_frsize=4096, f_blocks=1 << 21, f_favail=9, f_files=10, f_flag=0)
     monkeypatch.setattr("os.statvfs", lambda _path: full)
-    says = str(instance.notice(tmp_path, 0.0))
+    says = str(sighting.notice(tmp_path, 0.0))
     assert f"the spool {tmp_path} cannot be written (its file system is full)" in says
     assert "no daemon" not in says
 
@@ -71,17 +71,17 @@ def test_a_full_spool_is_not_taken_for_a_daemon_that_ended(tmp_path: Path, monke
 @pytest.mark.parametrize("content", [b"", b"{", b'{"holder": 3}', b"\xff\xfe", b"[" * 5000])
 def test_a_file_that_is_no_heartbeat_counts_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / f"{PREFIX}0.json").write_bytes(content)
-    assert instance.last_heartbeat(tmp_path) is None
+    assert sighting.last_heartbeat(tmp_path) is None
 
 
 def test_a_trap_in_the_spool_does_not_hang_the_command(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"{PREFIX}0.json")
     (tmp_path / f"{PREFIX}1.json").mkdir()
     (tmp_path / f"{PREFIX}2.json").symlink_to(tmp_path / f"{PREFIX}0.json")
-    assert instance.last_heartbeat(tmp_path) is None
+    assert sighting.last_heartbeat(tmp_path) is None
     beat_s = Heartbeat(tmp_path, "alpha", THERE)
     beat_s.beat(60.0)
-    assert instance.last_heartbeat(tmp_path) is not None
+    assert sighting.last_heartbeat(tmp_path) is not None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
@@ -90,6 +90,6 @@ def test_a_heartbeat_of_any_user_counts_only_with_the_group_of_the_spool(tmp_pat
     Heartbeat(tmp_path, "alpha", THERE).beat(60.0)
     (beat,) = tmp_path.iterdir()
     os.chown(beat, nobody.pw_uid, -1)
-    assert instance.last_heartbeat(tmp_path) is None
+    assert sighting.last_heartbeat(tmp_path) is None
     os.chown(tmp_path, -1, nobody.pw_gid)
-    assert instance.last_heartbeat(tmp_path) is not None
+    assert sighting.last_heartbeat(tmp_path) is not None

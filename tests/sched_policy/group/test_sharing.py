@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import Exploration, GpuPart, Job, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
-from sched_policy.policy import checked_plan
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
 from simulation.pairs import Guarantee, Interleaving, best_benefit

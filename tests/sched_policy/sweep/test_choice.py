@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from explsched.errors import PolicyError
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import Direction, Exploration, Job, ProgressPoint
-from sched_policy.policy import checked_plan
 from sched_policy.snapshot import Snapshot
 from sched_policy.sweep import choice as choice_module
 from sched_policy.sweep.adaptive import AdaptiveHalving

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import Exploration, Job, ProgressPoint
 from sched_policy.plan import Plan
-from sched_policy.policy import checked_plan
 from simulation.primal_dual import PrimalDual, loss_reduction, timeliness
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 

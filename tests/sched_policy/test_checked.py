@@ -7,9 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError
+from sched_policy.checked import checked_plan
 from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus
 from sched_policy.plan import Group, Plan, Preemption, Reservation, Resize, Score, Start, Stop
-from sched_policy.policy import checked_plan
 from sched_policy.snapshot import Snapshot
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot
 

@@ -1,0 +1,110 @@
+"""What others see of a daemon: its last heartbeat, and whether the spool can be written at all."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import stat
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_plugin.instance import Holder, is_named, read_beat
+
+_LEAST_FREE_BYTES = 1 << 20
+
+
+class Sighting(Struct, frozen=True):
+    """The last heartbeat: whose it is, when it was written, and how long it is valid."""
+
+    holder: Holder
+    time_s: float
+    valid_s: float
+
+    def is_alive(self, now_s: float) -> bool:
+        """Whether the daemon can be taken to run. A process of this host is looked for."""
+        if self.holder.host == socket.gethostname() and not _exists(self.holder.pid):
+            return False
+        return now_s - self.time_s < self.valid_s
+
+
+def last_heartbeat(spool: Path) -> Sighting | None:
+    """The newest heartbeat of a spool; None if there is none that can be read.
+
+    Anybody may write there. So a file counts only if it is root's, ours, or of the spool's owner or of a user with its
+    group, as the daemon has: see `docs/admin.md#requirements`.
+    """
+    try:
+        names = os.listdir(spool)  # noqa: PTH208  names; Path.glob raises for closed directories
+        status = spool.stat()
+    except OSError:  # missing, or closed to us: `directory_fault` says so
+        return None
+    there = (spool / name for name in names if is_named(name))
+    found = (seen for path in there if (seen := _sighting(path, status)) is not None)
+    return max(found, key=lambda seen: seen.time_s, default=None)
+
+
+def notice(spool: Path, now_s: float) -> str | None:
+    """One line for people if jobs cannot report, or if no daemon seems to run; None if all is well."""
+    if fault := directory_fault(spool) or file_system_fault(spool):
+        return f"the spool {spool} cannot be written ({fault}), so jobs cannot report progress; see `sexplsched doctor`"
+    seen = last_heartbeat(spool)
+    if seen is None:
+        return f"no daemon runs (no heartbeat in {spool}): Slurm's own order holds; start sexplschedd"
+    if not seen.is_alive(now_s):
+        age_s = max(0.0, now_s - seen.time_s)
+        last_seen = f"no daemon runs, the last heartbeat is {age_s:.0f} s old, from {seen.holder.host}"
+        return f"{last_seen}: Slurm keeps its last order"
+    return None
+
+
+def directory_fault(directory: Path) -> str:
+    """Why it is no directory for this user; "" for one."""
+    try:
+        return "" if stat.S_ISDIR(directory.stat().st_mode) else "is not a directory"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def file_system_fault(directory: Path) -> str:
+    """Why nobody can write on the directory's file system; "" if nothing is known against it."""
+    try:
+        there = os.statvfs(directory)
+    except OSError as error:
+        return error.strerror or str(error)
+    if there.f_flag & os.ST_RDONLY:
+        return "its file system is read-only"
+    if there.f_blocks and there.f_bavail * there.f_frsize < _LEAST_FREE_BYTES:
+        return "its file system is full"
+    return "its file system has no inodes left" if there.f_files and not there.f_favail else ""
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def _sighting(path: Path, spool: os.stat_result) -> Sighting | None:
+    try:
+        found = read_beat(path)
+    except OSError:  # removed, or closed to us
+        return None
+    if found is None:
+        return None
+    uid = found[1].st_uid
+    if uid not in (0, os.geteuid(), spool.st_uid) and _group_of(uid) != spool.st_gid:
+        return None
+    return Sighting(found[0].holder, found[1].st_mtime, found[0].valid_s)
+
+
+def _group_of(uid: int) -> int | None:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return None
