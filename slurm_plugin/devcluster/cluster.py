@@ -197,7 +197,7 @@ class Layout(Struct, frozen=True):
 
     @property
     def database(self) -> Path:
-        """MariaDB's data and its socket; closed to everybody but root."""
+        """MariaDB's data, temporary tables and socket; closed to everybody but root."""
         return self.root / "db"
 
     @property

@@ -181,14 +181,18 @@ class Launcher(Protocol):
 
 def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launcher) -> None:
     """Start both daemons and register the cluster, an account and its users. Raises `DevClusterError`."""
-    data = layout.database
+    data, temporary = layout.database / "data", layout.database / "tmp"
     database_socket = database_socket_path(layout)
-    data.mkdir(mode=0o700)
+    layout.database.mkdir(mode=0o700)
+    data.mkdir()
+    # Its own: a starting MariaDB removes every temporary table in its tmpdir, and another server's would be among them.
+    temporary.mkdir()
     _run(
         launcher.environment,
         machine.find("mariadb-install-db"),
         "--no-defaults",
         f"--datadir={data}",
+        f"--tmpdir={temporary}",
         "--user=root",
         "--auth-root-authentication-method=socket",
         "--auth-root-socket-user=root",
@@ -204,6 +208,7 @@ def start_accounting(layout: Layout, ports: Ports, host: Host, launcher: Launche
         "--no-defaults",
         "--user=root",
         f"--datadir={data}",
+        f"--tmpdir={temporary}",
         f"--socket={database_socket}",
         "--skip-networking",
         f"--pid-file={layout.root}/run/mariadb.pid",

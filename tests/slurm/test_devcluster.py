@@ -387,6 +387,17 @@ class TestAccounting:
         # The database runs as root and must not be reachable by anybody else.
         assert (place / "db").stat().st_mode & 0o077 == 0
 
+    @pytest.mark.usefixtures("needs_accounting")
+    def test_another_database_keeps_its_temporary_tables(
+        self, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A MariaDB that starts removes `#sql-*` in its directory of temporary files, whoever they belong to."""
+        table = tmp_path / "#sql-temptable-1-1-1.MAI"
+        table.touch()
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        up(ClusterSpec(1, 1, 0, accounting=True), place)
+        assert table.exists()
+
 
 def test_reserved_ports_are_not_given_twice_and_let_a_daemon_listen() -> None:
 
