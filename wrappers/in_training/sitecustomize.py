@@ -36,8 +36,8 @@ _WORKER = struct.Struct("<2Q")  # nanoseconds of loading, batches
 _WORKERS = 64
 _SIZE = _HEADER.size + _WORKERS * _WORKER.size
 _PENDING = 64
-_COUNTED, _OF = 32, 160
-"""Where iterations are short, so many of so many in a row are counted, and the others cost next to nothing."""
+_COUNTED, _OF = 16, 160
+"""Where iterations are short, so many are counted, and none until this many steps are over."""
 
 _SHORT_NS = 10_000_000
 _TIMED = 8
@@ -89,7 +89,8 @@ class _Counters:
         self._begun: Any = None
         self._ddp: dict[Any, tuple[int, int, int]] = {}
         self._cuda: Any = None
-        self.is_timed = self.is_resting = False
+        self.is_timed = False
+        self.resting = 0  # steps of any optimizer until counting goes on
         self._seen = 0
         self._ended_ns = self._ended_cpu_ns = 0
         self._wait_ns = self._wait_cpu_ns = self._blocked_ns = self._reads = 0  # of this iteration
@@ -119,12 +120,6 @@ class _Counters:
                 return
             self._optimizer = weakref.ref(optimizer)
         self._seen += 1
-        if self.is_resting:
-            if self._seen % _OF == 0:
-                self.is_resting = False
-                self._ended_ns = 0
-            else:
-                return
         now_ns = _now_ns()
         if self._ended_ns:
             self.iterations += 1
@@ -143,10 +138,12 @@ class _Counters:
             if now_ns - self._published_ns > _EACH_NS:
                 self._published_ns = now_ns
                 self._publish()
-            if self._seen % _OF >= _COUNTED and self.elapsed < self.iterations * _SHORT_NS and self._cuda is None:
-                self.is_resting = True
+            if self._seen > _COUNTED and self.elapsed < self.iterations * _SHORT_NS and self._cuda is None:
+                self.resting = _OF - _COUNTED
+                self._seen = 0
                 self.is_timed = False
                 self._publish()
+                now_ns = 0
         elif "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             self._cuda = sys.modules["torch"].cuda
         self._ended_ns = now_ns
@@ -163,7 +160,7 @@ class _Counters:
 
     def talk(self, call: Callable[[], Any], *, is_on_gpu: bool, is_asynchronous: bool) -> Any:  # noqa: ANN401
         """Call a collective, and count until it is done."""
-        if self.is_resting:
+        if self.resting:
             return call()
         if is_on_gpu and self._cuda is not None:
             if is_asynchronous:
@@ -311,7 +308,11 @@ def _forget() -> None:
 def _hook_optimizer(module: ModuleType) -> None:
     def ended(optimizer: Any, _arguments: Any, _keywords: Any) -> None:  # noqa: ANN401
         counters = _counters
-        if counters is not None:
+        if counters is None:
+            return
+        if counters.resting:
+            counters.resting -= 1
+        else:
             try:
                 counters.end_iteration(optimizer)
             except Exception as error:  # PyTorch of another release
@@ -326,7 +327,7 @@ def _hook_loader(module: ModuleType) -> None:
 
     def next_batch(self: Any) -> Any:  # noqa: ANN401
         counters = _counters
-        if counters is None or counters.is_resting:
+        if counters is None or counters.resting:
             return original(self)
         began_cpu_ns = _cpu_ns() if counters.is_timed else 0
         began_ns = _now_ns()
