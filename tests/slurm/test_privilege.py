@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.cli.doctor import privilege
+from slurm_plugin.cli.doctor_slurm import privilege
 from slurm_plugin.client.changes import (
     CancelJob,
     Change,

@@ -142,7 +142,7 @@ def test_how_to_get_the_right_to_steer(site: Path, accounting: str, words: str) 
 def test_what_root_may_do_says_nothing_of_the_daemon(
     site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, advice: str
 ) -> None:
-    monkeypatch.setattr("slurm_plugin.cli.doctor.os.geteuid", lambda: uid)
+    monkeypatch.setattr("slurm_plugin.cli.doctor_slurm.os.geteuid", lambda: uid)
     level, words, more = findings(site)["privilege"]
     assert (level, words, more[: len(advice) or None]) == ("ok", f"uid {uid} may steer jobs", advice)
 
