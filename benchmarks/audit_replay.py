@@ -31,7 +31,7 @@ from typing import NamedTuple
 import click
 
 from slurm_plugin import devcluster
-from slurm_plugin.audit import AuditEntry, read
+from slurm_plugin.audit_file import AuditEntry, read
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster.machine import until
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.audit_replay import Written, compared
-from slurm_plugin.audit import AuditEntry
+from slurm_plugin.audit_file import AuditEntry
 
 LOG = """\
 [2026-11-23T01:16:28.378] sched: _update_job: setting AdinPrioFactor to 2147483571 for JobId=3

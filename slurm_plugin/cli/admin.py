@@ -26,7 +26,7 @@ from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy, needs_of
 from slurm_plugin import config as configuration
 from slurm_plugin import sighting
-from slurm_plugin.audit import AuditEntry
+from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.cli.cluster_state import JOB_ID
 from slurm_plugin.client.parse import clock
 
@@ -143,7 +143,7 @@ def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path |
 
     Reads the audit file, which is readable by the daemon's user and group.
     """
-    from slurm_plugin.audit import read
+    from slurm_plugin.audit_file import read
 
     config = configuration.load(config_path)
     jobs = None if job_id is None else frozenset({job_id})
@@ -189,7 +189,8 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     Restores site factors, deletes leases, unpins jobs and removes explsched's entries from AdminComments. Stop the
     daemon first. Running jobs continue. Exit status 1 if Slurm refused a change.
     """
-    from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
+    from slurm_plugin.audit import Before, Reasons, apply
+    from slurm_plugin.audit_file import AuditTrail
     from slurm_plugin.client.batch import shown
     from slurm_plugin.client.cli import CliClient
     from slurm_plugin.observation.site_factors import OwnFactors

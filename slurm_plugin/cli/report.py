@@ -29,7 +29,7 @@ from explsched.errors import SlurmError
 from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
-from slurm_plugin.audit import AuditEntry, AuditError, read
+from slurm_plugin.audit_file import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.parse import clock, gpu_count
 

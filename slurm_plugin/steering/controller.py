@@ -17,7 +17,8 @@ from sched_policy.checked import checked_plan
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
 from sched_policy.queue_order import queue_order
-from slurm_plugin.audit import AuditTrail, Before, Reasons, apply
+from slurm_plugin.audit import Before, Reasons, apply
+from slurm_plugin.audit_file import AuditTrail
 from slurm_plugin.client.batch import shown
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import (

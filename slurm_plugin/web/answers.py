@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, to_builtins
 
-from slurm_plugin.audit import AuditEntry
+from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.state.published import Curve, JobRow, PlanLine, State, part
 
 MOST_ROWS = 200

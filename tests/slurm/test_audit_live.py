@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from explsched.cli import root
-from slurm_plugin.audit import read, replayed
+from slurm_plugin.audit_file import read, replayed
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, up
 from slurm_plugin.observation.standing import leased_job

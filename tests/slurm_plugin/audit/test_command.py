@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
-from slurm_plugin.audit import AuditEntry, AuditTrail
+from slurm_plugin.audit_file import AuditEntry, AuditTrail
 
 LONG = "JS1:" + "x" * 900
 

@@ -12,18 +12,8 @@ import pytest
 from explsched.errors import SlurmUnreachableError
 from sched_policy.model import NodeGpus
 from sched_policy.plan import Plan, Preemption, Reservation, Score, Stop
-from slurm_plugin.audit import (
-    AuditEntry,
-    AuditError,
-    AuditTrail,
-    Before,
-    Reasons,
-    RecentEntries,
-    apply,
-    entries,
-    read,
-    replayed,
-)
+from slurm_plugin.audit import Before, Reasons, apply, entries
+from slurm_plugin.audit_file import AuditEntry, AuditError, AuditTrail, RecentEntries, read, replayed
 from slurm_plugin.client import changes as all_changes
 from slurm_plugin.client.changes import (
     AttachReservation,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from slurm_plugin.audit import AuditEntry
+from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.cli import report
 from slurm_plugin.cli.report import FIELDS, UsageLine, run_of, usage
 

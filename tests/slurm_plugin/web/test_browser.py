@@ -14,7 +14,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from slurm_plugin.audit import AuditEntry, AuditTrail
+from slurm_plugin.audit_file import AuditEntry, AuditTrail
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.state.published import FILE, Curve, encoded
 from tests.slurm_kit import record

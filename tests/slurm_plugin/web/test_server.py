@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.cli import root
-from slurm_plugin.audit import AuditEntry, AuditTrail
+from slurm_plugin.audit_file import AuditEntry, AuditTrail
 from slurm_plugin.config import AuditSection
 from slurm_plugin.state.published import PROGRESS
 from slurm_plugin.web import answers
