@@ -47,6 +47,24 @@ class _Underway(Struct, frozen=True):
     noted: bool = False
 
 
+class _Look(Struct, frozen=True):
+    """What one pass has seen: jobs, what they report, and the records of their preemptions, each by job id."""
+
+    jobs: Mapping[int, Job]
+    progress: Mapping[int, JobProgress]
+    records: Mapping[int, PreemptionRecord]
+    now_s: float
+
+    def reported(self, job_id: int) -> JobProgress:
+        """Nothing, for a job that does not report."""
+        return self.progress.get(job_id, JobProgress())
+
+    def runs_on(self, job_id: int, step: _Underway) -> bool:
+        """Whether a job still runs as it did when it was signalled."""
+        job = self.jobs.get(job_id)
+        return job is not None and job.state is JobState.RUNNING and job.restarts == step.restarts
+
+
 class _Service(Struct, frozen=True):
     """When jobs were last requeued for a pending job, and how many of its tasks will still be pending afterwards."""
 
@@ -183,77 +201,60 @@ class PreemptionTracker:
         a second time.
         """
         self._clear_from_s = clear_from_s
+        look = _Look(jobs, progress, records, now_s)
         self._restore_budget(records.values(), now_s)
-        self._resume_dropped(preemptions, jobs, progress, now_s)
+        self._resume_dropped(preemptions, look)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
         self._served = {job_id: service for job_id, service in self._served.items() if job_id in waiting}
         self._refused = {n: run for n, run in self._refused.items() if n in jobs and jobs[n].restarts == run}
-        self._drop_obsolete(jobs, progress, in_vain, now_s)
-        self._retry_lost_requeues(jobs, progress, now_s)
+        self._drop_obsolete(look, in_vain)
+        self._retry_lost_requeues(look)
         completing = (step.beneficiary for n, (step, *_) in self._left.items() if jobs[n].state is JobState.COMPLETING)
         self._cleaned_up_s |= {job_id: now_s for job_id in completing if job_id is not None}
         self._cleaned_up_s = {job_id: time_s for job_id, time_s in self._cleaned_up_s.items() if job_id in waiting}
-        changes = (
-            *self._requeues(jobs, progress, records, now_s, stopped),
-            *self._signals(preemptions, jobs, progress, records, now_s),
-        )
+        changes = (*self._requeues(look, stopped), *self._signals(preemptions, look))
         self._unanswered = frozenset(change for change in changes if not isinstance(change, SetAdminComment))
         return changes
 
-    def _requeues(
-        self,
-        jobs: Mapping[int, Job],
-        progress: Mapping[int, JobProgress],
-        records: Mapping[int, PreemptionRecord],
-        now_s: float,
-        stopped: AbstractSet[int],
-    ) -> list[Change]:
+    def _requeues(self, look: _Look, stopped: AbstractSet[int]) -> list[Change]:
         """Requeue the jobs that are ready, each after a record of what it costs."""
         changes: list[Change] = []
         freed: Counter[int] = Counter()
-        for job_id in self._ready(progress, now_s):
+        for job_id in self._ready(look.progress, look.now_s):
             if job_id in stopped:
                 continue
-            step, job = self._underway[job_id], jobs[job_id]
+            step, job = self._underway[job_id], look.jobs[job_id]
             if not step.noted:
-                record = records.get(job_id, PreemptionRecord(job.submit_s))
-                reported = progress.get(job_id, JobProgress())
-                cost = replace(interruption(job, reported, step.reason, now_s), beneficiary=step.beneficiary)
-                changes.append(SetAdminComment(job_id, record.plus(cost).text()))
+                record = look.records.get(job_id, PreemptionRecord(job.submit_s))
+                cost = interruption(job, look.reported(job_id), step.reason, look.now_s)
+                changes.append(SetAdminComment(job_id, record.plus(replace(cost, beneficiary=step.beneficiary)).text()))
                 self._underway[job_id] = replace(step, noted=True)
                 if step.beneficiary is not None:
                     freed[step.beneficiary] += job.request.total
             changes.append(RequeueJob(job_id))  # remains underway until it is seen to have left
         for job_id, gpus in freed.items():
-            tasks = max(1, gpus // max(1, jobs[job_id].request.total))
-            self._served[job_id] = _Service(now_s, jobs[job_id].array_tasks - tasks)
+            job = look.jobs[job_id]
+            self._served[job_id] = _Service(look.now_s, job.array_tasks - max(1, gpus // max(1, job.request.total)))
         return changes
 
-    def _signals(
-        self,
-        preemptions: Iterable[Preemption],
-        jobs: Mapping[int, Job],
-        progress: Mapping[int, JobProgress],
-        records: Mapping[int, PreemptionRecord],
-        now_s: float,
-    ) -> list[Change]:
+    def _signals(self, preemptions: Iterable[Preemption], look: _Look) -> list[Change]:
         """Ask newly selected jobs for a checkpoint, as far as budgets allow."""
         changes: list[Change] = []
         for preemption in preemptions:
-            job = jobs[preemption.job_id]
-            if job.job_id in self._underway or not self._within_budget(now_s):
+            job = look.jobs[preemption.job_id]
+            if job.job_id in self._underway or not self._within_budget(look.now_s):
                 continue
             if job.exploration is None or job.exploration.checkpoint_signal is None:
                 continue  # never touch a job that has not opted in, whatever the plan says
-            if job.job_id in records and self._budget.is_spent(records[job.job_id], now_s):
+            if job.job_id in look.records and self._budget.is_spent(look.records[job.job_id], look.now_s):
                 continue
-            reported = progress.get(job.job_id, JobProgress())
+            reported = look.reported(job.job_id)
             if not _handles_signal(reported, job.restarts):
                 continue
             self._underway[job.job_id] = _Underway(
-                now_s, job.restarts, reported.checkpoint_s, preemption.reason, preemption.beneficiary
+                look.now_s, job.restarts, reported.checkpoint_s, preemption.reason, preemption.beneficiary
             )
-            self._begun_s.append(now_s)
+            self._begun_s.append(look.now_s)
             changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
         return changes
 
@@ -301,23 +302,16 @@ class PreemptionTracker:
         if beneficiary is not None and beneficiary not in {step.beneficiary for step in gone}:
             self._served.pop(beneficiary, None)
 
-    def _drop_obsolete(
-        self,
-        jobs: Mapping[int, Job],
-        progress: Mapping[int, JobProgress],
-        in_vain: Mapping[int, int | None],
-        now_s: float,
-    ) -> None:
+    def _drop_obsolete(self, look: _Look, in_vain: Mapping[int, int | None]) -> None:
         """Drop preemptions whose job has left or is not to be preempted any more; pass victims on to `heirs`."""
         for job_id, step in tuple(self._underway.items()):
             if not step.noted and step.beneficiary is not None and in_vain.get(step.beneficiary) is not None:
                 step = self._underway[job_id] = replace(step, beneficiary=in_vain[step.beneficiary])
-            job = jobs.get(job_id)
-            reported = progress.get(job_id, JobProgress())
-            if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
+            job, reported = look.jobs.get(job_id), look.reported(job_id)
+            if job is None or not look.runs_on(job_id, step):
                 del self._underway[job_id]  # it has ended or has been requeued: nothing left to do
                 if step.noted and job is not None:
-                    self._left[job_id] = step, now_s, _last_report_s(reported)
+                    self._left[job_id] = step, look.now_s, _last_report_s(reported)
             elif not job.allows_preemption:
                 del self._underway[job_id]  # its owner has withdrawn consent since it was signalled
             elif job.is_spared and not step.noted:
@@ -325,32 +319,23 @@ class PreemptionTracker:
             elif reported.ended:
                 del self._underway[job_id]  # its work is done: a requeue would only run it again
             elif step.beneficiary is not None and (
-                not _still_waits(jobs.get(step.beneficiary)) or (not step.noted and step.beneficiary in in_vain)
+                not _still_waits(look.jobs.get(step.beneficiary)) or (not step.noted and step.beneficiary in in_vain)
             ):
                 self._dropped[job_id] = self._underway.pop(job_id)  # no job would benefit: this one continues
 
-    def _resume_dropped(
-        self,
-        preemptions: Iterable[Preemption],
-        jobs: Mapping[int, Job],
-        progress: Mapping[int, JobProgress],
-        now_s: float,
-    ) -> None:
+    def _resume_dropped(self, preemptions: Iterable[Preemption], look: _Look) -> None:
         """Resume dropped preemptions that the plan selects again while the job's checkpoint is still fresh."""
         self._dropped = {
             job_id: step
             for job_id, step in self._dropped.items()
-            if job_id in jobs
-            and jobs[job_id].state is JobState.RUNNING
-            and jobs[job_id].restarts == step.restarts
-            and now_s - _signalled_or_saved_s(step, progress.get(job_id, JobProgress())) < _FRESH_S
+            if look.runs_on(job_id, step) and look.now_s - _signalled_or_saved_s(step, look.reported(job_id)) < _FRESH_S
         }
         for preemption in preemptions:
             if preemption.job_id not in self._underway and (step := self._dropped.pop(preemption.job_id, None)):
                 again = replace(step, reason=preemption.reason, beneficiary=preemption.beneficiary)
                 self._underway[preemption.job_id] = again
 
-    def _retry_lost_requeues(self, jobs: Mapping[int, Job], progress: Mapping[int, JobProgress], now_s: float) -> None:
+    def _retry_lost_requeues(self, look: _Look) -> None:
         """Requeue jobs again that have left but that Slurm shows as running, still in the same run.
 
         A slurmctld that is killed forgets a requeue which it has acknowledged but not saved. The node has ended the
@@ -358,14 +343,14 @@ class PreemptionTracker:
         ended: its reports are compared with each other, because its node's clock may differ from ours.
         """
         for job_id, (step, left_s, last_report_s) in tuple(self._left.items()):
-            job, reported = jobs.get(job_id), progress.get(job_id, JobProgress())
-            if job is None or job.state is not JobState.RUNNING or job.restarts != step.restarts:
+            job, reported = look.jobs.get(job_id), look.reported(job_id)
+            if job is None or not look.runs_on(job_id, step):
                 self._left[job_id] = step, left_s, _last_report_s(reported)
-                if job is None or now_s - left_s > _SAVED_S:
+                if job is None or look.now_s - left_s > _SAVED_S:
                     del self._left[job_id]
             elif not job.allows_preemption or reported.ended or _last_report_s(reported) != last_report_s:
                 del self._left[job_id]
-            elif now_s - left_s >= self._budget.grace_s:
+            elif look.now_s - left_s >= self._budget.grace_s:
                 del self._left[job_id]
                 self._underway[job_id] = replace(step, beneficiary=None)
 
