@@ -12,7 +12,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from slurm_plugin.client.parse import duration_s, number
+from slurm_plugin.client.notation import duration_s, number
 
 
 class SlurmVersion(Struct, frozen=True, order=True):

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from explsched.errors import SlurmError, SlurmUnreachableError
 from explsched.log import event
-from slurm_plugin.client import batch, parse, process, squeue
+from slurm_plugin.client import batch, notation, parse, process, squeue
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, respects_topology, settings
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -117,7 +117,7 @@ class CliClient:
         """How long the last run of a job took, or takes; 0 if it never began. Raises `SlurmError` for unknown jobs."""
         out = self._read("squeue", "--local", "--noheader", "--states=all", "--jobs", str(job_id), "-o", "%M")
         try:
-            return parse.duration_s(out.split()[0]) or 0.0
+            return notation.duration_s(out.split()[0]) or 0.0
         except (LookupError, ValueError) as error:
             raise SlurmError(f"squeue: run time of job {job_id}: {out.strip()!r}") from error
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_plugin.client.capabilities import EXCLUSIVE_FIELD, SlurmVersion
-from slurm_plugin.client.parse import (
+from slurm_plugin.client.notation import (
     as_gres,
     count,
     count_tasks,
