@@ -38,7 +38,8 @@ from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.memory import Memory
-from slurm_plugin.observation.observe import Observation, is_present, observe, without_nodes
+from slurm_plugin.observation.observe import Observation, observe, without_nodes
+from slurm_plugin.observation.policy_job import is_present
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
 from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
 from slurm_plugin.observation.spool import ProgressSpool
