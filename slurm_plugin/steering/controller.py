@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +18,6 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.queue_order import queue_order
 from slurm_plugin.audit import Before, Reasons, apply
 from slurm_plugin.audit_file import AuditTrail
-from slurm_plugin.client.batch import shown
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -27,10 +25,7 @@ from slurm_plugin.client.changes import (
     ChangeFailure,
     RequeueJob,
     SetAdminComment,
-    SetGres,
-    SetNodeCount,
     SetSiteFactor,
-    SignalJob,
     Unanswered,
 )
 from slurm_plugin.client.cli import CliClient
@@ -46,14 +41,8 @@ from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
-from slurm_plugin.steering.grouping import (
-    LiveGroup,
-    live_groups,
-    log_groups,
-    log_placements,
-    pinned,
-    withdrawal,
-)
+from slurm_plugin.steering.grouping import withdrawal
+from slurm_plugin.steering.pass_log import PassLog
 from slurm_plugin.steering.places import by_priority, on_own_places, put_first, started_on_own_places
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import (
@@ -88,18 +77,16 @@ class Controller:
 
     Slurm is the database. In memory and in files it keeps only the preemptions underway, which site factors are ours,
     which positions have been lent, and run times of ended jobs. In memory only: the reports read so far, what `Memory`
-    has, jobs whose comments Slurm refuses, and the groups last seen, for the log.
+    has, jobs whose comments Slurm refuses, and what need not be logged again.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
-        self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
-        self._groups: tuple[LiveGroup, ...] = ()
-        self._pinned: Mapping[int, str] = {}
+        kept = config.order.site_factor_file  # and beside it
+        self._tracker = PreemptionTracker(config.preemption_budget(), kept.with_name("preemptions.json"))
+        self._log = PassLog()
         self._memory = Memory()
         self._has_adopted = False
-        self._refused: frozenset[tuple[str, object, str]] = frozenset()
-        self._option_faults: Mapping[int, str] = {}  # of the last pass, logged by then
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
         self._sweep_record = SweepRecord(config.progress.spool)
@@ -108,10 +95,10 @@ class Controller:
         self._cycles = CycleTimes(0.0, 0.0)
         self._priority_period_s = 0.0
         self._probed: tuple[SlurmVersion, str] | None = None
-        self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
-        self._lent_places = LentPlaces(_lent_places_file(config))
+        self._own_factors = OwnFactors.of_daemon(kept)
+        self._lent_places = LentPlaces(kept.with_name("lent_places.json"))
         self._waited: tuple[Job, ...] = ()
-        self._ended_runs = EndedRuns(config.order.site_factor_file.with_name("ended_runs.json"))
+        self._ended_runs = EndedRuns(kept.with_name("ended_runs.json"))
         self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
         self.reconfigure(config)
@@ -223,22 +210,13 @@ class Controller:
             failures += self._apply(leaving, before, reasons, now_s)
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
-        for job_id, fault in decided.seen.option_faults.items() - self._option_faults.items():
-            event(_LOG, logging.WARNING, "job options ignored", job=job_id, why=fault)
-        self._option_faults = decided.seen.option_faults
-        _log_pass(decided, failures, self._refused)
-        self._refused = frozenset(map(_refusal, failures))
+        self._log.note(decided.seen, decided.plan, decided.changes, failures)
         self._comment_refused |= {
             failure.change.job_id
             for failure in failures
             if isinstance(failure.change, SetAdminComment) and not isinstance(failure, Unanswered)
         }
         self._note_sweeps(decided, failures)
-        groups = live_groups(decided.seen.jobs.values())
-        log_groups(self._groups, groups)
-        self._groups = groups
-        log_placements(self._pinned, decided.seen.jobs)
-        self._pinned = pinned(decided.seen.jobs.values())
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
     def _apply(
@@ -424,54 +402,8 @@ def _trail(config: Config) -> AuditTrail:
     return AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
 
 
-def _underway_file(config: Config) -> Path:
-    return config.order.site_factor_file.with_name("preemptions.json")
-
-
-def _lent_places_file(config: Config) -> Path:
-    return config.order.site_factor_file.with_name("lent_places.json")
-
-
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:
     """Preemptions of running jobs that should be resized; they get the new size while they wait."""
     for resize in plan.resizes:
         if jobs[resize.job_id].state is JobState.RUNNING:
             yield Preemption(resize.job_id, resize.reason)
-
-
-def _refusal(failure: ChangeFailure) -> tuple[str, object, str]:
-    """A refused change, its job and the reason; equal in each pass, although the times of a lease are not."""
-    change = failure.change
-    whose = getattr(change, "job_id", None) or getattr(change, "name", None)
-    return type(change).__name__, whose, failure.message
-
-
-def _log_pass(
-    decided: Pass, failures: Sequence[ChangeFailure], told: frozenset[tuple[str, object, str]] = frozenset()
-) -> None:
-    """Log the pass. `told` are refusals of the last pass: they count, but are not logged again."""
-    why = {stop.job_id: stop.reason for stop in decided.plan.stops}
-    why |= {preemption.job_id: preemption.reason for preemption in decided.plan.preemptions}
-    why |= {resize.job_id: resize.reason for resize in decided.plan.resizes}
-    for change in decided.changes:
-        if isinstance(change, SignalJob | RequeueJob | CancelJob):
-            saved = "its checkpoint is saved, or its grace period is over"
-            reason = saved if isinstance(change, RequeueJob) else why[change.job_id]
-            event(_LOG, logging.INFO, type(change).__name__, job=change.job_id, why=reason)
-        elif isinstance(change, SetGres | SetNodeCount):
-            event(_LOG, logging.INFO, "resized", job=change.job_id, to=shown(change), why=why[change.job_id])
-    for failure in failures:
-        if _refusal(failure) in told:
-            continue
-        job_id = getattr(failure.change, "job_id", None)
-        event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=shown(failure.change), why=failure.message)
-    event(
-        _LOG,
-        logging.INFO,
-        "pass",
-        jobs=len(decided.seen.snapshot.jobs),
-        starts=len(decided.plan.starts),
-        reservations=len(decided.plan.reservations),
-        changes=len(decided.changes),
-        failures=len(failures),
-    )
