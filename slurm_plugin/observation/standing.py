@@ -145,13 +145,13 @@ def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStandi
     """The standing of a job; `others_factor` is the part of its site factor that is not ours.
 
     In scope `partition` all jobs are peers without native priorities: the policy alone decides the order. A job for
-    which Slurm shows no priority (held, or with a later begin time), or whose priority an operator has set, has no
-    peers.
+    which Slurm shows no priority (held, or with a later begin time), whose priority an operator has set, or whose
+    --nice is larger than the rest of its priority, has no peers.
     """
     if scope == "partition":
         return JobStanding()
     owner = record.user if scope == "user" else record.account
-    if not record.natives or record.site_factor is None:
+    if not record.natives or record.site_factor is None or record.is_cut_off(others_factor):
         return JobStanding(owner, f"job {record.job_id}", float(record.native_priority or 0))
     reservation = "" if leased_job(record.reservation) is not None else record.reservation
     alike = (record.account, record.partition, record.qos, reservation, str(record.nice))
