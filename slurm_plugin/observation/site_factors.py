@@ -142,28 +142,38 @@ class _Loan(Struct, frozen=True, array_like=True):
     gain: int
 
 
+class _Stood(Struct, frozen=True, array_like=True):
+    """The priority with which a job has waited, as a job of this kind (`_kind`)."""
+
+    priority: int
+    kind: str
+
+
 class _Swap(Struct, frozen=True, array_like=True):
     """The priority with which a preempted job waits once the job that needs its GPUs, if there is one, runs.
 
-    `run` is the job's run that the requeue was to end; -1 in files of earlier releases, which do not have it.
+    It counts while the job is of this `kind`: at a larger --nice the difference to its own would be larger, and its
+    owner could take that back. `run` is the job's run that the requeue was to end. Files of earlier releases have -1
+    and no kind.
     """
 
     beneficiary: int | None
     priority: int
     run: int = -1
+    kind: str = ""
 
 
 class _PlaceNotes(Struct, frozen=True):
     """By job: how much of its place has been used up, and its place if that is not its own.
 
-    `counted` are running jobs whose start has been accounted for. `began` has the priorities with which running jobs
-    that may be preempted had waited; `swaps` has the jobs that Slurm was told to requeue.
+    `counted` are running jobs whose start has been accounted for. `stood` says how running jobs that may be preempted
+    had waited; `swaps` has the jobs that Slurm was told to requeue.
     """
 
     used: dict[int, int] = {}
     loans: dict[int, _Loan] = {}
     counted: frozenset[int] = frozenset()
-    began: dict[int, int] = {}
+    stood: dict[int, _Stood] = {}
     swaps: dict[int, _Swap] = {}
 
 
@@ -180,7 +190,7 @@ class LentPlaces:
             else None
         )
         self._notes = self._saved = (self._file.read() if self._file else None) or _PlaceNotes()
-        self._waited: dict[int, int] = {}
+        self._waited: dict[int, _Stood] = {}
         self._paid: dict[int, _Loan] = {}
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
@@ -239,16 +249,17 @@ class LentPlaces:
                 continue  # it was not requeued after all (Slurm counts a requeue at once), so it has freed no place
             if swap.beneficiary is not None and (other is None or other.state == "CANCELLED"):
                 continue  # the beneficiary does not run, so no place has been freed
-            if job.state == "PENDING" and job.natives and (other is None or other.state != "PENDING"):
+            is_free = other is None or other.state != "PENDING"
+            if is_free and job.state == "PENDING" and job.natives and swap.kind in ("", _kind(job)):
                 settled[job_id] = max(0, swap.priority - job.priority_with(0))
             else:
                 swaps[job_id] = swap
-        began = self._notes.began | {job_id: at for job_id, at in self._waited.items() if job_id not in waiting}
+        stood = self._notes.stood | {job_id: at for job_id, at in self._waited.items() if job_id not in waiting}
         self._notes = _PlaceNotes(
             used | settled,
             {job_id: loan for job_id, loan in loans.items() if job_id not in gone},
             counted,
-            {job_id: at for job_id, at in began.items() if job_id in records and job_id not in waiting},
+            {job_id: at for job_id, at in stood.items() if job_id in records and job_id not in waiting},
             swaps,
         )
 
@@ -294,7 +305,10 @@ class LentPlaces:
             loans[job.job_id] = _Loan(lender.job_id, gain)
         served = set(beneficiaries.values())
         stands = {
-            job.job_id: round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0)
+            job.job_id: _Stood(
+                round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0),
+                _kind(records[job.job_id]),
+            )
             for job in snapshot.jobs
             if (job.allows_preemption or job.job_id in served) and job.state is JobState.PENDING and job.native_priority
         }
@@ -302,9 +316,9 @@ class LentPlaces:
         swaps = dict(self._notes.swaps)
         for job_id in (one.job_id for one in changes if isinstance(one, RequeueJob) and one.job_id in records):
             other = beneficiaries.get(job_id)
-            cleared = _cleared(records[job_id], records.get(other or 0), self._notes.began.get(job_id), stands)
+            cleared = _cleared(records[job_id], records.get(other or 0), self._notes.stood.get(job_id), stands)
             if cleared is not None:
-                swaps[job_id] = _Swap(other, cleared, records[job_id].restarts)
+                swaps[job_id] = _Swap(other, cleared.priority, records[job_id].restarts, cleared.kind)
         self._notes = replace(self._notes, loans=loans, swaps=swaps)
 
     def save(self) -> None:
@@ -313,22 +327,27 @@ class LentPlaces:
             self._saved = self._notes
 
 
-def _cleared(job: SlurmJob, other: SlurmJob | None, began: int | None, stands: Mapping[int, int]) -> int | None:
-    """The priority of the place that a preempted job has freed; None if there is none for it.
+def _cleared(
+    job: SlurmJob, other: SlurmJob | None, stood: _Stood | None, stands: Mapping[int, _Stood]
+) -> _Stood | None:
+    """The place that a preempted job has freed; None if there is none for it.
 
-    `other` is the job that runs instead, `began` the priority from which the job had started. If `other` is of another
+    `other` is the job that runs instead, `stood` the place from which the job had started. If `other` is of another
     kind, its place may be higher than any that the job could have; then the job waits no higher than where it started.
     """
     if other is None:
-        return began
+        return stood
     place = stands.get(other.job_id)
     if place is None or (job.user, job.account) != (other.user, other.account):
         return None
     if _kind(job) == _kind(other):
         return place
-    return None if began is None else min(place, began)
+    return None if stood is None else replace(stood, priority=min(place.priority, stood.priority))
 
 
-def _kind(job: SlurmJob) -> tuple[object, ...]:
-    """A key that is equal for jobs that may exchange places, also if one runs and has no priority any more."""
-    return job.partition, job.qos, job.nice
+def _kind(job: SlurmJob) -> str:
+    """A key that is equal for an owner's jobs that may exchange places, also if one runs and has no priority any more.
+
+    Owners may change all of it at any time, and Slurm's priority depends on it.
+    """
+    return "\x1f".join((job.account, job.partition, job.qos, str(job.nice)))

@@ -255,6 +255,34 @@ def test_who_makes_room_for_nobody_in_particular_keeps_the_place_from_which_it_s
     assert used(places, [consenting(waiting(1, 100, restarts=1))]) == {1: 800}
 
 
+CHEAPER = [{"nice": 80}, {"partition": "low"}, {"qos": "low"}, {"account": "guests"}]
+"""What a job's owner can change at any time; each is worth 80 less here."""
+
+
+@pytest.mark.parametrize("change", CHEAPER)
+def test_a_freed_place_is_no_higher_for_a_job_that_is_changed_while_it_leaves(change: dict[str, Any]) -> None:
+    """Its owner would take that back, and would keep what it had been given for it."""
+    places = LentPlaces()
+    a_pass(places, [consenting(waiting(1, 900))], [1])
+    jobs = [running(consenting(waiting(1, 900)))]
+    assert used(places, jobs) == {}
+    a_pass(places, jobs, [1], requeued={1: None})
+    assert used(places, [consenting(waiting(1, 20, restarts=1, **change))]) == {}
+    assert used(places, [consenting(waiting(1, 100, restarts=1))]) == {1: 800}
+    assert used(places, [consenting(waiting(1, 20, restarts=1, **change))]) == {1: 800}  # it is 80 lower
+
+
+@pytest.mark.parametrize("change", CHEAPER)
+def test_a_job_that_was_changed_while_it_ran_has_the_place_of_its_new_kind_as_such(change: dict[str, Any]) -> None:
+    places = LentPlaces()
+    a_pass(places, [consenting(waiting(1, 20, **change))], [1])
+    jobs = [running(consenting(waiting(1, 900))), waiting(2, 700)]
+    assert used(places, jobs) == {}
+    a_pass(places, jobs, [2, 1], requeued={1: 2})
+    assert used(places, [consenting(waiting(1, 20, restarts=1, **change)), running(jobs[1])]) == {}
+    assert used(places, [consenting(waiting(1, 100, restarts=1)), running(jobs[1])]) == {1: 600}
+
+
 @pytest.mark.parametrize("change", [{"partition": "long"}, {"qos": "high"}, {"nice": 7}, {"state": "CANCELLED"}])
 def test_a_place_that_is_no_peers_or_was_given_up_is_not_inherited(change: dict[str, Any]) -> None:
     places = LentPlaces()
