@@ -247,6 +247,8 @@ class LentPlaces:
             other = None if swap.beneficiary is None else records.get(swap.beneficiary)
             if job is None or job.restarts == swap.run:
                 continue  # it was not requeued after all (Slurm counts a requeue at once), so it has freed no place
+            if job.state == "RUNNING":
+                continue  # it started again before it needed a place; its owner may requeue it later
             if swap.beneficiary is not None and (other is None or other.state == "CANCELLED"):
                 continue  # the beneficiary does not run, so no place has been freed
             is_free = other is None or other.state != "PENDING"

@@ -229,6 +229,17 @@ def test_a_job_that_slurm_does_not_requeue_has_cleared_no_place() -> None:
     assert used(places, [consenting(waiting(1, 100, restarts=1)), running(jobs[1])]) == {}
 
 
+def test_a_job_that_has_started_again_at_once_keeps_no_place_for_later() -> None:
+    """Slurm shows no priority of a job that waits for its begin time, and the next pass may see it run again."""
+    places = LentPlaces()
+    a_pass(places, [consenting(waiting(1, 900))], [1])
+    a_pass(places, [running(consenting(waiting(1, 900)))], [1], requeued={1: None})
+    again = consenting(waiting(1, 100, restarts=1, natives=()))
+    assert used(places, [again]) == {}
+    assert used(places, [running(again)]) == {}
+    assert used(places, [consenting(waiting(1, 50, restarts=2))]) == {}  # its owner has requeued it
+
+
 def test_a_job_whose_requeue_is_repeated_has_cleared_its_place() -> None:
     places = LentPlaces()
     jobs = [running(consenting(waiting(1, 900))), waiting(2, 700)]
