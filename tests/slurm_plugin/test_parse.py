@@ -76,6 +76,10 @@ def test_whether_slurm_ends_a_job_for_another(printed: str, *, preempted: bool) 
     assert squeue.job(list((RECORD | {"State": "COMPLETING", "PreemptTime": printed}).values())).preempted is preempted
 
 
+def test_a_job_that_waits_for_its_expedited_requeue_has_not_ended() -> None:
+    assert squeue.job(list((RECORD | {"State": "EXPEDITING", "NodeList": "(null)"}).values())).state == "PENDING"
+
+
 def test_a_running_job() -> None:
     job = squeue.job(list(RECORD.values()))
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))
