@@ -284,7 +284,12 @@ class Daemon:
             self._reload = False
             try:
                 config = configuration.load(self._config_path)
+                slurm, former = config.slurm, self._config.slurm
+                is_same = (slurm.client, slurm.timeout_s) == (former.client, former.timeout_s)
+                client = None if is_same else choose(slurm.client, slurm.timeout_s)
                 self._controller.reconfigure(config)
+                if client is not None:
+                    self._controller.use(client)
                 self._config = config
                 state = self._config.state
                 if state.directory != self._publisher.directory:

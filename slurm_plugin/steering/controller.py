@@ -82,6 +82,7 @@ class Controller:
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
+        self._config = config
         kept = config.order.site_factor_file  # and beside it
         self._tracker = PreemptionTracker(config.preemption_budget(), kept.with_name("preemptions.json"))
         self._log = PassLog()
@@ -90,7 +91,7 @@ class Controller:
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
         self._sweep_record = SweepRecord(config.progress.spool)
-        self._gap = BackfillGap(client.load)
+        self._gap = BackfillGap(self.load)
         self._recalculations = Recalculations()
         self._cycles = CycleTimes(0.0, 0.0)
         self._priority_period_s = 0.0
@@ -115,6 +116,8 @@ class Controller:
                 f"{config.order.site_factor_file}; what it remembers lies there and beside it"
             )
         self._policy = catalog.build(config.policy, config.policy_options())
+        if config.audit != self._config.audit:
+            self._trail = _trail(config)
         self._config = config
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
@@ -122,8 +125,6 @@ class Controller:
         self._sweep_record = SweepRecord(config.progress.spool)
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
-        if config.audit.file != self._trail.path:
-            self._trail = _trail(config)
         if self._run_times is not None:
             self._run_times.close()
         section = config.run_times
@@ -131,6 +132,10 @@ class Controller:
         self._run_times = (
             LearntRunTimes(accounting, section.history_days, section.refresh_s) if section.history_days else None
         )
+
+    def use(self, client: SlurmClient) -> None:
+        """Ask Slurm by this client from the next pass on."""
+        self._client = client
 
     def decide(self, now_s: float) -> Pass:
         """Observe and plan, but change nothing. Raises `PolicyError` if the policy fails or its plan is invalid."""

@@ -142,6 +142,27 @@ def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
     assert "configuration not reloaded, the old one stays in force" in caplog.text
 
 
+def test_a_reload_takes_how_slurm_is_asked_and_how_the_audit_file_is_rotated(
+    config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    later, asked_for_s = Eventful((record(6),), events=[lambda: None]), []
+
+    def choose(_name: str, timeout_s: float) -> FakeSlurm:
+        asked_for_s.append(timeout_s)
+        return later
+
+    def reload() -> None:
+        text = config.read_text().replace("audit.jsonl}", "audit.jsonl, max_mib: 0.0001}")
+        config.write_text(f"{text}slurm: {{timeout_s: 7}}\n")
+        monkeypatch.setattr("slurm_plugin.daemon.choose", choose)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    lived(Eventful((record(5),), events=[lambda: None, reload]), config, monkeypatch)
+    assert asked_for_s == [7]
+    assert any(later.applied)  # its passes were made by that one
+    assert (tmp_path / "audit.jsonl.1").exists()
+
+
 def test_of_a_configuration_whose_policy_cannot_be_made_nothing_is_taken(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
