@@ -32,7 +32,7 @@ from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
 from slurm_plugin.state.view import View
-from slurm_plugin.steering.backpressure import backoff
+from slurm_plugin.steering.backpressure import ahead_s, backoff
 from slurm_plugin.steering.controller import Controller, Pass
 
 
@@ -84,15 +84,6 @@ _LOOK_S = 0.25
 
 _SOONEST = 0.25
 """Passes are at least this share of their interval apart."""
-
-
-def ahead_s(asked_s: float, told_s: float, answered_s: float) -> float:
-    """How far our clock is ahead of slurmctld's, which told whole seconds; 0 where that cannot be seen.
-
-    If it is not exact it is too much: a little early by Slurm's clock does no harm.
-    """
-    is_apart = told_s > 0 and not asked_s - 1.0 <= told_s <= answered_s
-    return answered_s - told_s if is_apart else 0.0
 
 
 _BEATS_MISSED = 2

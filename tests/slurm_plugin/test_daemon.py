@@ -23,8 +23,9 @@ from slurm_plugin import sighting
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.daemon import Daemon, ahead_s
+from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import AnotherDaemonError, Beat, Holder
+from slurm_plugin.steering.backpressure import ahead_s
 from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
