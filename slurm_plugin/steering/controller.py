@@ -35,8 +35,9 @@ from slurm_plugin.config import Config
 from slurm_plugin.observation.memory import Memory
 from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.policy_job import is_present
+from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
-from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
+from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
@@ -76,8 +77,8 @@ class Controller:
     """Brings Slurm in line with the plans, pass after pass.
 
     Slurm is the database. In memory and in files it keeps only the preemptions underway, which site factors are ours,
-    which positions have been lent, and run times of ended jobs. In memory only: the reports read so far, what `Memory`
-    has, jobs whose comments Slurm refuses, and what need not be logged again.
+    which queue positions have been used up, and run times of ended jobs. In memory only: the reports read so far, what
+    `Memory` has, jobs whose comments Slurm refuses, and what need not be logged again.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
@@ -97,7 +98,7 @@ class Controller:
         self._priority_period_s = 0.0
         self._probed: tuple[SlurmVersion, str] | None = None
         self._own_factors = OwnFactors.of_daemon(kept)
-        self._lent_places = LentPlaces(kept.with_name("lent_places.json"))
+        self._positions = QueuePositions(kept.with_name("lent_places.json"))
         self._waited: tuple[Job, ...] = ()
         self._ended_runs = EndedRuns(kept.with_name("ended_runs.json"))
         self._run_times: LearntRunTimes | None = None
@@ -146,8 +147,8 @@ class Controller:
         self._recalculations.note(found.jobs, now_s)
         self._own_factors.take_in(found.jobs)
         others = self._own_factors.others(found.jobs)
-        self._lent_places.take_in({job.job_id: job for job in found.jobs})
-        used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)
+        self._positions.take_in({job.job_id: job for job in found.jobs})
+        used = self._positions.used(found.jobs, now_s, self._config.order.max_wait_s)
         remembered = replace(
             self._memory.remembered(found.jobs, found.reservations, now_s),
             asked_to_leave=self._tracker.underway,
@@ -169,8 +170,8 @@ class Controller:
             self._config.preemption.reach,
             self._run_times,
         )
-        if charged := self._lent_places.charged:
-            self._lent_places.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
+        if charged := self._positions.charged:
+            self._positions.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
         self._ended_runs.note(seen.snapshot)
         self._jobs = seen.jobs
         self._memory.note_jobs(seen.snapshot, {job_id: record.uid for job_id, record in seen.jobs.items()})
@@ -197,9 +198,9 @@ class Controller:
         if self._limits and self._limits.scope != "partition":
             ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
             beneficiaries = self._tracker.beneficiaries
-            self._lent_places.note(ranked, decided.seen, decided.changes, most, beneficiaries)
+            self._positions.note(ranked, decided.seen, decided.changes, most, beneficiaries)
             self._waited = on_own_places(decided.seen.snapshot)
-        self._lent_places.save()
+        self._positions.save()
         self._ended_runs.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
