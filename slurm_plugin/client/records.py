@@ -152,6 +152,11 @@ class SlurmJob(Struct, frozen=True, gc=False):
         return tuple(self.partition.split(","))
 
     @property
+    def reservations(self) -> frozenset[str]:
+        """Those it may start in: a user may name several, and Slurm takes `name,` as well."""
+        return frozenset(self.reservation.split(",")) - {""}
+
+    @property
     def native_priority(self) -> int | None:
         """The best priority that Slurm itself gives the job; None if Slurm shows none."""
         return self.priority_with(0) if self.natives else None

@@ -27,7 +27,7 @@ def leased_job(name: str) -> int | None:
 
 def is_in_anothers_lease(record: SlurmJob) -> bool:
     """Whether somebody has put the job into the lease of another one."""
-    return leased_job(record.reservation) not in (None, record.job_id)
+    return any(leased_job(name) not in (None, record.job_id) for name in record.reservations)
 
 
 SETTLE_S = 3.0
