@@ -191,8 +191,11 @@ class Capabilities(Struct, frozen=True):
 
     @property
     def defers(self) -> bool:
-        """Whether jobs are started some time after they were submitted, not at once. See slurm.conf(5)."""
-        return "defer" in self._scheduler_parameters
+        """Whether batch jobs are started some time after they were submitted, not at once. See slurm.conf(5).
+
+        From 23.11 on `defer_batch` lets only allocations of salloc and srun start at once.
+        """
+        return not {"defer", "defer_batch"}.isdisjoint(self._scheduler_parameters)
 
     @property
     def starts_soonest_s(self) -> float:
