@@ -72,7 +72,7 @@ BACKFILL = Capability(
 )
 OPERATORS = Capability(
     "operators",
-    "the daemon's own user may steer; slurmdbd keeps who is AdminLevel=Operator",
+    "the daemon's own user may steer; slurmdbd keeps who is AdminLevel=Admin",
     key="AccountingStorageType",
     word="slurmdbd",
 )
