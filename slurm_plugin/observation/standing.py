@@ -27,7 +27,8 @@ def leased_job(name: str) -> int | None:
 
 def is_in_anothers_lease(record: SlurmJob) -> bool:
     """Whether somebody has put the job into the lease of another one."""
-    return any(leased_job(name) not in (None, record.job_id) for name in record.reservations)
+    names = record.reservations if record.reservation else ()  # most jobs have none
+    return any(leased_job(name) not in (None, record.job_id) for name in names)
 
 
 SETTLE_S = 3.0

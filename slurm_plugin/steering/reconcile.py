@@ -169,7 +169,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if _can_be_leased(seen, reservation.job_id)
     }
     there = {lease.name for lease in seen.reservations}
-    intruders = (job for job in seen.jobs.values() if job.reservations & there and is_in_anothers_lease(job))
+    intruders = (job for job in seen.jobs.values() if is_in_anothers_lease(job) and job.reservations & there)
     result: list[Change] = [AttachReservation(job.job_id, "") for job in intruders if job.state != "COMPLETING"]
     standing: dict[int, SlurmReservation] = {}
     for lease in seen.reservations:
