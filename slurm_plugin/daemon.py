@@ -32,7 +32,7 @@ from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
 from slurm_plugin.state.view import View
-from slurm_plugin.steering.backpressure import ahead_s, backoff
+from slurm_plugin.steering.backpressure import backoff
 from slurm_plugin.steering.controller import Controller, Pass
 
 
@@ -251,7 +251,7 @@ class Daemon:
         """How busy slurmctld is. Its clock is the one that we go by from now on."""
         asked_s = time.time()
         load = self._controller.load()
-        before_s, self._ahead_s = self._ahead_s, ahead_s(asked_s, load.time_s, time.time())
+        before_s, self._ahead_s = self._ahead_s, load.ahead_s(asked_s, time.time())
         if abs(self._ahead_s - before_s) > _STEP_S:
             log.event(_LOG, logging.WARNING, "going by slurmctld's clock", ours_is_ahead_s=round(self._ahead_s))
         return load

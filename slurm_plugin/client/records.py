@@ -276,6 +276,14 @@ class ControllerLoad(Struct, frozen=True):
     backfill_began_s: float = 0.0
     time_s: float = 0.0
 
+    def ahead_s(self, asked_s: float, answered_s: float) -> float:
+        """How far our clock is ahead of slurmctld's, of which this was asked then; 0 where that cannot be seen.
+
+        If it is not exact it is too much: a little early by Slurm's clock does no harm.
+        """
+        is_apart = self.time_s > 0 and not asked_s - 1.0 <= self.time_s <= answered_s
+        return answered_s - self.time_s if is_apart else 0.0
+
 
 class Topology(Struct, frozen=True):
     """The switches above each node, leaf first, as far as Slurm respects them; empty if it does not.

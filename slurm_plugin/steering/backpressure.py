@@ -68,15 +68,6 @@ def most_written(limit: RateLimit | None, interval_s: float, most: int) -> int:
     return most if limit is None else max(1, min(most, limit.requests(interval_s) - _OTHER_REQUESTS))
 
 
-def ahead_s(asked_s: float, told_s: float, answered_s: float) -> float:
-    """How far our clock is ahead of slurmctld's, which told whole seconds; 0 where that cannot be seen.
-
-    If it is not exact it is too much: a little early by Slurm's clock does no harm.
-    """
-    is_apart = told_s > 0 and not asked_s - 1.0 <= told_s <= answered_s
-    return answered_s - told_s if is_apart else 0.0
-
-
 MOST_PUT_OFF = 4
 """The number of passes in a row that may end without a gap; then waiting changes are written anyway."""
 
@@ -180,7 +171,7 @@ class BackfillGap:
     def _look(self, times: CycleTimes) -> Gap:
         asked_s, load, self._looked_s = self._clock(), self._load(), self._clock()
         began_s = load.backfill_began_s  # by slurmctld's clock, so all that follows must be
-        now_s = self._looked_s - ahead_s(asked_s, load.time_s, self._looked_s)
+        now_s = self._looked_s - load.ahead_s(asked_s, self._looked_s)
         self._worked_s = load.backfill_last_cycle_s or self._worked_s  # 0 after its statistics were reset
         if load.backfills:
             self._at_work_s = began_s, now_s

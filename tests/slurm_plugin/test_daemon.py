@@ -25,7 +25,6 @@ from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import AnotherDaemonError, Beat, Holder
-from slurm_plugin.steering.backpressure import ahead_s
 from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
@@ -90,7 +89,7 @@ def test_no_failure_of_a_pass_ends_the_daemon(
 )
 def test_how_far_our_clock_is_ahead_of_slurms(told_s: float, ahead: float) -> None:
     """Asked at 1000.0, and answered at 1002.5 by our clock."""
-    assert ahead_s(1000.0, told_s, 1002.5) == ahead
+    assert ControllerLoad(1, 0.0, 0.0, 0, time_s=told_s).ahead_s(1000.0, 1002.5) == ahead
 
 
 def test_jobs_are_compared_with_slurms_clock(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
