@@ -1,6 +1,6 @@
 """A job's preemptions and their cost, as one entry in its Slurm AdminComment. Pure.
 
-Slurm is the database. Every Slurm keeps the AdminComment through requeues and restarts of its daemons. Only operators
+Slurm is the database. Every Slurm keeps the AdminComment through requeues and restarts of its daemons. Only admins
 can write it, so a job's owner cannot forge it; everybody who sees the job can read it; and slurmdbd keeps it after the
 job's end (`sacct -o AdminComment`).
 

@@ -34,7 +34,7 @@ from slurm_plugin.client.changes import (
     StartAtOnce,
     TargetJob,
 )
-from slurm_plugin.client.parse import clock
+from slurm_plugin.client.notation import clock
 from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.standing import leased_job

@@ -86,15 +86,6 @@ _SOONEST = 0.25
 """Passes are at least this share of their interval apart."""
 
 
-def ahead_s(asked_s: float, told_s: float, answered_s: float) -> float:
-    """How far our clock is ahead of slurmctld's, which told whole seconds; 0 where that cannot be seen.
-
-    If it is not exact it is too much: a little early by Slurm's clock does no harm.
-    """
-    is_apart = told_s > 0 and not asked_s - 1.0 <= told_s <= answered_s
-    return answered_s - told_s if is_apart else 0.0
-
-
 _BEATS_MISSED = 2
 _COMMANDS_OF_A_PASS = 4
 """A daemon is taken for dead when it has missed so many passes, and so many of Slurm's commands may have hung."""
@@ -260,7 +251,7 @@ class Daemon:
         """How busy slurmctld is. Its clock is the one that we go by from now on."""
         asked_s = time.time()
         load = self._controller.load()
-        before_s, self._ahead_s = self._ahead_s, ahead_s(asked_s, load.time_s, time.time())
+        before_s, self._ahead_s = self._ahead_s, load.ahead_s(asked_s, time.time())
         if abs(self._ahead_s - before_s) > _STEP_S:
             log.event(_LOG, logging.WARNING, "going by slurmctld's clock", ours_is_ahead_s=round(self._ahead_s))
         return load
@@ -284,7 +275,12 @@ class Daemon:
             self._reload = False
             try:
                 config = configuration.load(self._config_path)
+                slurm, former = config.slurm, self._config.slurm
+                is_same = (slurm.client, slurm.timeout_s) == (former.client, former.timeout_s)
+                client = None if is_same else choose(slurm.client, slurm.timeout_s)
                 self._controller.reconfigure(config)
+                if client is not None:
+                    self._controller.use(client)
                 self._config = config
                 state = self._config.state
                 if state.directory != self._publisher.directory:

@@ -28,7 +28,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin import sighting
 from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.cli.cluster_state import JOB_ID
-from slurm_plugin.client.parse import clock
+from slurm_plugin.client.notation import clock
 
 _CONFIG_EXAMPLES = """\b
 examples:

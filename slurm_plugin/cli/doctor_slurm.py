@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from explsched.cli import own_name
 from explsched.errors import SlurmError
 from sched_policy import catalog
 from slurm_plugin.client import batch, process
@@ -87,9 +88,22 @@ def privilege(can: Capabilities) -> Finding:
     if _is_refusal(words):
         found = f"uid {os.geteuid()} may not steer jobs ({words})"
         return Finding("privilege", "note", found, _how_to_get_it(can))
+    if os.geteuid() and can.has(OPERATORS) and _admin_level() == "Operator":
+        found = f"uid {os.geteuid()} may steer jobs, but as an Operator it may not write their AdminComments"
+        advice = f"{_how_to_get_it(can)}; without it limits on preemption, pins and groups of jobs do not work"
+        return Finding("privilege", "note", found, advice)
     # An admin looks as root, whom Slurm refuses nothing: that says nothing of the daemon.
     advice = "" if os.geteuid() else "for the daemon's own user: runuser -u explsched -- sexplsched doctor"
     return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs", advice)
+
+
+def _admin_level() -> str:
+    """What slurmdbd has of this user, such as Operator; "" if it tells nothing."""
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", own_name(), "format=AdminLevel"]
+    try:
+        return process.run(argv, _PROGRAM_S, process.environment({})).out.strip()
+    except SlurmError:
+        return ""  # `_slurmdbd` says why
 
 
 def _is_refusal(words: str) -> bool:
@@ -98,8 +112,8 @@ def _is_refusal(words: str) -> bool:
 
 def _how_to_get_it(can: Capabilities) -> str:
     if can.has(OPERATORS):
-        return "sacctmgr add user <daemon's user> account=... AdminLevel=Operator"
-    return "set up slurmdbd, which stores operators: without it only root and SlurmUser may change priorities"
+        return "sacctmgr add user <daemon's user> account=... AdminLevel=Admin"
+    return "set up slurmdbd, which stores administrators: without it only root and SlurmUser may change priorities"
 
 
 def _capabilities(found: Capabilities) -> Iterator[Finding]:

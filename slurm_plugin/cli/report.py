@@ -31,7 +31,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit_file import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.parse import clock, gpu_count
+from slurm_plugin.client.notation import clock, gpu_count
 
 if TYPE_CHECKING:
     from slurm_plugin.observation.run_times import Coverage

@@ -41,7 +41,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
     Unanswered,
 )
-from slurm_plugin.client.parse import clock
+from slurm_plugin.client.notation import clock
 
 _SAFE = re.compile(r"[A-Za-z0-9_.@-]+")
 """Texts that are safe in a scontrol command: without blanks, quotes, newlines, commas and '='."""

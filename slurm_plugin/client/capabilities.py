@@ -12,7 +12,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from slurm_plugin.client.parse import duration_s, number
+from slurm_plugin.client.notation import duration_s, number
 
 
 class SlurmVersion(Struct, frozen=True, order=True):
@@ -72,7 +72,7 @@ BACKFILL = Capability(
 )
 OPERATORS = Capability(
     "operators",
-    "the daemon's own user may steer; slurmdbd keeps who is AdminLevel=Operator",
+    "the daemon's own user may steer; slurmdbd keeps who is AdminLevel=Admin",
     key="AccountingStorageType",
     word="slurmdbd",
 )
@@ -191,8 +191,11 @@ class Capabilities(Struct, frozen=True):
 
     @property
     def defers(self) -> bool:
-        """Whether jobs are started some time after they were submitted, not at once. See slurm.conf(5)."""
-        return "defer" in self._scheduler_parameters
+        """Whether batch jobs are started some time after they were submitted, not at once. See slurm.conf(5).
+
+        From 23.11 on `defer_batch` lets only allocations of salloc and srun start at once.
+        """
+        return not {"defer", "defer_batch"}.isdisjoint(self._scheduler_parameters)
 
     @property
     def starts_soonest_s(self) -> float:

@@ -89,7 +89,7 @@ class ClearDependency(Struct, frozen=True):
 
 
 class SetAdminComment(Struct, frozen=True):
-    """Replace the AdminComment of a job in any state. Only operators may write there."""
+    """Replace the AdminComment of a job in any state. Slurm lets only administrators write there, not operators."""
 
     job_id: int
     admin_comment: str

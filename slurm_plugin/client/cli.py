@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from explsched.errors import SlurmError, SlurmUnreachableError
 from explsched.log import event
-from slurm_plugin.client import batch, parse, process, squeue
+from slurm_plugin.client import batch, notation, parse, process, squeue
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, respects_topology, settings
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -72,6 +72,7 @@ class CliClient:
         self._memory_by_cpu: Mapping[str, int] = {}
         self._topology_of: tuple[str, tuple[str, ...]] | None = None
         self._topology_until_s = 0.0
+        self._ahead_s = 0.0  # how far our clock is ahead of slurmctld's, as known from its load
         # Threads of the first look serve all later ones, when memory may be short.
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="slurm")
 
@@ -117,7 +118,7 @@ class CliClient:
         """How long the last run of a job took, or takes; 0 if it never began. Raises `SlurmError` for unknown jobs."""
         out = self._read("squeue", "--local", "--noheader", "--states=all", "--jobs", str(job_id), "-o", "%M")
         try:
-            return parse.duration_s(out.split()[0]) or 0.0
+            return notation.duration_s(out.split()[0]) or 0.0
         except (LookupError, ValueError) as error:
             raise SlurmError(f"squeue: run time of job {job_id}: {out.strip()!r}") from error
 
@@ -223,11 +224,13 @@ class CliClient:
 
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
-        out = self._read("sdiag")
+        asked_s, out = time.time(), self._read("sdiag")
         try:
-            return parse.load(out)
+            load = parse.load(out)
         except ValueError as error:
             raise SlurmError(f"sdiag: {error}") from error
+        self._ahead_s = load.ahead_s(asked_s, time.time())
+        return load
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out the changes: comments and site factors, scontrol's in order in one process, then signals.
@@ -271,7 +274,7 @@ class CliClient:
         """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
         nodes = {job.job_id: job.node_names for job in jobs if job.node_names}
         held = self._devices(nodes) if nodes and any(job.shards_per_node for job in jobs) else {}
-        lags = self._lags(jobs, priorities, time.time())
+        lags = self._lags(jobs, priorities, time.time() - self._ahead_s)
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)

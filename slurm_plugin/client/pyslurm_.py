@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from explsched.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.client import parse
+from slurm_plugin.client import notation
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
@@ -134,7 +134,7 @@ def _reservations() -> tuple[SlurmReservation, ...]:
             name=reservation.name,
             start_s=float(reservation.start_time),
             end_s=float(reservation.end_time),
-            nodes=parse.expand_hosts(reservation.nodes or ""),
+            nodes=notation.expand_hosts(reservation.nodes or ""),
             users=tuple(reservation.users or ()),
             flags=frozenset(flag.name for flag in type(reservation.flags) if flag in reservation.flags),
         )

@@ -152,6 +152,11 @@ class SlurmJob(Struct, frozen=True, gc=False):
         return tuple(self.partition.split(","))
 
     @property
+    def reservations(self) -> frozenset[str]:
+        """Those it may start in: a user may name several, and Slurm takes `name,` as well."""
+        return frozenset(self.reservation.split(",")) - {""}
+
+    @property
     def native_priority(self) -> int | None:
         """The best priority that Slurm itself gives the job; None if Slurm shows none."""
         return self.priority_with(0) if self.natives else None
@@ -161,6 +166,14 @@ class SlurmJob(Struct, frozen=True, gc=False):
         natives = self.natives
         best = natives[0] if len(natives) == 1 else max(natives)
         return max(LEAST_PRIORITY, best + self.age_lag + site_factor)
+
+    def is_cut_off(self, others_factor: int) -> bool:
+        """Whether its --nice takes more from its priority than there is, which Slurm cuts off at `LEAST_PRIORITY`.
+
+        `others_factor` is the part of its site factor that is not ours. Ours would have to make up for what is cut off,
+        and would be worth that much more as soon as the job's owner takes the --nice back.
+        """
+        return bool(self.natives) and max(self.natives) + self.age_lag + max(0, others_factor) < 0
 
     @property
     def is_in_force(self) -> bool:
@@ -262,6 +275,14 @@ class ControllerLoad(Struct, frozen=True):
     backfills: bool = False
     backfill_began_s: float = 0.0
     time_s: float = 0.0
+
+    def ahead_s(self, asked_s: float, answered_s: float) -> float:
+        """How far our clock is ahead of slurmctld's, of which this was asked then; 0 where that cannot be seen.
+
+        If it is not exact it is too much: a little early by Slurm's clock does no harm.
+        """
+        is_apart = self.time_s > 0 and not asked_s - 1.0 <= self.time_s <= answered_s
+        return answered_s - self.time_s if is_apart else 0.0
 
 
 class Topology(Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_plugin.client.capabilities import EXCLUSIVE_FIELD, SlurmVersion
-from slurm_plugin.client.parse import (
+from slurm_plugin.client.notation import (
     as_gres,
     count,
     count_tasks,
@@ -89,6 +89,10 @@ _NOBODY = 65534
 _OVERSUBSCRIBE = {"NO": "NODE", "OK": "", "YES": ""}
 
 
+_EXPEDITING = "EXPEDITING"
+"""How Slurm 25.11 and newer show a requeued job that waits with --requeue=expedite; it starts before all others."""
+
+
 def field_names(version: SlurmVersion) -> tuple[str, ...]:
     """The names of the fields in this release's squeue.
 
@@ -136,7 +140,7 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float
     if len(fields) != len(names):
         raise ValueError(f"{len(fields)} fields, expected {len(names)}")
     f = dict(zip(names, fields, strict=True))
-    state = f["State"].split(",")[0]
+    state = "PENDING" if f["State"] == _EXPEDITING else f["State"].split(",")[0]
     nodes = requested_nodes(f) if state == "PENDING" else whole(f["NumNodes"].partition("-")[0], _MOST_NODES)
     tasks = whole(f["NumTasks"])
     names = expand_hosts(text_of(f["NodeList"]))

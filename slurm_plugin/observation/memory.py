@@ -269,7 +269,7 @@ class LeaseUse:
         """The pending jobs that may not have a lease any more, given the present leases."""
         jobs = tuple(jobs)
         waiting = {job.job_id for job in jobs if job.state == "PENDING"}
-        misused = {leased_job(job.reservation) for job in jobs if is_in_anothers_lease(job)}
+        misused = {leased_job(name) for job in jobs if is_in_anothers_lease(job) for name in job.reservations}
         self._used_s = {job_id: used_s for job_id, used_s in self._used_s.items() if job_id in waiting}
         self._used_s |= dict.fromkeys(waiting & misused, LONGEST_LEASE_S)
         leases = [lease for lease in reservations if leased_job(lease.name) is not None]

@@ -22,7 +22,7 @@ from explsched.log import event
 from sched_policy.model import Job
 from sched_policy.order import still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
-from slurm_plugin.client.parse import count, gpu_count
+from slurm_plugin.client.notation import count, gpu_count
 from slurm_plugin.observation.history import Judged, Likeness, RunTimes, of_history
 from slurm_plugin.observation.memory import SavedState
 

@@ -1,25 +1,9 @@
-"""The daemon's records of site factors: which part of each is ours, and which places in the queue are used up.
+"""The daemon's record of site factors: which part of each is ours.
 
-**Ours or not.** Slurm keeps one number per job, and a site's job_submit plugin, site_factor plugin or admin may have
-set it as well. Their part counts as part of Slurm's own priority: it is kept, and ours is added to it. So what the
-daemon writes is recorded in a file. Without the file (first start, or a lost disk) all factors found count as set by
-others. That is harmless: in scopes `user` and `account` the former daemon had only exchanged places.
-
-**Lent places.** A job's age is lent to its owner's other jobs only once. If a policy puts a young job on the place of
-an old one of the same owner and it starts, Slurm alone would have started the old one; so the owner keeps only the
-young one's place. Otherwise the old job's place, which rises with its age, could be taken by one young job after
-another, and a user who keeps jobs in the queue that the policy never prefers would come before other users for good.
-But a job that would have started on its own place as well has used up nothing: backfill starts small jobs from far
-back, and charging for these would leave users who reorder their jobs with fewer GPUs than those who do not.
-
-So the order between users is Slurm's over the remaining places: those of Slurm's own priorities, less what started jobs
-had above their own. Only similar jobs (account, partition, QOS, nice) lend to each other, so only age and size are ever
-lent; a user never comes earlier than by Slurm's order, and never later than if his jobs had started in order of
-submission.
-
-A preempted job waits on the place that it has freed: that of the job which runs instead, or if there is none, the one
-from which it had started. Slurm itself would reset its age, and users whose jobs are preempted would have fewer GPUs
-than users whose jobs report nothing and are never preempted.
+Slurm keeps one number per job, and a site's job_submit plugin, site_factor plugin or admin may have set it as well.
+Their part counts as part of Slurm's own priority: it is kept, and ours is added to it. So what the daemon writes is
+recorded in a file. Without the file (first start, or a lost disk) all factors found count as set by others. That is
+harmless: in scopes `user` and `account` the former daemon had only exchanged positions.
 """
 
 from __future__ import annotations
@@ -29,16 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
-from sched_policy.model import JobState
-from sched_policy.queue_order import assignment
-from slurm_plugin.client.changes import Change, RequeueJob, SetSiteFactor
+from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.memory import SavedState
-from slurm_plugin.observation.observe import Observation
 
 _KEPT = 3
 """Number of writes that are kept: a slurmctld that loses its last seconds returns to an older value."""
@@ -133,202 +112,3 @@ class OwnFactors:
 
 def _notes_of_factors(path: Path) -> SavedState[dict[int, _Entry]]:
     return SavedState(path, dict[int, _Entry], "own site factors", "will keep them")
-
-
-class _Loan(Struct, frozen=True, array_like=True):
-    """The place of a pending job: the peer whose place it has, and how much higher that is than its own."""
-
-    lender: int
-    gain: int
-
-
-class _Swap(Struct, frozen=True, array_like=True):
-    """The priority with which a preempted job waits once the job that needs its GPUs, if there is one, runs.
-
-    `run` is the job's run that the requeue was to end; -1 in files of earlier releases, which do not have it.
-    """
-
-    beneficiary: int | None
-    priority: int
-    run: int = -1
-
-
-class _PlaceNotes(Struct, frozen=True):
-    """By job: how much of its place has been used up, and its place if that is not its own.
-
-    `counted` are running jobs whose start has been accounted for. `began` has the priorities with which running jobs
-    that may be preempted had waited; `swaps` has the jobs that Slurm was told to requeue.
-    """
-
-    used: dict[int, int] = {}
-    loans: dict[int, _Loan] = {}
-    counted: frozenset[int] = frozenset()
-    began: dict[int, int] = {}
-    swaps: dict[int, _Swap] = {}
-
-
-class LentPlaces:
-    """The lent places. Saved to a file, so that no place is lent twice after a restart; starts meanwhile also count.
-
-    Without the file (first start, or a lost disk) each place can be lent once more.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._file = (
-            SavedState(path, _PlaceNotes, "queue positions already used for reordering", "may use them once more")
-            if path
-            else None
-        )
-        self._notes = self._saved = (self._file.read() if self._file else None) or _PlaceNotes()
-        self._waited: dict[int, int] = {}
-        self._paid: dict[int, _Loan] = {}
-
-    def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
-        """By pending job, how much lower its place is: a negative site factor, positive for a preempted job.
-
-        Overdue jobs are left out.
-        """
-        return {
-            job.job_id: points
-            for job in jobs
-            if (points := self._notes.used.get(job.job_id, 0))
-            if now_s - max(job.submit_s, job.eligible_s or 0.0) <= max_wait_s
-        }
-
-    def take_in(self, records: Mapping[int, SlurmJob]) -> None:
-        """Account for jobs that have started: what they had above their own places is taken from their lenders' places.
-
-        Where a lender itself has started from another job's place, that job is charged for both: so the remaining jobs
-        have the places that Slurm alone would have left them. A job that started below its own place is charged
-        nothing more.
-        """
-        loans, counted = self._notes.loans, self._notes.counted
-        waiting = {job_id for job_id, record in records.items() if record.state == "PENDING"}
-        left = {job_id: job_id for job_id in loans.keys() - waiting}
-        tasks = {  # of arrays, which themselves stay
-            record.job_id: record.array_job_id
-            for record in records.values()
-            if record.array_job_id is not None and record.array_job_id in waiting and record.job_id not in waiting
-        }
-        left |= {task: array for task, array in tasks.items() if array in loans}
-        gone = {loan for job_id, loan in left.items() if job_id not in counted}
-        used = {job_id: points for job_id, points in self._notes.used.items() if job_id in waiting}
-        borrower = {loan.lender: job_id for job_id, loan in loans.items()}
-        self._paid = {}
-        for lender in borrower.keys() & waiting:
-            points, at, started = 0, borrower.get(lender), []
-            while at in gone:
-                points += loans[at].gain
-                started.append(at)
-                at = None if at in waiting else borrower.get(at)
-            if points > 0:
-                used[lender] = used.get(lender, 0) - points
-                for job_id in started:
-                    part = min(points, max(0, loans[job_id].gain))
-                    self._paid[job_id] = _Loan(lender, part)
-                    points -= part
-        # After a requeue a job may be lent a place again. A running task started before any place that its array is
-        # lent from now on.
-        begun = counted | left.keys() | tasks.keys()
-        counted = frozenset(job_id for job_id in begun if job_id in records and job_id not in waiting)
-        swaps, settled = {}, {}
-        for job_id, swap in self._notes.swaps.items():
-            job = records.get(job_id)
-            other = None if swap.beneficiary is None else records.get(swap.beneficiary)
-            if job is None or job.restarts == swap.run:
-                continue  # it was not requeued after all (Slurm counts a requeue at once), so it has freed no place
-            if swap.beneficiary is not None and (other is None or other.state == "CANCELLED"):
-                continue  # the beneficiary does not run, so no place has been freed
-            if job.state == "PENDING" and job.natives and (other is None or other.state != "PENDING"):
-                settled[job_id] = max(0, swap.priority - job.priority_with(0))
-            else:
-                swaps[job_id] = swap
-        began = self._notes.began | {job_id: at for job_id, at in self._waited.items() if job_id not in waiting}
-        self._notes = _PlaceNotes(
-            used | settled,
-            {job_id: loan for job_id, loan in loans.items() if job_id not in gone},
-            counted,
-            {job_id: at for job_id, at in began.items() if job_id in records and job_id not in waiting},
-            swaps,
-        )
-
-    @property
-    def charged(self) -> frozenset[int]:
-        """Jobs whose starts, by the last pass, have used up places of others."""
-        return frozenset(job_id for job_id, loan in self._paid.items() if loan.gain > 0)
-
-    def give_back(self, needless: Iterable[int]) -> None:
-        """Undo the charge of those of `charged` that would have started on their own places as well."""
-        used = dict(self._notes.used)
-        for loan in (self._paid[job_id] for job_id in needless):
-            used[loan.lender] += loan.gain
-        self._notes = replace(self._notes, used=used)
-
-    def note(
-        self,
-        ranked: Iterable[int],
-        seen: Observation,
-        changes: Sequence[Change],
-        most: int,
-        beneficiaries: Mapping[int, int | None],
-    ) -> None:
-        """Record which job gets which place in this pass; `ranked` are the snapshot's jobs in the wanted order.
-
-        A pass writes at most `most` site factors; if it has reached that number, some jobs may keep their old places.
-        `beneficiaries` has the job that needs the GPUs, by requeued job.
-        """
-        snapshot, records = seen.snapshot, seen.jobs
-        row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
-        waiting = [row[job_id] for job_id in ranked if records[job_id].state == "PENDING"]
-        written = {one.job_id: one.site_factor for one in changes if isinstance(one, SetSiteFactor)}
-        loans = {}
-        owners, borrowers = assignment(np.array(waiting, dtype=np.int64), snapshot)
-        for own, given in zip(owners.tolist(), borrowers.tolist(), strict=True):
-            if own == given or not snapshot.jobs[given].scope:
-                continue
-            lender, job = snapshot.jobs[own], snapshot.jobs[given]
-            gain = round(lender.native_priority - job.native_priority)
-            if gain > 0 and len(written) >= most:
-                factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
-                gain = min(gain, max(0, factor - seen.others_factors.get(job.job_id, 0)))
-            loans[job.job_id] = _Loan(lender.job_id, gain)
-        served = set(beneficiaries.values())
-        stands = {
-            job.job_id: round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0)
-            for job in snapshot.jobs
-            if (job.allows_preemption or job.job_id in served) and job.state is JobState.PENDING and job.native_priority
-        }
-        self._waited = stands
-        swaps = dict(self._notes.swaps)
-        for job_id in (one.job_id for one in changes if isinstance(one, RequeueJob) and one.job_id in records):
-            other = beneficiaries.get(job_id)
-            cleared = _cleared(records[job_id], records.get(other or 0), self._notes.began.get(job_id), stands)
-            if cleared is not None:
-                swaps[job_id] = _Swap(other, cleared, records[job_id].restarts)
-        self._notes = replace(self._notes, loans=loans, swaps=swaps)
-
-    def save(self) -> None:
-        """Save the records; call it before the changes are sent to Slurm. A write error stops nothing."""
-        if self._file is not None and self._notes != self._saved and self._file.write(self._notes):
-            self._saved = self._notes
-
-
-def _cleared(job: SlurmJob, other: SlurmJob | None, began: int | None, stands: Mapping[int, int]) -> int | None:
-    """The priority of the place that a preempted job has freed; None if there is none for it.
-
-    `other` is the job that runs instead, `began` the priority from which the job had started. If `other` is of another
-    kind, its place may be higher than any that the job could have; then the job waits no higher than where it started.
-    """
-    if other is None:
-        return began
-    place = stands.get(other.job_id)
-    if place is None or (job.user, job.account) != (other.user, other.account):
-        return None
-    if _kind(job) == _kind(other):
-        return place
-    return None if began is None else min(place, began)
-
-
-def _kind(job: SlurmJob) -> tuple[object, ...]:
-    """A key that is equal for jobs that may exchange places, also if one runs and has no priority any more."""
-    return job.partition, job.qos, job.nice

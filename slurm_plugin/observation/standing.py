@@ -27,7 +27,8 @@ def leased_job(name: str) -> int | None:
 
 def is_in_anothers_lease(record: SlurmJob) -> bool:
     """Whether somebody has put the job into the lease of another one."""
-    return leased_job(record.reservation) not in (None, record.job_id)
+    names = record.reservations if record.reservation else ()  # most jobs have none
+    return any(leased_job(name) not in (None, record.job_id) for name in names)
 
 
 SETTLE_S = 3.0
@@ -145,13 +146,13 @@ def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStandi
     """The standing of a job; `others_factor` is the part of its site factor that is not ours.
 
     In scope `partition` all jobs are peers without native priorities: the policy alone decides the order. A job for
-    which Slurm shows no priority (held, or with a later begin time), or whose priority an operator has set, has no
-    peers.
+    which Slurm shows no priority (held, or with a later begin time), whose priority an operator has set, or whose
+    --nice is larger than the rest of its priority, has no peers.
     """
     if scope == "partition":
         return JobStanding()
     owner = record.user if scope == "user" else record.account
-    if not record.natives or record.site_factor is None:
+    if not record.natives or record.site_factor is None or record.is_cut_off(others_factor):
         return JobStanding(owner, f"job {record.job_id}", float(record.native_priority or 0))
     reservation = "" if leased_job(record.reservation) is not None else record.reservation
     alike = (record.account, record.partition, record.qos, reservation, str(record.nice))

@@ -27,7 +27,7 @@ from slurm_plugin import job_options
 from slurm_plugin.client.changes import CancelJob, Change, SignalJob
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.observe import is_present
+from slurm_plugin.observation.policy_job import is_present
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import Scope, standing_of
 from slurm_plugin.observation.trainings import SeenTraining

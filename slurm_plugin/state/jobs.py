@@ -9,7 +9,7 @@ from explsched.parameters import listed
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job, JobState, NodeGpus
 from sched_policy.plan import Start
-from slurm_plugin.client.parse import clock
+from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress

@@ -24,7 +24,7 @@ from slurm_plugin.client.batch import shown
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
 from slurm_plugin.client.changes import Change as SlurmChange
-from slurm_plugin.client.parse import clock
+from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import takes_jobs
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.standing import leased_job

@@ -169,8 +169,9 @@ class BackfillGap:
         return self._look(times).backfill in (BackfillState.RESTS, BackfillState.IDLES)
 
     def _look(self, times: CycleTimes) -> Gap:
-        load, now_s = self._load(), self._clock()
-        began_s, self._looked_s = load.backfill_began_s, now_s
+        asked_s, load, self._looked_s = self._clock(), self._load(), self._clock()
+        began_s = load.backfill_began_s  # by slurmctld's clock, so all that follows must be
+        now_s = self._looked_s - load.ahead_s(asked_s, self._looked_s)
         self._worked_s = load.backfill_last_cycle_s or self._worked_s  # 0 after its statistics were reset
         if load.backfills:
             self._at_work_s = began_s, now_s

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +18,6 @@ from sched_policy.plan import Plan, Preemption
 from sched_policy.queue_order import queue_order
 from slurm_plugin.audit import Before, Reasons, apply
 from slurm_plugin.audit_file import AuditTrail
-from slurm_plugin.client.batch import shown
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import (
     CancelJob,
@@ -27,10 +25,7 @@ from slurm_plugin.client.changes import (
     ChangeFailure,
     RequeueJob,
     SetAdminComment,
-    SetGres,
-    SetNodeCount,
     SetSiteFactor,
-    SignalJob,
     Unanswered,
 )
 from slurm_plugin.client.cli import CliClient
@@ -38,21 +33,17 @@ from slurm_plugin.client.protocol import SlurmClient
 from slurm_plugin.client.records import ControllerLoad, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.observation.memory import Memory
-from slurm_plugin.observation.observe import Observation, is_present, observe, without_nodes
+from slurm_plugin.observation.observe import Observation, observe, without_nodes
+from slurm_plugin.observation.policy_job import is_present
+from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
-from slurm_plugin.observation.site_factors import LentPlaces, OwnFactors
+from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
-from slurm_plugin.steering.grouping import (
-    LiveGroup,
-    live_groups,
-    log_groups,
-    log_placements,
-    pinned,
-    withdrawal,
-)
+from slurm_plugin.steering.grouping import withdrawal
+from slurm_plugin.steering.pass_log import PassLog
 from slurm_plugin.steering.places import by_priority, on_own_places, put_first, started_on_own_places
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import (
@@ -86,31 +77,30 @@ class Controller:
     """Brings Slurm in line with the plans, pass after pass.
 
     Slurm is the database. In memory and in files it keeps only the preemptions underway, which site factors are ours,
-    which positions have been lent, and run times of ended jobs. In memory only: the reports read so far, what `Memory`
-    has, jobs whose comments Slurm refuses, and the groups last seen, for the log.
+    which queue positions have been used up, and run times of ended jobs. In memory only: the reports read so far, what
+    `Memory` has, jobs whose comments Slurm refuses, and what need not be logged again.
     """
 
     def __init__(self, client: SlurmClient, config: Config) -> None:
         self._client = client
-        self._tracker = PreemptionTracker(config.preemption_budget(), _underway_file(config))
-        self._groups: tuple[LiveGroup, ...] = ()
-        self._pinned: Mapping[int, str] = {}
+        self._config = config
+        kept = config.order.site_factor_file  # and beside it
+        self._tracker = PreemptionTracker(config.preemption_budget(), kept.with_name("preemptions.json"))
+        self._log = PassLog()
         self._memory = Memory()
         self._has_adopted = False
-        self._refused: frozenset[tuple[str, object, str]] = frozenset()
-        self._option_faults: Mapping[int, str] = {}  # of the last pass, logged by then
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
         self._sweep_record = SweepRecord(config.progress.spool)
-        self._gap = BackfillGap(client.load)
+        self._gap = BackfillGap(self.load)
         self._recalculations = Recalculations()
         self._cycles = CycleTimes(0.0, 0.0)
         self._priority_period_s = 0.0
         self._probed: tuple[SlurmVersion, str] | None = None
-        self._own_factors = OwnFactors.of_daemon(config.order.site_factor_file)
-        self._lent_places = LentPlaces(_lent_places_file(config))
+        self._own_factors = OwnFactors.of_daemon(kept)
+        self._positions = QueuePositions(kept.with_name("lent_places.json"))
         self._waited: tuple[Job, ...] = ()
-        self._ended_runs = EndedRuns(config.order.site_factor_file.with_name("ended_runs.json"))
+        self._ended_runs = EndedRuns(kept.with_name("ended_runs.json"))
         self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
         self.reconfigure(config)
@@ -127,6 +117,8 @@ class Controller:
                 f"{config.order.site_factor_file}; what it remembers lies there and beside it"
             )
         self._policy = catalog.build(config.policy, config.policy_options())
+        if config.audit != self._config.audit:
+            self._trail = _trail(config)
         self._config = config
         self._limits: SteeringLimits | None = None
         self._spool = ProgressSpool(config.progress.spool)
@@ -134,8 +126,6 @@ class Controller:
         self._sweep_record = SweepRecord(config.progress.spool)
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
-        if config.audit.file != self._trail.path:
-            self._trail = _trail(config)
         if self._run_times is not None:
             self._run_times.close()
         section = config.run_times
@@ -143,6 +133,10 @@ class Controller:
         self._run_times = (
             LearntRunTimes(accounting, section.history_days, section.refresh_s) if section.history_days else None
         )
+
+    def use(self, client: SlurmClient) -> None:
+        """Ask Slurm by this client from the next pass on."""
+        self._client = client
 
     def decide(self, now_s: float) -> Pass:
         """Observe and plan, but change nothing. Raises `PolicyError` if the policy fails or its plan is invalid."""
@@ -153,8 +147,8 @@ class Controller:
         self._recalculations.note(found.jobs, now_s)
         self._own_factors.take_in(found.jobs)
         others = self._own_factors.others(found.jobs)
-        self._lent_places.take_in({job.job_id: job for job in found.jobs})
-        used = self._lent_places.used(found.jobs, now_s, self._config.order.max_wait_s)
+        self._positions.take_in({job.job_id: job for job in found.jobs})
+        used = self._positions.used(found.jobs, now_s, self._config.order.max_wait_s)
         remembered = replace(
             self._memory.remembered(found.jobs, found.reservations, now_s),
             asked_to_leave=self._tracker.underway,
@@ -176,8 +170,8 @@ class Controller:
             self._config.preemption.reach,
             self._run_times,
         )
-        if charged := self._lent_places.charged:
-            self._lent_places.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
+        if charged := self._positions.charged:
+            self._positions.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
         self._ended_runs.note(seen.snapshot)
         self._jobs = seen.jobs
         self._memory.note_jobs(seen.snapshot, {job_id: record.uid for job_id, record in seen.jobs.items()})
@@ -204,9 +198,9 @@ class Controller:
         if self._limits and self._limits.scope != "partition":
             ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
             beneficiaries = self._tracker.beneficiaries
-            self._lent_places.note(ranked, decided.seen, decided.changes, most, beneficiaries)
+            self._positions.note(ranked, decided.seen, decided.changes, most, beneficiaries)
             self._waited = on_own_places(decided.seen.snapshot)
-        self._lent_places.save()
+        self._positions.save()
         self._ended_runs.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
         reasons = Reasons.of(self._config.policy, decided.plan, decided.changes)
@@ -222,22 +216,13 @@ class Controller:
             failures += self._apply(leaving, before, reasons, now_s)
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
-        for job_id, fault in decided.seen.option_faults.items() - self._option_faults.items():
-            event(_LOG, logging.WARNING, "job options ignored", job=job_id, why=fault)
-        self._option_faults = decided.seen.option_faults
-        _log_pass(decided, failures, self._refused)
-        self._refused = frozenset(map(_refusal, failures))
+        self._log.note(decided.seen, decided.plan, decided.changes, failures)
         self._comment_refused |= {
             failure.change.job_id
             for failure in failures
             if isinstance(failure.change, SetAdminComment) and not isinstance(failure, Unanswered)
         }
         self._note_sweeps(decided, failures)
-        groups = live_groups(decided.seen.jobs.values())
-        log_groups(self._groups, groups)
-        self._groups = groups
-        log_placements(self._pinned, decided.seen.jobs)
-        self._pinned = pinned(decided.seen.jobs.values())
         return Pass(decided.seen, decided.plan, decided.changes, failures)
 
     def _apply(
@@ -423,54 +408,8 @@ def _trail(config: Config) -> AuditTrail:
     return AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
 
 
-def _underway_file(config: Config) -> Path:
-    return config.order.site_factor_file.with_name("preemptions.json")
-
-
-def _lent_places_file(config: Config) -> Path:
-    return config.order.site_factor_file.with_name("lent_places.json")
-
-
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:
     """Preemptions of running jobs that should be resized; they get the new size while they wait."""
     for resize in plan.resizes:
         if jobs[resize.job_id].state is JobState.RUNNING:
             yield Preemption(resize.job_id, resize.reason)
-
-
-def _refusal(failure: ChangeFailure) -> tuple[str, object, str]:
-    """A refused change, its job and the reason; equal in each pass, although the times of a lease are not."""
-    change = failure.change
-    whose = getattr(change, "job_id", None) or getattr(change, "name", None)
-    return type(change).__name__, whose, failure.message
-
-
-def _log_pass(
-    decided: Pass, failures: Sequence[ChangeFailure], told: frozenset[tuple[str, object, str]] = frozenset()
-) -> None:
-    """Log the pass. `told` are refusals of the last pass: they count, but are not logged again."""
-    why = {stop.job_id: stop.reason for stop in decided.plan.stops}
-    why |= {preemption.job_id: preemption.reason for preemption in decided.plan.preemptions}
-    why |= {resize.job_id: resize.reason for resize in decided.plan.resizes}
-    for change in decided.changes:
-        if isinstance(change, SignalJob | RequeueJob | CancelJob):
-            saved = "its checkpoint is saved, or its grace period is over"
-            reason = saved if isinstance(change, RequeueJob) else why[change.job_id]
-            event(_LOG, logging.INFO, type(change).__name__, job=change.job_id, why=reason)
-        elif isinstance(change, SetGres | SetNodeCount):
-            event(_LOG, logging.INFO, "resized", job=change.job_id, to=shown(change), why=why[change.job_id])
-    for failure in failures:
-        if _refusal(failure) in told:
-            continue
-        job_id = getattr(failure.change, "job_id", None)
-        event(_LOG, logging.WARNING, "refused by Slurm", job=job_id, change=shown(failure.change), why=failure.message)
-    event(
-        _LOG,
-        logging.INFO,
-        "pass",
-        jobs=len(decided.seen.snapshot.jobs),
-        starts=len(decided.plan.starts),
-        reservations=len(decided.plan.reservations),
-        changes=len(decided.changes),
-        failures=len(failures),
-    )

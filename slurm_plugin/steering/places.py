@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 
@@ -82,7 +82,7 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
     priority.
     """
     items = _items(seen, ranked)
-    wrong: list[tuple[int, SetSiteFactor]] = []
+    wrong = list(_of_cut_off_jobs(seen))
     for item, priority in zip(items, _priorities(items), strict=True):
         stays = priority == item.has
         if not item.is_steered or (stays and item.job.is_in_force):
@@ -93,6 +93,14 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
             wrong.append((max(priority, item.job.priority), SetSiteFactor(item.job.job_id, factor)))
     wrong.sort(key=lambda change: -change[0])
     return tuple(change for _, change in wrong[:most])
+
+
+def _of_cut_off_jobs(seen: Observation) -> Iterator[tuple[int, SetSiteFactor]]:
+    """Their priorities, and the site factors of others alone: ours is from before their --nice, or they were served."""
+    for job in (seen.jobs[one.job_id] for one in seen.snapshot.jobs):
+        theirs = seen.others_factors.get(job.job_id, 0)
+        if _is_cut_off(seen, job) and job.site_factor not in (None, theirs):
+            yield job.priority, SetSiteFactor(job.job_id, theirs)
 
 
 def put_first(served: AbstractSet[int], seen: Observation, changes: Sequence[Change]) -> tuple[Change, ...]:
@@ -129,7 +137,8 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     waiting = [row[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING"]
     steered = [snapshot.jobs[i] for i in places(np.array(waiting, dtype=np.int64), snapshot).tolist()]
     records = (seen.jobs[job.job_id] for job in steered)
-    wanted = [record for record in records if record.natives and record.site_factor is not None]
+    known = (record for record in records if record.natives and record.site_factor is not None)
+    wanted = [record for record in known if not _is_cut_off(seen, record)]
     group = {job.job_id: (job.scope, job.peers) for job in steered}
     steered_ids = {job.job_id for job in wanted}
     partitions = {name for job in wanted for name in job.partitions}
@@ -147,10 +156,14 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     for negated, _, _, holder in places_of:
         is_steered = holder.job_id in steered_ids
         job = next(next_wanted) if is_steered else holder
-        has = job.priority_with(job.site_factor or 0)
+        has = -negated if _is_cut_off(seen, job) else job.priority_with(job.site_factor or 0)  # see `_of_cut_off_jobs`
         kind = group[job.job_id] if is_steered else job.job_id
         items.append(_Item(job, -negated, has, (job.submit_s, job.job_id), kind, is_steered))
     return items
+
+
+def _is_cut_off(seen: Observation, job: SlurmJob) -> bool:
+    return job.is_cut_off(seen.others_factors.get(job.job_id, 0))
 
 
 def _native(seen: Observation, job: SlurmJob) -> int:

@@ -66,10 +66,19 @@ class _Look(Struct, frozen=True):
 
 
 class _Service(Struct, frozen=True):
-    """When jobs were last requeued for a pending job, and how many of its tasks will still be pending afterwards."""
+    """When jobs were last requeued for a pending job, and how many of its tasks will still be pending afterwards.
+
+    `gpus` and `queue` are what the job asked for by then.
+    """
 
     time_s: float
     tasks_left: int
+    gpus: int
+    queue: str
+
+    def is_for(self, record: SlurmJob) -> bool:
+        """Whether tasks still wait, and its owner has not changed the job to take more, or elsewhere, while first."""
+        return record.array_tasks > self.tasks_left and record.gpus <= self.gpus and record.partition == self.queue
 
 
 class PreemptionTracker:
@@ -173,7 +182,7 @@ class PreemptionTracker:
             for job_id in leaving | lately
             if (record := records.get(job_id)) is None
             or (service := self._served.get(job_id)) is None
-            or record.array_tasks > service.tasks_left
+            or service.is_for(record)
         )
 
     def limits(self, preemption_budget: PreemptionBudget) -> None:
@@ -234,7 +243,9 @@ class PreemptionTracker:
             changes.append(RequeueJob(job_id))  # remains underway until it is seen to have left
         for job_id, gpus in freed.items():
             job = look.jobs[job_id]
-            self._served[job_id] = _Service(look.now_s, job.array_tasks - max(1, gpus // max(1, job.request.total)))
+            each = job.request.total
+            left = job.array_tasks - max(1, gpus // max(1, each))
+            self._served[job_id] = _Service(look.now_s, left, each, job.queue)
         return changes
 
     def _signals(self, preemptions: Iterable[Preemption], look: _Look) -> list[Change]:

@@ -169,7 +169,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
         if _can_be_leased(seen, reservation.job_id)
     }
     there = {lease.name for lease in seen.reservations}
-    intruders = (job for job in seen.jobs.values() if job.reservation in there and is_in_anothers_lease(job))
+    intruders = (job for job in seen.jobs.values() if is_in_anothers_lease(job) and job.reservations & there)
     result: list[Change] = [AttachReservation(job.job_id, "") for job in intruders if job.state != "COMPLETING"]
     standing: dict[int, SlurmReservation] = {}
     for lease in seen.reservations:
@@ -186,7 +186,7 @@ def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tupl
                 result.append(ExtendReservation(lease.name, math.ceil(now_s + 60 * LEASE_MIN)))
             continue
         job = seen.jobs.get(job_id)
-        if job is not None and job.reservation == lease.name:
+        if job is not None and lease.name in job.reservations:
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
     for job_id, reservation in wanted.items():
@@ -333,7 +333,7 @@ def _delayed_by_daemon(job: SlurmJob, now_s: float) -> bool:
 def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:
     """Remove all leases. Jobs are taken out first, because Slurm keeps a reservation that has a job."""
     for job in found.jobs:
-        if leased_job(job.reservation) is not None:
+        if any(leased_job(name) is not None for name in job.reservations):
             yield AttachReservation(job.job_id, "")
     for lease in found.reservations:
         if leased_job(lease.name) is not None:

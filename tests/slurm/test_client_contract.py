@@ -276,6 +276,18 @@ def test_a_running_jobs_lease_can_be_deleted(client: SlurmClient, cluster: Clust
     assert client.jobs()[0].state == "RUNNING"
 
 
+def test_slurm_takes_a_list_of_leases(client: SlurmClient, cluster: Cluster) -> None:
+    assert client.apply([lease(f"explsched_{number}", 4e9 - 600 * number, "n1") for number in (1, 2)]) == ()
+    for named in ("explsched_1,", "explsched_2,explsched_1"):
+        job = submit(cluster, "--hold", "--gres=gpu:8", f"--reservation={named}")
+        (found,) = (one for one in client.jobs() if one.job_id == job)
+        assert found.reservation == named
+        assert found.reservations == set(named.split(",")) - {""}
+        assert client.apply([AttachReservation(job, "")]) == ()
+        assert all(one.reservation == "" for one in client.jobs())
+    assert client.apply([DeleteReservation(f"explsched_{number}") for number in (1, 2)]) == ()
+
+
 def test_a_refused_lease_is_reported(client: SlurmClient) -> None:
     good, bad = lease("explsched_1", 4e9, "n1"), lease("explsched_2", 4e9, "nosuchnode")
     failures = client.apply([bad, good, DeleteReservation("nosuchreservation")])

@@ -1,4 +1,4 @@
-"""Users with real uids who pry, squat and lie, and the daemon as an Operator who is not root, on a real cluster."""
+"""Users with real uids who pry, squat and lie, and the daemon as an admin who is not root, on a real cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.controller import Controller
 from tests.slurm.jobs import config, empty, run, state_of, submit, until
-from tests.slurm.users import OPERATOR, as_user
+from tests.slurm.users import STEERS, as_user
 
 pytestmark = pytest.mark.slurm
 ADA, EVE = "news", "uucp"
@@ -35,7 +35,7 @@ def site(needs_accounting: None, open_tmp: Path) -> Iterator[Cluster]:
     for user in (ADA, EVE):
         qos = ("qos=normal,urgent", "defaultqos=normal")
         run(cluster, "sacctmgr", "--immediate", "add", "user", user, "account=lab", *qos)
-    run(cluster, "sacctmgr", "--immediate", "add", "user", OPERATOR, "account=lab", "AdminLevel=Operator")
+    run(cluster, "sacctmgr", "--immediate", "add", "user", STEERS, "account=lab", "AdminLevel=Admin")
     yield cluster
     down(place)
 
@@ -53,7 +53,7 @@ def private_spool(open_tmp: Path) -> Path:
     """As the package makes it: of the daemon's group."""
     path = open_tmp / f"private-{time.monotonic_ns()}"
     path.mkdir()
-    os.chown(path, 0, pwd.getpwnam(OPERATOR).pw_gid)
+    os.chown(path, 0, pwd.getpwnam(STEERS).pw_gid)
     path.chmod(MODE)
     return path
 
@@ -104,7 +104,7 @@ def test_reports_are_private_and_lies_move_no_other_users_job(
     for job_id, user in trainings.items():
         report_as(user, private_spool, job_id, loss=0.5 if user == ADA else 1e-9)
     every = dict.fromkeys(trainings, 3)
-    assert reports_seen(OPERATOR, private_spool, trainings) == every
+    assert reports_seen(STEERS, private_spool, trainings) == every
     for user in (ADA, EVE):
         assert reports_seen(user, private_spool, trainings) == {job: 3 for job in trainings if trainings[job] == user}
 
@@ -118,11 +118,11 @@ def test_reports_are_private_and_lies_move_no_other_users_job(
     text = config(private_spool, "srsf", **spool_settings)
 
     def a_pass() -> tuple[int, int]:
-        """As the Operator, who is not root."""
+        """As the administrator, who is not root."""
         done = Controller(client, parse(text, tmp_path / "explsched.yaml")).reconcile(time.time())
         return len(done.changes), len(done.failures)
 
-    changes, failures = as_user(OPERATOR, a_pass)
+    changes, failures = as_user(STEERS, a_pass)
     assert (changes > 0, failures) == (True, 0)
     jobs = [job for job in client.jobs() if job.job_id in waiting]
     alone = kinds_in_order(jobs, {job.job_id: job.native_priority or 0 for job in jobs})

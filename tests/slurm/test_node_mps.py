@@ -15,7 +15,7 @@ import pytest
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from tests.slurm.jobs import environment, until
-from tests.slurm.users import OPERATOR, ORDINARY
+from tests.slurm.users import ORDINARY, STEERS
 from wrappers import mps
 
 pytestmark = pytest.mark.slurm
@@ -140,9 +140,9 @@ def test_jobs_of_a_user_share_a_daemon_of_his_own_until_the_last_is_gone(site: S
 
 
 def test_users_have_daemons_of_their_own_and_a_crash_ends_nobody_elses(site: Site) -> None:
-    steady = site.submit(OPERATOR)
-    until(lambda: site.serves(OPERATOR), "MPS of the one")
-    daemon = site.daemon(OPERATOR)
+    steady = site.submit(STEERS)
+    until(lambda: site.serves(STEERS), "MPS of the one")
+    daemon = site.daemon(STEERS)
     crash = site.files / "crash"
     crashing = site.submit(ORDINARY, f"until [ -e {crash} ]; do sleep 0.1; done; kill -KILL $$")
     until(lambda: site.running(crashing) and site.serves(ORDINARY), "MPS of the other")
@@ -150,10 +150,10 @@ def test_users_have_daemons_of_their_own_and_a_crash_ends_nobody_elses(site: Sit
     crash.touch()
     site.gone(crashing)
     until(lambda: not site.serves(ORDINARY), "the crashed job's epilog ends MPS")
-    assert site.serves(OPERATOR)
-    assert site.daemon(OPERATOR) == daemon
+    assert site.serves(STEERS)
+    assert site.daemon(STEERS) == daemon
     site.end(steady)
-    until(lambda: not site.serves(OPERATOR), "the last job's epilog ends MPS")
+    until(lambda: not site.serves(STEERS), "the last job's epilog ends MPS")
     assert site.said() == ""
 
 

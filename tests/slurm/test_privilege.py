@@ -1,4 +1,4 @@
-"""What the daemon's own user may do (AdminLevel=Operator), and what an ordinary user is refused, with slurmdbd."""
+"""What the daemon's own user may do (AdminLevel=Admin), and what an ordinary user is refused, with slurmdbd."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from slurm_plugin.client.changes import (
     CreateReservation,
     DeleteReservation,
     RequeueJob,
+    SetAdminComment,
     SetSiteFactor,
     StartAtOnce,
 )
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from tests.slurm.jobs import empty, submit, until
-from tests.slurm.users import OPERATOR, ORDINARY, add_users, as_user
+from tests.slurm.users import OPERATOR, ORDINARY, STEERS, add_users, as_user
 
 pytestmark = pytest.mark.slurm
 REFUSED = re.compile("Invalid user id|[Pp]ermission|denied")  # Slurm's words, by version and command
@@ -51,16 +52,22 @@ def lease(job_id: int, user: str) -> CreateReservation:
     return CreateReservation(f"explsched_{job_id}", time.time() + 600, 2, ("n1",), (user,), "main")
 
 
-def test_the_operator_may_steer(site: Cluster, waiting: int) -> None:
+def test_the_daemons_user_may_steer(site: Cluster, waiting: int) -> None:
     client = CliClient(environment=site.env())
-    changes: list[Change] = [SetSiteFactor(waiting, 77), lease(waiting, "root")]
-    assert as_user(OPERATOR, lambda: client.apply(changes)) == ()
+    changes: list[Change] = [SetSiteFactor(waiting, 77), lease(waiting, "root"), SetAdminComment(waiting, "n=1")]
+    assert as_user(STEERS, lambda: client.apply(changes)) == ()
     assert next(job.site_factor for job in client.jobs() if job.job_id == waiting) == 77
     assert [reservation.name for reservation in client.reservations()] == [f"explsched_{waiting}"]
-    assert as_user(OPERATOR, lambda: client.apply([DeleteReservation(f"explsched_{waiting}")])) == ()
-    assert as_user(OPERATOR, lambda: client.apply([RequeueJob(waiting - 1)])) == ()
+    assert as_user(STEERS, lambda: client.apply([DeleteReservation(f"explsched_{waiting}")])) == ()
+    assert as_user(STEERS, lambda: client.apply([RequeueJob(waiting - 1)])) == ()
     until(lambda: any(job.restarts for job in client.jobs()), "the running job is requeued")
-    assert as_user(OPERATOR, lambda: client.apply([StartAtOnce(waiting - 1)])) == ()
+    assert as_user(STEERS, lambda: client.apply([StartAtOnce(waiting - 1)])) == ()
+
+
+def test_an_operator_is_refused_comments(site: Cluster, waiting: int) -> None:
+    client = CliClient(environment=site.env())
+    (failure,) = as_user(OPERATOR, lambda: client.apply([SetSiteFactor(waiting, 5), SetAdminComment(waiting, "n=1")]))
+    assert (type(failure.change), bool(REFUSED.search(failure.message))) == (SetAdminComment, True)
 
 
 def test_an_ordinary_user_is_refused_change_by_change(site: Cluster, waiting: int) -> None:
@@ -87,7 +94,7 @@ def test_scontrol_alone_names_the_same_refusal(site: Cluster, waiting: int, monk
     assert REFUSED.search(failure.message)
 
 
-@pytest.mark.parametrize(("user", "level"), [(OPERATOR, "ok"), (ORDINARY, "note"), ("root", "ok")])
+@pytest.mark.parametrize(("user", "level"), [(STEERS, "ok"), (OPERATOR, "note"), (ORDINARY, "note"), ("root", "ok")])
 def test_doctor_knows_who_may_steer(
     site: Cluster, waiting: int, user: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

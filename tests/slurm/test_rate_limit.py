@@ -16,7 +16,7 @@ from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, machine, up
 from slurm_plugin.steering.controller import Controller
 from tests.slurm.jobs import submit, until
-from tests.slurm.users import OPERATOR, add_users, as_user
+from tests.slurm.users import STEERS, add_users, as_user
 
 pytestmark = pytest.mark.slurm
 BUCKET, JOBS = 30, 40
@@ -55,7 +55,7 @@ def test_a_new_order_stays_below_the_limit(limited: Cluster, open_tmp: Path) -> 
     passes = 0
     while sum(bool(job.site_factor) for job in client.jobs()) < JOBS:
         ours = Controller(CliClient(environment=limited.env()), config)  # with the policy, which reads our files
-        written, refused = as_user(OPERATOR, partial(one_pass, ours))
+        written, refused = as_user(STEERS, partial(one_pass, ours))
         assert 0 < written <= BUCKET
         assert refused == 0
         passes += 1

@@ -1,4 +1,4 @@
-"""Acting as other users: the daemon's own, which is an Operator, and an ordinary one."""
+"""Acting as other users: the daemon's own, which is an administrator, and an ordinary one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import TypeVar
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.jobs import run
 
-OPERATOR, ORDINARY = "games", "news"  # users of every Debian system
+STEERS, OPERATOR, ORDINARY = "games", "man", "news"  # users of every Debian system
 _Answer = TypeVar("_Answer")
 
 
 def add_users(cluster: Cluster) -> None:
-    """Tell slurmdbd of both."""
+    """Tell slurmdbd of all."""
     run(cluster, "sacctmgr", "--immediate", "add", "account", "lab")
     run(cluster, "sacctmgr", "--immediate", "add", "user", ORDINARY, "account=lab")
+    run(cluster, "sacctmgr", "--immediate", "add", "user", STEERS, "account=lab", "AdminLevel=Admin")
     run(cluster, "sacctmgr", "--immediate", "add", "user", OPERATOR, "account=lab", "AdminLevel=Operator")
 
 

@@ -28,7 +28,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
     Unanswered,
 )
-from slurm_plugin.client.parse import clock
+from slurm_plugin.client.notation import clock
 
 NOON_S = 1_700_000_000.0
 NOON = "uts1700000000"

@@ -124,3 +124,11 @@ def test_whether_slurm_places_gangs_by_its_network(line: str, is_known: bool) ->
 )
 def test_a_setting_counts_by_whole_words(key: str, setting: str, capability: Capability, *, there: bool) -> None:
     assert Capabilities(SlurmVersion(24, 11), {key: setting}).has(capability) is there
+
+
+@pytest.mark.parametrize(
+    ("parameters", "defers"),
+    [("bf_continue,defer", True), ("defer_batch", True), ("bf_continue", False), ("(null)", False)],
+)
+def test_whether_batch_jobs_are_started_while_they_are_submitted(parameters: str, *, defers: bool) -> None:
+    assert Capabilities(SlurmVersion(24, 11), {"SchedulerParameters": parameters}).defers is defers

@@ -257,6 +257,20 @@ def test_a_changed_weight_of_age_counts_once_the_settings_have_been_looked_at(lo
     assert lags == [10, 4]
 
 
+def test_ages_are_reckoned_by_slurms_clock(log: Path, tmp_path: Path) -> None:
+    """By which the job has aged for half of the longest time; by ours it has for all of it."""
+    waiting = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "AccrueTime": "1700000000"}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=waiting))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    tool(tmp_path, "sprio", "echo '7|1040|0|40|0|0|1000|0|0||0'")
+    told = "PriorityMaxAge = 1-00:00:00\nPriorityCalcPeriod = 12:00:00\nPriorityWeightAge = 100"
+    tool(tmp_path, "scontrol", f'[ "$1" = -V ] && echo slurm 99.01.1 || echo "{told}"')
+    tool(tmp_path, "sdiag", "echo 'sdiag output at today (1700043200)'; echo 'Server thread count: 3'")
+    client = CliClient()
+    client.load()
+    assert [job.age_lag for job in client.jobs()] == [10]
+
+
 def test_the_network_is_asked_for_once_and_when_nodes_come(log: Path, tmp_path: Path) -> None:
     answers = f"""\
 case "$*" in

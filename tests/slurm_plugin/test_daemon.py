@@ -23,7 +23,7 @@ from slurm_plugin import sighting
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.daemon import Daemon, ahead_s
+from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import AnotherDaemonError, Beat, Holder
 from tests.slurm_kit import FakeSlurm, record
 
@@ -89,7 +89,7 @@ def test_no_failure_of_a_pass_ends_the_daemon(
 )
 def test_how_far_our_clock_is_ahead_of_slurms(told_s: float, ahead: float) -> None:
     """Asked at 1000.0, and answered at 1002.5 by our clock."""
-    assert ahead_s(1000.0, told_s, 1002.5) == ahead
+    assert ControllerLoad(1, 0.0, 0.0, 0, time_s=told_s).ahead_s(1000.0, 1002.5) == ahead
 
 
 def test_jobs_are_compared_with_slurms_clock(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +140,27 @@ def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
     assert "site_factors.json until the daemon stops, found " in caplog.text  # what it remembers stays where it is
     assert 'configuration reloaded policy="srsf"' in caplog.text
     assert "configuration not reloaded, the old one stays in force" in caplog.text
+
+
+def test_a_reload_takes_how_slurm_is_asked_and_how_the_audit_file_is_rotated(
+    config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    later, asked_for_s = Eventful((record(6),), events=[lambda: None]), []
+
+    def choose(_name: str, timeout_s: float) -> FakeSlurm:
+        asked_for_s.append(timeout_s)
+        return later
+
+    def reload() -> None:
+        text = config.read_text().replace("audit.jsonl}", "audit.jsonl, max_mib: 0.0001}")
+        config.write_text(f"{text}slurm: {{timeout_s: 7}}\n")
+        monkeypatch.setattr("slurm_plugin.daemon.choose", choose)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    lived(Eventful((record(5),), events=[lambda: None, reload]), config, monkeypatch)
+    assert asked_for_s == [7]
+    assert any(later.applied)  # its passes were made by that one
+    assert (tmp_path / "audit.jsonl.1").exists()
 
 
 def test_of_a_configuration_whose_policy_cannot_be_made_nothing_is_taken(

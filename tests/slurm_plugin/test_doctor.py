@@ -123,9 +123,9 @@ def test_a_dead_slurmdbd_is_told_and_no_fault(site: Path) -> None:
 @pytest.mark.parametrize(
     ("accounting", "words"),
     [
-        ("accounting_storage/slurmdbd", "sacctmgr add user .* AdminLevel=Operator"),
-        ("accounting_storage/none", "set up slurmdbd, which stores operators"),
-        ("(null)", "set up slurmdbd, which stores operators"),
+        ("accounting_storage/slurmdbd", "sacctmgr add user .* AdminLevel=Admin"),
+        ("accounting_storage/none", "set up slurmdbd, which stores administrators"),
+        ("(null)", "set up slurmdbd, which stores administrators"),
     ],
 )
 def test_how_to_get_the_right_to_steer(site: Path, accounting: str, words: str) -> None:
@@ -147,6 +147,13 @@ def test_what_root_may_do_says_nothing_of_the_daemon(
     assert (level, words, more[: len(advice) or None]) == ("ok", f"uid {uid} may steer jobs", advice)
 
 
+def test_an_operator_is_told_that_it_may_write_no_comments(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.cli.doctor_slurm.os.geteuid", lambda: 1000)
+    for level, told in (("Administrator", "ok"), ("Operator", "note")):
+        tool(site, "sacctmgr", f"echo {level}")
+        assert findings(site)["privilege"][0] == told
+
+
 def test_a_slurmctld_that_is_busy_has_allowed_nothing(site: Path) -> None:
     words = "Socket timed out on send/recv operation"
     tool(site, "scontrol", SCONTROL.format(directory=site, words=words))
@@ -164,7 +171,7 @@ def test_who_may_not_see_the_nodes_is_told_to_become_an_operator(site: Path) -> 
         site, "scontrol", scontrol.replace(shown, "echo 'slurm_load_node error: Access/permission denied' >&2; exit 1")
     )
     found = findings(site)
-    assert (found["privilege"][0], "AdminLevel=Operator" in found["privilege"][2]) == ("note", True)
+    assert (found["privilege"][0], "AdminLevel=Admin" in found["privilege"][2]) == ("note", True)
     assert found["slurmctld"][2] == "PrivateData in slurm.conf hides it from users who are not operators"
 
 

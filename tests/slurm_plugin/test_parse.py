@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from explsched.errors import SlurmError
 from sched_policy.model import Switch
-from slurm_plugin.client import batch, capabilities, parse, squeue
+from slurm_plugin.client import batch, capabilities, notation, parse, squeue
 from slurm_plugin.client.changes import (
     SetAdminComment,
     TargetJob,
@@ -59,7 +59,7 @@ RECORD = dict.fromkeys(squeue.JOB_FIELDS, "N/A") | {
     ],
 )
 def test_gpu_counts(tres: str, gpus: int) -> None:
-    assert parse.gpu_count(tres) == gpus
+    assert notation.gpu_count(tres) == gpus
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,10 @@ def test_whether_slurm_ends_a_job_for_another(printed: str, *, preempted: bool) 
     assert squeue.job(list((RECORD | {"State": "COMPLETING", "PreemptTime": printed}).values())).preempted is preempted
 
 
+def test_a_job_that_waits_for_its_expedited_requeue_has_not_ended() -> None:
+    assert squeue.job(list((RECORD | {"State": "EXPEDITING", "NodeList": "(null)"}).values())).state == "PENDING"
+
+
 def test_a_running_job() -> None:
     job = squeue.job(list(RECORD.values()))
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))
@@ -89,7 +93,7 @@ def test_a_job_that_may_begin_in_the_far_future_is_read_all_the_same(begin: str)
     absurd = {"State": "PENDING", "StartTime": begin, "EligibleTime": begin, "AccrueTime": begin}
     job = squeue.job([*(RECORD | absurd).values()])
     assert job.eligible_s == job.accrue_s == 1e11
-    assert parse.clock(job.eligible_s).startswith("5138-")
+    assert notation.clock(job.eligible_s).startswith("5138-")
 
 
 @pytest.mark.parametrize(
@@ -290,14 +294,14 @@ def test_no_free_text_breaks_a_record(name: str, comment: str) -> None:
     ],
 )
 def test_host_lists(text: str, hosts: list[str]) -> None:
-    assert list(parse.expand_hosts(text)) == hosts
+    assert list(notation.expand_hosts(text)) == hosts
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("10:00", 600), ("1:00:00", 3600), ("2-00:00:00", 172800), ("UNLIMITED", None), ("0:30", 30)]
 )
 def test_durations(text: str, seconds: float | None) -> None:
-    assert parse.duration_s(text) == seconds
+    assert notation.duration_s(text) == seconds
 
 
 def test_sdiag_without_its_numbers_is_an_error() -> None:

@@ -24,7 +24,7 @@ from sched_policy.model import Direction
 from sched_policy.plan import Plan, Preemption, Score, Stop
 from simulation.traces.formats import read_any
 from slurm_plugin.client.changes import CancelJob
-from slurm_plugin.client.parse import clock
+from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.observation import sweep_record

@@ -27,7 +27,7 @@ from slurm_plugin.client.changes import (
     SignalJob,
     TargetJob,
 )
-from slurm_plugin.client.parse import clock
+from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmReservation
 from tests.slurm_kit import FakeSlurm, record
 

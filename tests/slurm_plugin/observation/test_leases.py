@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from slurm_plugin.client.records import SlurmReservation
@@ -43,9 +44,10 @@ def test_a_job_that_started_is_forgotten() -> None:
     assert passes(use, (), START_S + LONGEST_LEASE_S + 2) == [False]
 
 
-def test_a_lease_that_other_jobs_were_put_into_is_used_up() -> None:
+@pytest.mark.parametrize("named", ["explsched_5", "explsched_5,", "course,explsched_5"])
+def test_a_lease_that_other_jobs_were_put_into_is_used_up(named: str) -> None:
     use = LeaseUse()
-    intruder = record(6, reservation="explsched_5")
+    intruder = record(6, reservation=named)
     assert use.in_vain([replace(JOB, reservation="explsched_5"), intruder], (BEGUN,), START_S - 100) == {5}
     assert passes(use, (), START_S) == [True]
 

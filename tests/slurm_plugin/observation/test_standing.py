@@ -27,6 +27,7 @@ def waiting(job_id: int = 1, **fields: Any) -> Any:
         {"reservation": "course"},
         {"natives": ()},
         {"site_factor": None},  # an operator has set its priority
+        {"natives": (-1,)},  # its --nice is larger than the rest of its priority
     ],
 )
 def test_unequal_jobs_of_a_user_do_not_exchange_places(other: dict[str, Any]) -> None:

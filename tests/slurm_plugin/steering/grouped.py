@@ -11,7 +11,8 @@ from sched_policy.model import Node
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
 from slurm_plugin.observation import requirements
-from slurm_plugin.observation.observe import Observation, policy_job
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.policy_job import policy_job
 from slurm_plugin.observation.progress import JobProgress
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record

@@ -96,6 +96,13 @@ def test_a_cycle_that_was_seen_to_end_is_followed_by_a_rest_from_then_on() -> No
     assert waits.of_pass(TIMES).backfill is BackfillState.IS_DUE
 
 
+@pytest.mark.parametrize("ahead_s", [-600.0, 600.0])
+@pytest.mark.parametrize(("load", "backfill"), [(JUST_ENDED, BackfillState.RESTS), (LONG_OVER, BackfillState.IS_DUE)])
+def test_cycles_are_timed_by_slurms_clock(load: ControllerLoad, backfill: BackfillState, ahead_s: float) -> None:
+    loads = Loads(replace(load, time_s=NOW_S), now_s=NOW_S + ahead_s)
+    assert gap(loads).of_pass(TIMES).backfill is backfill
+
+
 def test_statistics_that_are_reset_do_not_make_cycles_short() -> None:
     waits = gap(Loads(JUST_ENDED, replace(LONG_OVER, backfill_last_cycle_s=0.0)))
     assert waits.of_pass(TIMES).is_open

@@ -145,9 +145,30 @@ def test_equal_priorities_leave_room_for_an_order() -> None:
     assert len(writes) <= 2
 
 
-def test_priorities_below_slurms_floor_are_lifted_above_it() -> None:
-    """With --nice they add up to less than 1: a factor counts from there, not from the 1 that Slurm shows."""
-    jobs = [waiting(i, "ada", -3000, priority=1, nice=3000) for i in range(1, 11)]
+def test_who_takes_a_large_nice_back_stands_no_higher_than_without_it() -> None:
+    """Slurm shows priorities below 1 as 1: a factor that makes up for the rest would be worth it without the --nice."""
+    jobs = [waiting(i, "ada", 500 - 3000, priority=1, nice=3000) for i in range(1, 11)]
+    after, _ = settled(jobs, list(range(10, 0, -1)))
+    assert max(replace(job, natives=(500,), nice=0).priority_with(job.site_factor or 0) for job in after) <= 500
+    assert as_slurm_orders(after) == list(range(1, 11))
+
+
+def test_a_site_factor_from_before_a_large_nice_is_taken_back() -> None:
+    jobs = [waiting(1, "ada", -100, site_factor=400, priority=300, nice=3000), waiting(2, "bob", 200)]
+    assert place_changes(look(jobs), [1, 2], ALL) == (SetSiteFactor(1, 0),)
+    assert place_changes(look(jobs, {1: 400}), [1, 2], ALL) == ()  # somebody else's
+
+
+def test_a_nice_that_others_site_factors_make_up_for_cuts_nothing_off() -> None:
+    jobs = [waiting(i, "ada", -100 - i, site_factor=400, priority=300 - i, nice=3000) for i in (1, 2)]
+    after = written(jobs, place_changes(look(jobs, {1: 400, 2: 400}), [2, 1], ALL))
+    assert as_slurm_orders(after) == [2, 1]
+    assert max(replace(job, natives=(2900,)).priority_with(job.site_factor or 0) for job in after) < 2900 + 400 + 20
+
+
+def test_priorities_at_slurms_floor_are_lifted_above_it() -> None:
+    """As where no factor of the priority has a weight."""
+    jobs = [waiting(i, "ada", 0, priority=1) for i in range(1, 11)]
     after, writes = settled(jobs, list(range(10, 0, -1)))
     assert as_slurm_orders(after) == list(range(10, 0, -1))
     assert len(writes) == 1

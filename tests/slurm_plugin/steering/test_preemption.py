@@ -254,9 +254,20 @@ def test_an_array_comes_first_only_for_the_tasks_that_others_made_room_for(
     tracker.advance(plan, jobs, {}, {}, 0)
     tracker.advance(plan, jobs, dict.fromkeys(victims, JobProgress(checkpoint_s=5)), {}, 10)
     tracker.advance((), {7: array}, {}, {}, 20)
-    waiting = [slurm_job(7, array_job_id=7, array_tasks=left) for left in range(4, 0, -1)]
+    waiting = [slurm_job(7, gpus=1, array_job_id=7, array_tasks=left) for left in range(4, 0, -1)]
     assert {one.array_tasks for one in waiting if tracker.being_served({7: one}, 20, 60)} == still_first
     assert not tracker.being_served({7: waiting[0]}, 71, 60)
+
+
+def test_a_job_that_is_changed_to_take_more_or_elsewhere_is_not_first_any_more() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
+    tracker.advance([Preemption(5, "", 7)], jobs, {}, {}, 0)
+    tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    assert tracker.being_served({7: slurm_job(7)}, 20, 60) == {7}
+    assert tracker.being_served({7: slurm_job(7, gpus=2)}, 20, 60) == {7}
+    assert not tracker.being_served({7: slurm_job(7, gpus=64, nodes=16)}, 20, 60)
+    assert not tracker.being_served({7: slurm_job(7, partition="big")}, 20, 60)
 
 
 def test_a_job_for_which_one_of_two_has_left_is_still_first() -> None:

@@ -181,10 +181,11 @@ def test_a_lease_that_has_kept_nodes_in_vain_is_taken_away_and_given_no_more() -
     assert lease_changes(plan, without, LIMITS) == ()
 
 
-def test_jobs_that_their_owner_has_put_into_the_lease_of_another_are_taken_out() -> None:
-    """Slurm starts jobs in reservations before all others."""
+@pytest.mark.parametrize("named", ["explsched_5", "explsched_5,", "course,explsched_5"])
+def test_jobs_that_their_owner_has_put_into_the_lease_of_another_are_taken_out(named: str) -> None:
+    """Slurm starts jobs in reservations before all others, and takes lists of them."""
     plan = Plan(reservations=(promise(5),))
-    held, other = record(5, reservation="explsched_5"), record(6, reservation="explsched_5")
+    held, other = record(5, reservation="explsched_5"), record(6, reservation=named)
     for state in ("PENDING", "RUNNING"):  # Slurm deletes no reservation with a running job
         there = seen(held, replace(other, state=state), leases=(lease(5),))
         assert lease_changes(plan, there, LIMITS) == (AttachReservation(6, ""),)

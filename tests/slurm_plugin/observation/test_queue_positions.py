@@ -1,4 +1,4 @@
-"""A place is lent once: what a young job used up on the place of an old one is missing from the old one's."""
+"""A position counts once: what a young job used up of an old one's is missing from the old one's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_plugin.client.changes import RequeueJob
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
-from slurm_plugin.observation.site_factors import LentPlaces
+from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.places import place_changes
 from tests.slurm_kit import record
@@ -40,7 +40,7 @@ def look(jobs: Sequence[SlurmJob], used: Mapping[int, int]) -> Observation:
 
 
 def a_pass(
-    places: LentPlaces,
+    places: QueuePositions,
     jobs: Sequence[SlurmJob],
     best: Sequence[int],
     most: int = ALL,
@@ -63,7 +63,7 @@ def _with_factor(job: SlurmJob, factor: int | None) -> SlurmJob:
     return job if factor is None else replace(job, site_factor=factor, priority=job.priority_with(factor))
 
 
-def used(places: LentPlaces, jobs: Sequence[SlurmJob]) -> dict[int, int]:
+def used(places: QueuePositions, jobs: Sequence[SlurmJob]) -> dict[int, int]:
     places.take_in({job.job_id: job for job in jobs})
     return places.used(jobs, NOW_S, WEEK_S)
 
@@ -73,7 +73,7 @@ def without(jobs: Sequence[SlurmJob], *ids: int) -> list[SlurmJob]:
 
 
 def test_a_start_on_a_lent_place_uses_it_up() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 800), waiting(3, 700)], [3, 2, 1])
     assert used(places, jobs) == {}
     assert used(places, without(jobs, 3)) == {1: -200}  # left are the places of 800 and 700
@@ -84,14 +84,14 @@ def test_a_start_on_a_lent_place_uses_it_up() -> None:
 
 def test_it_counts_also_where_nobody_else_stands_between() -> None:
     """Then a write is saved: the young job is raised above the old one, which keeps what it has."""
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1])
     assert [job.site_factor for job in jobs] == [0, 210]
     assert used(places, without(jobs, 2)) == {1: -200}
 
 
 def test_who_parks_a_job_lends_its_place_once() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     others = waiting(9, 800, "bob")
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 700), others], [2, 1, 9])
     for young in (3, 4, 5):  # each is preferred to the parked job and starts as soon as it can
@@ -101,13 +101,13 @@ def test_who_parks_a_job_lends_its_place_once() -> None:
 
 
 def test_a_job_that_starts_on_its_own_place_or_a_lower_one_uses_up_nothing() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1])
     assert used(places, without(jobs, 1)) == {}
 
 
 def test_who_would_have_started_on_its_own_place_gives_back_what_it_was_charged() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 800), waiting(3, 700)], [3, 2, 1])
     assert used(places, without(jobs, 3)) == {1: -200}
     assert places.charged == {3}
@@ -118,7 +118,7 @@ def test_who_would_have_started_on_its_own_place_gives_back_what_it_was_charged(
 
 
 def test_of_a_chain_no_more_is_given_back_than_was_charged() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 800), waiting(3, 700)], [3, 1, 2])
     assert used(places, without(jobs, 1, 3)) == {2: -100}
     assert places.charged == {3}
@@ -127,26 +127,26 @@ def test_of_a_chain_no_more_is_given_back_than_was_charged() -> None:
 
 
 def test_a_lender_that_has_left_from_another_place_passes_its_debt_on() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     best = [3, 1, 2]  # the third on the first's place, the first on the second's, the second on the third's
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 800), waiting(3, 700)], best)
     assert used(places, without(jobs, 1, 3)) == {2: -100}  # two have started from the two best places
 
 
 def test_a_job_for_which_nothing_has_been_written_yet_uses_up_nothing() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 800, "bob"), waiting(3, 700)], [3, 1, 2], most=0)
     assert used(places, without(jobs, 3)) == {}
 
 
 def test_only_peers_pay() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = [waiting(1, 900), waiting(2, 850, "bob"), waiting(3, 700), waiting(4, 890, nice=3)]
     assert used(places, without(a_pass(places, jobs, [3, 1, 4, 2]), 3)) == {1: -200}
 
 
 def test_each_task_that_leaves_its_array_counts_once() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 700, array_tasks=3)], [2, 1])
     task = running(waiting(7, 700, array_job_id=2))
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_each_task_that_leaves_its_array_counts_once() -> None:
 
 
 def test_a_task_that_ran_before_its_array_was_lent_a_place_uses_up_nothing() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     task = running(waiting(7, 700, array_job_id=2))
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 700, array_tasks=3, array_job_id=2), task], [2, 1])
     assert used(places, jobs) == {}
@@ -165,7 +165,7 @@ def test_a_task_that_ran_before_its_array_was_lent_a_place_uses_up_nothing() -> 
 
 
 def test_a_job_that_has_waited_for_too_long_has_its_place_back() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = without(a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1]), 2)
     assert used(places, jobs) == {1: -200}
     assert places.used(jobs, WEEK_S + 2, WEEK_S) == {}
@@ -173,26 +173,26 @@ def test_a_job_that_has_waited_for_too_long_has_its_place_back() -> None:
 
 def test_what_starts_while_the_daemon_is_away_counts(tmp_path: Path) -> None:
     file = tmp_path / "lent_places.json"
-    before = LentPlaces(file)
+    before = QueuePositions(file)
     jobs = a_pass(before, [waiting(1, 900), waiting(2, 700)], [2, 1])
     before.save()
     jobs = without(jobs, 2)
-    after = LentPlaces(file)
+    after = QueuePositions(file)
     assert used(after, jobs) == {1: -200}
     after.save()
-    assert used(LentPlaces(file), jobs) == {1: -200}  # once, however often the daemon starts
+    assert used(QueuePositions(file), jobs) == {1: -200}  # once, however often the daemon starts
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"used": {"1": "x"}}', '{"loans": {"1": ["a", 3]}}', "\\0"])
 def test_a_broken_file_is_no_file(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "lent_places.json"
     file.write_text(text)
-    assert used(LentPlaces(file), [waiting(1, 900)]) == {}
+    assert used(QueuePositions(file), [waiting(1, 900)]) == {}
     assert str(file) in caplog.text
 
 
 def test_a_directory_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    places = LentPlaces(tmp_path / "absent" / "lent_places.json")
+    places = QueuePositions(tmp_path / "absent" / "lent_places.json")
     for best in ([2, 1], [1, 2], [2, 1]):
         a_pass(places, [waiting(1, 900), waiting(2, 700)], best)
         places.save()
@@ -200,7 +200,7 @@ def test_a_directory_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.L
 
 
 def test_a_job_that_is_requeued_may_use_up_a_place_again() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [waiting(1, 900), waiting(2, 700)], [2, 1])
     jobs = a_pass(places, [jobs[0], running(jobs[1])], [1, 2])
     assert used(places, jobs) == {1: -200}
@@ -213,7 +213,7 @@ def consenting(job: SlurmJob) -> SlurmJob:
 
 
 def test_a_job_that_made_room_waits_on_the_place_of_the_job_that_runs_in_its_stead() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [running(consenting(waiting(1, 900))), waiting(2, 700)], [2, 1], requeued={1: 2})
     back = consenting(waiting(1, 100, restarts=1))  # Slurm has taken its age
     assert used(places, [back, jobs[1]]) == {}  # the other one stands there yet
@@ -223,14 +223,25 @@ def test_a_job_that_made_room_waits_on_the_place_of_the_job_that_runs_in_its_ste
 
 def test_a_job_that_slurm_does_not_requeue_has_cleared_no_place() -> None:
     """Its owner may requeue it later, which earns nobody a place."""
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = a_pass(places, [running(consenting(waiting(1, 900))), waiting(2, 700)], [2, 1], requeued={1: 2})
     jobs = a_pass(places, jobs, [2, 1])  # it still runs, in the same run
     assert used(places, [consenting(waiting(1, 100, restarts=1)), running(jobs[1])]) == {}
 
 
+def test_a_job_that_has_started_again_at_once_keeps_no_place_for_later() -> None:
+    """Slurm shows no priority of a job that waits for its begin time, and the next pass may see it run again."""
+    places = QueuePositions()
+    a_pass(places, [consenting(waiting(1, 900))], [1])
+    a_pass(places, [running(consenting(waiting(1, 900)))], [1], requeued={1: None})
+    again = consenting(waiting(1, 100, restarts=1, natives=()))
+    assert used(places, [again]) == {}
+    assert used(places, [running(again)]) == {}
+    assert used(places, [consenting(waiting(1, 50, restarts=2))]) == {}  # its owner has requeued it
+
+
 def test_a_job_whose_requeue_is_repeated_has_cleared_its_place() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = [running(consenting(waiting(1, 900))), waiting(2, 700)]
     for _ in range(2):
         jobs = a_pass(places, jobs, [2, 1], requeued={1: 2})
@@ -239,7 +250,7 @@ def test_a_job_whose_requeue_is_repeated_has_cleared_its_place() -> None:
 
 def test_it_gets_the_place_from_which_the_other_started() -> None:
     """The best place was lent: who lent it has paid with his own, and the two that are left are those there were."""
-    places = LentPlaces()
+    places = QueuePositions()
     jobs = [running(consenting(waiting(1, 0))), waiting(2, 700), waiting(3, 800)]
     jobs = a_pass(places, jobs, [2, 3, 1], requeued={1: 2})
     after = used(places, [consenting(waiting(1, 100, restarts=1)), running(jobs[1]), jobs[2]])
@@ -247,7 +258,7 @@ def test_it_gets_the_place_from_which_the_other_started() -> None:
 
 
 def test_who_makes_room_for_nobody_in_particular_keeps_the_place_from_which_it_started() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     a_pass(places, [consenting(waiting(1, 900))], [1])
     jobs = [running(consenting(waiting(1, 900)))]
     assert used(places, jobs) == {}
@@ -255,9 +266,37 @@ def test_who_makes_room_for_nobody_in_particular_keeps_the_place_from_which_it_s
     assert used(places, [consenting(waiting(1, 100, restarts=1))]) == {1: 800}
 
 
+CHEAPER = [{"nice": 80}, {"partition": "low"}, {"qos": "low"}, {"account": "guests"}]
+"""What a job's owner can change at any time; each is worth 80 less here."""
+
+
+@pytest.mark.parametrize("change", CHEAPER)
+def test_a_freed_place_is_no_higher_for_a_job_that_is_changed_while_it_leaves(change: dict[str, Any]) -> None:
+    """Its owner would take that back, and would keep what it had been given for it."""
+    places = QueuePositions()
+    a_pass(places, [consenting(waiting(1, 900))], [1])
+    jobs = [running(consenting(waiting(1, 900)))]
+    assert used(places, jobs) == {}
+    a_pass(places, jobs, [1], requeued={1: None})
+    assert used(places, [consenting(waiting(1, 20, restarts=1, **change))]) == {}
+    assert used(places, [consenting(waiting(1, 100, restarts=1))]) == {1: 800}
+    assert used(places, [consenting(waiting(1, 20, restarts=1, **change))]) == {1: 800}  # it is 80 lower
+
+
+@pytest.mark.parametrize("change", CHEAPER)
+def test_a_job_that_was_changed_while_it_ran_has_the_place_of_its_new_kind_as_such(change: dict[str, Any]) -> None:
+    places = QueuePositions()
+    a_pass(places, [consenting(waiting(1, 20, **change))], [1])
+    jobs = [running(consenting(waiting(1, 900))), waiting(2, 700)]
+    assert used(places, jobs) == {}
+    a_pass(places, jobs, [2, 1], requeued={1: 2})
+    assert used(places, [consenting(waiting(1, 20, restarts=1, **change)), running(jobs[1])]) == {}
+    assert used(places, [consenting(waiting(1, 100, restarts=1)), running(jobs[1])]) == {1: 600}
+
+
 @pytest.mark.parametrize("change", [{"partition": "long"}, {"qos": "high"}, {"nice": 7}, {"state": "CANCELLED"}])
 def test_a_place_that_is_no_peers_or_was_given_up_is_not_inherited(change: dict[str, Any]) -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     other = waiting(2, 700, **{key: value for key, value in change.items() if key != "state"})
     a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1], requeued={1: 2})
     assert used(places, [consenting(waiting(1, 100, restarts=1)), replace(running(other), **change)]) == {}
@@ -269,7 +308,7 @@ def test_for_a_job_of_another_kind_it_waits_no_higher_than_it_stood_itself(
     change: dict[str, Any], native: int, waits_at: int
 ) -> None:
     """Without a place its owner would pay for the preemption with the age that the job had when it started."""
-    places, other = LentPlaces(), waiting(2, native, **change)
+    places, other = QueuePositions(), waiting(2, native, **change)
     a_pass(places, [consenting(waiting(1, 900)), other], [1, 2])
     a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1])
     a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1], requeued={1: 2})
@@ -278,21 +317,21 @@ def test_for_a_job_of_another_kind_it_waits_no_higher_than_it_stood_itself(
 
 
 def test_another_users_job_leaves_no_place() -> None:
-    places, other = LentPlaces(), waiting(2, 700, user="bob")
+    places, other = QueuePositions(), waiting(2, 700, user="bob")
     a_pass(places, [consenting(waiting(1, 900)), other], [1, 2])
     a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1], requeued={1: 2})
     assert used(places, [consenting(waiting(1, 100, restarts=1)), running(other)]) == {}
 
 
 def test_who_makes_room_stands_no_lower_than_slurm_puts_it() -> None:
-    places, other = LentPlaces(), waiting(2, 50, nice=7)
+    places, other = QueuePositions(), waiting(2, 50, nice=7)
     a_pass(places, [consenting(waiting(1, 900)), other], [1, 2])
     a_pass(places, [running(consenting(waiting(1, 900))), other], [2, 1], requeued={1: 2})
     assert used(places, [consenting(waiting(1, 100, restarts=1)), running(other)]) == {}
 
 
 def test_a_job_that_its_owner_requeues_begins_anew_as_with_slurm() -> None:
-    places = LentPlaces()
+    places = QueuePositions()
     a_pass(places, [consenting(waiting(1, 900))], [1])
     a_pass(places, [running(consenting(waiting(1, 900)))], [1])
     assert used(places, [consenting(waiting(1, 100, restarts=1))]) == {}
@@ -302,7 +341,7 @@ def test_whatever_starts_the_places_that_are_left_are_slurms() -> None:
     """Slurm alone starts jobs that are alike in order of submission: the youngest are left, as many as here."""
     chance = random.Random(5)
     for _ in range(50):
-        places, jobs, first = LentPlaces(), [], 0
+        places, jobs, first = QueuePositions(), [], 0
         natives: dict[int, int] = {}
         for number in range(1, 40):
             natives[number] = 10_000 - 10 * number

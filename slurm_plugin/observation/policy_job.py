@@ -1,0 +1,102 @@
+"""Makes one of Slurm's jobs, with its options and its reports, a job as policies see it. Pure."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from sched_policy.model import Elastic, Exploration, GpuPart, Job, JobState
+from slurm_plugin import job_options
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requirements import asks_for_a_part, gpu_allocation, gpu_request
+
+_STATES = {
+    "PENDING": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "SUSPENDED": JobState.RUNNING,  # a suspended job keeps its GPUs
+    "COMPLETING": JobState.COMPLETING,
+    "CONFIGURING": JobState.RUNNING,
+    "STOPPED": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+}
+
+
+def is_present(record: SlurmJob) -> bool:
+    """Whether the job has not ended: Slurm lists ended jobs for some minutes."""
+    return record.state in _STATES
+
+
+def policy_job(
+    record: SlurmJob,
+    progress: JobProgress,
+    options: job_options.JobOptions | None,
+    sizes: tuple[tuple[int, int], ...],
+    per_gpu: int,
+) -> Job:
+    """The job as policies see it; `sizes` has (run, GPUs) of earlier runs where known, `per_gpu` shards of a GPU."""
+    state = _STATES[record.state]
+    earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
+    exploration = with_params(options.exploration if options else None, progress)
+    if exploration is not None and exploration.checkpoint_signal is not None and not record.requeues:
+        exploration = replace(exploration, checkpoint_signal=None)  # Slurm would refuse to put it back into the queue
+    return Job(
+        job_id=record.job_id,
+        request=gpu_request(record, per_gpu),
+        submit_s=record.submit_s,
+        name=record.name,
+        user=record.user,
+        partition=record.partition,
+        state=state,
+        start_s=None if state is JobState.PENDING else record.start_s,
+        suspended_s=record.suspended_s,
+        first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
+        queued_s=earlier[-1].end_s if earlier else None,
+        time_limit_s=record.time_limit_s,
+        allocation=gpu_allocation(record, per_gpu),
+        earlier_s=sum(run.end_s - run.start_s for run in earlier),
+        exploration=exploration,
+        total_steps=progress.total_steps,
+        points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1), sizes),
+        restarts=record.restarts,
+        array_tasks=record.array_tasks,
+        profile=progress.stages or (None if options is None else options.stages),
+        guaranteed=options is None or options.guaranteed,
+        elastic=_elastic(record, options),
+        part=_part(record, options, per_gpu),
+        may_share=asks_for_a_part(record, per_gpu),
+    )
+
+
+def _part(record: SlurmJob, options: job_options.JobOptions | None, per_gpu: int) -> GpuPart | None:
+    """The part of a GPU that a job asks for: its shards are its memory, and its time unless its options say more."""
+    if not asks_for_a_part(record, per_gpu):
+        return None
+    memory = record.shards_per_node / per_gpu
+    said = options.sharing if options else None
+    request = memory if said is None or said.request_permille is None else said.request_permille / 1000
+    limit = max(request, memory) if said is None or said.limit_permille is None else said.limit_permille / 1000
+    return GpuPart(request, max(limit, request), memory)
+
+
+def with_params(exploration: Exploration | None, progress: JobProgress) -> Exploration | None:
+    """Add the hyper-parameters that the job has reported; they override those in its comment."""
+    if exploration is None or not progress.parameters.values:
+        return exploration
+    return replace(
+        exploration, params=tuple(sorted({**dict(exploration.params), **progress.parameters.values}.items()))
+    )
+
+
+def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:
+    """The sizes at which the job can run; None if it keeps the size that it asks for.
+
+    Not resized are waiting tasks of an array, which are one record; requests without a number of GPUs per node (--gpus,
+    --gpus-per-task), which Slurm cannot change; and jobs with --switches, which was chosen for one size.
+    """
+    if options is None or options.elastic is None or record.gpus_per_node is None or record.array_tasks > 1:
+        return None
+    if record.most_switches:
+        return None
+    on_one_node = options.elastic.per_node is None
+    fits = record.nodes == 1 if on_one_node else record.gpus_per_node == options.elastic.per_node
+    return options.elastic if fits else None
