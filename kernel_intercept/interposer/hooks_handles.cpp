@@ -1,6 +1,5 @@
 // Handles that appear and vanish: names are noted, and what was known of the dead is forgotten.
 
-#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
@@ -59,10 +58,7 @@ template <Symbol kSymbol>
 Result end_primary_context(Device device) {
     const Context context = mode() == Mode::kOff ? nullptr : primary_context(device);
     const Result result = call_driver<kSymbol>(device);
-    if (context != nullptr && !has_primary_context(device)) {
-        forget(context);
-        if (device < gate::kMaxGpus) forget_pools_on(device);
-    }
+    if (context != nullptr && !has_primary_context(device)) forget(context);
     return result;
 }
 

@@ -280,7 +280,8 @@ int neighbour(const char* program, int trials) {
     return 0;
 }
 
-// But not what it had of a pool, which is no context's (cuda.h, cuCtxDestroy), nor what another one has.
+// But not what it had of a pool, which is no context's (cuda.h, cuCtxDestroy; cuda_runtime_api.h,
+// cudaDeviceReset), nor what another one has.
 void what_a_context_held_is_gone_with_it(CUcontext primary) {
     CUcontext other{};
     CUdeviceptr plain = 0, pooled = 0;
@@ -294,11 +295,13 @@ void what_a_context_held_is_gone_with_it(CUcontext primary) {
     DO(cuMemFreeAsync(pooled, nullptr));
     CHECK_EQUAL(free_bytes(), kLimit);
     DO(cuMemAlloc(&plain, kPiece));
+    DO(cuMemAllocAsync(&pooled, kPiece, nullptr));
     DO(cuCtxCreate(&other, nullptr, 0, 0));
     DO(cuMemAlloc(&plain, kPiece));
     DO(cuDevicePrimaryCtxRelease(0));
-    CHECK_EQUAL(free_bytes(), kLimit - kPiece);
+    CHECK_EQUAL(free_bytes(), kLimit - 2 * kPiece);
     DO(cuMemFree(plain));
+    DO(cuMemFreeAsync(pooled, nullptr));
     CHECK_EQUAL(free_bytes(), kLimit);
     DO(cuCtxDestroy(other));
 }
