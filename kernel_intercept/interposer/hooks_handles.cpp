@@ -23,11 +23,15 @@ Result unload(Module module) {
     return call_driver<kSymbol>(module);
 }
 
-void forget(Context context) noexcept {
+void forget_work_of(Context context) noexcept {
     start_handle_epoch();
     forget_context(context);
-    forget_memory_of(context);
     end_captures_of(context);
+}
+
+void forget(Context context) noexcept {
+    forget_work_of(context);
+    forget_memory_of(context);
 }
 
 template <Symbol kSymbol>
@@ -97,12 +101,13 @@ Result cuCtxDestroy(Context context) { return destroy_context<Symbol::cuCtxDestr
 
 Result cuCtxDestroy_v2(Context context) { return destroy_context<Symbol::cuCtxDestroy_v2>(context); }
 
-// What was launched there was launched into a context of its own.
+// What was launched there was launched into a context of its own. But its memory is the primary context's
+// (cuda.h, cuCtxFromGreenCtx), and stays.
 Result cuGreenCtxDestroy(Handle green) {
     Context context = nullptr;
     if (call_driver<Symbol::cuCtxFromGreenCtx>(&context, green) != kSuccess)
         return call_driver<Symbol::cuGreenCtxDestroy>(green);
-    forget(context);
+    forget_work_of(context);
     return call_driver<Symbol::cuGreenCtxDestroy>(green);
 }
 

@@ -306,6 +306,22 @@ void what_a_context_held_is_gone_with_it(CUcontext primary) {
     DO(cuCtxDestroy(other));
 }
 
+// Such a context is the primary one, but for its multiprocessors (cuda.h, cuCtxFromGreenCtx).
+void what_a_green_context_held_stays(CUcontext primary) {
+    CUgreenCtx green{};
+    CUcontext context{};
+    CUdeviceptr at = 0;
+    DO(cuGreenCtxCreate(&green, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    DO(cuCtxFromGreenCtx(&context, green));
+    DO(cuCtxSetCurrent(context));
+    DO(cuMemAlloc(&at, kPiece));
+    DO(cuCtxSetCurrent(primary));
+    DO(cuGreenCtxDestroy(green));
+    CHECK_EQUAL(free_bytes(), kLimit - kPiece);
+    DO(cuMemFree(at));
+    CHECK_EQUAL(free_bytes(), kLimit);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -319,6 +335,7 @@ int main(int argc, char** argv) {
     memory_nodes_of_graphs_do_not_count();
     many_small_ones_are_found_again();
     a_forked_child_waits_for_no_thread_of_its_parent(context);
+    what_a_green_context_held_stays(context);
     what_a_context_held_is_gone_with_it(context);
     return 0;
 }
