@@ -160,8 +160,10 @@ void put_boundary(ContextRecord& context, int number, Stream stream, NullStream 
                  boundary.done_ns),
         wait_for_gate(context)};
     if (submit(stream, null_stream, boundary.writes + boundary.waits,
-               operations + (boundary.writes ? 0 : 1)) != kSuccess)
-        context.signals_work.store(false, std::memory_order_release);
+               operations + (boundary.writes ? 0 : 1)) == kSuccess)
+        return;
+    context.signals_work.store(false, std::memory_order_release);
+    gate::abandon_stream(context.ordinal, number);  // a stream without its green context, or a failed context
 }
 
 MemoryOperation wait_for_gate(const ContextRecord& context) noexcept {

@@ -40,6 +40,22 @@ void destroy_context(CUcontext context) {
     delete context;
 }
 
+// Streams outlive their green context, as cuda.h says of cuGreenCtxDestroy, until they are destroyed, and are
+// of no use.
+void detach_streams(CUcontext context) {
+    static auto* const detached = new std::vector<std::unique_ptr<CUstream_st>>;
+    fakecuda::synchronise(context);
+    for (auto& stream : context->streams) {
+        CUgraph graph = nullptr;
+        if (stream->capture != nullptr) fakecuda::end_capture(stream.get(), &graph);
+        delete graph;
+        if (context->device->gpu != nullptr) context->device->gpu->close_stream(stream->queue);
+        stream->detached = true;
+        detached->push_back(std::move(stream));
+    }
+    context->streams.clear();
+}
+
 CUresult create(CUcontext* context, CUdevice ordinal) {
     if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
     if (device(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
@@ -177,6 +193,7 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    detach_streams(green->context);
     destroy_context(green->context);
     delete green;
     return CUDA_SUCCESS;

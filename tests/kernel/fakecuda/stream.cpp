@@ -102,6 +102,7 @@ CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
+    if (stream->detached) return CUDA_SUCCESS;
     if (stream->capture != nullptr) {  // ends with its stream
         CUgraph graph = nullptr;
         fakecuda::end_capture(stream, &graph);

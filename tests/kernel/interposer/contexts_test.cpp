@@ -75,9 +75,29 @@ void no_work_of_a_context_writes_to_the_memory_of_another() {
     CHECK_EQUAL(told_to_gate(), std::string());
     DO(cuCtxDestroy(second.context));
     DO(cuCtxSetCurrent(first.context));
+    told_to_gate();
     DO(cuStreamSynchronize(first.stream));
     CHECK_EQUAL(told_to_gate().find("tail"), std::size_t{0});
     DO(cuCtxDestroy(first.context));
+}
+
+// What the GPU was to tell of a stream that it takes nothing for any more, nobody is to wait for.
+void a_stream_that_has_lost_its_green_context_is_given_up() {
+    const Session lasting;  // is current
+    lasting.report();
+    CUgreenCtx green{};
+    CUstream stream{};
+    DO(cuGreenCtxCreate(&green, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    DO(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    told_to_gate();
+    launch(lasting.function, 528, stream);
+    CHECK(told_to_gate().find("stream 0 1") != std::string::npos);
+    DO(cuGreenCtxDestroy(green));
+    told_to_gate();
+    DO(cuStreamDestroy(stream));
+    CHECK_EQUAL(told_to_gate(), std::string("tail 0 1|abandon 0 1"));
+    launch(lasting.function, 528, lasting.stream);
+    DO(cuCtxDestroy(lasting.context));
 }
 
 }  // namespace
@@ -88,4 +108,5 @@ int main() {
     a_context_goes_on_when_the_first_one_is_gone();
     contexts_that_come_and_go_leave_no_mappings_behind();
     no_work_of_a_context_writes_to_the_memory_of_another();
+    a_stream_that_has_lost_its_green_context_is_given_up();
 }
