@@ -2,6 +2,7 @@
 
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 
 using fakecuda::current_context;
 using fakecuda::Device;
@@ -173,6 +174,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
     if (context == nullptr) context = current_context();
     if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
+    if (fakecuda::fault == fakecuda::Fault::kFailedContext) return CUDA_ERROR_ILLEGAL_ADDRESS;
     fakecuda::synchronise(context);
     return CUDA_SUCCESS;
 }

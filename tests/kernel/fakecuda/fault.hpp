@@ -1,5 +1,6 @@
 // Faults to inject, by FAKECUDA_FAULT:
 //   launch_error    every launch fails with CUDA_ERROR_LAUNCH_FAILED
+//   failed_context  every wait fails with CUDA_ERROR_ILLEGAL_ADDRESS
 //   slow_call       every launch takes a millisecond before it returns
 //   slow_capture    a capture that has begun takes a millisecond until the call for it returns
 //   no_wait_node    batch memory operations are refused as nodes of graphs
@@ -15,6 +16,7 @@ namespace fakecuda {
 enum class Fault {
     kNone,
     kLaunchError,
+    kFailedContext,
     kSlowCall,
     kSlowCapture,
     kNoWaitNode,

@@ -2,6 +2,7 @@
 // GATE_SIGNALS=1; the double aborts.
 
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -100,11 +101,44 @@ void a_stream_that_has_lost_its_green_context_is_given_up() {
     DO(cuCtxDestroy(lasting.context));
 }
 
+// Nobody waits for what a failed context was to tell: the process may live on. With FAKECUDA_FAULT: which
+// calls show it.
+void a_failed_context_is_given_up(bool launches_fail) {
+    const Session session;
+    CUevent event{};
+    DO(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    DO(cuEventRecord(event, session.stream));
+    const auto launch_one = [&] {
+        return cuLaunchKernel(session.function, 528, 1, 1, 128, 1, 1, 0, session.stream, nullptr, nullptr);
+    };
+    std::string log;
+    for (int i = 0; i < 5000 && log.find("stream 0 0") == std::string::npos; ++i) {
+        CHECK_EQUAL(launch_one() != CUDA_SUCCESS, launches_fail);
+        log = told_to_gate();
+    }
+    const auto shows = [](const char* call, CUresult answer, bool fails) {
+        CHECK_EQUAL(std::string(call) + (answer == CUDA_SUCCESS ? " works" : " fails"),
+                    std::string(call) + (fails ? " fails" : " works"));
+        CHECK_EQUAL(told_to_gate().find("abandon 0 0") != std::string::npos, fails);
+    };
+    told_to_gate();
+    shows("launch", launch_one(), launches_fail);
+    shows("stream", cuStreamSynchronize(session.stream), !launches_fail);
+    shows("look at stream", cuStreamQuery(session.stream), !launches_fail);
+    shows("context", cuCtxSynchronize(), !launches_fail);
+    shows("event", cuEventSynchronize(event), !launches_fail);
+    shows("look at event", cuEventQuery(event), !launches_fail);
+}
+
 }  // namespace
 
 int main() {
     DO(cuInit(0));
     told_to_gate();  // what an earlier run left
+    if (const char* fault = std::getenv("FAKECUDA_FAULT")) {
+        a_failed_context_is_given_up(std::string(fault) == "launch_error");
+        return 0;
+    }
     a_context_goes_on_when_the_first_one_is_gone();
     contexts_that_come_and_go_leave_no_mappings_behind();
     no_work_of_a_context_writes_to_the_memory_of_another();
