@@ -73,7 +73,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
     if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
     Device* owner = device(ordinal);
     if (owner == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-    if (owner->primary == nullptr) owner->primary = make_context(*owner);
+    if (owner->primary == nullptr) {
+        owner->primary = make_context(*owner);
+    } else if (fakecuda::fault == fakecuda::Fault::kFailedContext) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     ++owner->primary_users;
     *context = owner->primary;
     return CUDA_SUCCESS;

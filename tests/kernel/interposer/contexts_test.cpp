@@ -130,13 +130,27 @@ void a_failed_context_is_given_up(bool launches_fail) {
     shows("look at event", cuEventQuery(event), !launches_fail);
 }
 
+// A program may reset its device then, and go on in a new context, perhaps at the old one's address.
+void a_reset_ends_the_failed_context() {
+    for (int i = 0; i < 3; ++i) {
+        explsched::test::open_context(0);
+        const CUfunction function = explsched::test::function_of(explsched::test::load_module(), "_Z4halfv");
+        told_to_gate();
+        launch(function, 528, nullptr);
+        CHECK_EQUAL(told_to_gate().find("attach 0 "), std::size_t{0});
+        DO(cuDevicePrimaryCtxReset(0));
+    }
+}
+
 }  // namespace
 
 int main() {
     DO(cuInit(0));
     told_to_gate();  // what an earlier run left
     if (const char* fault = std::getenv("FAKECUDA_FAULT")) {
-        a_failed_context_is_given_up(std::string(fault) == "launch_error");
+        const bool launches_fail = std::string(fault) == "launch_error";
+        a_failed_context_is_given_up(launches_fail);
+        if (!launches_fail) a_reset_ends_the_failed_context();
         return 0;
     }
     a_context_goes_on_when_the_first_one_is_gone();
