@@ -3,6 +3,9 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
 
@@ -160,8 +163,10 @@ void put_boundary(ContextRecord& context, int number, Stream stream, NullStream 
                  boundary.done_ns),
         wait_for_gate(context)};
     if (submit(stream, null_stream, boundary.writes + boundary.waits,
-               operations + (boundary.writes ? 0 : 1)) != kSuccess)
-        context.signals_work.store(false, std::memory_order_release);
+               operations + (boundary.writes ? 0 : 1)) == kSuccess)
+        return;
+    context.signals_work.store(false, std::memory_order_release);
+    gate::abandon_stream(context.ordinal, number);  // as of a stream whose green context is gone
 }
 
 MemoryOperation wait_for_gate(const ContextRecord& context) noexcept {
@@ -248,6 +253,16 @@ void forget_stream(Stream stream) noexcept {
 void forget_tails_of_parent() noexcept {
     for (auto& numbered : g_streams) {
         for (Numbered& one : numbered) one.tails.store(0, std::memory_order_relaxed);
+    }
+}
+
+void heed_failure(const ContextRecord& context, Result result) noexcept {
+    if (std::find(std::begin(kLastingErrors), std::end(kLastingErrors), result) == std::end(kLastingErrors))
+        return;
+    for (int i = 0; i < gate::kCountedStreams; ++i) {
+        const Numbered& one = numbered_on(context.ordinal)[static_cast<std::size_t>(i)];
+        if (one.key.load(std::memory_order_acquire) >= kFree && one.context == &context)
+            gate::abandon_stream(context.ordinal, i);
     }
 }
 

@@ -58,6 +58,10 @@ class Look {
 void forget_stream(Stream stream) noexcept;
 void forget_streams_of(const ContextRecord& context) noexcept;
 
+// To be called with the driver's answer to a launch or a wait. Of a context that has failed, what the GPU was
+// to tell is given up: it never will, and the process may live on.
+void heed_failure(const ContextRecord& context, Result result) noexcept;
+
 // Returns when no other thread puts a tail into a stream any more. None does while captures are counted.
 void await_tails() noexcept;
 

@@ -29,6 +29,9 @@ constexpr Result kErrorNotReady = 600;        // CUDA_ERROR_NOT_READY
 constexpr Result kErrorRegistered = 712;      // CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 constexpr Result kErrorSymbolNotFound = 302;  // CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND
 
+// Errors after which a context does nothing more: CUDA_ERROR_ILLEGAL_ADDRESS and the like.
+constexpr Result kLastingErrors[] = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810};
+
 constexpr int kFunctionMaxThreads = 0;  // CU_FUNC_ATTRIBUTE_*
 constexpr int kFunctionSharedBytes = 1;
 constexpr int kFunctionRegisters = 4;

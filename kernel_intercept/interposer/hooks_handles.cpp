@@ -1,5 +1,8 @@
 // Handles that appear and vanish: names are noted, and what was known of the dead is forgotten.
 
+#include <array>
+#include <atomic>
+
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
@@ -24,11 +27,15 @@ Result unload(Module module) {
     return call_driver<kSymbol>(module);
 }
 
-void forget(Context context) noexcept {
+void forget_work_of(Context context) noexcept {
     start_handle_epoch();
     forget_context(context);
-    forget_memory_of(context);
     end_captures_of(context);
+}
+
+void forget(Context context) noexcept {
+    forget_work_of(context);
+    forget_memory_of(context);
 }
 
 template <Symbol kSymbol>
@@ -37,32 +44,30 @@ Result destroy_context(Context context) {
     return call_driver<kSymbol>(context);
 }
 
-bool has_primary_context(Device device) noexcept {
+// As the program was given them: who asks for one that has failed is given its error.
+std::array<std::atomic<Context>, gate::kMaxGpus> g_primary_contexts{};
+
+std::atomic<Context>* primary_context(Device device) noexcept {
+    const bool counted = mode() != Mode::kOff && device >= 0 && device < gate::kMaxGpus;
+    return counted ? &g_primary_contexts[static_cast<std::size_t>(device)] : nullptr;
+}
+
+// False also where one has failed, whose state is its error.
+bool lacks_primary_context(Device device) noexcept {
     unsigned flags = 0;
     int active = 0;
     return call_driver<Symbol::cuDevicePrimaryCtxGetState>(device, &flags, &active) == kSuccess &&
-           active != 0;
-}
-
-// Null where there is none: it is not made here.
-Context primary_context(Device device) noexcept {
-    Context context = nullptr;
-    if (!has_primary_context(device)) return nullptr;
-    if (call_driver<Symbol::cuDevicePrimaryCtxRetain>(&context, device) != kSuccess) return nullptr;
-    if (call_driver<Symbol::cuDevicePrimaryCtxRelease_v2>(device) == kErrorSymbolNotFound)
-        call_driver<Symbol::cuDevicePrimaryCtxRelease>(device);
-    return context;
+           active == 0;
 }
 
 // The primary context dies with its last user.
 template <Symbol kSymbol>
 Result end_primary_context(Device device) {
-    const Context context = mode() == Mode::kOff ? nullptr : primary_context(device);
+    const std::atomic<Context>* known = primary_context(device);
+    const Context context = known == nullptr ? nullptr : known->load();
+    const bool had_one = context != nullptr && !lacks_primary_context(device);
     const Result result = call_driver<kSymbol>(device);
-    if (context != nullptr && !has_primary_context(device)) {
-        forget(context);
-        if (device < gate::kMaxGpus) forget_pools_on(device);
-    }
+    if (had_one && lacks_primary_context(device)) forget(context);
     return result;
 }
 
@@ -101,13 +106,21 @@ Result cuCtxDestroy(Context context) { return destroy_context<Symbol::cuCtxDestr
 
 Result cuCtxDestroy_v2(Context context) { return destroy_context<Symbol::cuCtxDestroy_v2>(context); }
 
-// What was launched there was launched into a context of its own.
+// What was launched there was launched into a context of its own. But its memory is the primary context's
+// (cuda.h, cuCtxFromGreenCtx), and stays.
 Result cuGreenCtxDestroy(Handle green) {
     Context context = nullptr;
     if (call_driver<Symbol::cuCtxFromGreenCtx>(&context, green) != kSuccess)
         return call_driver<Symbol::cuGreenCtxDestroy>(green);
-    forget(context);
+    forget_work_of(context);
     return call_driver<Symbol::cuGreenCtxDestroy>(green);
+}
+
+Result cuDevicePrimaryCtxRetain(Context* context, Device device) {
+    const Result result = call_driver<Symbol::cuDevicePrimaryCtxRetain>(context, device);
+    std::atomic<Context>* known = result == kSuccess ? primary_context(device) : nullptr;
+    if (known != nullptr) known->store(*context);
+    return result;
 }
 
 Result cuDevicePrimaryCtxRelease(Device device) {

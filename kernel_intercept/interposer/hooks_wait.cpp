@@ -21,6 +21,7 @@ Result wait_for_all(ContextRecord* record, Wait wait) {
     const Result result = wait();
     if (result != kSuccess) {
         note_stream(*record, before == kNoStream ? kManyStreams : before);
+        heed_failure(*record, result);
         return result;
     }
     read_timings(*record);
@@ -39,7 +40,9 @@ Result wait_for_context(ContextRecord* record, Wait wait) {
 template <typename Wait>
 Result wait_for_some(ContextRecord* record, Wait wait) {
     const Result result = wait();
-    if (record != nullptr && result == kSuccess) read_timings(*record);
+    if (record == nullptr) return result;
+    if (result == kSuccess) read_timings(*record);
+    heed_failure(*record, result);
     return result;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernel_intercept/gate/gate.hpp"
+#include "kernel_intercept/interposer/boundaries.hpp"
 #include "kernel_intercept/interposer/capture.hpp"
 #include "kernel_intercept/interposer/contexts.hpp"
 #include "kernel_intercept/interposer/cost.hpp"
@@ -58,6 +59,8 @@ void end_sample(const Admitted& admitted, const Launch& launch, Result result) n
 // To be called after the driver, with its answer.
 inline void launched(const Admitted& admitted, const Launch& launch, Result result) noexcept {
     if (__builtin_expect(admitted.timed != nullptr, 0)) end_sample(admitted, launch, result);
+    if (__builtin_expect(result != kSuccess, 0) && admitted.context != nullptr)
+        heed_failure(*admitted.context, result);
 }
 
 }  // namespace explsched::intercept

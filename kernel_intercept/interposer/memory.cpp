@@ -198,13 +198,4 @@ void forget_memory_of(Context context) noexcept {
         [](const MemoryRecord& record) { return_memory(record.gpu, record.bytes); });
 }
 
-void forget_pools_on(Device gpu) noexcept {
-    const Lock lock;
-    drop_each(
-        [&](const MemoryRecord& record) {
-            return record.kind == MemoryKind::kAllocation && record.context == nullptr && record.gpu == gpu;
-        },
-        [](const MemoryRecord& record) { return_memory(record.gpu, record.bytes); });
-}
-
 }  // namespace explsched::intercept

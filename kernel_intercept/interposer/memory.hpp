@@ -49,8 +49,7 @@ void release_block(std::uint64_t handle) noexcept;
 void map_block(std::uint64_t address, std::uint64_t bytes, std::uint64_t handle) noexcept;
 void unmap_blocks(std::uint64_t address, std::uint64_t bytes) noexcept;
 
-// The allocations of a context, or those of pools on a GPU, are gone.
+// The allocations of a context are gone. Those of pools are not, whatever context ends.
 void forget_memory_of(Context context) noexcept;
-void forget_pools_on(Device gpu) noexcept;
 
 }  // namespace explsched::intercept

@@ -109,7 +109,7 @@ bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vec
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         const Client& client = clients_[slot];
         const shared::Slot& state = page_->slots[slot];
-        // A client can write anything there.
+        if (!client.tenant) return;  // a client can write anything to the page
         const std::int64_t credit_ns = std::clamp(state.client.credit_ns.load(std::memory_order_relaxed),
                                                   -2 * policy::kDebtNs, 2 * policy::kDebtNs);
         const bool active = client.charged_ns != client.refilled_ns;

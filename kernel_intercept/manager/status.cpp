@@ -74,7 +74,7 @@ std::string client(const Tenant& tenant, const Gpu& gpu, std::uint32_t index) {
 std::string gpu_status(const std::string& uuid, const Gpu& gpu) {
     std::string clients;
     each_bit(gpu.page().control.occupied.load(), [&](std::uint32_t slot) {
-        clients += (clients.empty() ? "" : ", ") + client(*gpu.tenant(slot), gpu, slot);
+        if (gpu.tenant(slot)) clients += (clients.empty() ? "" : ", ") + client(*gpu.tenant(slot), gpu, slot);
     });
     return Object()
         .string("uuid", uuid)

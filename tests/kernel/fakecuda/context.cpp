@@ -2,6 +2,7 @@
 
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 
 using fakecuda::current_context;
 using fakecuda::Device;
@@ -40,6 +41,22 @@ void destroy_context(CUcontext context) {
     delete context;
 }
 
+// Streams outlive their green context, as cuda.h says of cuGreenCtxDestroy, until they are destroyed, and are
+// of no use.
+void detach_streams(CUcontext context) {
+    static auto* const detached = new std::vector<std::unique_ptr<CUstream_st>>;
+    fakecuda::synchronise(context);
+    for (auto& stream : context->streams) {
+        CUgraph graph = nullptr;
+        if (stream->capture != nullptr) fakecuda::end_capture(stream.get(), &graph);
+        delete graph;
+        if (context->device->gpu != nullptr) context->device->gpu->close_stream(stream->queue);
+        stream->detached = true;
+        detached->push_back(std::move(stream));
+    }
+    context->streams.clear();
+}
+
 CUresult create(CUcontext* context, CUdevice ordinal) {
     if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
     if (device(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
@@ -56,7 +73,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
     if (initialised() != CUDA_SUCCESS) return CUDA_ERROR_NOT_INITIALIZED;
     Device* owner = device(ordinal);
     if (owner == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-    if (owner->primary == nullptr) owner->primary = make_context(*owner);
+    if (owner->primary == nullptr) {
+        owner->primary = make_context(*owner);
+    } else if (fakecuda::fault == fakecuda::Fault::kFailedContext) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     ++owner->primary_users;
     *context = owner->primary;
     return CUDA_SUCCESS;
@@ -157,6 +178,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
     if (context == nullptr) context = current_context();
     if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (const CUresult refused = fakecuda::refuse_unsafe_call()) return refused;
+    if (fakecuda::fault == fakecuda::Fault::kFailedContext) return CUDA_ERROR_ILLEGAL_ADDRESS;
     fakecuda::synchronise(context);
     return CUDA_SUCCESS;
 }
@@ -177,6 +199,7 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    detach_streams(green->context);
     destroy_context(green->context);
     delete green;
     return CUDA_SUCCESS;

@@ -4,6 +4,7 @@
 
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 
 using fakecuda::DefaultStream;
 using fakecuda::resolve;
@@ -30,6 +31,7 @@ CUresult record(CUevent event, CUstream handle, DefaultStream zero) {
 
 CUresult refuse(CUevent event) {
     if (event->capture != nullptr) return CUDA_ERROR_CAPTURED_EVENT;
+    if (fakecuda::fault == fakecuda::Fault::kFailedContext) return CUDA_ERROR_ILLEGAL_ADDRESS;
     return fakecuda::refuse_unsafe_call();
 }
 

@@ -9,8 +9,9 @@
 namespace fakecuda {
 namespace {
 
-constexpr std::array<std::pair<const char*, Fault>, 8> kNames{{
+constexpr std::array<std::pair<const char*, Fault>, 9> kNames{{
     {"launch_error", Fault::kLaunchError},
+    {"failed_context", Fault::kFailedContext},
     {"slow_call", Fault::kSlowCall},
     {"slow_capture", Fault::kSlowCapture},
     {"no_wait_node", Fault::kNoWaitNode},

@@ -64,6 +64,7 @@ CUresult submit(CUstream handle, unsigned count, const CUstreamBatchMemOpParams*
         std::fputs("fakecuda: a memory operation in a destroyed stream\n", stderr);
         std::abort();
     }
+    if (stream->detached) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (fakecuda::captured_memory_operation(stream)) return CUDA_SUCCESS;
     if (stream == stream->context->legacy.get()) {
         if (const CUresult refused = fakecuda::refuse_legacy_stream(stream->context)) return refused;

@@ -57,6 +57,7 @@ struct CUstream_st {
     int priority{0};
     std::shared_ptr<fakecuda::Capture> capture;  // while it captures
     std::atomic<bool> destroyed{false};          // a use is told then, and not of the next with this handle
+    bool detached{false};                        // its green context is gone
 };
 
 struct CUevent_st {

@@ -4,6 +4,7 @@
 
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 
 using fakecuda::DefaultStream;
 using fakecuda::resolve;
@@ -44,6 +45,7 @@ CUresult query(CUstream handle, DefaultStream zero) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     CUstream stream = resolve(handle, zero);
     if (const CUresult refused = fakecuda::refuse_capturing(stream)) return refused;
+    if (fakecuda::fault == fakecuda::Fault::kFailedContext) return CUDA_ERROR_ILLEGAL_ADDRESS;
     gpu::VirtualGpu* gpu = stream->context->device->gpu.get();
     if (gpu == nullptr || gpu->has_ended(stream->queue, gpu->submitted(stream->queue))) return CUDA_SUCCESS;
     return CUDA_ERROR_NOT_READY;
@@ -53,6 +55,7 @@ CUresult synchronise(CUstream handle, DefaultStream zero) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     CUstream stream = resolve(handle, zero);
     if (const CUresult refused = fakecuda::refuse_capturing(stream)) return refused;
+    if (fakecuda::fault == fakecuda::Fault::kFailedContext) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (stream == stream->context->legacy.get()) {
         if (const CUresult refused = fakecuda::refuse_legacy_stream(stream->context)) return refused;
     }
@@ -102,6 +105,7 @@ CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
+    if (stream->detached) return CUDA_SUCCESS;
     if (stream->capture != nullptr) {  // ends with its stream
         CUgraph graph = nullptr;
         fakecuda::end_capture(stream, &graph);

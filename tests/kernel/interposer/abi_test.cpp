@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <iterator>
 
 #include "kernel_intercept/interposer/driver_abi.hpp"
 
@@ -42,6 +43,21 @@ static_assert(ours::kPoolLocationId == CU_MEMPOOL_ATTR_LOCATION_ID);
 static_assert(ours::kPoolLocationType == CU_MEMPOOL_ATTR_LOCATION_TYPE);
 #endif
 static_assert(ours::kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
+
+// Those of which cuda.h says that the process, or the context, is of no more use.
+constexpr CUresult kLastingErrors[] = {
+    CUDA_ERROR_ECC_UNCORRECTABLE,     CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED,
+    CUDA_ERROR_ILLEGAL_ADDRESS,       CUDA_ERROR_LAUNCH_TIMEOUT,       CUDA_ERROR_ASSERT,
+    CUDA_ERROR_HARDWARE_STACK_ERROR,  CUDA_ERROR_ILLEGAL_INSTRUCTION,  CUDA_ERROR_MISALIGNED_ADDRESS,
+    CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC,           CUDA_ERROR_LAUNCH_FAILED,
+    CUDA_ERROR_TENSOR_MEMORY_LEAK,    CUDA_ERROR_MPS_CLIENT_TERMINATED};
+constexpr bool same_errors() {
+    for (std::size_t i = 0; i < std::size(kLastingErrors); ++i) {
+        if (static_cast<ours::Result>(kLastingErrors[i]) != ours::kLastingErrors[i]) return false;
+    }
+    return std::size(kLastingErrors) == std::size(ours::kLastingErrors);
+}
+static_assert(same_errors());
 
 static_assert(sizeof(ours::LaunchParams) == sizeof(CUDA_LAUNCH_PARAMS));
 SAME_FIELD(ours::LaunchParams, block_x, CUDA_LAUNCH_PARAMS, blockDimX);

@@ -280,7 +280,8 @@ int neighbour(const char* program, int trials) {
     return 0;
 }
 
-// But not what it had of a pool, which is no context's (cuda.h, cuCtxDestroy), nor what another one has.
+// But not what it had of a pool, which is no context's (cuda.h, cuCtxDestroy; cuda_runtime_api.h,
+// cudaDeviceReset), nor what another one has.
 void what_a_context_held_is_gone_with_it(CUcontext primary) {
     CUcontext other{};
     CUdeviceptr plain = 0, pooled = 0;
@@ -294,13 +295,31 @@ void what_a_context_held_is_gone_with_it(CUcontext primary) {
     DO(cuMemFreeAsync(pooled, nullptr));
     CHECK_EQUAL(free_bytes(), kLimit);
     DO(cuMemAlloc(&plain, kPiece));
+    DO(cuMemAllocAsync(&pooled, kPiece, nullptr));
     DO(cuCtxCreate(&other, nullptr, 0, 0));
     DO(cuMemAlloc(&plain, kPiece));
     DO(cuDevicePrimaryCtxRelease(0));
-    CHECK_EQUAL(free_bytes(), kLimit - kPiece);
+    CHECK_EQUAL(free_bytes(), kLimit - 2 * kPiece);
     DO(cuMemFree(plain));
+    DO(cuMemFreeAsync(pooled, nullptr));
     CHECK_EQUAL(free_bytes(), kLimit);
     DO(cuCtxDestroy(other));
+}
+
+// Such a context is the primary one, but for its multiprocessors (cuda.h, cuCtxFromGreenCtx).
+void what_a_green_context_held_stays(CUcontext primary) {
+    CUgreenCtx green{};
+    CUcontext context{};
+    CUdeviceptr at = 0;
+    DO(cuGreenCtxCreate(&green, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    DO(cuCtxFromGreenCtx(&context, green));
+    DO(cuCtxSetCurrent(context));
+    DO(cuMemAlloc(&at, kPiece));
+    DO(cuCtxSetCurrent(primary));
+    DO(cuGreenCtxDestroy(green));
+    CHECK_EQUAL(free_bytes(), kLimit - kPiece);
+    DO(cuMemFree(at));
+    CHECK_EQUAL(free_bytes(), kLimit);
 }
 
 }  // namespace
@@ -316,6 +335,7 @@ int main(int argc, char** argv) {
     memory_nodes_of_graphs_do_not_count();
     many_small_ones_are_found_again();
     a_forked_child_waits_for_no_thread_of_its_parent(context);
+    what_a_green_context_held_stays(context);
     what_a_context_held_is_gone_with_it(context);
     return 0;
 }

@@ -132,7 +132,7 @@ bool open_stream(int ordinal, int stream) noexcept {
     write_line("stream %d %d\n", ordinal, stream);
     return true;
 }
-void abandon_stream(int, int) noexcept {}
+void abandon_stream(int ordinal, int stream) noexcept { write_line("abandon %d %d\n", ordinal, stream); }
 
 void drained(int ordinal) noexcept { write_line("drained %d\n", ordinal); }
 

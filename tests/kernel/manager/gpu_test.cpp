@@ -391,6 +391,16 @@ void what_a_client_writes_as_its_credit_is_bounded() {
     }
 }
 
+void who_is_not_there_gets_no_credit() {
+    Gpu gpu(settings(Policy::kQuota), {});
+    const std::uint32_t gone = *gpu.join(tenant(Class::kBestEffort), kNow);
+    gpu.join(tenant(Class::kBestEffort), kNow);
+    gpu.leave(gone);
+    gpu.page().control.occupied = UINT64_MAX;  // by the other one
+    for (std::uint64_t beat = 1; beat <= 10; ++beat) gpu.beat(kNow + beat * kBeat);
+    CHECK(slot_of(gpu, gone).client.credit_ns == 0);
+}
+
 struct Taken {
     std::vector<std::string> names;
     std::vector<CoRun> co_run;
@@ -472,6 +482,7 @@ int main() {
     a_pause_of_all_is_no_slowdown();
     a_stretched_client_cuts_the_others_until_it_leaves();
     what_a_client_writes_as_its_credit_is_bounded();
+    who_is_not_there_gets_no_credit();
     nonsense_in_a_ring_costs_one_pass();
     timings_beside_others_are_known_as_such();
     return check::result();

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -158,6 +159,29 @@ void slots_are_given_and_returned() {
         usleep(1000);
     }
     CHECK(settled);
+}
+
+// Whatever a client writes into its page, which is here that of the first one.
+void who_is_not_there_is_not_told_of() {
+    const Daemon daemon(manager_program);
+    const Hello hello = good_hello();
+    const int client = connect_to(daemon.socket());
+    CHECK(answer_to(client, &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+    for (const auto& file :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(daemon.pid()) + "/fd")) {
+        std::error_code closed;
+        if (std::filesystem::read_symlink(file, closed).string().find("explsched-gpu") == std::string::npos)
+            continue;
+        const int fd = open(file.path().c_str(), O_RDWR | O_CLOEXEC);
+        void* at = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        REQUIRE(at != MAP_FAILED);
+        static_cast<Page*>(at)->control.occupied = UINT64_MAX;
+        munmap(at, sizeof(Page));
+        close(fd);
+    }
+    const std::string status = daemon.status();
+    CHECK(std::count(status.begin(), status.end(), '{') == 5);
+    close(client);
 }
 
 bool has_no_clients_soon(const Daemon& daemon) {
@@ -389,6 +413,7 @@ int main(int, char** argv) {
     wrong_messages_are_refused_and_counted();
     only_the_same_user_is_served();
     slots_are_given_and_returned();
+    who_is_not_there_is_not_told_of();
     a_client_that_died_is_gone_though_its_connection_is_not();
     a_client_of_another_pid_namespace_is_served_until_it_dies();
     there_is_an_end_to_gpus();
