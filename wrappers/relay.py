@@ -17,7 +17,9 @@ from typing import IO
 from explsched.errors import warn
 from explsched.job_options.table import CHECKPOINT
 
-_FORWARDED = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT"})
+_FORWARDED = frozenset(
+    {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGALRM", "SIGXCPU"}
+)
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT
 _SCRIPT = "255"  # the descriptor from which bash reads its script
