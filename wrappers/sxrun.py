@@ -211,7 +211,7 @@ def done_at(lines: Iterable[bytes], run: int) -> float | None:
                     ended, end_s = ended + 1, float(line["time_s"])
                 if "value" in line:
                     last, total = max(last, line["step"]), line.get("total_steps", total)
-        except (ValueError, TypeError, AttributeError, KeyError):
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             continue  # a line that was cut, or that somebody else wrote
     return end_s if began == ended > 0 and total is not None and last >= total - 1 else None
 
@@ -353,9 +353,12 @@ def _steps(text: str) -> int:
 def _export() -> Signals | None:
     """Tell the command what holds for its job; returns the checkpoint signal.
 
-    Not the progress file's name: a job that the command submits would inherit it and write into this job's file.
+    Not the progress file's name: a job that the command submits would inherit it and write into this job's file. Nor
+    what is followed or measured here: an sxrun inside would report all of it once more.
     """
     os.environ.setdefault("EXPLSCHED_SPOOL", DEFAULT_SPOOL)
+    for option in FOLLOWING:
+        os.environ.pop(option.variable, None)
     name = signal_name(os.environ)
     os.environ.update(exported({CHECKPOINT.name: name}, [CHECKPOINT]))
     try:

@@ -204,6 +204,16 @@ def test_what_is_followed_can_stand_in_the_environment(
     assert reports(job) == [(1, 0.5)]
 
 
+def test_an_sxrun_inside_does_not_report_once_more(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a script that is run by one, or in each of a step's tasks."""
+    monkeypatch.setenv("EXPLSCHED_FOLLOW", str(tmp_path / "m.csv"))
+    monkeypatch.setenv("EXPLSCHED_MEASURE_STAGES", "1")
+    write = rf"printf 'step,loss\n1,0.5\n' > {tmp_path}/m.csv"
+    done = subprocess.run([*SXRUN, *SXRUN, "sh", "-c", write], check=True, capture_output=True, text=True)
+    assert reports(job) == [(1, 0.5)]
+    assert done.stderr.count("stages are not measured") == 1
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
