@@ -1,12 +1,12 @@
 """`sxrun --measure-stages` on trainings with a module that stands for PyTorch, and on others."""
 
-import errno
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -178,16 +178,38 @@ def test_a_loader_that_finds_no_place_for_its_counters_says_so_once(site: Path) 
     assert done.stderr.count("stages are not measured: [Errno") == 1
 
 
-def test_without_a_temporary_directory_the_command_runs_unmeasured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def none(**_: object) -> None:
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+def test_without_a_place_for_counters_the_command_runs_unmeasured(capsys: pytest.CaptureFixture[str]) -> None:
+    with measured(given := {"SLURM_TMPDIR": "/proc"}) as environment:
+        assert environment == given
+    assert re.match(r"sxrun: stages are not measured: /proc/\S+: No such file", capsys.readouterr().err)
 
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", none)
-    with measured({"A": "1"}) as environment:
-        assert environment == {"A": "1"}
-    assert capsys.readouterr().err.startswith("sxrun: stages are not measured: No usable temporary directory")
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A job's own temporary directory, of which sxrun takes none with a long path."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def test_what_a_killed_sxrun_leaves_goes_with_the_next(site: Path, short_path: Path) -> None:
+    """As when a job is cancelled and does not end in time."""
+    environment = os.environ | {"SLURM_TMPDIR": str(short_path), "PYTHONPATH": f"{site}:{ROOT}"}
+    command = [sys.executable, "-m", "wrappers.sxrun", "--measure-stages", "--"]
+
+    def names_meanwhile() -> list[str]:
+        look = [*command, "ls", str(short_path)]
+        return subprocess.run(look, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    reading = [*command, "sh", "-c", "echo; exec cat"]
+    killed = subprocess.Popen(reading, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert killed.stdout is not None
+    killed.stdout.readline()
+    [left] = short_path.iterdir()
+    assert left.name in names_meanwhile()  # it is in use
+    killed.kill()
+    killed.communicate()
+    assert left.name not in names_meanwhile()
+    assert list(short_path.iterdir()) == []
 
 
 def counters(iterations: int, each_ms: int = 10, **more: int) -> Counters:
