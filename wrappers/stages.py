@@ -1,8 +1,8 @@
 """`sxrun --measure-stages`: what a running training's iterations spend on reading, computing and communicating.
 
-`in_training/sitecustomize.py` counts inside the training's processes; here their counters are read and compared. All
-stages are of an iteration that runs alone (Muri, SIGCOMM 2022, section 3), but a training may share its GPU, validate
-or save meanwhile: of all windows of time the one with the fastest iterations counts.
+`in_training/_explsched_stages.py` counts inside the training's processes; here their counters are read and compared.
+All stages are of an iteration that runs alone (Muri, SIGCOMM 2022, section 3), but a training may share its GPU,
+validate or save meanwhile: of all windows of time the one with the fastest iterations counts.
 """
 
 from __future__ import annotations

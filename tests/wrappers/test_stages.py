@@ -118,6 +118,12 @@ def test_what_cannot_be_measured_runs_as_ever_and_the_end_says_why(site: Path, c
     assert [line for line in told if "stages" in line] == []
 
 
+def test_a_program_without_pytorch_loads_nothing_that_counts(site: Path) -> None:
+    code = "import sys; print({'_explsched_stages', 'multiprocessing', 'mmap'} & {*sys.modules})"
+    done, _ = measure(site, code, "--measure-stages")
+    assert done.stdout == "set()\n"
+
+
 def test_a_release_with_other_names_is_told_of_and_the_training_goes_on(site: Path) -> None:
     (site / "torch/utils/data/dataloader.py").write_text("class _BaseDataLoaderIter:\n    __next__ = None\n")
     code = (
