@@ -166,10 +166,11 @@ class Meter:
 def measured(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The command's environment; while it runs, and at its end, its stages are reported."""
     remove_stale({place(environment).parent, place({}).parent})
+    place_of_counters = own_place(environment)
     try:
-        room = RuntimeDirectory(own_place(environment))
-    except OSError as error:
-        warn("sxrun", f"stages are not measured: {error.filename}: {error.strerror}")
+        room = RuntimeDirectory(place_of_counters)
+    except OSError as error:  # no name where a file system has no locks
+        warn("sxrun", f"stages are not measured: {error.filename or place_of_counters}: {error.strerror}")
         yield dict(environment)
         return
     path = ":".join(filter(None, (str(_IN_TRAINING), environment.get("PYTHONPATH", ""))))

@@ -1,8 +1,10 @@
 """`sxrun --measure-stages` on trainings with a module that stands for PyTorch, and on others."""
 
+import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -188,6 +190,20 @@ def test_without_a_place_for_counters_the_command_runs_unmeasured(capsys: pytest
     with measured(given := {"SLURM_TMPDIR": "/proc"}) as environment:
         assert environment == given
     assert re.match(r"sxrun: stages are not measured: /proc/\S+: No such file", capsys.readouterr().err)
+
+
+def test_a_file_system_without_locks_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("wrappers.runtime_directory.fcntl.flock", none)
+    with measured(given := {"A": "1"}) as environment:
+        assert environment == given
+    [told] = [line for line in capsys.readouterr().err.splitlines() if "not measured" in line]
+    assert re.match(r"sxrun: stages are not measured: /tmp/explsched-\S+: No locks available", told)
+    shutil.rmtree(told.split(": ")[2])
 
 
 @pytest.fixture
