@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
             reader = json_reader(following.get(STEP_KEY.name, "step"), following.get(VALUE_KEY.name))
             reporter, tail = Reporter(reader, "sxrun", options.total_steps), LogTail(options.metrics_jsonl)
         elif FOLLOW.name in following:
-            reporter, tail = followed(following, "sxrun", options.total_steps)
+            reporter, tail = _followed(options, following)
         share, more = chosen(options, os.environ)
         warnings += more
     except ValueError as error:
@@ -297,6 +297,19 @@ def _following(options: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     found = read(os.environ, FOLLOWING)
     given = {option.name: value for option in FOLLOWING if (value := getattr(options, option.yaml_key))}
     return found.values | given, list(found.warnings)
+
+
+def _followed(
+    options: argparse.Namespace, following: Mapping[str, str]
+) -> tuple[Reporter, LogTail] | tuple[None, None]:
+    """As `followed`; but where variables alone name what cannot be followed, the command runs all the same."""
+    try:
+        return followed(following, "sxrun", options.total_steps)
+    except ValueError as error:
+        if options.follow or options.step_key:
+            raise
+        warn("sxrun", f"{FOLLOW.variable} is ignored: {error}")
+        return None, None
 
 
 def followed(values: Mapping[str, str], program: str, total_steps: int | None) -> tuple[Reporter, LogTail]:
