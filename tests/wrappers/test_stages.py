@@ -94,7 +94,7 @@ def measure(site: Path, code: str, *options: str) -> tuple[subprocess.CompletedP
 
 def test_a_training_is_measured_without_a_word_of_its_own_beside_the_sites_customization(site: Path) -> None:
     done, told = measure(site, TRAINING, "--measure-stages")
-    (line,) = (line for line in told if "stages" in line)
+    line = [line for line in told if "stages" in line][-1]  # on a busy machine later windows may be faster
     iteration, reading, computing, talking = stages_ms(str(line["stages"]))
     assert (done.returncode, done.stdout) == (0, "")
     assert reading >= 4
