@@ -19,7 +19,8 @@ LONGEST = 128
 _NAME = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _PAIR = re.compile(r"--([A-Za-z_][\w./-]*)(?:=(.*))?", re.ASCII | re.DOTALL)
 _SIMPLE = re.compile(r"[A-Za-z][\w+-]*", re.ASCII)
-_SECRET = re.compile(r"pass(word|wd|phrase)|secret|token|credential|api[-_]?key", re.IGNORECASE)
+_SECRET = re.compile(r"pass(word|wd|phrase)|secret|token(?!i[sz])|credential|api[-_]?key", re.IGNORECASE)
+_COUNT = re.compile(r"tokens", re.IGNORECASE)
 _WORDS = {"true": True, "false": False}
 
 
@@ -62,9 +63,15 @@ def of_command(words: Sequence[str]) -> dict[str, Parameter]:
     for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         match = _PAIR.fullmatch(word)
         value = match and (match[2] if match[2] is not None else _own_word(after))
-        if match and value is not None and is_name(match[1]) and not _SECRET.search(match[1]):
+        if match and value is not None and is_name(match[1]) and not _is_secret(match[1], of_text(value)):
             found[match[1]] = of_text(value)
     return found
+
+
+def _is_secret(name: str, value: Parameter) -> bool:
+    """Whether a value may be one, by its name. A number of tokens is none, as in `max_tokens=4096`."""
+    telling = _COUNT.sub("", name) if isinstance(value, float) else name
+    return _SECRET.search(telling) is not None
 
 
 def _own_word(word: str) -> str | None:

@@ -131,6 +131,8 @@ class Writer:
             with os.fdopen(self._open(_READ), "rb") as file:
                 if claim(file.fileno()):
                     found.append(file.read(MOST_BYTES))
+        except FileNotFoundError:
+            pass  # nothing has been reported yet, as on the second node of a job whose nodes have a spool each
         except OSError as error:
             self._tell(error.strerror or str(error))
         finally:

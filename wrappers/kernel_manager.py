@@ -109,7 +109,7 @@ def start(room: Path, policy: str, environment: Mapping[str, str], as_daemon: Ca
     """Start a manager in the room unless it is there; returns what its clients need in their environment.
 
     `policy` is `group` or `quota`; one that is there keeps its own. `as_daemon` is run in the child before the program
-    (`SignalRelay.as_daemon`). Raises `ManagerError`, or `NotInstalledError`.
+    (`SignalRelay.as_daemon`). Raises `ManagerError`, `NotInstalledError`, or OSError for the room's files.
     """
     address = socket_of(room)
     if not _listens(address):
@@ -127,8 +127,13 @@ def start(room: Path, policy: str, environment: Mapping[str, str], as_daemon: Ca
                 )
             except OSError as error:
                 raise ManagerError(f"{program}: {error.strerror}") from error
-        (room / "policy").write_text(policy)
-        (room / "sexplkmd.pid").write_text(f"{child.pid} {born_at(child.pid)}")
+        try:
+            (room / "policy").write_text(policy)
+            (room / "sexplkmd.pid").write_text(f"{child.pid} {born_at(child.pid)}")
+        except OSError:  # a full disk: nobody would know which process to end
+            child.kill()
+            child.wait()
+            raise
         _wait_for(child, address, room / "sexplkmd.log")
     return {SOCKET_VARIABLE: str(address)}
 

@@ -6,6 +6,7 @@ The signals are blocked and taken one by one with sigwait(2), so nothing runs in
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,15 @@ from types import FrameType, TracebackType
 from typing import IO
 
 from explsched.errors import warn
+from explsched.job_options.table import CHECKPOINT
 
-_FORWARDED = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT"})
+_FORWARDED = frozenset(
+    {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGALRM", "SIGXCPU"}
+)
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT
+_SCRIPT = "255"  # the descriptor from which bash reads its script
+_LONGEST_SCRIPT = 1 << 20
 _POLL_S = 0.5
 _SAME_TIME_S = 0.005
 """Slurm signals a job's processes one after the other: what the command has had, we have so much later at most."""
@@ -120,12 +127,36 @@ def _from_terminal(info: signal.struct_siginfo) -> bool:
 
 
 def listens(pid: int, number: signal.Signals) -> tuple[bool, bool]:
-    """Whether a process catches a signal, and whether it blocks it. Without /proc: as if it were caught."""
+    """Whether a process catches a signal, and whether it blocks it. Without /proc: as if it were caught.
+
+    A bash with `trap ... EXIT` catches all that would end it, to run that trap, and dies of them all the same. What it
+    traps besides looks no different from outside, so its script must name the signal.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         fields = dict(line.split(":", 1) for line in lines if ":" in line)
-        bit = 1 << (number - 1)
-        return bool(int(fields["SigCgt"], 16) & bit), bool(int(fields["SigBlk"], 16) & bit)
+        caught, bit = int(fields["SigCgt"], 16), _bit(number)
+        is_caught = bool(caught & bit) and (not caught & _bit(_TRAPPED_BY_NOBODY) or _names(pid, number))
+        return is_caught, bool(int(fields["SigBlk"], 16) & bit)
     except (OSError, KeyError, ValueError) as error:
         warn("sxrun", f"cannot see whether the command handles {number.name}: {error}")
         return True, False
+
+
+def _bit(number: signal.Signals) -> int:
+    return 1 << (number - 1)
+
+
+def _names(pid: int, number: signal.Signals) -> bool:
+    """Whether what a bash runs, words or a script, names the signal; true for other programs. Raises OSError."""
+    of_process = Path(f"/proc/{pid}")
+    if not (of_process / "exe").readlink().name.startswith("bash"):
+        return True
+    text = (of_process / "cmdline").read_bytes()
+    script = of_process / "fd" / _SCRIPT
+    if script.is_file():  # a pipe would lose what is read here
+        with script.open("rb") as file:
+            text += file.read(_LONGEST_SCRIPT)
+    name = number.name.removeprefix("SIG")
+    named = rf"(?i)\b(SIG)?{name}\b|{CHECKPOINT.variable}|\btrap\b.*\b{int(number)}\b"
+    return re.search(named.encode(), text) is not None

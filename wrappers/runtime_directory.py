@@ -1,6 +1,7 @@
 """A private directory which the `sxrun`s of one job on one node share for the daemons they need.
 
 Jobs that hold shards of the same GPU have a second one together, per user: one kernel manager has to serve them all.
+What one `sxrun` alone needs is in a room of its own.
 
 The first that comes starts them, the last that leaves stops them. Who is there is told by shared locks, which the
 kernel takes back from whoever dies. If all die, their room stays, until another `sxrun` of the user comes to the node.
@@ -43,6 +44,12 @@ def place(environment: Mapping[str, str]) -> Path:
     if own.startswith("/") and Path(own).is_dir() and len(os.fsencode(path)) <= _LONGEST:
         return path
     return Path("/tmp") / name  # noqa: S108  the name is claimed with mkdir, mode 0700, and its owner is checked
+
+
+def own_place(environment: Mapping[str, str]) -> Path:
+    """Where a room is that no other `sxrun` has a part in. It goes as all rooms do if its `sxrun` is killed."""
+    shared = place(environment)
+    return shared.with_name(f"{shared.name.rpartition('-')[0]}-{os.urandom(6).hex()}")
 
 
 def shared_place(environment: Mapping[str, str]) -> Path | None:

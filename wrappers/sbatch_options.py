@@ -1,13 +1,15 @@
 """What is said to sbatch: on its command line (our options, sbatch's, the script with its arguments), and in scripts.
 
-The table of sbatch's options is what 22.05 accepts (probed option by option), and what newer versions added
-(up to 25.11).
+The table of sbatch's options is what 22.05 accepts, and what newer versions added (up to 26.11), by Slurm's
+src/common/slurm_opt.c.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +26,14 @@ LONG_WITH_VALUE = frozenset(
         "bbf",
         "begin",
         "chdir",
+        "cluster",
         "cluster-constraint",
         "clusters",
         "comment",
         "constraint",
         "container",
         "container-id",
+        "context",
         "core-spec",
         "cores-per-socket",
         "cpu-freq",
@@ -66,6 +70,7 @@ LONG_WITH_VALUE = frozenset(
         "mem-bind",
         "mem-per-cpu",
         "mem-per-gpu",
+        "mem-update",
         "mincpus",
         "network",
         "nodefile",
@@ -86,10 +91,13 @@ LONG_WITH_VALUE = frozenset(
         "profile",
         "qos",
         "reservation",
+        "resources",
+        "runtime",
         "segment",
         "signal",
         "sockets-per-node",
         "switches",
+        "tasks-per-node",
         "thread-spec",
         "threads-per-core",
         "time",
@@ -107,8 +115,10 @@ LONG_WITH_VALUE = frozenset(
 # Without a value, or with an optional one that is only accepted as --option=value.
 LONG_WITHOUT_VALUE = frozenset(
     {
+        "consolidate-segments",
         "contiguous",
         "exclusive",
+        "external",
         "get-user-env",
         "help",
         "hold",
@@ -116,6 +126,7 @@ LONG_WITHOUT_VALUE = frozenset(
         "nice",
         "no-kill",
         "no-requeue",
+        "oom-kill-step",
         "overcommit",
         "oversubscribe",
         "parsable",
@@ -123,7 +134,9 @@ LONG_WITHOUT_VALUE = frozenset(
         "quiet",
         "reboot",
         "requeue",
+        "resv-ports",
         "spread-job",
+        "spread-segments",
         "stepmgr",
         "test-only",
         "usage",
@@ -137,8 +150,9 @@ LONG_WITHOUT_VALUE = frozenset(
 
 _KNOWN = LONG_WITH_VALUE | LONG_WITHOUT_VALUE
 _SPACE = " \t\v\f\r"
-_SEPARATORS = ("hetjob", "packjob")
-"""They begin another component of a heterogeneous job; options of the command line are for the first one."""
+_SEPARATOR = ":"
+_SCRIPT_SEPARATORS = ("hetjob", "packjob")
+"""They begin another component of a heterogeneous job, on the command line and in a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +170,20 @@ class SbatchOption:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """A command line taken apart. `own` are our options, each as one word; `unknown` long options nobody knows."""
+    """A command line taken apart. `own` are our options, each as one word; `unknown` long options nobody knows.
+
+    A heterogeneous job has the options of all components in `options`, with `:` between them.
+    """
 
     own: tuple[str, ...]
     options: tuple[SbatchOption, ...]
     rest: tuple[str, ...]
     unknown: tuple[str, ...]
+
+    @property
+    def first(self) -> tuple[SbatchOption, ...]:
+        """The options of the only component, or of the first one, which ours are for."""
+        return tuple(itertools.takewhile(lambda option: option.words != (_SEPARATOR,), self.options))
 
 
 def split(words: Sequence[str], own: Mapping[str, bool]) -> CommandLine:
@@ -174,7 +196,7 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> CommandLine:
     options: list[SbatchOption] = []
     unknown: list[str] = []
     at = 0
-    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
+    while at < len(words) and _is_option(words[at]):
         word, following = words[at], words[at + 1] if at + 1 < len(words) else None
         name, equals, _ = word[2:].partition("=")
         at += 1
@@ -199,12 +221,19 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> CommandLine:
     return CommandLine(tuple(mine), tuple(options), tuple(words[at:]), tuple(unknown))
 
 
-def read_script(path: Path) -> str | None:
+def _is_option(word: str) -> bool:
+    return word == _SEPARATOR or (word.startswith("-") and word not in ("-", "--"))
+
+
+def read_script(named: Path) -> str | None:
     """The text of a script; None for what is no file, which is sbatch's to judge. Raises ValueError if unreadable.
 
-    A pipe, as in `sxbatch <(make-script)`, is left alone: it can be read only once.
+    What is not in the working directory sbatch finds on PATH. A pipe, as in `sxbatch <(make-script)`, is left alone: it
+    can be read only once.
     """
-    if not os.path.isfile(path):  # noqa: PTH113  Path.is_file raises for closed directories and long words
+    is_here = os.path.isfile(named)  # noqa: PTH113  Path.is_file raises for closed directories and long words
+    found = named if is_here or named.is_absolute() else shutil.which(named, mode=os.F_OK)
+    if found is None or not os.path.isfile(path := Path(found)):  # noqa: PTH113  as above
         return None
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
@@ -225,21 +254,29 @@ def directives(script: str, mark: str) -> list[tuple[int, list[str]]]:
             break
         if line.startswith(mark):
             try:
-                found.append((number, shlex.split(line.removeprefix(mark), comments=True)))
+                found.append((number, _words(line.removeprefix(mark))))
             except ValueError as error:
                 raise ValueError(f"line {number} of the script: {mark}: {error}") from error
     return found
 
 
-def sbatch_comment(script: str) -> str | None:
-    """The comment that the script's #SBATCH lines give the job, or its first component. The last one counts."""
-    comment = None
+def _words(line: str) -> list[str]:
+    """The words up to a comment. Unlike for a shell, a backslash counts between single quotes, too."""
+    scanner = shlex.shlex(line, posix=True)
+    scanner.whitespace_split = True
+    scanner.escapedquotes = "'\""
+    return list(scanner)
+
+
+def script_value(script: str, name: str) -> str | None:
+    """The value that the script's #SBATCH lines give the job, or its first component. The last one counts."""
+    found = None
     for _, line in directives(script, "#SBATCH"):
-        if line and line[0].lower() in _SEPARATORS:
+        if line and line[0].lower() in _SCRIPT_SEPARATORS:
             break
         for option in split(line, {}).options:
-            comment = option.value if option.name == "comment" else comment
-    return comment
+            found = option.value if option.name == name else found
+    return found
 
 
 def _full_name(name: str) -> str:

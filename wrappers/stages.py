@@ -1,22 +1,23 @@
 """`sxrun --measure-stages`: what a running training's iterations spend on reading, computing and communicating.
 
-`in_training/sitecustomize.py` counts inside the training's processes; here their counters are read and compared. All
-stages are of an iteration that runs alone (Muri, SIGCOMM 2022, section 3), but a training may share its GPU, validate
-or save meanwhile: of all windows of time the one with the fastest iterations counts.
+`in_training/_explsched_stages.py` counts inside the training's processes; here their counters are read and compared.
+All stages are of an iteration that runs alone (Muri, SIGCOMM 2022, section 3), but a training may share its GPU,
+validate or save meanwhile: of all windows of time the one with the fastest iterations counts.
 """
 
 from __future__ import annotations
 
 import struct
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
 from explsched.errors import warn
 from explsched.progress import tell_stages
+from wrappers.runtime_directory import RuntimeDirectory, own_place, place
+from wrappers.sharing import remove_stale
 
 DIRECTORY = "EXPLSCHED_STAGES_DIRECTORY"
 _IN_TRAINING = Path(__file__).parent / "in_training"
@@ -164,24 +165,34 @@ class Meter:
 @contextmanager
 def measured(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The command's environment; while it runs, and at its end, its stages are reported."""
+    remove_stale({place(environment).parent, place({}).parent})
+    place_of_counters = own_place(environment)
     try:
-        directory = tempfile.TemporaryDirectory(prefix="sxrun-stages-", ignore_cleanup_errors=True)
-    except OSError as error:
-        warn("sxrun", f"stages are not measured: {error.strerror}")
+        room = RuntimeDirectory(place_of_counters)
+    except OSError as error:  # no name where a file system has no locks
+        warn("sxrun", f"stages are not measured: {error.filename or place_of_counters}: {error.strerror}")
         yield dict(environment)
         return
-    with directory as name:
-        path = ":".join(filter(None, (str(_IN_TRAINING), environment.get("PYTHONPATH", ""))))
-        ended = Event()
-        # Of several tasks of a step each measures, and the first one tells.
-        tell = tell_stages if environment.get("SLURM_PROCID", "0") == "0" else _nobody
-        thread = Thread(target=_follow, args=(Path(name), tell, ended), daemon=True)
-        thread.start()
-        try:
-            yield {**environment, DIRECTORY: name, "PYTHONPATH": path}
-        finally:
-            ended.set()
-            thread.join(_LAST_S)
+    path = ":".join(filter(None, (str(_IN_TRAINING), environment.get("PYTHONPATH", ""))))
+    ended = Event()
+    # Of several tasks of a step each measures, and the first one tells.
+    tell = tell_stages if environment.get("SLURM_PROCID", "0") == "0" else _nobody
+    thread = Thread(target=_follow, args=(room.path, tell, ended), daemon=True)
+    thread.start()
+    try:
+        yield {**environment, DIRECTORY: str(room.path), "PYTHONPATH": path}
+    finally:
+        ended.set()
+        thread.join(_LAST_S)
+        _leave(room)
+
+
+def _leave(room: RuntimeDirectory) -> None:
+    try:
+        with suppress(FileNotFoundError):  # a cleaner of /tmp, or the command, has removed it
+            room.close(lambda: None)
+    except OSError as error:
+        warn("sxrun", f"{error.filename or room.path}: {error.strerror}")
 
 
 def _nobody(_stages: str) -> None:

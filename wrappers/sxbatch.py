@@ -26,7 +26,7 @@ from explsched.job_options.command_line import add, add_version, exported, read_
 from explsched.job_options.table import CHECKPOINT, PARAMS, SCHEDULED, SWEEP
 from explsched.parameters import is_plain, listed, of_command
 from wrappers import template
-from wrappers.sbatch_options import CommandLine, SbatchOption, directives, read_script, sbatch_comment, split
+from wrappers.sbatch_options import CommandLine, SbatchOption, directives, read_script, script_value, split
 
 _TEMPLATE_VARIABLE = "SXBATCH_TEMPLATE"
 _EPILOG = f"""\
@@ -56,6 +56,8 @@ _OWN = (
 )
 
 
+_LONGEST_COMMENT = 1024
+_REQUEUES = ("requeue", "no-requeue")
 _WITHOUT_SCRIPT = frozenset({"help", "usage", "version", "wrap"})
 """Options of sbatch with which it does not read a script from standard input."""
 
@@ -227,29 +229,45 @@ def main(arguments: list[str] | None = None) -> int:
 def prepare(options: argparse.Namespace, line: CommandLine, text: str | None) -> Submission:
     """Turn what `read` has found into a submission. Raises ValueError or TemplateError."""
     if options.template:
+        if any(option.name == "wrap" for option in line.options):
+            raise ValueError("--template and --wrap both give the job's script: one is accepted")
         text = _render(options, line.rest)
     elif options.param or options.param_grid or options.array_limit:
         raise ValueError("--param, --param-grid and --array-limit need --template")
     values = job_values(options)
-    told = values if options.template else _with_parameters(values, line.rest[1:])
-    own = comment.write(told)
-    kept = list(line.options)
-    added = []
-    if own:  # our --comment would hide the user's, wherever it comes from
-        kept = [option for option in kept if option.name != "comment"]
-        added.append("--comment=" + " ".join(part for part in (own, _comment(line.options, text)) if part))
+    first, later = line.first, line.options[len(line.first) :]
+    kept, added = first, []
+    if any(values.values()):  # our --comment would hide the user's, wherever it comes from
+        kept = tuple(option for option in first if option.name != "comment")
+        arguments = () if options.template else line.rest[1:]
+        added.append(f"--comment={_whole_comment(values, arguments, _comment(first, text))}")
     if values.get(CHECKPOINT.name):
+        if [option.name for option in first if option.name in _REQUEUES][-1:] == ["no-requeue"]:
+            raise ValueError(f"{CHECKPOINT.flag} with --no-requeue: a job that is preempted must be requeued")
         added.append("--requeue")
     environment = exported(values, SCHEDULED)
     hidden = [o.variable for o in SCHEDULED if o.is_read_in_job and values.get(o.name)]
-    if hidden and not _exports_everything(kept):
+    if hidden and not _exports_everything(first, text):
         sys.stderr.write(f"sxbatch: --export keeps {' and '.join(hidden)} from the job\n")
-    words = [word for option in kept for word in option.words]
+    words = [word for option in (*kept, *later) for word in option.words]
     script_words = [] if options.template else list(line.rest)
     end = ["--"] if script_words and script_words[0].startswith("-") else []
     stdin = None if text is None or script_words else text.encode("utf-8", "surrogateescape")
     argv = ("sbatch", *added, *words, *end, *script_words)
     return Submission(argv, stdin, environment, text, bool(options.template))
+
+
+def _whole_comment(values: dict[str, str], arguments: Sequence[str], users: str) -> str:
+    """Our word and the user's own comment. Raises ValueError for more than Slurm takes."""
+    length = 0
+    for told in (_with_parameters(values, arguments), values):
+        whole = " ".join(filter(None, (comment.write(told), users)))
+        if (length := len(os.fsencode(whole))) <= _LONGEST_COMMENT:
+            return whole
+    raise ValueError(
+        f"the job's comment has {length} bytes with the options of sxbatch and your own comment; Slurm takes at most "
+        f"{_LONGEST_COMMENT}"
+    )
 
 
 def _with_parameters(values: dict[str, str], arguments: Sequence[str]) -> dict[str, str]:
@@ -309,7 +327,7 @@ def _run(submission: Submission, *, as_json: bool) -> int:
     answer = done.stdout.decode(errors="replace")
     last = (answer.strip().splitlines() or [""])[-1]
     job_id, _, cluster = last.partition(";")
-    if done.returncode == 0 and job_id.isdecimal():
+    if job_id.isdecimal():  # whatever the status: with --wait it is the job's
         found = {"job_id": int(job_id), "cluster": cluster or None, "command": submission.argv}
         sys.stdout.write(json.dumps(found) + "\n")
     elif answer:
@@ -345,11 +363,9 @@ def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
 
 
 def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
-    """The user's own comment, by sbatch's precedence: command line, environment, script."""
+    """The user's own comment, by sbatch's precedence: command line, script. No variable of sbatch's holds one."""
     given = [option.value for option in options if option.name == "comment"]
-    found = given[-1] if given else os.environ.get("SBATCH_COMMENT")
-    if found is None and script is not None:
-        found = sbatch_comment(script)
+    found = given[-1] if given else None if script is None else script_value(script, "comment")
     if found and comment.words(found):
         raise ValueError(
             f"the comment {found!r} has an entry {comment.PREFIX}..., which conflicts with sxbatch's options"
@@ -357,9 +373,11 @@ def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
     return found or ""
 
 
-def _exports_everything(options: Sequence[SbatchOption]) -> bool:
+def _exports_everything(options: Sequence[SbatchOption], script: str | None) -> bool:
     given = [option.value for option in options if option.name == "export"]
-    value = given[-1] if given else os.environ.get("SBATCH_EXPORT", "ALL")
+    value = given[-1] if given else os.environ.get("SBATCH_EXPORT")
+    if value is None:
+        value = "ALL" if script is None else script_value(script, "export") or "ALL"
     return "ALL" in value.upper().split(",")
 
 

@@ -113,8 +113,11 @@ def _follow(options: argparse.Namespace, reader: LineReader) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    # Meant for the training, but Slurm may send it to every process of the job.
-    signal.signal(signal_number(signal_name(os.environ)), signal.SIG_IGN)
+    try:
+        # Meant for the training, but Slurm may send it to every process of the job.
+        signal.signal(signal_number(signal_name(os.environ)), signal.SIG_IGN)
+    except ValueError as error:
+        warn("sxreport", f"{CHECKPOINT.variable}: {error}")
     gone = _watch(options.pid or os.getppid())
     tail = LogTail(options.follow or options.jsonl, from_start=options.from_start)
     tail.follow(Reporter(reader, "sxreport", options.total_steps), lambda: stopped or gone() or stopped)

@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
             reader = json_reader(following.get(STEP_KEY.name, "step"), following.get(VALUE_KEY.name))
             reporter, tail = Reporter(reader, "sxrun", options.total_steps), LogTail(options.metrics_jsonl)
         elif FOLLOW.name in following:
-            reporter, tail = followed(following, "sxrun", options.total_steps)
+            reporter, tail = _followed(options, following)
         share, more = chosen(options, os.environ)
         warnings += more
     except ValueError as error:
@@ -211,7 +211,7 @@ def done_at(lines: Iterable[bytes], run: int) -> float | None:
                     ended, end_s = ended + 1, float(line["time_s"])
                 if "value" in line:
                     last, total = max(last, line["step"]), line.get("total_steps", total)
-        except (ValueError, TypeError, AttributeError, KeyError):
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             continue  # a line that was cut, or that somebody else wrote
     return end_s if began == ended > 0 and total is not None and last >= total - 1 else None
 
@@ -299,6 +299,19 @@ def _following(options: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     return found.values | given, list(found.warnings)
 
 
+def _followed(
+    options: argparse.Namespace, following: Mapping[str, str]
+) -> tuple[Reporter, LogTail] | tuple[None, None]:
+    """As `followed`; but where variables alone name what cannot be followed, the command runs all the same."""
+    try:
+        return followed(following, "sxrun", options.total_steps)
+    except ValueError as error:
+        if options.follow or options.step_key:
+            raise
+        warn("sxrun", f"{FOLLOW.variable} is ignored: {error}")
+        return None, None
+
+
 def followed(values: Mapping[str, str], program: str, total_steps: int | None) -> tuple[Reporter, LogTail]:
     """What reads the file that `values` name (by the options' names), and what it reports to.
 
@@ -353,9 +366,12 @@ def _steps(text: str) -> int:
 def _export() -> Signals | None:
     """Tell the command what holds for its job; returns the checkpoint signal.
 
-    Not the progress file's name: a job that the command submits would inherit it and write into this job's file.
+    Not the progress file's name: a job that the command submits would inherit it and write into this job's file. Nor
+    what is followed or measured here: an sxrun inside would report all of it once more.
     """
     os.environ.setdefault("EXPLSCHED_SPOOL", DEFAULT_SPOOL)
+    for option in FOLLOWING:
+        os.environ.pop(option.variable, None)
     name = signal_name(os.environ)
     os.environ.update(exported({CHECKPOINT.name: name}, [CHECKPOINT]))
     try:

@@ -92,11 +92,12 @@ def compared(case: Case, python: str, directory: Path) -> Outcome:
 
 def overhead(python: str, directory: Path, epochs: int) -> float:
     """The part by which measuring lengthens the example training's loop, in CPU time."""
+    path = ":".join(filter(None, (str(ROOT / "wrappers/in_training"), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [python, "-m", "benchmarks.stages.cost", str(epochs)],
         check=True,
         cwd=ROOT,
-        env=os.environ | {"EXPLSCHED_STAGES_DIRECTORY": str(directory)},
+        env=os.environ | {"EXPLSCHED_STAGES_DIRECTORY": str(directory), "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )

@@ -1,6 +1,6 @@
 """What measuring costs the example training: its loop, with the hooks counting in every second epoch.
 
-usage: cost.py EPOCHS    (with EXPLSCHED_STAGES_DIRECTORY set; prints the fraction)
+usage: cost.py EPOCHS    (with EXPLSCHED_STAGES_DIRECTORY and PYTHONPATH as sxrun sets them; prints the fraction)
 
 In one process, since the start of PyTorch takes longer than its training, and never twice as long. CPU time, so that
 other work on the machine counts little; the lower quartiles of all epochs are compared.
@@ -12,10 +12,10 @@ import statistics
 import sys
 import time
 
-from wrappers.in_training import sitecustomize as hooks
-
-import torch  # isort: skip  (after the hooks, as in a training that sxrun starts)
+import torch
 from torch.utils.data import DataLoader, TensorDataset
+
+import _explsched_stages as hooks  # isort: skip  (on PYTHONPATH, with the sitecustomize that gives PyTorch its hooks)
 
 
 def main() -> None:

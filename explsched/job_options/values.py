@@ -6,6 +6,7 @@ A kind's `canonical` accepts what a person types and returns that form; it raise
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple, Protocol
 
@@ -82,7 +83,7 @@ class FilePath(NamedTuple):
 
     def canonical(self, text: str) -> str:
         """The text itself."""
-        if not 1 <= len(text.encode()) <= 4095 or "\0" in text:
+        if not 1 <= len(os.fsencode(text)) <= 4095 or "\0" in text:
             raise ValueError(text)
         return text
 

@@ -51,6 +51,11 @@ def test_a_command_line_is_read_and_secrets_are_not() -> None:
     assert of_command([*words, "--API_KEY=abc", "--1=2", "--=3"]) == {"lr": 0.2, "opt": "sgd=fast"}
 
 
+def test_numbers_of_tokens_and_tokenizers_are_no_secrets() -> None:
+    words = ["--max_tokens=4096", "--tokenizer=gpt2", "--access_tokens=abc", "--secret_tokens=1", "--token=1"]
+    assert of_command(words) == {"max_tokens": 4096.0, "tokenizer": "gpt2"}
+
+
 def test_a_value_may_be_a_word_of_its_own() -> None:
     words = ["torchrun", "--verbose", "train.py", "--lr", "0.1", "--decay", "-1e-3", "--opt", "adam", "--nesterov"]
     words += ["--width", "64", "--data", "/data/a", "--host", "a.example.org", "--api-key", "abc", "--empty=", "--last"]

@@ -114,6 +114,17 @@ def test_a_link_of_ones_own_is_not_followed(open_spool: Path) -> None:
     assert list(target.iterdir()) == []
 
 
+def test_a_file_that_is_not_there_yet_is_empty_and_no_fault(
+    open_spool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where a requeued job starts on another node, and each has a spool of its own."""
+    writer = Writer(open_spool / "7.jsonl", open_spool)
+    assert writer.written() == b""
+    writer.append([b"{}\n"])
+    assert writer.written() == b"{}\n"
+    assert capsys.readouterr().err == ""
+
+
 def test_in_a_spool_of_a_former_release_the_files_lie_in_the_spool_itself(open_spool: Path) -> None:
     os.chown(open_spool, 0, 0)
     open_spool.chmod(0o1777)

@@ -137,7 +137,7 @@ def test_a_job_whose_name_is_no_utf_8_runs_again(job: Path, tmp_path: Path, monk
 def test_a_run_is_done_only_if_all_that_it_began_has_ended_well_at_the_last_step(
     lines: list[dict[str, object]],
 ) -> None:
-    written = [b"torn", b"[]", *(json.dumps(line).encode() for line in lines)]
+    written = [b"torn", b"[]", b"[" * 100_000, *(json.dumps(line).encode() for line in lines)]
     assert done_at(written, 0) is None
     assert done_at([json.dumps(line).encode() for line in ENDED], 0) == 160.0
 
@@ -236,7 +236,7 @@ def wait_for(path: Path, text: str) -> None:
     raise AssertionError(f"{text!r} never came to {path}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGALRM, signal.SIGXCPU])
 def test_sxrun_passes_signals_on(job: Path, tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
     code = (

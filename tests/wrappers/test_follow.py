@@ -1,6 +1,7 @@
 """Reading progress out of logs and JSON lines."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -162,6 +163,16 @@ def test_sxreport_follows_json_lines_until_sigterm(job: Path, tmp_path: Path) ->
     following.terminate()
     assert following.wait(timeout=60) == 0
     assert reports(job) == [(1, "eval", 0.5)]
+
+
+def test_sxreport_follows_though_the_jobs_checkpoint_signal_is_unknown(job: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("1 0.5\n")
+    argv = [*SXREPORT, "--follow", str(log), "--regex", r"(?P<step>\d+) (?P<loss>\S+)", "--from-start", "--pid"]
+    environment = os.environ | {"EXPLSCHED_CHECKPOINT": "NONE"}
+    ended = subprocess.run([*argv, "999999999"], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stderr.startswith("sxreport: EXPLSCHED_CHECKPOINT: checkpoint signal 'NONE'")
+    assert reports(job) == [(1, "loss", 0.5)]
 
 
 def test_sxreport_ends_with_the_job_script(job: Path, tmp_path: Path) -> None:

@@ -47,6 +47,17 @@ def test_a_manager_that_does_not_end_is_killed(
     assert not psutil.pid_exists(process.pid)
 
 
+def test_a_manager_that_nobody_could_end_later_is_not_left_behind(tmp_path: Path) -> None:
+    """As on a full disk."""
+    program = tmp_path / "sexplkmd"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    (tmp_path / "sexplkmd.pid").mkdir()
+    with pytest.raises(IsADirectoryError):
+        kernel_manager.start(tmp_path, "group", {"EXPLSCHED_KM": str(program)}, lambda: None)
+    assert psutil.Process().children() == []
+
+
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[runtime_directory.RuntimeDirectory]:
     made = runtime_directory.RuntimeDirectory(tmp_path / "room")

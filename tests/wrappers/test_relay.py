@@ -57,6 +57,41 @@ def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> Non
     running.stderr.close()
 
 
+@pytest.mark.parametrize("where", ["-c", "file"])
+def test_a_shell_with_an_exit_trap_is_not_taken_for_one_that_traps_the_signal(tmp_path: Path, where: str) -> None:
+    """To run that trap bash catches all signals that would end it."""
+    log, go, script = tmp_path / "log", tmp_path / "go", tmp_path / "train.sh"
+    text = (
+        f"trap 'echo cleaned >> {log}' EXIT; echo ready >> {log}; while [ ! -e {go} ]; do sleep 0.05; done\n"
+        f"echo done >> {log}; exit 4"
+    )
+    script.write_text(text)
+    words = ["-c", text] if where == "-c" else [str(script)]
+    running = subprocess.Popen([*SXRUN, "--", "bash", *words], stderr=subprocess.PIPE, text=True)
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.stderr is not None
+    assert "is kept until the command handles it" in running.stderr.readline()
+    go.touch()
+    assert running.wait(timeout=60) == 4
+    running.stderr.close()
+    assert log.read_text() == "ready\ndone\ncleaned\n"
+
+
+@pytest.mark.parametrize("where", ["-c", "file"])
+@pytest.mark.parametrize("name", ["USR1", "sigusr1", "10", '"$EXPLSCHED_CHECKPOINT"'])
+def test_a_shell_may_have_an_exit_trap_beside_that_of_the_signal(tmp_path: Path, name: str, where: str) -> None:
+    log, script = tmp_path / "log", tmp_path / "train.sh"
+    text = f"trap 'echo cleaned >> {log}' EXIT\ntrap 'exit 4' {name}; echo ready >> {log}; while :; do sleep 0.05; done"
+    script.write_text(text)
+    words = ["-c", text] if where == "-c" else [str(script)]
+    running = subprocess.Popen([*SXRUN, "--", "bash", *words])
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 4
+    assert log.read_text() == "ready\ncleaned\n"
+
+
 @pytest.mark.parametrize("stderr", ["2> /dev/full", "2>&-"])
 def test_a_log_that_cannot_be_written_does_not_end_the_command(tmp_path: Path, stderr: str) -> None:
     """Both of what sxrun says here would go to the log: of the option, and of the signal."""

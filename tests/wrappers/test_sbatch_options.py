@@ -61,6 +61,8 @@ def test_a_word_that_can_be_no_file_is_left_to_sbatch(script: str) -> None:
         ["--container-image", "ubuntu"],
         ["--new-switch"],
         ["-W", "--wrap", "sleep 1"],
+        ["--oom-kill-step", "--tasks-per-node", "4", "--resources", "x", "--spread-segments"],
+        ["--gres=gpu:1", ":", "--gres", "gpu:2", ":", "-N2"],
     ],
 )
 def test_options_of_sbatch_are_told_from_the_script(before: list[str], script: str) -> None:
@@ -93,6 +95,9 @@ def test_the_script_may_not_exist_here(sbatch: Path) -> None:
         (["--template", "sweep", "--param", "a", "x"], "is not KEY=VALUE"),
         (["--template", "sweep", "--param-grid", "a=1", "--param-grid", "a=2", "x"], "twice"),
         (["--early-stop", "--comment=explsched:sweep=x", "a.sh"], "conflicts with"),
+        (["--early-stop", f"--comment={'x' * 1002}", "a.sh"], "has 1025 bytes"),
+        (["--checkpoint=USR1", "--no-requeue", "a.sh"], "--checkpoint with --no-requeue"),
+        (["--template=sweep", "--wrap=true", "x"], "--template and --wrap"),
     ],
 )
 def test_errors_of_ours(sbatch: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,12 +122,49 @@ def test_the_users_comment_is_kept_wherever_it_comes_from(sbatch: Path, given: l
     assert sbatch.read_text().splitlines() == [f"--comment=explsched:early-stop=1 {own}", str(script)]
 
 
+def test_options_of_ours_are_for_the_first_component_of_a_heterogeneous_job(sbatch: Path, tmp_path: Path) -> None:
+    script = tmp_path / "two.sh"
+    script.write_text("#!/bin/sh\n#SXBATCH --early-stop\n")
+    words = ["--sweep=s", "--comment=a", "-N1", ":", "--comment=a", "-N2", str(script), "--lr=3"]
+    assert sxbatch.main(words) == 0
+    own = "--comment=explsched:sweep=s&params=lr%3D3&early-stop=1 a"
+    assert sbatch.read_text().splitlines() == [own, "-N1", ":", "--comment=a", "-N2", str(script), "--lr=3"]
+
+
+def test_a_script_on_path_is_read_as_sbatch_finds_it(
+    sbatch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "train.sh").write_text("#!/bin/sh\n#SXBATCH --early-stop\n")  # beside sbatch
+    monkeypatch.chdir(tmp_path / "here")
+    assert sxbatch.main(["train.sh"]) == 0
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:early-stop=1", "train.sh"]
+    (tmp_path / "here/train.sh").write_text("#!/bin/sh\n")
+    assert sxbatch.main(["train.sh"]) == 0
+    assert sbatch.read_text().splitlines() == ["train.sh"]
+
+
+def test_hyper_parameters_that_make_a_comment_too_long_for_slurm_are_left_out(sbatch: Path, script: str) -> None:
+    users = "x" * 995
+    assert sxbatch.main(["--sweep=s", f"--comment={users}", script, "--lr=3"]) == 0
+    assert sbatch.read_text().splitlines() == [f"--comment=explsched:sweep=s {users}", script, "--lr=3"]
+
+
+def test_a_variable_that_sbatch_does_not_read_is_no_comment(
+    sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_COMMENT", "of others")
+    assert sxbatch.main(["--early-stop", script]) == 0
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:early-stop=1", script]
+
+
 @pytest.mark.parametrize(
     "head",
     [
         "\t# an indented comment",
         "# a page\x0c break, a \x85 and a \u2028",
         "#SXBATCH--sweep=x",
+        r"#SBATCH --mail-user='it\'s ours'",
         "#SBATCH --comment=of-the-first\n#SBATCH--comment=mine\n#SBATCH hetjob\n#SBATCH --comment=of-the-second",
     ],
 )
@@ -209,6 +251,22 @@ def test_an_export_that_hides_the_signal_is_said(
 ) -> None:
     sxbatch.main(["--checkpoint=USR1", f"--export={export}", script])
     assert capsys.readouterr().err.count("EXPLSCHED_CHECKPOINT") == warnings
+
+
+def test_a_line_of_the_script_that_hides_the_signal_is_said(
+    sbatch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "bare.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --export=NONE\n")
+    sxbatch.main(["--checkpoint=USR2", str(script)])
+    sxbatch.main(["--checkpoint=USR2", "--export=ALL", str(script)])
+    assert capsys.readouterr().err.count("EXPLSCHED_CHECKPOINT") == 1
+
+
+def test_json_of_a_job_that_is_waited_for_and_fails(sbatch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sbatch.parent / "sbatch").write_text("#!/bin/sh\necho 17\nexit 3\n")
+    assert sxbatch.main(["--json", "--wait", "--wrap=false"]) == 3
+    assert json.loads(capsys.readouterr().out)["job_id"] == 17
 
 
 def test_json(sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]) -> None:

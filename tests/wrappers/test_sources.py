@@ -204,6 +204,31 @@ def test_what_is_followed_can_stand_in_the_environment(
     assert reports(job) == [(1, 0.5)]
 
 
+def test_a_variable_that_names_what_cannot_be_followed_is_told_and_the_command_runs(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPLSCHED_FOLLOW", "train.log")
+    done = subprocess.run([*SXRUN, "echo", "ran"], capture_output=True, text=True, check=True)
+    assert done.stdout == "ran\n"
+    assert done.stderr.startswith("sxrun: EXPLSCHED_FOLLOW is ignored: --follow train.log: unknown kind of file")
+
+
+def test_what_is_followed_may_have_a_name_that_is_no_utf_8(job: Path, tmp_path: Path) -> None:
+    write = b"printf 'step,loss\\n1,0.5\\n' > caf\xe9.csv"
+    subprocess.run([*SXRUN, "--follow", b"caf\xe9.csv", "--", "sh", "-c", write], cwd=tmp_path, check=True)
+    assert reports(job) == [(1, 0.5)]
+
+
+def test_an_sxrun_inside_does_not_report_once_more(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a script that is run by one, or in each of a step's tasks."""
+    monkeypatch.setenv("EXPLSCHED_FOLLOW", str(tmp_path / "m.csv"))
+    monkeypatch.setenv("EXPLSCHED_MEASURE_STAGES", "1")
+    write = rf"printf 'step,loss\n1,0.5\n' > {tmp_path}/m.csv"
+    done = subprocess.run([*SXRUN, *SXRUN, "sh", "-c", write], check=True, capture_output=True, text=True)
+    assert reports(job) == [(1, 0.5)]
+    assert done.stderr.count("stages are not measured") == 1
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [

@@ -4,9 +4,11 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,7 +94,7 @@ def measure(site: Path, code: str, *options: str) -> tuple[subprocess.CompletedP
 
 def test_a_training_is_measured_without_a_word_of_its_own_beside_the_sites_customization(site: Path) -> None:
     done, told = measure(site, TRAINING, "--measure-stages")
-    (line,) = (line for line in told if "stages" in line)
+    line = [line for line in told if "stages" in line][-1]  # on a busy machine later windows may be faster
     iteration, reading, computing, talking = stages_ms(str(line["stages"]))
     assert (done.returncode, done.stdout) == (0, "")
     assert reading >= 4
@@ -116,6 +118,12 @@ def test_what_cannot_be_measured_runs_as_ever_and_the_end_says_why(site: Path, c
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
     assert re.match(f"sxrun: stages are not measured: {why}", done.stderr.removeprefix(plain.stderr))
     assert [line for line in told if "stages" in line] == []
+
+
+def test_a_program_without_pytorch_loads_nothing_that_counts(site: Path) -> None:
+    code = "import sys; print({'_explsched_stages', 'multiprocessing', 'mmap'} & {*sys.modules})"
+    done, _ = measure(site, code, "--measure-stages")
+    assert done.stdout == "set()\n"
 
 
 def test_a_release_with_other_names_is_told_of_and_the_training_goes_on(site: Path) -> None:
@@ -178,16 +186,52 @@ def test_a_loader_that_finds_no_place_for_its_counters_says_so_once(site: Path) 
     assert done.stderr.count("stages are not measured: [Errno") == 1
 
 
-def test_without_a_temporary_directory_the_command_runs_unmeasured(
+def test_without_a_place_for_counters_the_command_runs_unmeasured(capsys: pytest.CaptureFixture[str]) -> None:
+    with measured(given := {"SLURM_TMPDIR": "/proc"}) as environment:
+        assert environment == given
+    assert re.match(r"sxrun: stages are not measured: /proc/\S+: No such file", capsys.readouterr().err)
+
+
+def test_a_file_system_without_locks_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def none(**_: object) -> None:
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", none)
-    with measured({"A": "1"}) as environment:
-        assert environment == {"A": "1"}
-    assert capsys.readouterr().err.startswith("sxrun: stages are not measured: No usable temporary directory")
+    monkeypatch.setattr("wrappers.runtime_directory.fcntl.flock", none)
+    with measured(given := {"A": "1"}) as environment:
+        assert environment == given
+    [told] = [line for line in capsys.readouterr().err.splitlines() if "not measured" in line]
+    assert re.match(r"sxrun: stages are not measured: /tmp/explsched-\S+: No locks available", told)
+    shutil.rmtree(told.split(": ")[2])
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A job's own temporary directory, of which sxrun takes none with a long path."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def test_what_a_killed_sxrun_leaves_goes_with_the_next(site: Path, short_path: Path) -> None:
+    """As when a job is cancelled and does not end in time."""
+    environment = os.environ | {"SLURM_TMPDIR": str(short_path), "PYTHONPATH": f"{site}:{ROOT}"}
+    command = [sys.executable, "-m", "wrappers.sxrun", "--measure-stages", "--"]
+
+    def names_meanwhile() -> list[str]:
+        look = [*command, "ls", str(short_path)]
+        return subprocess.run(look, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    reading = [*command, "sh", "-c", "echo; exec cat"]
+    killed = subprocess.Popen(reading, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert killed.stdout is not None
+    killed.stdout.readline()
+    [left] = short_path.iterdir()
+    assert left.name in names_meanwhile()  # it is in use
+    killed.kill()
+    killed.communicate()
+    assert left.name not in names_meanwhile()
+    assert list(short_path.iterdir()) == []
 
 
 def counters(iterations: int, each_ms: int = 10, **more: int) -> Counters:
