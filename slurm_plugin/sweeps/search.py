@@ -93,11 +93,13 @@ class Search:
         """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job."""
         try:
             return self._pass(now_s)
+        except SlurmError as error:
+            self._jobs.repeat(str(error))
+            raise
         except OSError as error:
-            where = error.filename or self._directory
-            raise SearchError(
-                f"{self._path}: {where}: {error.strerror}; nothing is lost, repeat the command"
-            ) from error
+            why = f"{self._path}: {error.filename or self._directory}: {error.strerror}"
+            self._jobs.repeat(why)
+            raise SearchError(f"{why}; nothing is lost, repeat the command") from error
 
     def _pass(self, now_s: float) -> SearchStanding:
         self._directory.mkdir(exist_ok=True)

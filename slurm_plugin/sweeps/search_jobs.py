@@ -1,21 +1,24 @@
 """What a search gives to Slurm: a job for each trial, and the small jobs of which each makes a pass.
 
-A job is found by its comment, which names the search and the trial. With trials under way a pass submits one that
-waits for the end of any of them. A pass that Slurm makes first submits another for `_AGAIN_S` later, which is taken
-back at its end: so the search goes on where the pass is killed, or Slurm does not take a trial.
+A job is found by its comment, which names the search and the trial. What follows a pass that cannot come to its end:
+the pass that waits for the end of a trial; else the one that each pass of Slurm's submits first, for `_AGAIN_S` later;
+else that pass itself, which Slurm requeues, as that takes no further job of its user.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from explsched import preemption_record
 from explsched.atomic_file import replace_file_durably
-from explsched.errors import SlurmError
+from explsched.errors import SlurmError, SlurmUnreachableError, warn
 from explsched.job_options.values import PAIRS_BYTES
 from explsched.parameters import listed, of_value, shown
 from slurm_plugin.client import process
@@ -41,6 +44,10 @@ _MOST_WATCHED = 100
 With more of them under way another pass is made after `_AGAIN_S`, for those that are not watched."""
 _AGAIN_S = 600
 """Until a pass of Slurm's that did not come to its end is made again."""
+_MOST_REPEATS = 5_000
+"""So often a pass is requeued: for a week."""
+_PATIENCE_S = 10.0
+"""Between two tries of a pass to be requeued, while slurmctld does not answer."""
 
 
 class Identity(NamedTuple):
@@ -79,8 +86,9 @@ class SearchJobs:
         passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
         self.waiting = {job.job_id for job in passes if job.state == "PENDING"}
         self._reserved: set[int] = set()
-        if any(job.state == "RUNNING" for job in passes):
-            self._reserve(f"--begin=now+{_AGAIN_S}")
+        if self._own_job is not None:
+            with suppress(SlurmError):  # without it this pass is repeated itself, if need be
+                self._reserve(f"--begin=now+{_AGAIN_S}")
 
     def of_trial(self, number: int) -> SlurmJob | None:
         """The job of the trial, None if Slurm remembers none; of several the one that claimed it, else the first."""
@@ -133,7 +141,13 @@ class SearchJobs:
             prepared = sxbatch.prepare(*sxbatch.read([*words, *job.sbatch, str(script)]))
         except ValueError as error:
             raise SearchError(f"{self._path}: job: {error}") from error
-        self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
+        try:
+            self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
+        except SlurmError:
+            if self.under_way or self._own_job is None or not self._reserved:
+                raise
+            self._take_back(self._reserved)  # Slurm may have one place beside ours: without a trial no pass would help
+            self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
 
     def watch(self) -> None:
         """Have Slurm make the next pass when any of the trials ends, and take back those that waited.
@@ -144,18 +158,45 @@ class SearchJobs:
         if self.under_way:
             ends = "?".join(f"afterany:{job_id}" for job_id in self.under_way[:_MOST_WATCHED])
             try:
-                self._pass_later(f"--dependency={ends}")
+                self.waiting.add(self._pass_later(f"--dependency={ends}"))
             except SlurmError:
                 if not self.waiting:
                     raise
                 return
         if len(self.under_way) > _MOST_WATCHED:
-            self._pass_later(f"--begin=now+{_AGAIN_S}")
+            self.waiting.add(self._pass_later(f"--begin=now+{_AGAIN_S}"))
         self._take_back(former)
 
     def give_up(self) -> None:
         """Take back the pass that this one has submitted: it would fail like this one."""
         self._take_back(self._reserved)
+
+    def repeat(self, why: str) -> None:
+        """After an error that may pass: have Slurm make this very pass again in two minutes, if it makes this one.
+
+        Nothing is done where another pass waits. While slurmctld does not answer it is asked until Slurm ends the job.
+        """
+        job_id, repeats = self._own_job, int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        if job_id is None or self.waiting or repeats >= _MOST_REPEATS:
+            return
+        warn("sexplsched", f"{why}; this pass is repeated")  # before Slurm ends us
+        while True:
+            try:
+                process.read(["scontrol", "requeue", job_id], self._timeout_s, process.environment({}))
+            except SlurmUnreachableError:
+                time.sleep(_PATIENCE_S)
+            else:
+                return
+
+    @property
+    def _own_job(self) -> str | None:
+        """The job of Slurm that makes this pass, None where a person does."""
+        own = os.environ.get("SLURM_JOB_ID")
+        return own if os.environ.get("SLURM_JOB_NAME") == self._name_of_passes else None
+
+    @property
+    def _name_of_passes(self) -> str:
+        return f"{self._file.name}-next"
 
     def _of_trials(self, jobs: Sequence[SlurmJob]) -> dict[int, SlurmJob]:
         """The job of each trial; of several the one that claimed it, else the first."""
@@ -184,8 +225,8 @@ class SearchJobs:
         options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
         command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
         script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
-        words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._file.name}-next", "--ntasks=1"]
-        words += ["--time=10", "--open-mode=append", f"--output={self._directory}/passes.log"]
+        words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._name_of_passes}", "--ntasks=1"]
+        words += ["--time=10", "--requeue", "--open-mode=append", f"--output={self._directory}/passes.log"]
         words += [f"--chdir={self._working_directory}"]
         shared = ("partition", "account", "qos")
         words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]

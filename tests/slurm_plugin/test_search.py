@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ from explsched.errors import ExplschedError
 from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.sweeps.search import SearchStanding
 from slurm_plugin.sweeps.search_file import load
 from tests.docs.blocks import ROOT, blocks
@@ -189,7 +189,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("sbatch", "squeue", "scancel"):
         (tmp_path / "bin" / name).write_text(SLURM.format(python=sys.executable, here=str(tmp_path)))
         (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho slurm 22.05.8\n")
+    (tmp_path / "bin" / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/ordered\necho slurm 22.05.8\n')
     (tmp_path / "bin" / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.delenv("SLURM_CONF", raising=False)
@@ -201,15 +201,16 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def in_slurm(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A search of which Slurm runs a pass now; returns its file."""
-    own = record(90, state="RUNNING")
-
-    def jobs(_client: CliClient, _prefix: str) -> tuple[SlurmJob, ...]:
-        told = json.loads((tmp_path / "digits.sweep" / "id").read_text())["id"]
-        return (replace(own, comment=f"explsched-next:{told}"),)
-
-    monkeypatch.setattr(CliClient, "tagged_jobs", jobs)
+    """A search of which Slurm runs a pass now, as job 90; returns its file."""
+    monkeypatch.setenv("SLURM_JOB_ID", "90")
+    monkeypatch.setenv("SLURM_JOB_NAME", "digits-next")
     return written(tmp_path, parallel=2)
+
+
+def is_requeued(notes: Path) -> bool:
+    """Whether the pass has had Slurm make it again."""
+    ordered = notes.parent / "ordered"
+    return ordered.exists() and "requeue 90" in ordered.read_text().splitlines()
 
 
 def calls(notes: Path) -> list[list[str]]:
@@ -333,7 +334,87 @@ def test_a_pass_whose_trials_slurm_refuses_is_made_again(in_slurm: Path, slurm: 
     (slurm.parent / "refuses").touch()
     assert "no such partition" in str(run(in_slurm).exception)
     assert jobs_of(slurm) == [("digits-next", "now+600")]
-    assert not (slurm.parent / "cancelled").exists()
+    assert (slurm.parent / "cancelled").read_text().split()[-1] == "1"
+    assert is_requeued(slurm)
+
+
+@optuna_is_needed
+def test_a_pass_of_slurms_without_a_successor_is_requeued(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (slurm.parent / "refuses").write_text("digits-next")
+    done = run(in_slurm)
+    assert "no such partition" in str(done.exception)
+    assert jobs_of(slurm) == [("digits-0", "")]
+    assert is_requeued(slurm)
+    assert done.stderr.endswith("no such partition; this pass is repeated\n")
+    for variable, value in (("SLURM_RESTART_COUNT", "5000"), ("SLURM_JOB_NAME", "mine")):  # a person sees the error
+        (slurm.parent / "ordered").unlink()
+        monkeypatch.setenv(variable, value)
+        run(in_slurm)
+        assert not is_requeued(slurm)
+
+
+@optuna_is_needed
+def test_slurmctld_is_asked_until_it_answers(in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, silent = slurm.parent, "slurm_load_jobs error: Unable to contact slurm controller"
+    for name in ("squeue", "sbatch", "scontrol"):
+        (here / "bin" / name).write_text(f"#!/bin/sh\necho {name} >>{here}/asked\necho {silent} >&2\nexit 1\n")
+
+    def answers_now(_seconds: float) -> None:
+        (here / "bin" / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{here}/ordered\n')
+
+    monkeypatch.setattr("slurm_plugin.sweeps.search_jobs.time", SimpleNamespace(sleep=answers_now))
+    assert "Unable to contact" in str(run(in_slurm).exception)
+    assert (here / "asked").read_text().split() == ["scontrol"] * 2  # for its release, and to requeue the pass
+    assert is_requeued(slurm)
+
+
+@optuna_is_needed
+def test_a_pass_whose_storage_fails_is_requeued_where_no_other_waits(in_slurm: Path, slurm: Path) -> None:
+    trials = slurm.parent / "digits.sweep" / "trials"
+    trials.parent.mkdir()
+    trials.touch()
+    for refused, requeued in (("nothing", False), ("digits-next", True)):
+        (slurm.parent / "refuses").write_text(refused)
+        assert "Not a directory" in str(run(in_slurm).exception)
+        assert is_requeued(slurm) is requeued
+    assert jobs_of(slurm) == [("digits-next", "now+600")]
+
+
+@optuna_is_needed
+def test_a_pass_that_cannot_succeed_is_not_repeated(in_slurm: Path, slurm: Path, tmp_path: Path) -> None:
+    assert run(in_slurm).exit_code == 0
+    before = jobs_of(slurm)
+    for wrong in ({"space": {"lr": {"low": 1.0, "high": 2.0}}}, {"budget": {}}):
+        assert isinstance(run(written(tmp_path, **wrong)).exception, ExplschedError)
+    assert jobs_of(slurm) == before
+    assert not is_requeued(slurm)
+
+
+@optuna_is_needed
+def test_a_place_that_a_trial_needs_is_not_kept_for_the_next_pass(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, present = process.run, set[str]()
+
+    def one_at_most(argv: Sequence[str], *rest: Any) -> process.CommandOutput:
+        """Slurm has one place for the user beside that of the pass itself."""
+        if argv[0] == "scancel":
+            present.difference_update(argv)
+        if not argv[0].endswith("sbatch"):
+            return submit(argv, *rest)
+        if present:
+            return process.CommandOutput(1, "", "sbatch: error: AssocMaxSubmitJobLimit")
+        answer = submit(argv, *rest)
+        present.add(answer.out.strip())
+        return answer
+
+    monkeypatch.setattr(process, "run", one_at_most)
+    assert "AssocMaxSubmitJobLimit" in str(run(in_slurm).exception)
+    assert [name for name, _ in jobs_of(slurm)] == ["digits-next", "digits-0"]
+    assert present == {"2"}
+    assert is_requeued(slurm)
 
 
 @optuna_is_needed
