@@ -76,6 +76,8 @@ class SearchJobs:
         self._found: dict[int, SlurmJob] = {}
         self.under_way: list[int] = []
         self.waiting: set[int] = set()
+        self._watched: list[int] = []
+        self._watching: set[int] = set()
 
     def look(self, identity: Identity, lock: int) -> None:
         """A pass begins: see what Slurm has of the search. sbatch inherits `lock`."""
@@ -152,20 +154,23 @@ class SearchJobs:
     def watch(self) -> None:
         """Have Slurm make the next pass when any of the trials ends, and take back those that waited.
 
-        Where Slurm takes no more jobs of the user these stay, so that the search goes on.
+        Where Slurm takes no more jobs of the user these stay, so that the search goes on. One that this process has
+        submitted for the same trials serves as it is: `--wait` makes a pass every few seconds.
         """
-        former = frozenset(self.waiting)
-        if self.under_way:
+        if self.under_way != self._watched or not self._watching <= self.waiting:
             ends = "?".join(f"afterany:{job_id}" for job_id in self.under_way[:_MOST_WATCHED])
             try:
-                self.waiting.add(self._pass_later(f"--dependency={ends}"))
+                watching = {self._pass_later(f"--dependency={ends}")} if ends else set()
             except SlurmError:
                 if not self.waiting:
                     raise
                 return
-        if len(self.under_way) > _MOST_WATCHED:
-            self.waiting.add(self._pass_later(f"--begin=now+{_AGAIN_S}"))
-        self._take_back(former)
+            self.waiting |= watching
+            if len(self.under_way) > _MOST_WATCHED:
+                watching.add(self._pass_later(f"--begin=now+{_AGAIN_S}"))
+            self.waiting |= watching
+            self._watched, self._watching = self.under_way, watching
+        self._take_back(self.waiting - self._watching)
 
     def give_up(self) -> None:
         """Take back the pass that this one has submitted: it would fail like this one."""

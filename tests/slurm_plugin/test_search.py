@@ -21,8 +21,10 @@ from msgspec.structs import replace
 from explsched.cli import root
 from explsched.errors import ExplschedError
 from explsched.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin import config as configuration
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.sweeps.search import SearchStanding
 from slurm_plugin.sweeps.search_file import load
 from tests.docs.blocks import ROOT, blocks
@@ -443,6 +445,26 @@ def test_a_search_goes_on_where_its_trials_are_all_that_slurm_takes(
     assert [name for name, _ in jobs_of(slurm) if name != "digits-next"] == begun
     assert ("digits-next", "afterany:1") in jobs_of(slurm)
     assert not (tmp_path / "cancelled").exists()
+
+
+@optuna_is_needed
+def test_who_waits_leaves_a_pass_that_watches_the_same_trials(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slurm_plugin.sweeps.search import Search
+
+    def jobs(_client: CliClient, _prefix: str) -> tuple[SlurmJob, ...]:
+        """All that were submitted, without those that were cancelled."""
+        told = [word.partition("=")[2] for words in calls(slurm) for word in words if word.startswith("--comment=")]
+        cancelled = (tmp_path / "cancelled").read_text().split() if told else []
+        present = (record(at, state="PENDING", comment=comment) for at, comment in enumerate(told, start=1))
+        return tuple(job for job in present if str(job.job_id) not in cancelled)
+
+    monkeypatch.setattr(CliClient, "tagged_jobs", jobs)
+    path = written(tmp_path, parallel=2)
+    search = Search(path, load(path), configuration.load(tmp_path / "explsched.yaml"), None)
+    assert [search.advance(0.0).under_way for _ in range(3)] == [2, 2, 2]
+    assert jobs_of(slurm)[2:] == [("digits-1", ""), ("digits-next", "afterany:1?afterany:3")]
 
 
 @optuna_is_needed
