@@ -136,7 +136,7 @@ class SearchJobs:
         simple = simple and not any("," in shown(value) for value in values.values())
         words += [f"--params={told}"] if simple else []
         words += [f"--comment={_TRIAL}{self._id}:{number}", f"--job-name={self._file.name}-{number}"]
-        words += ["--nodes=1", "--ntasks=1", f"--time={job.time}", f"--output={directory}/output"]
+        words += ["--nodes=1", "--ntasks=1", f"--time={job.time}", _output(directory / "output")]
         words += [f"--chdir={self._working_directory}"]
         words += [f"--gpus-per-node={job.gpus}"] if job.gpus else []
         try:
@@ -231,7 +231,7 @@ class SearchJobs:
         command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
         script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
         words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._name_of_passes}", "--ntasks=1"]
-        words += ["--time=10", "--requeue", "--open-mode=append", f"--output={self._directory}/passes.log"]
+        words += ["--time=10", "--requeue", "--open-mode=append", _output(self._directory / "passes.log")]
         words += [f"--chdir={self._working_directory}"]
         shared = ("partition", "account", "qos")
         words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]
@@ -258,6 +258,11 @@ def _is_paused(job: SlurmJob) -> bool:
     except preemption_record.RecordError:
         return False
     return job.state == "PENDING" and bool(latest) and latest[-1].run == job.restarts - 1
+
+
+def _output(path: Path) -> str:
+    """The option of sbatch: of its own accord it would replace %j and the like in the names of directories."""
+    return f"--output={str(path).replace('%', '%%')}"
 
 
 def _script(claim: Path, words: Sequence[str]) -> str:

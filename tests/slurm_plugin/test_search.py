@@ -278,6 +278,14 @@ def test_a_value_may_have_several_lines(tmp_path: Path, slurm: Path) -> None:
 
 
 @optuna_is_needed
+def test_slurm_replaces_nothing_in_the_name_of_a_directory(tmp_path: Path, slurm: Path) -> None:
+    (tmp_path / "100%j").mkdir()
+    assert run(written(tmp_path / "100%j", parallel=1)).exit_code == 0
+    outputs = [word for words in calls(slurm) for word in words if word.startswith("--output=")]
+    assert outputs == [f"--output={tmp_path}/100%%j/digits.sweep/{name}" for name in ("trials/0/output", "passes.log")]
+
+
+@optuna_is_needed
 def test_a_trial_that_cannot_be_claimed_fails_and_says_so(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path, parallel=1))
     trial = tmp_path / "digits.sweep/trials/0"
