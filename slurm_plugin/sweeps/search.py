@@ -180,9 +180,8 @@ class Search:
             told = {"id": uuid.uuid4().hex[:16], "space": space, "working_directory": str(Path.cwd())}
             create_file_durably(path, json.dumps(told))
         begun = json.loads(path.read_text())
-        if begun["space"] != space:
-            pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
-            differ = ", ".join(name for name, before, now in pairs if before != now)
+        pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
+        if differ := ", ".join(name for name, before, now in pairs if before != now):
             raise SearchError(
                 f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name, or "
                 "remove that directory"

@@ -618,6 +618,11 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path))
     done = run(written(tmp_path, space={"lr": {"low": 1.0, "high": 2.0}}))
     assert "was created: space; choose another name" in str(done.exception)
+    both = {"lr": {"low": 1e-4, "high": 1.0, "log": True}, "opt": {"values": ["a", "b"]}}
+    assert run(written(tmp_path, name="two", space=both)).exit_code == 0
+    turned = {**GOOD, "name": "two", "space": dict(reversed(both.items()))}
+    (tmp_path / "turned.yaml").write_text(yaml.safe_dump(turned, sort_keys=False))
+    assert run(tmp_path / "turned.yaml").exit_code == 0
     assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
 
 
