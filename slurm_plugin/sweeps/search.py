@@ -25,7 +25,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -271,7 +271,7 @@ class Search:
             sum(result.gpu_h for result in results.values()),
             None if best is None else results[best].value,
             best,
-            {} if best is None else study.trials[best].params,
+            {} if best is None else study.get_trials(deepcopy=False)[best].params,
             finished=not self._jobs.under_way,
         )
 
@@ -280,8 +280,12 @@ class Search:
 
     def _results(self, study: optuna.Study) -> dict[int, Result]:
         """What came of the trials that are over, by their numbers; those that never had a job are left out."""
-        over = (trial.number for trial in study.get_trials(deepcopy=False) if trial.state.is_finished())
-        return {number: self._result(number) for number in over if (self._jobs.directory(number) / "result").exists()}
+        found = {}
+        for trial in study.get_trials(deepcopy=False):
+            if trial.state.is_finished():
+                with suppress(FileNotFoundError):
+                    found[trial.number] = self._result(trial.number)
+        return found
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._jobs.directory(number) / "result").read_bytes(), type=Result)
