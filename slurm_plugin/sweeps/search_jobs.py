@@ -48,6 +48,8 @@ _MOST_REPEATS = 5_000
 """So often a pass is requeued: for a week."""
 _PATIENCE_S = 10.0
 """Between two tries of a pass to be requeued, while slurmctld does not answer."""
+_REQUEUE = ("scontrol", "requeue", "Incomplete")
+"""Does nothing for a job that Slurm has ended or requeued meanwhile, as of an order that it answered too late."""
 
 
 class Identity(NamedTuple):
@@ -187,7 +189,7 @@ class SearchJobs:
         warn("sexplsched", f"{why}; this pass is repeated")  # before Slurm ends us
         while True:
             try:
-                process.read(["scontrol", "requeue", job_id], self._timeout_s, process.environment({}))
+                process.read([*_REQUEUE, job_id], self._timeout_s, process.environment({}))
             except SlurmUnreachableError:
                 time.sleep(_PATIENCE_S)
             else:
@@ -229,13 +231,12 @@ class SearchJobs:
         """Submit a small job that makes a pass; returns its id."""
         options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
         command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
-        script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
         words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._name_of_passes}", "--ntasks=1"]
         words += ["--time=10", "--requeue", "--open-mode=append", _output(self._directory / "passes.log")]
         words += [f"--chdir={self._working_directory}"]
         shared = ("partition", "account", "qos")
         words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]
-        return self._sbatch(["sbatch", *words], {}, script)
+        return self._sbatch(["sbatch", *words], {}, _script_of_pass(command))
 
     def _sbatch(self, argv: Sequence[str], added: Mapping[str, str], script: str | None = None) -> int:
         environment = process.submission(process.environment(added))
@@ -263,6 +264,18 @@ def _is_paused(job: SlurmJob) -> bool:
 def _output(path: Path) -> str:
     """The option of sbatch: of its own accord it would replace %j and the like in the names of directories."""
     return f"--output={str(path).replace('%', '%%')}"
+
+
+def _script_of_pass(words: Sequence[str]) -> str:
+    """Where the command is killed, as for want of memory, the pass is made again; `repeat` is for all other errors."""
+    return f"""#!/bin/sh
+{shlex.join(words)}
+status=$?
+if [ $status -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {_MOST_REPEATS} ]; then
+  {shlex.join(_REQUEUE)} "$SLURM_JOB_ID"
+fi
+exit $status
+"""
 
 
 def _script(claim: Path, words: Sequence[str]) -> str:

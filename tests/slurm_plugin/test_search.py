@@ -176,6 +176,7 @@ if name == "sbatch":
     if refuses.exists() and "--job-name=" + (refuses.read_text() or "digits-0") in sys.argv:
         sys.exit("sbatch: error: no such partition")
     number = len(calls.read_text().splitlines()) + 1 if calls.exists() else 1
+    (here / "script").write_text(sys.stdin.read())
     with calls.open("a") as file:
         file.write(json.dumps(sys.argv[1:]) + "\\n")
     print(number)
@@ -212,7 +213,7 @@ def in_slurm(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def is_requeued(notes: Path) -> bool:
     """Whether the pass has had Slurm make it again."""
     ordered = notes.parent / "ordered"
-    return ordered.exists() and "requeue 90" in ordered.read_text().splitlines()
+    return ordered.exists() and "requeue Incomplete 90" in ordered.read_text().splitlines()
 
 
 def calls(notes: Path) -> list[list[str]]:
@@ -337,6 +338,22 @@ def test_a_pass_of_slurms_that_is_killed_is_made_again(in_slurm: Path, slurm: Pa
     assert trials == [("digits-0", ""), ("digits-1", "")]
     assert last == ("digits-next", "afterany:2?afterany:3")
     assert (slurm.parent / "cancelled").read_text().split()[-1] == "1"
+
+
+@optuna_is_needed
+@pytest.mark.parametrize(("what", "status", "requeued"), [("kill -9 $$", 137, True), ("exit 1", 1, False)])
+def test_a_pass_whose_process_is_killed_is_requeued(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, what: str, status: int, *, requeued: bool
+) -> None:
+    """Slurm's job is the shell above it, which a kill for want of memory leaves."""
+    python = slurm.parent / "bin" / "python"
+    python.write_text(f"#!/bin/sh\n{what}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert run(in_slurm).exit_code == 0
+    script = (slurm.parent / "script").read_text()
+    assert subprocess.run(["sh", "-c", script], check=False).returncode == status
+    assert is_requeued(slurm) is requeued
 
 
 @optuna_is_needed
