@@ -413,7 +413,8 @@ def test_a_pass_whose_storage_fails_is_requeued_where_no_other_waits(in_slurm: P
 def test_a_pass_that_cannot_succeed_is_not_repeated(in_slurm: Path, slurm: Path, tmp_path: Path) -> None:
     assert run(in_slurm).exit_code == 0
     before = jobs_of(slurm)
-    for wrong in ({"space": {"lr": {"low": 1.0, "high": 2.0}}}, {"budget": {}}):
+    faults: tuple[dict[str, Any], ...] = ({"space": {"lr": {"low": 1.0, "high": 2.0}}}, {"budget": {}})
+    for wrong in faults:
         assert isinstance(run(written(tmp_path, **wrong)).exception, ExplschedError)
     assert jobs_of(slurm) == before
     assert not is_requeued(slurm)
