@@ -160,8 +160,11 @@ class Search:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The lock, which sbatch inherits: if we are killed while it runs, the next pass waits for its end."""
-        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """The lock, which sbatch inherits: if we are killed while it runs, the next pass waits for its end.
+
+        For its owner alone: whoever may read a file can hold its lock.
+        """
+        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor

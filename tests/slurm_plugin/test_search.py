@@ -530,6 +530,7 @@ def test_the_best_report_is_a_trials_value_and_one_without_has_failed(tmp_path: 
         True,
     )
     assert found["best_params"].keys() == {"lr"}
+    assert (tmp_path / "digits.sweep" / "lock").stat().st_mode & 0o077 == 0  # others cannot hold the search up
     assert found["gpu_h"] == pytest.approx(5 / 3600)
     assert f"(1 without a report: see {trials}/*/output)" in run(path).stdout
 
