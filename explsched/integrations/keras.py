@@ -18,7 +18,10 @@ from explsched.integrations import TrainerReports
 
 
 class ExplschedCallback(keras.callbacks.Callback):
-    """Args: as `explsched.integrations.TrainerReports`; `checkpoint` is where to save one when asked, None: nowhere."""
+    """Args: as `explsched.integrations.TrainerReports`; `checkpoint` is where to save one when asked, None: nowhere.
+
+    With a `validation_freq` above 1 give `value`: epochs before the first validation have values of the training only.
+    """
 
     def __init__(
         self,

@@ -54,6 +54,9 @@ class ExplschedCallback(Callback):
         """A value of the metric is known. `trainer.validate` has no steps: what it finds is not reported."""
         if self._fits and trainer.is_global_zero and not trainer.sanity_checking:
             total_steps = float(trainer.estimated_stepping_batches)
+            if not pl_module.automatic_optimization:  # a step of each optimizer counts, but a batch only once
+                total_steps *= trainer.global_step / (trainer.fit_loop.total_batch_idx + 1)
+                total_steps = total_steps if trainer.max_steps == -1 else min(total_steps, trainer.max_steps)
             self._reports.report(trainer.global_step, trainer.callback_metrics, total_steps)
 
     def on_train_batch_end(

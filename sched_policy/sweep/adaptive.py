@@ -77,11 +77,9 @@ def standing(sweep: Sweep) -> SweepStanding:
     level = np.isfinite(best_at).sum(axis=1) - 1
     ahead = np.zeros(len(level), dtype=np.int64)
     margin = np.full(len(level), -np.inf)
-    for k in range(len(LEVELS)):
+    for k in sorted({*level.tolist()} - {-1}):
         value = best_at[:, k]
         here, beyond = np.flatnonzero(level == k), np.flatnonzero(level > k)
-        if not here.size:
-            continue
         all_there, ended_here = np.sort(value[level >= k]), np.sort(value[here])
         ahead[here] += np.searchsorted(all_there, value[here], side="left")
         ahead[beyond] += np.searchsorted(ended_here, value[beyond], side="left")

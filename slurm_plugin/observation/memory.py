@@ -52,7 +52,7 @@ class SavedState(Generic[_Notes]):
             return msgspec.json.decode(self.path.read_bytes(), type=self._kind)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             event(_LOG, logging.WARNING, f"saved {self._about} ignored", why=f"{self.path}: {error}")
             return None
 

@@ -192,8 +192,8 @@ class _Line(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(_Line)
 
 
-_BEHIND_S = 300.0
-"""How far a node's clock may be behind: munge refuses what nodes whose clocks differ by more send to each other."""
+CLOCKS_APART_S = 300.0
+"""How far clocks of hosts may differ: munge refuses what hosts whose clocks differ by more send to each other."""
 
 
 def clock_skew(tail: bytes, written_s: float) -> dict[int, float]:
@@ -228,7 +228,7 @@ def fold(
         line = _parse(text)
         if line is not None and line.restart in skew_s:
             line = msgspec.structs.replace(line, time_s=max(0.0, line.time_s - skew_s[line.restart]))
-        if line is not None and line.time_s < submitted_s - _BEHIND_S:
+        if line is not None and line.time_s < submitted_s - CLOCKS_APART_S:
             continue
         if line is None or line.time_s > now_s + _SKEW_S or (line.restart not in runs and len(runs) >= MAX_RUNS):
             malformed += 1

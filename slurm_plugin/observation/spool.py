@@ -24,7 +24,14 @@ from explsched.log import event
 from explsched.spool import MOST_BYTES, directories, open_directory
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.progress import MAX_LINE_BYTES, MAX_RUNS, JobProgress, clock_skew, fold
+from slurm_plugin.observation.progress import (
+    CLOCKS_APART_S,
+    MAX_LINE_BYTES,
+    MAX_RUNS,
+    JobProgress,
+    clock_skew,
+    fold,
+)
 
 MAX_BYTES_PER_READ = 1 << 17
 """Per file and pass; this much malformed text takes some hundredths of a second."""
@@ -165,7 +172,9 @@ class ProgressSpool:
                     if len(kept.skew_s) < MAX_RUNS:
                         tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, before_end)
                         kept.skew_s |= clock_skew(tail, status.st_mtime)
-                    taken = self._advance(kept, data, now_s, look.submitted_s.get(job_id, 0.0))
+                    # Our own clock may be behind that of the file server, which knows when the file was written.
+                    latest_s = min(max(now_s, status.st_mtime), now_s + CLOCKS_APART_S)
+                    taken = self._advance(kept, data, latest_s, look.submitted_s.get(job_id, 0.0))
                     look.left[uid] -= taken
                     look.left_in_all -= taken
                 return kept.progress

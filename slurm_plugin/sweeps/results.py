@@ -25,7 +25,7 @@ from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.spool import ProgressSpool
+from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.sweep_record import Note
 
 _COMPLETED = "COMPLETED"
@@ -149,13 +149,14 @@ def results(
             gpus = job.request.total
             members[job.job_id] = _Member(job.user, uid, told.sweep, told.metric, told.direction, gpus, job.submit_s)
     now_s = seen.snapshot.now_s
-    past = spool.read({job_id: one.uid for job_id, one in members.items() if job_id not in live}, now_s)
-    last_words = {note.job: note for note in notes if note.what != "joined"}
+    over = {job_id: one.uid for job_id, one in members.items() if job_id not in live}
+    past = spool.read(over, now_s, submitted_s(ended.values()))
+    last_words = {note.training: note for note in notes if note.what != "joined"}
     groups: dict[tuple[str, str, str, Direction], list[SweepTraining]] = {}
     for job_id, one in members.items():
         progress = (seen.progress if job_id in live else past).get(job_id, JobProgress())
         state = ended[job_id].state if job_id in ended else ""
-        told_by = live.get(job_id), seen, why.get(job_id, state), last_words.get(job_id)
+        told_by = live.get(job_id), seen, why.get(job_id, state), last_words.get((job_id, one.uid, one.sweep))
         training = _training(job_id, one, progress, *told_by)
         groups.setdefault((one.user, one.sweep, one.metric, one.direction), []).append(training)
     return tuple(

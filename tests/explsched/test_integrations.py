@@ -259,6 +259,50 @@ def test_lightning(job: Path, tmp_path: Path) -> None:
     assert (events(job), path.exists()) == (["checkpoint"], True)
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("max_steps", "total_steps"), [(-1, 12), (10, 10)])
+def test_lightning_where_a_batch_is_a_step_of_several_optimizers(
+    job: Path, tmp_path: Path, max_steps: int, total_steps: int
+) -> None:
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
+    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    from explsched.integrations.lightning import ExplschedCallback
+
+    class Both(lightning.LightningModule):  # type: ignore[misc,name-defined,unused-ignore]
+        automatic_optimization = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, index: int) -> None:
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+                self.manual_backward((self.layer(batch) ** 2).mean())
+                optimizer.step()
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.log("val_loss", 0.5)
+
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD([parameter], 0.1) for parameter in self.parameters()], []
+
+    data = torch.utils.data.DataLoader(torch.ones(2, 1))
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        max_steps=max_steps,
+        callbacks=[ExplschedCallback()],
+        enable_model_summary=False,
+        accelerator="cpu",
+        default_root_dir=tmp_path,
+        **quiet,
+    )
+    trainer.fit(Both(), data, data)
+    told = [(line["step"], line["total_steps"]) for line in lines(job) if "step" in line]
+    assert told == [(step, total_steps) for step in (4, 8, 12) if step <= total_steps]
+
+
 SEVERAL = """\
 import os, signal, sys, lightning.pytorch, torch
 from lightning.pytorch.plugins.environments import LightningEnvironment
@@ -314,7 +358,7 @@ def test_a_validation_after_the_training_is_none_of_its_reports(job: Path, monke
     monkeypatch.delitem(sys.modules, "explsched.integrations.lightning", raising=False)
     callback = importlib.import_module("explsched.integrations.lightning").ExplschedCallback()
     del sys.modules["explsched.integrations.lightning"]
-    trainer, module, trains = Trainer(), SimpleNamespace(hparams={}), True
+    trainer, module, trains = Trainer(), SimpleNamespace(hparams={}, automatic_optimization=True), True
     callback.on_fit_start(trainer, module)
     callback.on_validation_end(trainer, module)
     callback.on_fit_end(trainer, module)

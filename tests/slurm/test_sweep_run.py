@@ -14,7 +14,7 @@ import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
-from tests.slurm.jobs import environment, until
+from tests.slurm.jobs import environment, run, start_again, until
 
 pytest.importorskip("optuna", reason="Optuna is not installed (explsched[optuna])")
 pytestmark = pytest.mark.slurm
@@ -86,6 +86,26 @@ def test_a_search_goes_on_without_us(client: CliClient, small: Cluster, spool: P
     (found,) = json.loads(shown.stdout)["sweeps"]
     assert {training["state"] for training in found["trainings"]} == {"done"}
     assert all(dict(training["params"])["lr"] in tried for training in found["trainings"])
+
+
+def test_a_search_goes_on_once_slurm_takes_jobs_again(
+    client: CliClient, small: Cluster, spool: Path, tmp_path: Path
+) -> None:
+    """A pass that Slurm lets submit nothing at all, as at a limit of its user's, leaves itself behind."""
+    argv, env = search(tmp_path, spool, small, trials=2, parallel=1), in_cluster(small, spool)
+    passed(argv, env, tmp_path)
+    run(small, "scontrol", "update", "PartitionName=main", "State=DRAIN")
+    try:
+        until(
+            lambda: any(job.restarts == 1 and job.state == "PENDING" for job in client.jobs()), "the pass is requeued"
+        )
+        (waits,) = client.jobs()
+    finally:
+        run(small, "scontrol", "update", "PartitionName=main", "State=UP")
+    start_again(client, waits.job_id)
+    until(lambda: len(began(tmp_path)) == 2 and not client.jobs(), "the requeued pass has begun the second trial")
+    assert "this pass is repeated" in (tmp_path / "searched.sweep/passes.log").read_text()
+    assert passed(argv, env)["finished"]
 
 
 def test_killed_at_any_moment_no_trial_is_lost_or_run_twice(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 from explsched.cli import root
 from explsched.errors import ExplschedError
 from explsched.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin import config as configuration
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
@@ -174,6 +176,7 @@ if name == "sbatch":
     if refuses.exists() and "--job-name=" + (refuses.read_text() or "digits-0") in sys.argv:
         sys.exit("sbatch: error: no such partition")
     number = len(calls.read_text().splitlines()) + 1 if calls.exists() else 1
+    (here / "script").write_text(sys.stdin.read())
     with calls.open("a") as file:
         file.write(json.dumps(sys.argv[1:]) + "\\n")
     print(number)
@@ -189,7 +192,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("sbatch", "squeue", "scancel"):
         (tmp_path / "bin" / name).write_text(SLURM.format(python=sys.executable, here=str(tmp_path)))
         (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho slurm 22.05.8\n")
+    (tmp_path / "bin" / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/ordered\necho slurm 22.05.8\n')
     (tmp_path / "bin" / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.delenv("SLURM_CONF", raising=False)
@@ -201,15 +204,16 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def in_slurm(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A search of which Slurm runs a pass now; returns its file."""
-    own = record(90, state="RUNNING")
-
-    def jobs(_client: CliClient, _prefix: str) -> tuple[SlurmJob, ...]:
-        told = json.loads((tmp_path / "digits.sweep" / "id").read_text())["id"]
-        return (replace(own, comment=f"explsched-next:{told}"),)
-
-    monkeypatch.setattr(CliClient, "tagged_jobs", jobs)
+    """A search of which Slurm runs a pass now, as job 90; returns its file."""
+    monkeypatch.setenv("SLURM_JOB_ID", "90")
+    monkeypatch.setenv("SLURM_JOB_NAME", "digits-next")
     return written(tmp_path, parallel=2)
+
+
+def is_requeued(notes: Path) -> bool:
+    """Whether the pass has had Slurm make it again."""
+    ordered = notes.parent / "ordered"
+    return ordered.exists() and "requeue Incomplete 90" in ordered.read_text().splitlines()
 
 
 def calls(notes: Path) -> list[list[str]]:
@@ -275,6 +279,14 @@ def test_a_value_may_have_several_lines(tmp_path: Path, slurm: Path) -> None:
 
 
 @optuna_is_needed
+def test_slurm_replaces_nothing_in_the_name_of_a_directory(tmp_path: Path, slurm: Path) -> None:
+    (tmp_path / "100%j").mkdir()
+    assert run(written(tmp_path / "100%j", parallel=1)).exit_code == 0
+    outputs = [word for words in calls(slurm) for word in words if word.startswith("--output=")]
+    assert outputs == [f"--output={tmp_path}/100%%j/digits.sweep/{name}" for name in ("trials/0/output", "passes.log")]
+
+
+@optuna_is_needed
 def test_a_trial_that_cannot_be_claimed_fails_and_says_so(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path, parallel=1))
     trial = tmp_path / "digits.sweep/trials/0"
@@ -329,11 +341,108 @@ def test_a_pass_of_slurms_that_is_killed_is_made_again(in_slurm: Path, slurm: Pa
 
 
 @optuna_is_needed
+@pytest.mark.parametrize(("what", "status", "requeued"), [("kill -9 $$", 137, True), ("exit 1", 1, False)])
+def test_a_pass_whose_process_is_killed_is_requeued(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, what: str, status: int, *, requeued: bool
+) -> None:
+    """Slurm's job is the shell above it, which a kill for want of memory leaves."""
+    python = slurm.parent / "bin" / "python"
+    python.write_text(f"#!/bin/sh\n{what}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert run(in_slurm).exit_code == 0
+    script = (slurm.parent / "script").read_text()
+    assert subprocess.run(["sh", "-c", script], check=False).returncode == status
+    assert is_requeued(slurm) is requeued
+
+
+@optuna_is_needed
 def test_a_pass_whose_trials_slurm_refuses_is_made_again(in_slurm: Path, slurm: Path) -> None:
     (slurm.parent / "refuses").touch()
     assert "no such partition" in str(run(in_slurm).exception)
     assert jobs_of(slurm) == [("digits-next", "now+600")]
-    assert not (slurm.parent / "cancelled").exists()
+    assert (slurm.parent / "cancelled").read_text().split()[-1] == "1"
+    assert is_requeued(slurm)
+
+
+@optuna_is_needed
+def test_a_pass_of_slurms_without_a_successor_is_requeued(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (slurm.parent / "refuses").write_text("digits-next")
+    done = run(in_slurm)
+    assert "no such partition" in str(done.exception)
+    assert jobs_of(slurm) == [("digits-0", "")]
+    assert is_requeued(slurm)
+    assert done.stderr.endswith("no such partition; this pass is repeated\n")
+    for variable, value in (("SLURM_RESTART_COUNT", "5000"), ("SLURM_JOB_NAME", "mine")):  # a person sees the error
+        (slurm.parent / "ordered").unlink()
+        monkeypatch.setenv(variable, value)
+        run(in_slurm)
+        assert not is_requeued(slurm)
+
+
+@optuna_is_needed
+def test_slurmctld_is_asked_until_it_answers(in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, silent = slurm.parent, "slurm_load_jobs error: Unable to contact slurm controller"
+    for name in ("squeue", "sbatch", "scontrol"):
+        (here / "bin" / name).write_text(f"#!/bin/sh\necho {name} >>{here}/asked\necho {silent} >&2\nexit 1\n")
+
+    def answers_now(_seconds: float) -> None:
+        (here / "bin" / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{here}/ordered\n')
+
+    monkeypatch.setattr("slurm_plugin.sweeps.search_jobs.time", SimpleNamespace(sleep=answers_now))
+    assert "Unable to contact" in str(run(in_slurm).exception)
+    assert (here / "asked").read_text().split() == ["scontrol"] * 2  # for its release, and to requeue the pass
+    assert is_requeued(slurm)
+
+
+@optuna_is_needed
+def test_a_pass_whose_storage_fails_is_requeued_where_no_other_waits(in_slurm: Path, slurm: Path) -> None:
+    trials = slurm.parent / "digits.sweep" / "trials"
+    trials.parent.mkdir()
+    trials.touch()
+    for refused, requeued in (("nothing", False), ("digits-next", True)):
+        (slurm.parent / "refuses").write_text(refused)
+        assert "Not a directory" in str(run(in_slurm).exception)
+        assert is_requeued(slurm) is requeued
+    assert jobs_of(slurm) == [("digits-next", "now+600")]
+
+
+@optuna_is_needed
+def test_a_pass_that_cannot_succeed_is_not_repeated(in_slurm: Path, slurm: Path, tmp_path: Path) -> None:
+    assert run(in_slurm).exit_code == 0
+    before = jobs_of(slurm)
+    faults: tuple[dict[str, Any], ...] = ({"space": {"lr": {"low": 1.0, "high": 2.0}}}, {"budget": {}})
+    for wrong in faults:
+        assert isinstance(run(written(tmp_path, **wrong)).exception, ExplschedError)
+    assert jobs_of(slurm) == before
+    assert not is_requeued(slurm)
+
+
+@optuna_is_needed
+def test_a_place_that_a_trial_needs_is_not_kept_for_the_next_pass(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, present = process.run, set[str]()
+
+    def one_at_most(argv: Sequence[str], *rest: Any) -> process.CommandOutput:
+        """Slurm has one place for the user beside that of the pass itself."""
+        if argv[0] == "scancel":
+            present.difference_update(argv)
+        if not argv[0].endswith("sbatch"):
+            return submit(argv, *rest)
+        if present:
+            return process.CommandOutput(1, "", "sbatch: error: AssocMaxSubmitJobLimit")
+        answer = submit(argv, *rest)
+        present.add(answer.out.strip())
+        return answer
+
+    monkeypatch.setattr(process, "run", one_at_most)
+    assert "AssocMaxSubmitJobLimit" in str(run(in_slurm).exception)
+    assert [name for name, _ in jobs_of(slurm)] == ["digits-next", "digits-0"]
+    assert present == {"2"}
+    assert is_requeued(slurm)
 
 
 @optuna_is_needed
@@ -362,6 +471,26 @@ def test_a_search_goes_on_where_its_trials_are_all_that_slurm_takes(
     assert [name for name, _ in jobs_of(slurm) if name != "digits-next"] == begun
     assert ("digits-next", "afterany:1") in jobs_of(slurm)
     assert not (tmp_path / "cancelled").exists()
+
+
+@optuna_is_needed
+def test_who_waits_leaves_a_pass_that_watches_the_same_trials(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slurm_plugin.sweeps.search import Search
+
+    def jobs(_client: CliClient, _prefix: str) -> tuple[SlurmJob, ...]:
+        """All that were submitted, without those that were cancelled."""
+        told = [word.partition("=")[2] for words in calls(slurm) for word in words if word.startswith("--comment=")]
+        cancelled = (tmp_path / "cancelled").read_text().split() if told else []
+        present = (record(at, state="PENDING", comment=comment) for at, comment in enumerate(told, start=1))
+        return tuple(job for job in present if str(job.job_id) not in cancelled)
+
+    monkeypatch.setattr(CliClient, "tagged_jobs", jobs)
+    path = written(tmp_path, parallel=2)
+    search = Search(path, load(path), configuration.load(tmp_path / "explsched.yaml"), None)
+    assert [search.advance(0.0).under_way for _ in range(3)] == [2, 2, 2]
+    assert jobs_of(slurm)[2:] == [("digits-1", ""), ("digits-next", "afterany:1?afterany:3")]
 
 
 @optuna_is_needed
@@ -401,6 +530,7 @@ def test_the_best_report_is_a_trials_value_and_one_without_has_failed(tmp_path: 
         True,
     )
     assert found["best_params"].keys() == {"lr"}
+    assert (tmp_path / "digits.sweep" / "lock").stat().st_mode & 0o077 == 0  # others cannot hold the search up
     assert found["gpu_h"] == pytest.approx(5 / 3600)
     assert f"(1 without a report: see {trials}/*/output)" in run(path).stdout
 
@@ -507,6 +637,11 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path))
     done = run(written(tmp_path, space={"lr": {"low": 1.0, "high": 2.0}}))
     assert "was created: space; choose another name" in str(done.exception)
+    both = {"lr": {"low": 1e-4, "high": 1.0, "log": True}, "opt": {"values": ["a", "b"]}}
+    assert run(written(tmp_path, name="two", space=both)).exit_code == 0
+    turned = {**GOOD, "name": "two", "space": dict(reversed(both.items()))}
+    (tmp_path / "turned.yaml").write_text(yaml.safe_dump(turned, sort_keys=False))
+    assert run(tmp_path / "turned.yaml").exit_code == 0
     assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
 
 

@@ -243,6 +243,19 @@ def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: F
     assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", "")]
 
 
+def test_a_training_with_the_id_of_one_that_was_stopped_was_not_stopped(digits: FakeSlurm) -> None:
+    """A slurmctld that was installed anew counts from 1 again."""
+    digits.known[2] = training(2, "explsched:sweep=short", state="COMPLETED")
+    (one,) = json.loads(run("show", "short", "--json").stdout)["sweeps"]
+    assert [(t["job"], t["state"], t["reason"]) for t in one["trainings"]] == [(2, "done", "")]
+
+
+def test_a_training_with_the_id_of_a_former_job_has_not_reported_what_that_one_did(digits: FakeSlurm) -> None:
+    digits.known[1] = msgspec.structs.replace(training(1, "explsched:sweep=short", state="FAILED"), submit_s=9_000.0)
+    (one,) = json.loads(run("show", "short", "--json").stdout)["sweeps"]
+    assert [(t["job"], t["best"], t["curve"]) for t in one["trainings"]] == [(1, None, [])]
+
+
 def test_sweeps_are_listed(digits: FakeSlurm) -> None:
     (one,) = json.loads(run("list", "--json", "--user", "ada").stdout)["sweeps"]
     assert (one["sweep"], one["done"], one["stopped"], one["best"]) == ("digits", 1, 1, 0.5)

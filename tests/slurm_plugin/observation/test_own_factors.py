@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_plugin.client.changes import SetSiteFactor
+from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.site_factors import OwnFactors
 from tests.slurm_kit import record
 
@@ -21,6 +22,13 @@ def test_what_we_wrote_is_ours_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "site_factors.json"
     noted(path, 5, 0, 300)
     assert OwnFactors.of_daemon(path).others([record(5, site_factor=300)]) == {}
+
+
+@pytest.mark.parametrize("damaged", [b'{"5": "\xff"}', b"{", b""])
+def test_a_damaged_file_is_none(tmp_path: Path, damaged: bytes) -> None:
+    path = tmp_path / "notes.json"
+    path.write_bytes(damaged)
+    assert SavedState(path, dict[int, str], "notes", "starts without them").read() is None
 
 
 def test_what_was_there_before_is_somebody_elses_and_stays_so(tmp_path: Path) -> None:

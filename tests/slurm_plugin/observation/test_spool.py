@@ -263,6 +263,15 @@ def test_a_clock_that_is_ahead_is_set_right(spool: ProgressSpool, tmp_path: Path
     assert progress.malformed == 0
 
 
+def test_reports_are_not_lost_where_our_own_clock_is_behind(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    for behind_s, kept in ((120.0, [1]), (3600.0, [1])):
+        with path.open("a") as file:
+            file.write(line(1, 1.0, time_s=NOW_S + behind_s))
+        os.utime(path, (NOW_S + behind_s, NOW_S + behind_s))
+        assert [r.step for r in read(spool).reports] == kept
+
+
 def test_rubbish_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.observation.spool.MOST_MALFORMED", 1000)
     spool = ProgressSpool(tmp_path)

@@ -1,0 +1,292 @@
+"""What a search gives to Slurm: a job for each trial, and the small jobs of which each makes a pass.
+
+A job is found by its comment, which names the search and the trial. What follows a pass that cannot come to its end:
+the pass that waits for the end of a trial; else the one that each pass of Slurm's submits first, for `_AGAIN_S` later;
+else that pass itself, which Slurm requeues, as that takes no further job of its user.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from explsched import preemption_record
+from explsched.atomic_file import replace_file_durably
+from explsched.errors import SlurmError, SlurmUnreachableError, warn
+from explsched.job_options.values import PAIRS_BYTES
+from explsched.parameters import listed, of_value, shown
+from slurm_plugin.client import process
+from slurm_plugin.client.changes import CancelJob
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.config import Config
+from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, Value, argument
+from wrappers import sxbatch
+
+_OURS = "explsched"
+"""What comments of our jobs begin with."""
+
+_TRIAL = "explsched-trial:"
+_NEXT = "explsched-next:"
+_UNDER_WAY = frozenset({
+    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"),
+    *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
+})  # fmt: skip
+_MOST_WATCHED = 100
+"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again.
+
+With more of them under way another pass is made after `_AGAIN_S`, for those that are not watched."""
+_AGAIN_S = 600
+"""Until a pass of Slurm's that did not come to its end is made again."""
+_MOST_REPEATS = 5_000
+"""So often a pass is requeued: for a week."""
+_PATIENCE_S = 10.0
+"""Between two tries of a pass to be requeued, while slurmctld does not answer."""
+_REQUEUE = ("scontrol", "requeue", "Incomplete")
+"""Does nothing for a job that Slurm has ended or requeued meanwhile, as of an order that it answered too late."""
+
+
+class Identity(NamedTuple):
+    """What tells a search from others of the same name, and the directory in which its trials run."""
+
+    id: str
+    working_directory: Path
+
+
+class SearchJobs:
+    """The jobs of one search, as a pass finds and leaves them.
+
+    Attributes:
+        under_way: trials' jobs that wait or run, as far as the pass has come.
+        waiting: jobs that wait to make a pass.
+
+    """
+
+    def __init__(self, path: Path, file: SearchFile, directory: Path, config: Config, config_path: Path | None) -> None:
+        self._path = path
+        self._file = file
+        self._directory = directory
+        self._timeout_s = config.slurm.timeout_s
+        self._config_path = config_path
+        self._client = CliClient(config.slurm.timeout_s)
+        self._found: dict[int, SlurmJob] = {}
+        self.under_way: list[int] = []
+        self.waiting: set[int] = set()
+        self._watched: list[int] = []
+        self._watching: set[int] = set()
+
+    def look(self, identity: Identity, lock: int) -> None:
+        """A pass begins: see what Slurm has of the search. sbatch inherits `lock`."""
+        self._id, self._working_directory = identity
+        self._lock = lock
+        jobs = self._client.tagged_jobs(_OURS)
+        self._found, self.under_way = self._of_trials(jobs), []
+        passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
+        self.waiting = {job.job_id for job in passes if job.state == "PENDING"}
+        self._reserved: set[int] = set()
+        if self._own_job is not None:
+            with suppress(SlurmError):  # without it this pass is repeated itself, if need be
+                self._reserve(f"--begin=now+{_AGAIN_S}")
+
+    def of_trial(self, number: int) -> SlurmJob | None:
+        """The job of the trial, None if Slurm remembers none; of several the one that claimed it, else the first."""
+        return self._found.get(number)
+
+    def claim(self, number: int) -> int | None:
+        """The job that ran the trial, None if none has started."""
+        try:
+            return int(str((self.directory(number) / "claim").readlink()))
+        except FileNotFoundError:
+            return None
+
+    def directory(self, number: int) -> Path:
+        """The trial's own directory."""
+        return self._directory / "trials" / str(number)
+
+    def run_time_s(self, job_id: int) -> float:
+        """How long the last run of a job took. Raises `SlurmError` for unknown jobs."""
+        return self._client.run_time_s(job_id)
+
+    @property
+    def paused(self) -> int:
+        """How many of the trials under way wait because explsched has preempted them."""
+        under_way = frozenset(self.under_way)
+        return sum(job.job_id in under_way and _is_paused(job) for job in self._found.values())
+
+    def submit(self, number: int, params: Mapping[str, Value]) -> None:
+        """Submit a trial, through sxbatch's own code."""
+        if self.under_way:  # while there is a place: trials may take all that Slurm has for the user
+            self._reserve(f"--dependency=afterany:{self.under_way[0]}")
+        directory = self.directory(number)
+        directory.mkdir(parents=True, exist_ok=True)
+        values = {name: of_value(value) for name, value in params.items()}
+        own = [word.replace(TRIAL, str(directory)) for word in (*self._file.job.sxrun, "--", *self._file.command)]
+        arguments = [f"--{name}={argument(value)}" for name, value in params.items()]
+        script = directory / "job.sh"
+        replace_file_durably(script, _script(directory / "claim", [*own, *arguments]))
+        job, told = self._file.job, listed(values)
+        words = [f"--sweep={self._file.name}", f"--metric={self._file.metric}", f"--direction={self._file.direction}"]
+        words += [f"--checkpoint={job.checkpoint}"] if job.checkpoint else []
+        words += ["--early-stop"] if job.early_stop else []
+        simple = len(told.encode()) <= PAIRS_BYTES and told.isprintable()
+        simple = simple and not any("," in shown(value) for value in values.values())
+        words += [f"--params={told}"] if simple else []
+        words += [f"--comment={_TRIAL}{self._id}:{number}", f"--job-name={self._file.name}-{number}"]
+        words += ["--nodes=1", "--ntasks=1", f"--time={job.time}", _output(directory / "output")]
+        words += [f"--chdir={self._working_directory}"]
+        words += [f"--gpus-per-node={job.gpus}"] if job.gpus else []
+        try:
+            prepared = sxbatch.prepare(*sxbatch.read([*words, *job.sbatch, str(script)]))
+        except ValueError as error:
+            raise SearchError(f"{self._path}: job: {error}") from error
+        try:
+            self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
+        except SlurmError:
+            if self.under_way or self._own_job is None or not self._reserved:
+                raise
+            self._take_back(self._reserved)  # Slurm may have one place beside ours: without a trial no pass would help
+            self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
+
+    def watch(self) -> None:
+        """Have Slurm make the next pass when any of the trials ends, and take back those that waited.
+
+        Where Slurm takes no more jobs of the user these stay, so that the search goes on. One that this process has
+        submitted for the same trials serves as it is: `--wait` makes a pass every few seconds.
+        """
+        if self.under_way != self._watched or not self._watching <= self.waiting:
+            ends = "?".join(f"afterany:{job_id}" for job_id in self.under_way[:_MOST_WATCHED])
+            try:
+                watching = {self._pass_later(f"--dependency={ends}")} if ends else set()
+            except SlurmError:
+                if not self.waiting:
+                    raise
+                return
+            self.waiting |= watching
+            if len(self.under_way) > _MOST_WATCHED:
+                watching.add(self._pass_later(f"--begin=now+{_AGAIN_S}"))
+            self.waiting |= watching
+            self._watched, self._watching = self.under_way, watching
+        self._take_back(self.waiting - self._watching)
+
+    def give_up(self) -> None:
+        """Take back the pass that this one has submitted: it would fail like this one."""
+        self._take_back(self._reserved)
+
+    def repeat(self, why: str) -> None:
+        """After an error that may pass: have Slurm make this very pass again in two minutes, if it makes this one.
+
+        Nothing is done where another pass waits. While slurmctld does not answer it is asked until Slurm ends the job.
+        """
+        job_id, repeats = self._own_job, int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        if job_id is None or self.waiting or repeats >= _MOST_REPEATS:
+            return
+        warn("sexplsched", f"{why}; this pass is repeated")  # before Slurm ends us
+        while True:
+            try:
+                process.read([*_REQUEUE, job_id], self._timeout_s, process.environment({}))
+            except SlurmUnreachableError:
+                time.sleep(_PATIENCE_S)
+            else:
+                return
+
+    @property
+    def _own_job(self) -> str | None:
+        """The job of Slurm that makes this pass, None where a person does."""
+        own = os.environ.get("SLURM_JOB_ID")
+        return own if os.environ.get("SLURM_JOB_NAME") == self._name_of_passes else None
+
+    @property
+    def _name_of_passes(self) -> str:
+        return f"{self._file.name}-next"
+
+    def _of_trials(self, jobs: Sequence[SlurmJob]) -> dict[int, SlurmJob]:
+        """The job of each trial; of several the one that claimed it, else the first."""
+        mark, found = f"{_TRIAL}{self._id}:", dict[int, SlurmJob]()
+        for job in sorted(jobs, key=lambda job: job.job_id, reverse=True):
+            for word in job.comment.split():
+                number = word.removeprefix(mark)
+                if word.startswith(mark) and number.isdecimal():
+                    known = found.get(int(number))
+                    if known is None or known.job_id != self.claim(int(number)):
+                        found[int(number)] = job
+        return found
+
+    def _reserve(self, when: str) -> None:
+        """Submit a pass that is made if this one does not come to its end, unless one waits."""
+        if not self.waiting:
+            self._reserved = {self._pass_later(when)}
+            self.waiting |= self._reserved
+
+    def _take_back(self, passes: Set[int]) -> None:
+        self._client.apply([CancelJob(job_id) for job_id in sorted(passes)])
+        self.waiting = self.waiting.difference(passes)
+
+    def _pass_later(self, when: str) -> int:
+        """Submit a small job that makes a pass; returns its id."""
+        options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
+        command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
+        words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._name_of_passes}", "--ntasks=1"]
+        words += ["--time=10", "--requeue", "--open-mode=append", _output(self._directory / "passes.log")]
+        words += [f"--chdir={self._working_directory}"]
+        shared = ("partition", "account", "qos")
+        words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]
+        return self._sbatch(["sbatch", *words], {}, _script_of_pass(command))
+
+    def _sbatch(self, argv: Sequence[str], added: Mapping[str, str], script: str | None = None) -> int:
+        environment = process.submission(process.environment(added))
+        answer = process.run([argv[0], "--parsable", *argv[1:]], self._timeout_s, environment, script, (self._lock,))
+        job_id = answer.out.strip().partition(";")[0]
+        if answer.returncode or not job_id.isdecimal():
+            raise SlurmError(f"sbatch refused a job of {self._path}: {(answer.err or answer.out).strip()}")
+        return int(job_id)
+
+
+def is_under_way(job: SlurmJob) -> bool:
+    """Whether the job waits or runs, as opposed to one that is over."""
+    return job.state in _UNDER_WAY
+
+
+def _is_paused(job: SlurmJob) -> bool:
+    """Whether the job waits because explsched has preempted its last run."""
+    try:
+        latest = preemption_record.read(job.admin_comment, job.submit_s, job.restarts).latest
+    except preemption_record.RecordError:
+        return False
+    return job.state == "PENDING" and bool(latest) and latest[-1].run == job.restarts - 1
+
+
+def _output(path: Path) -> str:
+    """The option of sbatch: of its own accord it would replace %j and the like in the names of directories."""
+    return f"--output={str(path).replace('%', '%%')}"
+
+
+def _script_of_pass(words: Sequence[str]) -> str:
+    """Where the command is killed, as for want of memory, the pass is made again; `repeat` is for all other errors."""
+    return f"""#!/bin/sh
+{shlex.join(words)}
+status=$?
+if [ $status -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {_MOST_REPEATS} ]; then
+  {shlex.join(_REQUEUE)} "$SLURM_JOB_ID"
+fi
+exit $status
+"""
+
+
+def _script(claim: Path, words: Sequence[str]) -> str:
+    """The batch script of a trial. A requeued job finds its own claim."""
+    link = shlex.quote(str(claim))
+    return f"""#!/bin/bash
+said=$(ln -s "$SLURM_JOB_ID" {link} 2>&1)
+runs=$(readlink {link}) || {{ echo "this trial cannot be claimed: $said"; exit 1; }}
+if [ "$runs" != "$SLURM_JOB_ID" ]; then
+  echo "this trial is run by job $runs"
+  exit 0
+fi
+exec sxrun {shlex.join(words)}
+"""
