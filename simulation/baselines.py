@@ -91,7 +91,7 @@ class Multifactor(Struct, frozen=True):
 
     Fair share is the classic formula, 2^-(U/S): U is the user's share of the GPU-seconds that the jobs of the snapshot
     have used, S the user's share of the cluster, here one part per user. Usage of jobs that have ended is not known
-    to a snapshot.
+    to a snapshot. A simulation looks at it when a job comes, starts or ends; Slurm does each PriorityCalcPeriod.
 
     Attributes:
         age_weight: PriorityWeightAge.

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import combinations_with_replacement
 from math import inf
@@ -86,8 +86,6 @@ class Packer(GroupTimes):
         """`stay` is the factor on the worth of groups that run already: others would have to be started first."""
         super().__init__(max_members)
         self._stay = stay
-        self._tables: dict[tuple[tuple[int, ...], int], _Combinations] = {}
-        self._prices: dict[tuple[int, ...], Floats] = {}
         self._times_with: dict[Kind, dict[int, float]] = defaultdict(dict)  # of a group and one kind more
 
     def pack(self, buckets: Sequence[SizeBucket], capacity_gpus: int) -> list[list[Group]]:
@@ -132,9 +130,7 @@ class Packer(GroupTimes):
 
     def combinations(self, kinds: tuple[int, ...], most: int) -> _Combinations:
         """All groups of up to so many members of these kinds."""
-        if (kinds, most) not in self._tables:
-            self._tables[kinds, most] = _Combinations.of([self._profiles[kind] for kind in kinds], most)
-        return self._tables[kinds, most]
+        return _Combinations.of(tuple([self._profiles[kind] for kind in kinds]), most)
 
     def prices(self, kinds: Sequence[int]) -> Floats:
         """The share of a GPU that a second of each job at full speed costs, with partners of the kinds present.
@@ -142,29 +138,9 @@ class Packer(GroupTimes):
         The dual values of the least GPU time in which groups can do equal work of each kind. Beyond `MOST_KINDS` kinds
         some are priced, and the others cost as much as the one most like them. Same shape as `kinds`.
         """
-        present = tuple(sorted(set(kinds)))
-        if present not in self._prices:
-            self._prices[present] = self._priced(present)
-        return self._prices[present][np.searchsorted(present, kinds)]
-
-    def _priced(self, kinds: tuple[int, ...]) -> Floats:
-        from scipy.optimize import linprog  # scipy loads in half a second
-
-        stages = stage_table([self._profiles[kind] for kind in kinds])
-        shares = stages[:, 1:] / stages[:, :1]
-        at = np.unique(np.linspace(0, len(kinds) - 1, min(len(kinds), MOST_KINDS)).astype(np.int64))
-        chosen = np.argsort(shares[:, 1], kind="stable")[at]
-        table = self.combinations(tuple(sorted(kinds[job] for job in chosen)), self.max_members)
-        chosen = np.sort(chosen)
-        speeds = np.zeros((len(table.members), len(chosen) * self.max_members + 1))
-        np.put_along_axis(speeds, table.slot, table.speed, axis=1)
-        of_kind = speeds[:, :-1].reshape(len(speeds), len(chosen), -1).sum(axis=2)
-        solved = linprog(np.ones(len(speeds)), A_ub=-of_kind.T, b_ub=-np.ones(len(chosen)), method="highs-ds")
-        if not solved.success:
-            raise RuntimeError(f"every job can run alone, but the solver says: {solved.message}")
-        price = np.maximum(-np.asarray(solved.ineqlin.marginals), LEAST_PRICE)
-        like = np.abs(shares[:, None] - shares[chosen]).sum(axis=2).argmin(axis=1)
-        return np.asarray(price[like])
+        present = sorted(set(kinds))
+        price = _prices(tuple([self._profiles[kind] for kind in present]), self.max_members)
+        return price[np.searchsorted(present, kinds)]
 
     def _joined(self, bucket: SizeBucket, queue: _Queue) -> list[tuple[float, Group]]:
         """The groups that run already, with the waiting jobs that join them, and their worth as it is compared.
@@ -233,6 +209,27 @@ class Packer(GroupTimes):
                 offer(number, at)
 
 
+@lru_cache(16)  # each plan needs them, mostly of the same jobs as one before
+def _prices(profiles: tuple[StageProfile, ...], max_members: int) -> Floats:
+    """`Packer.prices` of kinds with these profiles, one each, shape (K,)."""
+    from scipy.optimize import linprog  # scipy loads in half a second
+
+    stages = stage_table(profiles)
+    shares = stages[:, 1:] / stages[:, :1]
+    at = np.unique(np.linspace(0, len(profiles) - 1, min(len(profiles), MOST_KINDS)).astype(np.int64))
+    chosen = np.sort(np.argsort(shares[:, 1], kind="stable")[at])
+    table = _Combinations.of(tuple([profiles[kind] for kind in chosen]), max_members)
+    speeds = np.zeros((len(table.members), len(chosen) * max_members + 1))
+    np.put_along_axis(speeds, table.slot, table.speed, axis=1)
+    of_kind = speeds[:, :-1].reshape(len(speeds), len(chosen), -1).sum(axis=2)
+    solved = linprog(np.ones(len(speeds)), A_ub=-of_kind.T, b_ub=-np.ones(len(chosen)), method="highs-ds")
+    if not solved.success:
+        raise RuntimeError(f"every job can run alone, but the solver says: {solved.message}")
+    price = np.maximum(-np.asarray(solved.ineqlin.marginals), LEAST_PRICE)
+    like = np.abs(shares[:, None] - shares[chosen]).sum(axis=2).argmin(axis=1)
+    return np.asarray(price[like])
+
+
 class _Combinations(Struct, frozen=True, eq=False):
     """All M groups of up to n members of K kinds.
 
@@ -249,7 +246,9 @@ class _Combinations(Struct, frozen=True, eq=False):
     speed: Floats
 
     @classmethod
-    def of(cls, profiles: Sequence[StageProfile], most: int) -> _Combinations:
+    @lru_cache(256)
+    def of(cls, profiles: tuple[StageProfile, ...], most: int) -> _Combinations:
+        """Of kinds with these profiles."""
         known = stage_table(profiles)
         members, slot = _groups_of(len(profiles), most)
         speed = np.zeros(slot.shape)

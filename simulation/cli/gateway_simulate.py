@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -56,7 +57,8 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
             "service_time": service_time,
             "step_time": step_time,
             "capacity": asdict(replay.capacity),
-            "settings": asdict(settings),
+            # JSON has no infinity.
+            "settings": {**asdict(settings), "tpot_s": settings.tpot_s if math.isfinite(settings.tpot_s) else None},
         }
         command(replay=replay, described=described, **others)
 

@@ -209,6 +209,7 @@ class _Simulation:
             if self._timers[kind].fires(now_s):
                 self._handled += 1
                 self._run_pass(now_s, kind)
+                self._schedule_ends()
             return
         if version != self._version[row]:
             return  # replaced by a later event of the job
@@ -296,7 +297,6 @@ class _Simulation:
             self._state.start(self._row(start.job_id), start.placement, now_s)
             # The last plan does not know how long its order holds once this job runs.
             self._request_pass(_Kind.POLICY, now_s)
-        self._schedule_ends()
 
     def _row(self, job_id: int) -> int:
         row = self._state.row_of(job_id)

@@ -27,7 +27,7 @@ from msgspec import Meta, Struct
 from explsched.atomic_file import output
 from explsched.errors import ExplschedError
 from simulation.colocation.instance import Instance, InstanceKind
-from simulation.traces.formats.table import RowError, date_time_s
+from simulation.traces.formats.table import RowError, date_time_s, open_lines
 from simulation.traces.trace import Rejected, TraceError
 
 
@@ -85,12 +85,9 @@ class _RefusedError(ExplschedError):
 
 
 def read_events(path: Path) -> InstanceTrace:
-    """Read a file of events. Raises `TraceError` if it cannot be read or holds no usable line."""
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as lines:
-            trace = parse_events(lines)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+    """Read a file of events. Raises `TraceError` if it is no text file, or holds no usable line."""
+    with open_lines(path) as lines:
+        trace = parse_events(text for _, text in lines)
     if not trace.events:
         why = f"line {trace.rejected[0].line}: {trace.rejected[0].reason}" if trace.rejected else "it is empty"
         raise TraceError(f"{path}: holds no usable event: {why}")

@@ -111,7 +111,7 @@ class RequestMetrics:
         queue_p99_s: 99th percentile of it.
         latency_p50_s: median of wait and service, of answered requests; None if there is none.
         latency_p99_s: 99th percentile of it.
-        utilization: work done over replica_seconds x concurrency.
+        utilization: work done over replica_seconds x concurrency; None without replicas.
         peak_replicas: most replicas at once, starting and draining ones included.
         scale_outs: decisions for more replicas.
         scale_ins: decisions for fewer.
@@ -130,7 +130,7 @@ class RequestMetrics:
     queue_p99_s: float
     latency_p50_s: float | None
     latency_p99_s: float | None
-    utilization: float
+    utilization: float | None
     peak_replicas: int
     scale_outs: int
     scale_ins: int
@@ -171,7 +171,7 @@ def measure(outcome: RequestOutcome, settings: RequestSettings) -> RequestMetric
         queue_p99_s=_rounded(p99),
         latency_p50_s=None if latency[0] is None else _rounded(latency[0]),
         latency_p99_s=None if latency[1] is None else _rounded(latency[1]),
-        utilization=_rounded(held_s / (replica_seconds * settings.concurrency)),
+        utilization=_rounded(held_s / (replica_seconds * settings.concurrency)) if replica_seconds > 0 else None,
         peak_replicas=_peak(outcome),
         scale_outs=sum(one.decision.replicas > one.before for one in outcome.scalings),
         scale_ins=sum(one.decision.replicas < one.before for one in outcome.scalings),

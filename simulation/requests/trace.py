@@ -16,7 +16,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, Self
@@ -223,16 +223,14 @@ def _json_lines(lines: Iterable[tuple[int, str]]) -> tuple[list[Request], list[R
 
 
 def _moment_s(column: str, text: str) -> float:
-    """Seconds since 1970 of a time such as `2023-11-16 18:15:46.6805900`, to the microsecond."""
+    """Seconds since 1970 of a time such as `2023-11-16 18:15:46.6805900`, to the microsecond; UTC if it has no zone."""
     try:
         if text.isascii() and text[4:5] == text[7:8] == "-" and text[10:11] in (" ", "T") and len(text) >= 19:
-            return (datetime.fromisoformat(text[:26]) - _EPOCH).total_seconds()
-    except (ValueError, TypeError):  # TypeError: a time zone
+            moment = datetime.fromisoformat(text)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
         pass
     raise RowError(f"{column}: found {shown(text)}, accepted: times such as 2023-11-16 18:15:46.6805900")
-
-
-_EPOCH = datetime(1970, 1, 1)
 
 
 def _from_zero(requests: list[Request]) -> tuple[Request, ...]:

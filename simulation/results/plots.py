@@ -102,10 +102,12 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def _distribution(axes: Axes, outcomes: Sequence[TraceOutcome]) -> None:
+    scale = "linear"  # unless there is something to draw: matplotlib draws no logarithmic axis without
     for (colour, dash), outcome in zip(_styles(), outcomes, strict=False):
         ended = [job for job in outcome.jobs if job.ending is not Ending.UNFINISHED]
         jct_s = np.sort([job.end_s - job.submit_s for job in ended])
         rows = np.flatnonzero(jct_s > 0)  # a logarithmic axis has no place for the others, but they count
+        scale = "log" if rows.size else scale
         rows = rows[np.unique(np.linspace(0, rows.size - 1, min(rows.size, _MOST_POINTS)).astype(int))]
         axes.step(
             jct_s[rows],
@@ -116,8 +118,7 @@ def _distribution(axes: Axes, outcomes: Sequence[TraceOutcome]) -> None:
             label=outcome.policy,
         )
     axes.set(xlabel="job completion time (s)", ylabel="jobs that took at most that long (%)", ylim=(0, 101))
-    if any(job.end_s > job.submit_s for outcome in outcomes for job in outcome.jobs):
-        axes.set_xscale("log")
+    axes.set_xscale(scale)
     axes.set_title("Job completion time")
     axes.grid(alpha=0.3)
     if outcomes:

@@ -25,6 +25,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sched_policy.model import StageProfile
+from simulation.traces.formats.table import LONGEST_S
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceError, TraceJob
 
 GPU_COUNTS = (1, 2, 4, 8, 16, 32)
@@ -189,6 +190,8 @@ _WEEK_S = 7 * 86400.0
 def generate(spec: WorkloadSpec, seed: int) -> Trace:
     """A trace with jobs 1, 2, ... in order of submission, the first at 0. The same spec and seed give the same trace.
 
+    Raises `TraceError` if they come over more time than a trace may have.
+
     Every property is drawn from a stream of its own, so that jobs keep their other properties when one is changed:
     traces of two loads differ in nothing but submit times.
     """
@@ -220,6 +223,10 @@ def generate(spec: WorkloadSpec, seed: int) -> Trace:
         for i in range(spec.jobs)
     ]
     span_s = math.fsum(job.gpus * job.run_s for job in draft) / (spec.cluster.gpus * spec.load)
+    if span_s > LONGEST_S:
+        raise TraceError(
+            f"load is {spec.load:g}: the last job would come after {span_s:.3g} s, accepted: up to {LONGEST_S:g} s"
+        )
     submit_s = _submissions(gaps, spec.jobs, span_s)
     return Trace.of(
         replace(

@@ -31,6 +31,7 @@ def test_the_json_of_one_rule(requests: Path) -> None:
     assert answer["queue_p99_s"] > 2
     assert answer["capacity"] == {"requests_per_s": 0.5, "concurrency": 2, "start_s": 10.0}
     assert answer["settings"]["slo_s"] == 2.0
+    assert answer["settings"]["tpot_s"] is None, "JSON has no infinity"
 
 
 def test_the_default_rule_is_ours(requests: Path) -> None:

@@ -113,7 +113,8 @@ MOST_LINE_BYTES = 1 << 26
 
 csv.field_size_limit(MOST_LINE_BYTES)
 
-ACCEPTED = "accepted: a text file in UTF-8 with a header line, see `sexplsched trace --help`"
+_TEXT = "accepted: a text file in UTF-8"
+ACCEPTED = f"{_TEXT} with a header line, see `sexplsched trace --help`"
 
 _MAGIC = (
     (b"\x1f\x8b", "compressed with gzip; unpack it first, for example with `gunzip --keep`"),
@@ -121,8 +122,8 @@ _MAGIC = (
     (b"\xfd7zXZ\x00", "compressed with xz; unpack it first, for example with `unxz --keep`"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it first, for example with `unzstd`"),
     (b"PK\x03\x04", "a zip archive or a spreadsheet; unpack it, or export it as CSV"),
-    (b"\xff\xfe", f"in UTF-16; {ACCEPTED}"),
-    (b"\xfe\xff", f"in UTF-16; {ACCEPTED}"),
+    (b"\xff\xfe", f"in UTF-16; {_TEXT}"),
+    (b"\xfe\xff", f"in UTF-16; {_TEXT}"),
 )
 
 T = TypeVar("T")
@@ -188,10 +189,10 @@ def _open(path: Path) -> BinaryIO:
     try:
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise TraceError(f"{path}: {'a directory' if stat.S_ISDIR(mode) else 'a device or socket'}; {ACCEPTED}")
+            raise TraceError(f"{path}: {'a directory' if stat.S_ISDIR(mode) else 'a device or socket'}; {_TEXT}")
         return path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL byte
-        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}; {ACCEPTED}") from error
+        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}; {_TEXT}") from error
 
 
 def table_of(lines: Iterator[tuple[int, str]], name: str) -> Table:
@@ -234,13 +235,13 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
                 if raw.startswith(magic):
                     raise TraceError(f"{name}: {what}")
         if len(raw) > MOST_LINE_BYTES:
-            raise TraceError(f"{name}: line {line} is longer than {MOST_LINE_BYTES:,} bytes; {ACCEPTED}")
+            raise TraceError(f"{name}: line {line} is longer than {MOST_LINE_BYTES:,} bytes; {_TEXT}")
         if b"\0" in raw:
-            raise TraceError(f"{name}: line {line} holds a NUL byte; {ACCEPTED}")
+            raise TraceError(f"{name}: line {line} holds a NUL byte; {_TEXT}")
         try:
             yield line, raw.decode("utf-8-sig" if line == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise TraceError(f"{name}: line {line}: byte {error.start + 1} is not UTF-8; {ACCEPTED}") from error
+            raise TraceError(f"{name}: line {line}: byte {error.start + 1} is not UTF-8; {_TEXT}") from error
 
 
 def collect(table: Table, parse: Callable[[int, list[str]], T]) -> tuple[list[T], list[Rejected]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import optimize
 
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.worth import MOST_KINDS, Packer, SizeBucket, worth_of
@@ -148,6 +149,26 @@ def test_prices_are_what_each_kind_costs_among_good_partners() -> None:
     assert computes == again
     assert reads + computes == pytest.approx(pair_s)  # of two seconds of work, one each
     assert packer.prices(kinds[:1]).tolist() == pytest.approx([packer.iteration_s([kinds[0]] * 2) / 2])
+
+
+def test_a_plan_solves_for_prices_only_where_the_jobs_are_not_those_of_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plans of a quiet cluster differ in nothing but the time, and a replay of months has tens of thousands."""
+    solve, solved = optimize.linprog, []
+
+    def counting(*problem: Any, **how: Any) -> Any:
+        solved.append(problem)
+        return solve(*problem, **how)
+
+    monkeypatch.setattr(optimize, "linprog", counting)
+    jobs = different(5, 77)
+    found = []
+    for plan in (jobs, jobs, jobs[:4]):
+        packer = Packer(max_members=2)
+        found.append(packer.prices([packer.kind(profile) for profile in plan]).tolist())
+    assert found[0] == found[1]
+    assert len(solved) == 2
 
 
 def test_stages_far_shorter_than_their_iteration_have_prices() -> None:

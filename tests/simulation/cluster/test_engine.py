@@ -360,6 +360,18 @@ def test_who_waits_for_the_gpus_of_a_stopped_job_starts_though_nothing_else_happ
     assert (jobs[1].ending, jobs[1].end_s, jobs[2].start_s) == (Ending.STOPPED, 10, 20)
 
 
+def test_who_shared_a_gpu_with_a_stopped_job_ends_the_sooner() -> None:
+    told = Exploration(sweep="s", may_stop=True)
+    jobs = trace((0, 1, 100), (0, 1, 100), learning=Learning(np.linspace(1.0, 0.5, 11), 10, 10.0, 0.5, told))
+
+    def stops_the_first(now: Snapshot) -> Plan:
+        return Plan(stops=(Stop(1, "hopeless"),) if len(now.jobs) == 2 and now.now_s >= 10 else ())
+
+    found = by_id(simulate(jobs, ONE_GPU, ScriptedPolicy(stops_the_first), SHARDS))
+    # Side by side each runs at half its speed: at 10 s job 2 has 95 s left.
+    assert (found[1].end_s, found[2].end_s) == (10, 105)
+
+
 def test_jobs_that_start_in_a_quiet_moment_take_turns() -> None:
     """Nothing but the end of its slice says when the job that a pass has started has to yield."""
     fair = baselines.fair(catalog.PolicyOptions(quantum_s=50))

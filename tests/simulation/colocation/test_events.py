@@ -1,5 +1,6 @@
 """Files of instance events: what is read, what is left out and why."""
 
+import gzip
 import re
 from pathlib import Path
 
@@ -151,14 +152,19 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
 
 def test_unusable_files_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
-    with pytest.raises(TraceError, match="e.jsonl: cannot be read: No such file"):
+    with pytest.raises(TraceError, match="e.jsonl: No such file"):
         read_events(path)
     path.write_text("")
     with pytest.raises(TraceError, match="holds no usable event: it is empty"):
         read_events(path)
-    path.write_bytes(b"\xff\xfe\x00\n")
+    path.write_text("nonsense\n")
     with pytest.raises(TraceError, match="holds no usable event: line 1: neither JSON"):
         read_events(path)
+    path.write_bytes(gzip.compress(line(0).encode()))
+    with pytest.raises(TraceError, match="compressed with gzip"):
+        read_events(path)
+    with pytest.raises(TraceError, match="a device or socket; accepted: a text file in UTF-8$"):
+        read_events(Path("/dev/zero"))  # it has one line, which does not end
     with pytest.raises(TraceError, match="cannot be written"):
         write_events(tmp_path / "no" / "e.jsonl", ())
 

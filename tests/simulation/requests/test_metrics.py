@@ -57,6 +57,12 @@ def test_without_an_answer_there_is_no_latency() -> None:
     assert (found.latency_p50_s, found.latency_p99_s, found.failed) == (None, None, 1)
 
 
+def test_without_replicas_there_is_no_utilization() -> None:
+    outcome = run([0.0], [1.0], 0, initial=0, deadline_s=0.5, slo_s=0.5, bounds=Bounds(0, 64, 64))
+    found = measure(outcome, RequestSettings(deadline_s=0.5, slo_s=0.5))
+    assert (found.failed, found.replica_seconds, found.utilization) == (1, 0.0, None)
+
+
 def test_work_is_counted_against_all_that_the_replicas_could_do() -> None:
     outcome = run([0.0], [8.0], 2, initial=2, concurrency=4)
     found = measure(outcome, RequestSettings(concurrency=4))

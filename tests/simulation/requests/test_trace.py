@@ -23,6 +23,13 @@ def test_azure(tmp_path: Path) -> None:
     assert trace.rejected == ()
 
 
+def test_azure_of_2024_whose_times_have_a_zone_and_not_all_a_fraction(tmp_path: Path) -> None:
+    rows = "2024-05-10 00:00:00.009930+00:00,2162,5\n2024-05-10 00:00:01+00:00,8,9\n2024-05-10 02:00:02.5+02:00,1,1\n"
+    trace = read(written(tmp_path / "a.csv", AZURE + rows))
+    assert [request.arrival_s for request in trace.requests] == pytest.approx([0.0, 0.99007, 2.49007], abs=1e-6)
+    assert trace.rejected == ()
+
+
 def test_mooncake(tmp_path: Path) -> None:
     lines = [
         {"timestamp": 3000, "input_length": 10, "output_length": 2, "hash_ids": [1]},
@@ -41,7 +48,7 @@ def test_own_format_with_columns_in_any_order(tmp_path: Path) -> None:
     ("row", "reason"),
     [
         ("yesterday,1,1", "TIMESTAMP: found 'yesterday', accepted: times such as"),
-        ("2023-11-16 18:15:46+01:00,1,1", "TIMESTAMP: found"),
+        ("2023-11-16 18:15:46 CET,1,1", "TIMESTAMP: found"),
         ("2023-11-16 18:15:46,-1,1", "ContextTokens: found '-1'"),
         ("2023-11-16 18:15:46,1,1.5", "GeneratedTokens: found '1.5'"),
         ("2023-11-16 18:15:46,1", "found 2 fields, accepted: 3"),

@@ -62,6 +62,12 @@ def test_unfinished_jobs_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "nan" not in text
 
 
+def test_a_simulation_that_ended_before_any_of_its_jobs_has_a_picture(tmp_path: Path) -> None:
+    going = replace(record(1, 0, 0, 100), ending=Ending.UNFINISHED)
+    plots.draw([outcome(going), outcome(going)], tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5_000
+
+
 def test_another_suffix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(plots.PlotError, match=r"a\.jpeg: unknown kind of picture '\.jpeg'.*\.png, \.svg, \.pdf"):
         plots.draw([worked_example()], tmp_path / "a.jpeg")

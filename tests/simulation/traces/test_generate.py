@@ -27,6 +27,11 @@ def test_the_load_is_as_asked(load: float) -> None:
     assert summarize(trace).load(CLUSTER) == pytest.approx(load, rel=1e-6)
 
 
+def test_a_load_so_low_that_the_trace_could_not_be_read_is_refused() -> None:
+    with pytest.raises(TraceError, match="load is 1e-06: the last job would come after .* s, accepted: up to 1e"):
+        generate(WorkloadSpec(10_000, ClusterShape(1, 1), load=1e-6), 1)
+
+
 def test_another_load_changes_submit_times_only() -> None:
     calm, busy = (generate(WorkloadSpec(100, CLUSTER, load=load), 4).jobs for load in (0.5, 2.0))
     assert [(j.gpus, j.run_s, j.model, j.user, j.time_limit_s) for j in calm] == [
