@@ -262,7 +262,7 @@ async def _serve(files: Files) -> None:
 
     activator = Activator(files, metrics)
     activator.read_services()
-    os.umask(0o177)
+    os.umask(0o077)
     runner = web.AppRunner(
         activator.application(),
         handler_cancellation=True,

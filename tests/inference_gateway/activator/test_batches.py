@@ -51,6 +51,9 @@ def test_files_are_their_owners_alone(rig: Rig) -> None:
     content = lines(LINE)
     file = upload(rig, content).json
     assert (file["object"], file["bytes"], file["purpose"]) == ("file", len(content), "batch")
+    directory = rig.plane.files.directory.parent / "batches"
+    modes = {oct(path.stat().st_mode & 0o777) for path in (directory, directory / "alice")}
+    assert modes == {"0o700"}, "others cannot enter, and its user can, who need not be root"
     assert rig.ask("GET", f"/v1/files/{file['id']}/content").body == content
     assert [one["id"] for one in rig.ask("GET", "/v1/files").json["data"]] == [file["id"]]
     bob = {"authorization": "Bearer bobs-key"}
