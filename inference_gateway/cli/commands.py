@@ -123,18 +123,41 @@ def down(services_path: Path, how: str | None) -> None:
     if how != "now" and controlled:
         longest_s = max(service.drain_deadline_s for service in section.services.values())
         deadline_s = time.monotonic() + longest_s + _MARGIN_S
-        while time.monotonic() < deadline_s and _is_there(paths) and _replicas(client, section.name):
+        while time.monotonic() < deadline_s and _drains(paths) and _replicas(client, section.name):
             time.sleep(_POLL_S)
-        while time.monotonic() < deadline_s and _is_there(paths):
+        while time.monotonic() < deadline_s and _drains(paths):
             time.sleep(_POLL_S)  # the supervisor ends by itself when all replicas are gone
-    left = _replicas(client, section.name)
-    jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, section.name))])
-    click.echo(f"gateway {section.name}: down" + (f", {len(left)} replicas cancelled undrained" if left else ""))
+    left = _end(client, section.name, paths)
+    if left is None:
+        click.echo(f"gateway {section.name}: down, and up again by another command")
+    else:
+        click.echo(f"gateway {section.name}: down" + (f", {left} replicas cancelled undrained" if left else ""))
 
 
-def _is_there(paths: GatewayPaths) -> bool:
-    """Whether a supervisor runs; one that has ended, for instance by Ctrl-C in the foreground, drains nothing."""
-    return any(own.gateway.exists() for own in paths.slots)
+def _drains(paths: GatewayPaths) -> bool:
+    """Whether a supervisor drains its replicas; one that has ended, for instance by Ctrl-C in the foreground, does not.
+
+    Nor does one that `gateway up` has started meanwhile, which takes back that the gateway is to close.
+    """
+    return paths.closing.exists() and any(own.gateway.exists() for own in paths.slots)
+
+
+def _end(client: CliClient, gateway: str, paths: GatewayPaths) -> int | None:
+    """Cancel what is left, and return the number of replicas; None if another gateway has been started meanwhile."""
+    if not paths.root.exists():
+        return _cancel_all(client, gateway)
+    while paths.closing.exists():
+        with state.locked(paths.start_lock) as ours:  # no `gateway up` submits anything until we are through
+            if ours and paths.closing.exists():
+                return _cancel_all(client, gateway)
+        time.sleep(_POLL_S)
+    return None
+
+
+def _cancel_all(client: CliClient, gateway: str) -> int:
+    left = _replicas(client, gateway)
+    jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, gateway))])
+    return len(left)
 
 
 def _replicas(client: CliClient, gateway: str) -> list[int]:

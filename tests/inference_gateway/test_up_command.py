@@ -111,7 +111,7 @@ def test_of_two_at_the_same_time_one_submits(site: Site, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(site.slurm, "submit", meanwhile)
     assert site.up() == "Submitted batch job 1\n"
-    assert told == ["gateway t is being started by another `gateway up`"]
+    assert told == ["gateway t is being started or ended by another command"]
     assert len(site.slurm.submissions) == 1
 
 
