@@ -67,7 +67,7 @@ class GatewayPaths:
 
     @property
     def start_lock(self) -> Path:
-        """Held by `gateway up` while it submits the gateway's job, and by `gateway down` while it cancels what is left."""
+        """Held by `gateway up` while it submits the gateway's job, by `gateway down` while it cancels what is left."""
         return self.root / "start.lock"
 
     @property

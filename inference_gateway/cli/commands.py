@@ -24,7 +24,7 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ReplicaLoad
 from inference_gateway.replicas.submission import prefix
-from inference_gateway.services import GatewaySection, keys
+from inference_gateway.services import GatewaySection, keys, option_faults
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.loop import run
 from slurm_plugin.client.cli import CliClient
@@ -61,6 +61,8 @@ def up(
 ) -> None:
     """Start a gateway as a Slurm job. At its time limit a successor job takes over."""
     now = accepted.read(services_path)
+    for fault in option_faults(sbatch):
+        raise GatewayError(f"--sbatch: {fault}")
     given = (("partition", partition), ("account", account), ("qos", qos), ("time", time_limit))
     extra = (*(f"--{key}={value}" for key, value in given if value), *sbatch)
     if place == "nowhere":

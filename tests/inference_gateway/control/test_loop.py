@@ -286,6 +286,15 @@ def test_a_submission_that_never_arrived_is_made_again(rig: Rig) -> None:
     assert len(rig.slurm.submissions) == 1
 
 
+def test_a_job_that_slurm_does_not_list_as_it_was_submitted_does_not_stay(rig: Rig) -> None:
+    """As where a site's job_submit plugin writes the comments: nobody would use it, or ever end it."""
+    rig.tick()
+    rig.slurm.set(1, comment="project x")
+    rig.tick(int(LOST_AFTER_S) + 10)
+    assert rig.slurm.cancelled == [1]
+    assert "lost" in rig.events()
+
+
 def test_a_submission_that_arrives_after_it_was_taken_for_lost_is_adopted(rig: Rig) -> None:
     """A slurmctld that hangs may work off an sbatch that was given up long ago."""
     rig.slurm.silent = True

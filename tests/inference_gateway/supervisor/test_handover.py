@@ -132,6 +132,17 @@ def test_a_running_job_is_no_successor(gateway: Gateway) -> None:
     assert len(gateway.slurm.submissions) == 1
 
 
+def test_no_successor_is_submitted_where_slurm_does_not_keep_comments(gateway: Gateway) -> None:
+    """As where a site's job_submit plugin writes its own: it would not be found, and another one follow each minute."""
+    gateway.slurm.set(OWN, comment="project x")
+    for second in (0, 60, 120):
+        gateway.at(second)
+    assert gateway.slurm.submissions == []
+    gateway.slurm.set(OWN, comment=jobs.tag("t"))
+    gateway.at(180)
+    assert len(gateway.slurm.submissions) == 1
+
+
 def test_a_gateway_outside_of_a_job_has_no_successor(paths: GatewayPaths, clock: Clock) -> None:
     slurm = FakeSlurm()
     alone = Succession(slurm, paths, (), own=None)
