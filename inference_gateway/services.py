@@ -331,7 +331,7 @@ def option_faults(options: Iterable[str]) -> Iterator[str]:
         name = option.partition("=")[0].partition(" ")[0]
         # sbatch takes any beginning of a name that no other option has.
         if any(long.startswith(name) or (short and option.startswith(short)) for long, short in _OWN_OPTIONS.items()):
-            yield f"found {option!r}, accepted: options of sbatch but {', '.join(_OWN_OPTIONS)}, which are the gateway's"
+            yield f"found {option!r}, accepted: all but {', '.join(_OWN_OPTIONS)}, which are the gateway's own"
 
 
 def load(path: Path) -> GatewaySection:
