@@ -77,7 +77,7 @@ class GatewayPaths:
 
     @property
     def plane(self) -> Path:
-        """JSON: the actual state of this gateway's HAProxy, where there are two; see `control.data_plane_sync`."""
+        """JSON: the actual state of this gateway's HAProxy, where there are two; see `control.planes`."""
         return self._own("plane.json")
 
     @property

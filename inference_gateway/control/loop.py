@@ -25,16 +25,9 @@ from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import (
-    DataPlaneSync,
-    Follower,
-    LeavingPlanes,
-    Orders,
-    OtherPlane,
-    PlaneReport,
-    WithoutBatches,
-)
+from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
 from inference_gateway.control.observations import Readiness, ReplicaMetrics, ReplicaObserver, SlurmSync
+from inference_gateway.control.planes import Follower, LeavingPlanes, Orders, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints

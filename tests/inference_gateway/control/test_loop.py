@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from inference_gateway.control import loop, state
-from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
+from inference_gateway.control.planes import NO_MORE_S, PlaneReport
 from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.control.service import ServiceControl
