@@ -75,8 +75,8 @@ class UsageSums:
         self._note(known, now_s)
         # With those that have reported nothing yet: a successor is to read the last report of one that ends before it
         # looks. Kept even if it cannot be saved: else, on a full disk, the same tokens would be counted every time.
-        counted = {name: known.counted.get(name, (service, NOTHING)) for name, service in here.items()}
-        self._known = replace(known, counted=counted)
+        present = {name: known.counted.get(name, (service, NOTHING)) for name, service in here.items()}
+        self._known = replace(known, counted=present)
         if self._known != self._saved and state.save(self._paths.usage, self._known):
             self._saved = self._known
 
