@@ -169,11 +169,20 @@ class GatewayPaths:
         return self.root / "identity"
 
     def prune(self, keep: frozenset[str], most: int) -> None:
-        """Remove the oldest directories of ended replicas until `most` are left; those named in `keep` are in use."""
+        """Remove the oldest directories of ended replicas until `most` are left; those named in `keep` are in use.
+
+        Raises `OSError` where one cannot be removed, such as one with files of a container's root, after all others.
+        """
         ended = [path for path in (self.root / "replicas").iterdir() if path.name not in keep]
         ended.sort(key=lambda path: path.stat().st_mtime)
+        faults: list[OSError] = []
         for path in ended[: max(0, len(ended) - most)]:
-            shutil.rmtree(path)
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                faults.append(error)
+        if faults:
+            raise faults[0]
 
 
 _LOG = logging.getLogger("explsched.gateway")

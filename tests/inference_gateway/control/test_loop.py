@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from inference_gateway.control.state import Override
 from inference_gateway.dataplane.endpoints import Wake, send
 from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import RefusedError
-from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, Traffic
 from inference_gateway.replicas import reports, submission
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
@@ -471,13 +471,20 @@ def test_the_newest_directories_of_ended_replicas_are_kept(rig: Rig, monkeypatch
     assert {name for name in left if "old" in name} == {"chat-old3", "chat-old4"}
     assert len(left) == 3
 
-    def refuse(*_: object) -> None:
-        raise OSError(13, "Permission denied", "chat-old3")
+    remove = shutil.rmtree
 
-    monkeypatch.setattr(GatewayPaths, "prune", refuse)
+    def refuse(path: Path) -> None:
+        if path.name == "chat-old3":
+            raise OSError(13, "Permission denied", "chat-old3")
+        remove(path)
+
+    monkeypatch.setattr(loop, "KEPT_DIRECTORIES", 0)
+    monkeypatch.setattr(shutil, "rmtree", refuse)
     rig.set_load(4)
     assert rig.tick(2).coming == 1, "what cannot be tidied up is no obstacle"
     assert "old files not removed" in rig.events()
+    left = {path.name for path in (rig.paths.root / "replicas").iterdir()}
+    assert {name for name in left if "old" in name} == {"chat-old3"}, "nor to tidying up the others"
 
 
 def test_a_replica_whose_directory_cannot_be_made_is_not_submitted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
