@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from explsched import strict_yaml
 from explsched.strict_yaml import ConfigError, Key, Section
-from inference_gateway.dataplane.settings import USUAL_PATHS, path_faults
+from inference_gateway.dataplane.open_paths import USUAL_PATHS, path_faults
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import Capacity
 from inference_gateway.scaling.rules import Bounds, build
