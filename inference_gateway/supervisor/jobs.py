@@ -250,9 +250,11 @@ class Succession:
         try:
             jobs = active_jobs(self.client, now.section.name, (now.slot,))
             known = {found.job_id for found in jobs}
-            if self.own not in known:  # nor would a successor be: there would be one more every minute
-                raise SlurmError(f"job {self.own} is not listed with its comment {tag(now.section.name, now.slot)!r}")
-            if self._successor not in known:
+            if self._successor not in (None, *known) and self.own not in known:
+                # Neither has our comment, so another one would not be found either: there would be one more every minute.
+                why = f"comment is not {tag(now.section.name, now.slot)!r}, or it has ended"
+                log.event(_LOG, logging.ERROR, "successor is not listed", job=self._successor, why=why)
+            elif self._successor not in known:
                 self._successor = self._find(now, jobs, self.own)
             left_s = min(self._latest_s, handover_in_s(jobs, self.own, now.section.job.handover_s, time.time()))
             if left_s <= 0 and not self.handing_over:
