@@ -251,7 +251,7 @@ class Succession:
             jobs = active_jobs(self.client, now.section.name, (now.slot,))
             known = {found.job_id for found in jobs}
             if self._successor not in (None, *known) and self.own not in known:
-                # Neither has our comment, so another one would not be found either: there would be one more every minute.
+                # Neither has our comment, so nor would another one be found: there would be one more every minute.
                 why = f"comment is not {tag(now.section.name, now.slot)!r}, or it has ended"
                 log.event(_LOG, logging.ERROR, "successor is not listed", job=self._successor, why=why)
             elif self._successor not in known:
