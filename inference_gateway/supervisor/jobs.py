@@ -250,12 +250,12 @@ class Succession:
         try:
             jobs = active_jobs(self.client, now.section.name, (now.slot,))
             known = {found.job_id for found in jobs}
-            if self._successor not in (None, *known) and self.own not in known:
+            if self._successor is None or (self._successor not in known and self.own in known):
+                self._successor = self._find(now, jobs, self.own)
+            elif self._successor not in known:
                 # Neither has our comment, so nor would another one be found: there would be one more every minute.
                 why = f"comment is not {tag(now.section.name, now.slot)!r}, or it has ended"
                 log.event(_LOG, logging.ERROR, "successor is not listed", job=self._successor, why=why)
-            elif self._successor not in known:
-                self._successor = self._find(now, jobs, self.own)
             left_s = min(self._latest_s, handover_in_s(jobs, self.own, now.section.job.handover_s, time.time()))
             if left_s <= 0 and not self.handing_over:
                 if not any((found.job_id, found.state) == (self._successor, "RUNNING") for found in jobs):
