@@ -80,6 +80,11 @@ class UsageSums:
         if self._known != self._saved and state.save(self._paths.usage, self._known):
             self._saved = self._known
 
+    def update_now(self, replicas: Iterable[Replica], now_s: float) -> None:
+        """Read the reports though it is not time, because this process ends."""
+        self._due_s = now_s
+        self.update(replicas, now_s)
+
     def _reported(self, services: Mapping[str, str]) -> dict[str, tuple[str, UsageReport]]:
         """The service and the report of each replica that has written one."""
         found = ((name, service, reports.usage_of(self._paths.replica(name))) for name, service in services.items())

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from inference_gateway.control import loop, state
+from inference_gateway.control import loop, state, usage
 from inference_gateway.control.planes import NO_MORE_S, PlaneReport
 from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report, ServiceReport
@@ -621,6 +621,20 @@ def test_a_changed_command_replaces_replicas_one_for_one(tmp_path: Path) -> None
     assert not any("--requeue" in options for _script, options in again.slurm.submissions)
 
 
+def test_the_last_tokens_count_where_the_gateway_ends_with_its_last_replica(rig: Rig) -> None:
+    rig.serve(1)
+    [name] = rig.plane.table
+    counter = reports.UsageCounter()
+    counter.add("alice", reports.Tokens(1, 10, 20))
+    rig.paths.closing.touch()
+    rig.slurm.set(1, state="CANCELLED")
+    while rig.tick().replicas:
+        pass
+    counter.write(rig.paths.replica(name))
+    rig.control.end(rig.now_s)
+    assert [entry.tokens for entry in usage.read(rig.paths).days] == [reports.Tokens(1, 10, 20)]
+
+
 def test_closing_drains_everything_and_starts_nothing(rig: Rig) -> None:
     rig.set_load(4)
     rig.serve(2)
@@ -726,6 +740,9 @@ def test_a_service_that_cannot_be_started_has_one_tick_of_its_own(
             if len(ticks) == 5:
                 monkeypatch.setattr(os, "getppid", lambda: -1)  # the supervisor is gone
             return Report("g", "/run", now_s, closing=False, services=(refused,))
+
+        def end(self, now_s: float) -> None:
+            """Nothing to count."""
 
     loop.ControlProcess(files).run(cast("loop.ControlPlane", Control()))
     assert ticks == [frozenset(), frozenset({"cold"}), *[frozenset()] * 3]
