@@ -67,7 +67,7 @@ class GatewayPaths:
 
     @property
     def start_lock(self) -> Path:
-        """Held by `gateway up` while it submits the gateway's job."""
+        """Held by `gateway up` while it submits the gateway's job, by `gateway down` while it cancels what is left."""
         return self.root / "start.lock"
 
     @property
@@ -77,7 +77,7 @@ class GatewayPaths:
 
     @property
     def plane(self) -> Path:
-        """JSON: the actual state of this gateway's HAProxy, where there are two; see `control.data_plane_sync`."""
+        """JSON: the actual state of this gateway's HAProxy, where there are two; see `control.planes`."""
         return self._own("plane.json")
 
     @property
@@ -169,11 +169,20 @@ class GatewayPaths:
         return self.root / "identity"
 
     def prune(self, keep: frozenset[str], most: int) -> None:
-        """Remove the oldest directories of ended replicas until `most` are left; those named in `keep` are in use."""
+        """Remove the oldest directories of ended replicas until `most` are left; those named in `keep` are in use.
+
+        Raises `OSError` where one cannot be removed, such as one with files of a container's root, after all others.
+        """
         ended = [path for path in (self.root / "replicas").iterdir() if path.name not in keep]
         ended.sort(key=lambda path: path.stat().st_mtime)
+        faults: list[OSError] = []
         for path in ended[: max(0, len(ended) - most)]:
-            shutil.rmtree(path)
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                faults.append(error)
+        if faults:
+            raise faults[0]
 
 
 _LOG = logging.getLogger("explsched.gateway")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from explsched import strict_yaml
 from explsched.strict_yaml import ConfigError, Key, Section
-from inference_gateway.dataplane.settings import USUAL_PATHS, path_faults
+from inference_gateway.dataplane.open_paths import USUAL_PATHS, path_faults
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import Capacity
 from inference_gateway.scaling.rules import Bounds, build
@@ -322,6 +322,17 @@ MODEL = "{model}"
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
+_OWN_OPTIONS = {"--array": "-a", "--comment": "", "--dependency": "-d", "--job-name": "-J"}
+
+
+def option_faults(options: Iterable[str]) -> Iterator[str]:
+    """A message for each option of sbatch without which the gateway would not know its jobs again, or their order."""
+    for option in options:
+        name = option.partition("=")[0].partition(" ")[0]
+        # sbatch takes any beginning of a name that no other option has.
+        if any(long.startswith(name) or (short and option.startswith(short)) for long, short in _OWN_OPTIONS.items()):
+            yield f"found {option!r}, accepted: all but {', '.join(_OWN_OPTIONS)}, which are the gateway's own"
+
 
 def load(path: Path) -> GatewaySection:
     """Read and check a services file. Raises `ConfigError` listing every fault."""
@@ -428,6 +439,8 @@ def _service_faults(service: ServiceSection) -> Iterator[str]:
         yield f"replica.command: {MODEL} is what replica.stage has copied, which is not there"
     if PORT not in replica.command:
         yield f"replica.command: must name the port to listen on as {PORT}, found {replica.command!r}"
+    for fault in option_faults(replica.options):
+        yield f"replica.options: {fault}"
     for fault in path_faults(service.paths):
         yield f"paths: {fault}"
     request, limit = replica.kernel.request, replica.kernel.limit

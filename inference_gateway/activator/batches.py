@@ -9,11 +9,12 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import aiohttp
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from inference_gateway.activator.relay import problem
 from inference_gateway.batches.store import Batch, FileRecord, NotFoundError, NotNowError, Owned
@@ -25,13 +26,19 @@ _LIST_LIMIT = 100
 _ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
+_Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+"""With OpenAI's limits: each list of batches sends all of it."""
+
+
 class _Asked(msgspec.Struct):
     """The body of `POST /v1/batches`."""
 
     input_file_id: str
     endpoint: str
     completion_window: str = "24h"
-    metadata: dict[str, str] | None = None
+    metadata: _Metadata | None = None
 
 
 async def answer(request: web.Request, settings: BatchSettings, owner: str) -> web.StreamResponse:

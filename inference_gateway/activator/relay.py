@@ -29,6 +29,8 @@ def problem(status: int, message: str, headers: Mapping[str, str] | None = None)
 
 
 _CONNECT_S = 3.0
+LONGEST = 1 << 16
+"""HAProxy takes no longer head than its buffer; aiohttp by default no longer line than 8190 bytes."""
 # Hop-by-hop headers (RFC 9110, section 7.6.1), and Expect, which the server in between has answered.
 _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect")
@@ -71,6 +73,8 @@ def client(socket: Path | None = None, context: ssl.SSLContext | None = None) ->
     return aiohttp.ClientSession(
         connector=connector,
         auto_decompress=False,
+        max_line_size=LONGEST,
+        max_field_size=LONGEST,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
     )
 
@@ -86,7 +90,11 @@ async def relay(session: aiohttp.ClientSession, request: web.Request, onward: On
         BrokenError: the other end disconnected before its answer's head was complete, or exceeded the timeout.
 
     """
-    url = URL(f"{onward.origin}{request.raw_path}", encoded=True)
+    target = (
+        request.raw_path
+    )  # with scheme and host of the gateway, where a client writes them (RFC 9112, section 3.2.2)
+    target = target if target.startswith("/") else request.rel_url.raw_path_qs
+    url = URL(f"{onward.origin}{target}", encoded=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=onward.response_timeout_s)
     headers = _passed_on(request.headers)
     headers.update(onward.headers)

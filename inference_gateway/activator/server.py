@@ -27,6 +27,7 @@ from inference_gateway.activator import batches
 from inference_gateway.activator.holding import FullError, GivenUpError, Waiting
 from inference_gateway.activator.relay import (
     LIMIT,
+    LONGEST,
     REFUSED,
     SERVICE,
     BodyRouter,
@@ -262,13 +263,15 @@ async def _serve(files: Files) -> None:
 
     activator = Activator(files, metrics)
     activator.read_services()
-    os.umask(0o177)
+    os.umask(0o077)
     runner = web.AppRunner(
         activator.application(),
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=60.0,
         keepalive_timeout=75.0,
+        max_line_size=LONGEST,
+        max_field_size=LONGEST,
     )
     await runner.setup()
     await web.UnixSite(runner, str(files.activator_socket), backlog=4096).start()

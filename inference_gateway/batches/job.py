@@ -15,8 +15,10 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from inference_gateway.accepted import Accepted
 from inference_gateway.batches.store import Batch, Counts, Faults, LineFault, Owned
@@ -27,6 +29,10 @@ _SHOWN_FAULTS = 100
 _EXPIRED = "batch_expired"
 
 
+_CustomId = Annotated[str, Meta(max_length=512)]
+"""Those of all requests of a batch are in memory."""
+
+
 class _Body(msgspec.Struct):
     model: str
     stream: bool | None = None
@@ -35,7 +41,7 @@ class _Body(msgspec.Struct):
 class _InputLine(msgspec.Struct):
     """A line of the input."""
 
-    custom_id: str
+    custom_id: _CustomId
     url: str
     body: _Body
     method: str = "POST"
@@ -124,9 +130,11 @@ def _line_faults(line: _InputLine, number: int, endpoint: str, seen: object) -> 
     if seen:
         yield LineFault("duplicate_custom_id", f"{line.custom_id!r} is there twice", number, "custom_id")
     if line.method != "POST":
-        yield LineFault("invalid_method", f"found {line.method!r}, accepted: POST", number, "method")
+        yield LineFault("invalid_method", f"found {_cut(line.method)}, accepted: POST", number, "method")
     if line.url != endpoint:
-        yield LineFault("invalid_url", f"found {line.url!r}, accepted: {endpoint}, as the batch says", number, "url")
+        yield LineFault(
+            "invalid_url", f"found {_cut(line.url)}, accepted: {endpoint}, as the batch says", number, "url"
+        )
     if line.body.stream:
         yield LineFault("invalid_request", "a batch has no streams", number, "body.stream")
 
@@ -136,9 +144,16 @@ def _service_faults(
 ) -> Iterator[LineFault]:
     one = now.section.services.get(service)
     if one is None or one.batches == "none" or (key is not None and key.services and service not in key.services):
-        yield LineFault("model_not_found", f"no batches of {model!r}: unknown, closed to them or to this key", number)
+        yield LineFault(
+            "model_not_found", f"no batches of {_cut(model)}: unknown, closed to them or to this key", number
+        )
     elif endpoint not in one.paths:
         yield LineFault("invalid_url", f"{service} has no open path {endpoint}", number, "url")
+
+
+def _cut(text: str) -> str:
+    """A client's text as messages show it: they are kept with the batch, and sent with each list of batches."""
+    return repr(text[:80])
 
 
 class Results:

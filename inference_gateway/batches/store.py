@@ -176,7 +176,9 @@ class Owned:
 
     def draft(self) -> Path:
         """The path of a new file, to fill and `add`. Raises `NotNowError` if the key's limit of files is reached."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (self.settings.directory, self.directory):
+            directory.mkdir(mode=0o700, exist_ok=True)
+            directory.chmod(0o700)  # an earlier version made directories that their own user cannot enter
         most = self.settings.files_per_key
         drafts = sum(1 for _ in self.directory.glob("*.draft"))
         if len(self._names("file-")) + drafts >= most:

@@ -48,6 +48,9 @@ _RESERVE = 0.15
 _ATTEMPTS = 10
 """After this many attempts that failed at a replica, or timed out, the last error is the answer."""
 
+_BATCHES_IN_MEMORY = 2
+"""Of a key as many requests are in memory as in this many of the largest batches, and one batch more."""
+
 _NOT_STARTED = frozenset({429, 503})
 """Statuses with which no replica has received the request."""
 _RETRIED = _NOT_STARTED | {502, 504}
@@ -108,11 +111,13 @@ class Worker:
         if batch.ends_as:  # its worker died while finishing it
             finish(owned, batch)
             return
+        now_s = time.time()
         if job is None:
+            if self._has_its_turn_later(owned.owner, batch, now_s):
+                return
             job = self._begin(owned, batch)
             if job is None:
                 return
-        now_s = time.time()
         if batch.status == "cancelling" and job.batch.cancelling_at is None:
             job.batch = msgspec.structs.replace(job.batch, status="cancelling", cancelling_at=batch.cancelling_at)
             owned.update(job.batch)
@@ -123,6 +128,13 @@ class Worker:
         del self._jobs[batch.id]
         job.end(ending)
         log.event(_LOG, logging.INFO, "batch ended", batch=batch.id, key=owned.owner, status=ending)
+
+    def _has_its_turn_later(self, owner: str, batch: Batch, now_s: float) -> bool:
+        """Whether it waits for older batches of its key: the requests of all that have begun are in memory."""
+        if batch.status == "cancelling" or now_s >= batch.expires_at or not self._admitted(owner, now_s):
+            return False  # it ends at once
+        begun = sum(job.counts().total for job in self._jobs.values() if job.owned.owner == owner)
+        return begun >= _BATCHES_IN_MEMORY * self._settings.requests_per_batch
 
     def _begin(self, owned: Owned, batch: Batch) -> BatchJob | None:
         """Validate its input and begin or resume it; None if it has failed."""

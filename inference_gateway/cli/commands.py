@@ -6,7 +6,6 @@ import json
 import time
 from collections import deque
 from datetime import datetime
-from ipaddress import ip_interface
 from pathlib import Path
 
 import click
@@ -16,7 +15,7 @@ from explsched import log
 from explsched.cli import examples, json_option
 from explsched.tables import Column, lines, room
 from inference_gateway import accepted
-from inference_gateway.cli import known_service, opened, services_option
+from inference_gateway.cli import keepalived, known_service, opened, services_option
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.control.state import Override
@@ -24,7 +23,7 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ReplicaLoad
 from inference_gateway.replicas.submission import prefix
-from inference_gateway.services import GatewaySection, keys
+from inference_gateway.services import keys, option_faults
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.loop import run
 from slurm_plugin.client.cli import CliClient
@@ -61,6 +60,8 @@ def up(
 ) -> None:
     """Start a gateway as a Slurm job. At its time limit a successor job takes over."""
     now = accepted.read(services_path)
+    for fault in option_faults(sbatch):
+        raise GatewayError(f"--sbatch: {fault}")
     given = (("partition", partition), ("account", account), ("qos", qos), ("time", time_limit))
     extra = (*(f"--{key}={value}" for key, value in given if value), *sbatch)
     if place == "nowhere":
@@ -123,18 +124,41 @@ def down(services_path: Path, how: str | None) -> None:
     if how != "now" and controlled:
         longest_s = max(service.drain_deadline_s for service in section.services.values())
         deadline_s = time.monotonic() + longest_s + _MARGIN_S
-        while time.monotonic() < deadline_s and _is_there(paths) and _replicas(client, section.name):
+        while time.monotonic() < deadline_s and _drains(paths) and _replicas(client, section.name):
             time.sleep(_POLL_S)
-        while time.monotonic() < deadline_s and _is_there(paths):
+        while time.monotonic() < deadline_s and _drains(paths):
             time.sleep(_POLL_S)  # the supervisor ends by itself when all replicas are gone
-    left = _replicas(client, section.name)
-    jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, section.name))])
-    click.echo(f"gateway {section.name}: down" + (f", {len(left)} replicas cancelled undrained" if left else ""))
+    left = _end(client, section.name, paths)
+    if left is None:
+        click.echo(f"gateway {section.name}: down, and up again by another command")
+    else:
+        click.echo(f"gateway {section.name}: down" + (f", {left} replicas cancelled undrained" if left else ""))
 
 
-def _is_there(paths: GatewayPaths) -> bool:
-    """Whether a supervisor runs; one that has ended, for instance by Ctrl-C in the foreground, drains nothing."""
-    return any(own.gateway.exists() for own in paths.slots)
+def _drains(paths: GatewayPaths) -> bool:
+    """Whether a supervisor drains its replicas; one that has ended, for instance by Ctrl-C in the foreground, does not.
+
+    Nor does one that `gateway up` has started meanwhile, which takes back that the gateway is to close.
+    """
+    return paths.closing.exists() and any(own.gateway.exists() for own in paths.slots)
+
+
+def _end(client: CliClient, gateway: str, paths: GatewayPaths) -> int | None:
+    """Cancel what is left, and return the number of replicas; None if another gateway has been started meanwhile."""
+    if not paths.root.exists():
+        return _cancel_all(client, gateway)
+    while paths.closing.exists():
+        with state.locked(paths.start_lock) as ours:  # no `gateway up` submits anything until we are through
+            if ours and paths.closing.exists():
+                return _cancel_all(client, gateway)
+        time.sleep(_POLL_S)
+    return None
+
+
+def _cancel_all(client: CliClient, gateway: str) -> int:
+    left = _replicas(client, gateway)
+    jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, gateway))])
+    return len(left)
 
 
 def _replicas(client: CliClient, gateway: str) -> list[int]:
@@ -327,69 +351,13 @@ def address(services_path: Path, shared: str | None, interface: str, router_id: 
     """
     section, paths = opened(services_path)
     if shared is not None:
-        for node, priority in _pair(section, shared):
-            click.echo(_keepalived(section, node, shared, interface, router_id, priority), nl=False)
+        for text in keepalived.configurations(section, shared, interface, router_id):
+            click.echo(text, nl=False)
         return
     try:
         click.echo(paths.address.read_text(encoding="ascii"), nl=False)
     except OSError as error:
         raise GatewayError(f"gateway {section.name} is not up: {paths.address}: {error.strerror}") from error
-
-
-def _pair(section: GatewaySection, shared: str) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Both nodes with their VRRP priorities. Raises `GatewayError` where no address can move between the gateways."""
-    try:
-        ip_interface(shared)
-    except ValueError as error:
-        raise GatewayError(
-            f"--keepalived: found {shared!r}, accepted: an address with its prefix, 10.0.0.9/24"
-        ) from error
-    first, second = section.job, section.job.second
-    if second is None or not (first.node and second.node) or second.port not in (None, section.listen.port):
-        raise GatewayError(
-            "an address moves between two nodes: name them in job.node and job.second.node, with one port"
-        )
-    if section.listen.host not in ("0.0.0.0", "::"):  # noqa: S104
-        raise GatewayError(
-            f"listen.host: is {section.listen.host}; to take an address that moves it must be 0.0.0.0 or ::"
-        )
-    return (first.node, 150), (second.node, 100)
-
-
-_KEEPALIVED = """\
-# {node}: /etc/keepalived/keepalived.conf
-global_defs {{
-    enable_script_security
-    script_user nobody
-}}
-vrrp_script {name} {{
-    script "/usr/bin/curl --insecure --fail --silent --output /dev/null --max-time 1 {scheme}://127.0.0.1:{port}/healthz"
-    interval 1
-    fall 2
-    rise 2
-}}
-vrrp_instance {name} {{
-    state BACKUP
-    interface {interface}
-    virtual_router_id {router_id}
-    priority {priority}
-    advert_int 1
-    virtual_ipaddress {{
-        {shared}
-    }}
-    track_script {{
-        {name}
-    }}
-}}
-"""
-
-
-def _keepalived(section: GatewaySection, node: str, shared: str, interface: str, router_id: int, priority: int) -> str:
-    """The file of one node: it has the address while its gateway answers, the first before the second."""
-    listen = section.listen
-    scheme = "http" if listen.certificate is None else "https"
-    about = {"node": node, "name": f"gateway_{section.name.replace('-', '_')}", "scheme": scheme, "port": listen.port}
-    return _KEEPALIVED.format(**about, interface=interface, router_id=router_id, priority=priority, shared=shared)
 
 
 @click.command(

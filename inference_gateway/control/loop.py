@@ -25,20 +25,15 @@ from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import (
-    DataPlaneSync,
-    Follower,
-    LeavingPlanes,
-    Orders,
-    OtherPlane,
-    PlaneReport,
-    WithoutBatches,
-)
-from inference_gateway.control.observations import Readiness, ReplicaMetrics, ReplicaObserver, SlurmSync
+from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
+from inference_gateway.control.observations import Readiness, ReplicaObserver
+from inference_gateway.control.planes import Follower, LeavingPlanes, Orders, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.replica_metrics import ReplicaMetrics
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
 from inference_gateway.control.service import ClassifiedReplicas, ServiceControl
+from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
 from inference_gateway.control.usage import ReadingRates, UsageSums
 from inference_gateway.dataplane.endpoints import WakeListener
@@ -178,6 +173,10 @@ class ControlPlane:
         self._show_endpoints()
         return shown
 
+    def end(self, now_s: float) -> None:
+        """Count what replicas have reported last: after `gateway down` nobody does."""
+        self._usage.update_now(self._registry.all(), now_s)
+
     def _show_endpoints(self) -> None:
         """Write the serving replicas of each service for other routers, where they have changed."""
         for name, replicas in self._registry.by_service().items():
@@ -307,6 +306,8 @@ class ControlProcess:
             except (SlurmError, GatewayError) as error:
                 log.event(_LOG, logging.ERROR, "cannot adopt the running replicas yet, will retry", why=str(error))
                 self.pause()
+        else:
+            return
         due_s, called, heard = 0.0, frozenset[str](), frozenset[str]()
         with WakeListener(self._files.control_socket) as calls:
             while not self.stopping:
@@ -322,6 +323,7 @@ class ControlProcess:
                 # A service that cannot be started now calls every second while requests wait: once is enough.
                 heard = cold & (heard | called)
                 called = self._rest(calls, due_s, cold - heard)
+        control.end(time.time())
 
     def _rest(self, calls: WakeListener, due_s: float, cold: frozenset[str]) -> frozenset[str]:
         """Wait until the next second, or for the first request of a `cold` service; returns those that called."""

@@ -140,7 +140,11 @@ def step(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: floa
     """The replica's next state."""
     if replica.phase is Phase.SUBMITTING and seen.job is None:
         if min(now_s, seen.listed_s) - replica.asked_s > LOST_AFTER_S:
-            return Step(None, "lost", "Slurm has no record of the submission", failed=True)
+            why = "Slurm has no record of the submission"
+            if replica.job_id is None:
+                return Step(None, "lost", why, failed=True)
+            why = f"Slurm does not list job {replica.job_id} with the name and comment of its submission"
+            return Step(replica.to(Phase.ENDING, now_s, why), "lost", why, failed=True)
         return Step(replica)
     job = seen.job
     if job is None:

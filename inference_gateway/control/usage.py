@@ -21,6 +21,9 @@ from inference_gateway.queueing import Stretch, reading_rate
 from inference_gateway.replicas import reports
 from inference_gateway.replicas.reports import Tokens, UsageReport
 
+NOTHING = UsageReport("", {})
+"""The report of a replica that has not reported yet."""
+
 _READ_S = 5.0
 _MINUTE_S = 60.0
 _KEPT_DAYS = 400
@@ -70,10 +73,17 @@ class UsageSums:
         known = _with(self._known, self._reported({**counted, **self._here, **here}), now_s)
         self._here = here
         self._note(known, now_s)
-        # Kept even if it cannot be saved: else, on a full disk, the same tokens would be counted every time.
-        self._known = replace(known, counted={name: found for name, found in known.counted.items() if name in here})
+        # With those that have reported nothing yet: a successor is to read the last report of one that ends before it
+        # looks. Kept even if it cannot be saved: else, on a full disk, the same tokens would be counted every time.
+        present = {name: known.counted.get(name, (service, NOTHING)) for name, service in here.items()}
+        self._known = replace(known, counted=present)
         if self._known != self._saved and state.save(self._paths.usage, self._known):
             self._saved = self._known
+
+    def update_now(self, replicas: Iterable[Replica], now_s: float) -> None:
+        """Read the reports though it is not time, because this process ends."""
+        self._due_s = now_s
+        self.update(replicas, now_s)
 
     def _reported(self, services: Mapping[str, str]) -> dict[str, tuple[str, UsageReport]]:
         """The service and the report of each replica that has written one."""
@@ -157,7 +167,7 @@ def _midnight_after(now_s: float) -> float:
 
 def _with(known: UsageState, reported: Mapping[str, tuple[str, UsageReport]], now_s: float) -> UsageState:
     """The sums with what is new in the reports."""
-    before = {name: known.counted.get(name, ("", UsageReport(one.run, {})))[1] for name, (_, one) in reported.items()}
+    before = {name: known.counted.get(name, ("", NOTHING))[1] for name in reported}
     news = {name: (service, one) for name, (service, one) in reported.items() if one != before[name]}
     if not news:
         return known

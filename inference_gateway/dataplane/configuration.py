@@ -13,7 +13,8 @@ from pathlib import Path
 import jinja2
 
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings, exact, prefixes
+from inference_gateway.dataplane.open_paths import exact, prefixes
+from inference_gateway.dataplane.settings import GatewaySettings, ServiceSettings
 from inference_gateway.model import Endpoint
 from inference_gateway.queueing import LEAST_READING_S, LOOK_S
 

@@ -59,6 +59,11 @@ class Files:
         return self.directory / "stats.sock"
 
     @property
+    def predecessor_socket(self) -> Path:
+        """Link to the runtime API of the HAProxy from which the listening socket is inherited."""
+        return self.directory / "before.sock"
+
+    @property
     def master_socket(self) -> Path:
         """The runtime API of the master process, which also knows old workers that finish their last requests."""
         return self.directory / "master.sock"

@@ -71,7 +71,7 @@ class HaproxyProcess:
         With a `predecessor` on this host the listening socket is inherited from it, so that connections are accepted
         without interruption; the predecessor continues to listen until it is stopped.
         """
-        inherited = ["-x", str(predecessor.stats_socket)] if predecessor else []
+        inherited = ["-x", str(self._socket_of(predecessor))] if predecessor else []
         log_size = self.files.messages.stat().st_size if self.files.messages.exists() else 0
         argv = [
             # `global`: buffers of `body_buffer_kib` overflow a thread's memory pool, and without a shared pool every
@@ -98,6 +98,16 @@ class HaproxyProcess:
         except StartError:
             self.stop(grace_s=0.0)  # if it came up later it would take requests that nothing supervises
             raise
+
+    def _socket_of(self, predecessor: Files) -> Path:
+        """A name of the predecessor's socket in our directory: through /proc its own may be too long for a socket."""
+        name = self.files.predecessor_socket
+        try:
+            name.unlink(missing_ok=True)
+            name.symlink_to(predecessor.stats_socket)
+        except OSError as error:
+            raise StartError(f"{name}: cannot be made: {error.strerror}") from error
+        return name
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         lines = opened_pipe(self.files.access_pipe)

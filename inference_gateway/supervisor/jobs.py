@@ -14,7 +14,8 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -101,9 +102,7 @@ def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int 
 
 def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int, ...]:
     """Submit the first job of each gateway; returns their ids. Raises `SlurmError`, `GatewayError` if one exists."""
-    with state.locked(now.paths.start_lock) as ours:
-        if not ours:
-            raise GatewayError(f"gateway {now.section.name} is being started by another `gateway up`")
+    with _starting(now):
         _refuse_another(now, active_jobs(client, now.section.name))
         state.forget_requests(now.paths)
         slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
@@ -121,9 +120,19 @@ def begin_here(client: SlurmClient, now: Accepted) -> None:
 
     A job that waits for another one does not count: here it can only be the successor of such a process before.
     """
-    found = active_jobs(client, now.section.name)
-    _refuse_another(now, [job for job in found if job.state != "PENDING" or job.eligible_s is not None])
-    state.forget_requests(now.paths)
+    with _starting(now):
+        found = active_jobs(client, now.section.name)
+        _refuse_another(now, [job for job in found if job.state != "PENDING" or job.eligible_s is not None])
+        state.forget_requests(now.paths)
+
+
+@contextmanager
+def _starting(now: Accepted) -> Iterator[None]:
+    """Keep other commands from starting a gateway of this name, or ending it. Raises `GatewayError` if one is at it."""
+    with state.locked(now.paths.start_lock) as ours:
+        if not ours:
+            raise GatewayError(f"gateway {now.section.name} is being started or ended by another command")
+        yield
 
 
 def _refuse_another(now: Accepted, found: Sequence[SlurmJob]) -> None:
@@ -240,8 +249,13 @@ class Succession:
             return
         try:
             jobs = active_jobs(self.client, now.section.name, (now.slot,))
-            if self._successor not in {found.job_id for found in jobs}:
+            known = {found.job_id for found in jobs}
+            if self._successor is None or (self._successor not in known and self.own in known):
                 self._successor = self._find(now, jobs, self.own)
+            elif self._successor not in known:
+                # Neither has our comment, so nor would another one be found: there would be one more every minute.
+                why = f"comment is not {tag(now.section.name, now.slot)!r}, or it has ended"
+                log.event(_LOG, logging.ERROR, "successor is not listed", job=self._successor, why=why)
             left_s = min(self._latest_s, handover_in_s(jobs, self.own, now.section.job.handover_s, time.time()))
             if left_s <= 0 and not self.handing_over:
                 if not any((found.job_id, found.state) == (self._successor, "RUNNING") for found in jobs):

@@ -28,7 +28,7 @@ from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
+from inference_gateway.control.planes import NO_MORE_S, PlaneReport
 from inference_gateway.control.replica import Phase
 from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from inference_gateway import accepted
 from inference_gateway.cli import commands as down
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
@@ -127,6 +128,48 @@ def test_a_supervisor_that_hangs_is_cancelled(site: Site) -> None:
         site.slurm.set(number, state="COMPLETED")
     assert site.down() == "gateway t: down\n"
     assert site.slurm.cancelled == [2, 1]
+
+
+@pytest.mark.parametrize("after_s", [5, 61])
+def test_a_gateway_that_is_started_meanwhile_is_left_alone(site: Site, after_s: int) -> None:
+    """The one before has ended, by itself or otherwise, between two looks of `down`."""
+    site.reported(0)
+
+    def slept(now_s: float) -> None:
+        if now_s == 60:
+            site.slurm.set(3, state="COMPLETED")
+            site.slurm.set(4, state="COMPLETED")
+        if now_s == after_s:
+            site.slurm.set(1, state="COMPLETED")
+            (new,) = jobs.start(site.slurm, accepted.read(site.directory / "services.yaml"), ())
+            site.slurm.set(new, state="RUNNING")
+
+    site.slept = slept
+    assert site.down() == "gateway t: down, and up again by another command\n"
+    assert (site.slurm.cancelled, site.now_s - NOW_S) == ([2], after_s)
+
+
+def test_a_successor_that_was_submitted_meanwhile_is_cancelled(site: Site) -> None:
+    """The supervisor had found no successor just before it learned that the gateway is to close."""
+    site.reported(0)
+
+    def slept(now_s: float) -> None:
+        if now_s == 1:
+            site.slurm.known[9] = record(9, "gateway-t", jobs.tag("t"))
+            site.paths.gateway.unlink()
+
+    site.slept = slept
+    assert "2 replicas cancelled undrained" in site.down()
+    assert site.slurm.cancelled == [2, 3, 4, 1, 9]
+
+
+def test_a_start_that_is_under_way_decides(site: Site) -> None:
+    """It has not yet asked Slurm whether there is one, or is about to submit a new one."""
+    with state.locked(site.paths.start_lock) as ours:
+        assert ours
+        site.slept = lambda after_s: site.paths.closing.unlink() if after_s == 3 else None
+        assert site.down() == "gateway t: down, and up again by another command\n"
+    assert (site.slurm.cancelled, site.now_s - NOW_S) == ([2], 3)
 
 
 def test_one_that_was_never_up_leaves_no_trace(site: Site, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def test_the_least_that_is_needed() -> None:
         ("command:", "comand:", "services.chat.replica.command: is missing"),
         ("--port {port}", "--port 8000", "services.chat.replica.command: must name the port .* as {port}"),
         ("serve --port", "serve ' --port", "services.chat.replica.command: No closing quotation"),
+        ("command:", "options: [--comment=mine], command:", "chat.replica.options: found '--comment=mine', accepted:"),
+        ("command:", "options: [--exclusive, --job=mine], command:", "chat.replica.options: found '--job=mine'"),
         ("chat:", "Chat_1:", "services: name 'Chat_1'"),
         (
             "models: [llama]",

@@ -77,6 +77,12 @@ def test_it_submits_one_job(site: Site) -> None:
     assert "--sbatch=--partition=cpu" in script
 
 
+@pytest.mark.parametrize("option", ["--comment=mine", "--comm mine", "-Jmine", "--dependency=singleton"])
+def test_options_by_which_its_jobs_are_known_are_refused(site: Site, option: str) -> None:
+    assert site.up("--sbatch", "--exclusive", "--sbatch", option).startswith(f"--sbatch: found {option!r}, accepted: ")
+    assert site.slurm.submissions == []
+
+
 @pytest.mark.parametrize("job_state", ["PENDING", "RUNNING", "REQUEUED"])
 def test_a_second_one_of_the_name_is_refused(site: Site, job_state: str) -> None:
     site.slurm.known[9] = record(9, "gateway-t", jobs.tag("t"), state=job_state)
@@ -111,7 +117,7 @@ def test_of_two_at_the_same_time_one_submits(site: Site, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(site.slurm, "submit", meanwhile)
     assert site.up() == "Submitted batch job 1\n"
-    assert told == ["gateway t is being started by another `gateway up`"]
+    assert told == ["gateway t is being started or ended by another command"]
     assert len(site.slurm.submissions) == 1
 
 

@@ -99,6 +99,22 @@ def test_a_replica_that_is_listed_but_not_there_is_passed_over(rig: Rig, servers
         assert pending.result().headers["x-replica"] == "r2"
 
 
+@pytest.mark.parametrize("length", [0, 200_000])
+def test_a_target_may_name_the_gateways_host(rig: Rig, servers: list[Replica], length: int) -> None:
+    """As clients write it that take the gateway for a proxy."""
+    rig.add_soon("patient", servers[0].endpoint)
+    host = f"127.0.0.1:{rig.port}"
+    body = {"model": "patient", "max_tokens": 1, "messages": "x" * length, "stop": ["x"]}
+    answer = rig.ask("POST", f"http://{host}/v1/chat/completions", body)
+    assert (answer.status, answer.headers.get("x-replica")) == (200, "r1")
+
+
+def test_a_long_header_waits_like_others(rig: Rig) -> None:
+    """What a replica's server makes of it is its own affair: the bundled one takes no more than 8190 bytes."""
+    answer = rig.complete("hasty", cookie="a" * 20_000)
+    assert (answer.status, answer.json["error"]["message"]) == (503, "no replica started in time")
+
+
 def test_a_client_that_gives_up_waiting_frees_its_place(rig: Rig) -> None:
     link = http.client.HTTPConnection("127.0.0.1", rig.port, timeout=PATIENCE_S)
     key = {"authorization": f"Bearer {CLIENT_KEY}"}

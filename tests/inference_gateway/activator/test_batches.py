@@ -51,6 +51,9 @@ def test_files_are_their_owners_alone(rig: Rig) -> None:
     content = lines(LINE)
     file = upload(rig, content).json
     assert (file["object"], file["bytes"], file["purpose"]) == ("file", len(content), "batch")
+    directory = rig.plane.files.directory.parent / "batches"
+    modes = {oct(path.stat().st_mode & 0o777) for path in (directory, directory / "alice")}
+    assert modes == {"0o700"}, "others cannot enter, and its user can, who need not be root"
     assert rig.ask("GET", f"/v1/files/{file['id']}/content").body == content
     assert [one["id"] for one in rig.ask("GET", "/v1/files").json["data"]] == [file["id"]]
     bob = {"authorization": "Bearer bobs-key"}
@@ -98,6 +101,7 @@ def test_limits_and_bad_input(rig: Rig) -> None:
         ({"endpoint": "/v1/state"}, b"accepted: /v1/chat"),
         ({"completion_window": "3w"}, b"1h to 720h"),
         ({"input_file_id": 3}, b"not a request"),
+        ({"metadata": {"why": "x" * 513}}, b"length <= 512"),
         ({}, b"results would be more than 4"),
     ):
         asked = {"input_file_id": files[1], "endpoint": ENDPOINT, **changed}
@@ -163,11 +167,21 @@ def test_an_input_is_checked_line_by_line(now: Accepted) -> None:
     assert faults(now) == ["empty_file"]
     assert faults(now, LINE, LINE) == ["duplicate_custom_id"]
     assert faults(now, {"custom_id": 1}) == ["invalid_json_line"]
+    assert faults(now, {**LINE, "custom_id": "x" * 513}) == ["invalid_json_line"]
     assert faults(now, {**LINE, "url": "/v1/embeddings", "method": "PUT"}) == ["invalid_method", "invalid_url"]
     assert faults(now, {**LINE, "body": {"model": "chat", "stream": True}}) == ["invalid_request"]
     assert faults(now, {**LINE, "body": {"model": "shut"}}) == ["model_not_found"]
     assert faults(now, LINE, key=ApiKey("bob", digest_of("x"), services=("shut",))) == ["model_not_found"]
     assert faults(now, *({**LINE, "custom_id": f"{n}"} for n in range(4))) == ["too_many_requests"]
+
+
+def test_faults_show_the_beginning_of_what_they_found(now: Accepted, tmp_path: Path) -> None:
+    path, long = tmp_path / "in.jsonl", "x" * 100_000
+    path.write_bytes(lines({**LINE, "url": long, "method": long, "body": {"model": long}}))
+    found = read_requests(path, ENDPOINT, now, None, most=3)
+    assert isinstance(found, Faults)
+    assert len(found.data) == 3
+    assert all("'xxx" in fault.message and len(fault.message) < 200 for fault in found.data)
 
 
 def test_what_is_too_deeply_nested_is_a_fault_of_its_line(now: Accepted, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import create_autospec
 
@@ -82,6 +83,24 @@ def test_a_full_disk_is_waited_for_with_no_more_open_files(
     assert ended.status == "expired"
     assert ended.request_counts.failed == 2
     assert open_files() == before
+
+
+def test_of_many_large_batches_of_a_key_some_are_in_memory(tmp_path: Path, owned: Owned, batch: Batch) -> None:
+    """One input may have as many batches as a key may have files: the gateway's job would die of them."""
+    two_each = replace(owned, settings=replace(owned.settings, requests_per_batch=2, files_per_key=100))
+    more = [two_each.make_batch(batch.input_file_id, ENDPOINT, "1h", None) for _ in range(4)]
+    ours = worker(tmp_path, two_each)
+
+    def statuses() -> list[str]:
+        ours.run_once()
+        return [owned.batch(one.id).status for one in (batch, *more)]
+
+    assert statuses() == ["in_progress", "in_progress", "validating", "validating", "validating"]
+    owned.cancel(more[3].id)
+    assert statuses() == ["in_progress", "in_progress", "validating", "validating", "cancelled"]
+    owned.cancel(batch.id)
+    statuses()
+    assert statuses() == ["cancelled", "in_progress", "in_progress", "validating", "cancelled"]
 
 
 def test_an_upload_that_fails_leaves_nothing(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from inference_gateway.control import loop, state
-from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
+from inference_gateway.control import loop, state, usage
+from inference_gateway.control.planes import NO_MORE_S, PlaneReport
 from inference_gateway.control.replica import LOST_AFTER_S
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.control.service import ServiceControl
@@ -19,7 +20,6 @@ from inference_gateway.control.state import Override
 from inference_gateway.dataplane.endpoints import Wake, send
 from inference_gateway.dataplane.files import Files
 from inference_gateway.errors import RefusedError
-from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, Traffic
 from inference_gateway.replicas import reports, submission
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
@@ -286,6 +286,15 @@ def test_a_submission_that_never_arrived_is_made_again(rig: Rig) -> None:
     assert len(rig.slurm.submissions) == 1
 
 
+def test_a_job_that_slurm_does_not_list_as_it_was_submitted_does_not_stay(rig: Rig) -> None:
+    """As where a site's job_submit plugin writes the comments: nobody would use it, or ever end it."""
+    rig.tick()
+    rig.slurm.set(1, comment="project x")
+    rig.tick(int(LOST_AFTER_S) + 10)
+    assert rig.slurm.cancelled == [1]
+    assert "lost" in rig.events()
+
+
 def test_a_submission_that_arrives_after_it_was_taken_for_lost_is_adopted(rig: Rig) -> None:
     """A slurmctld that hangs may work off an sbatch that was given up long ago."""
     rig.slurm.silent = True
@@ -462,13 +471,20 @@ def test_the_newest_directories_of_ended_replicas_are_kept(rig: Rig, monkeypatch
     assert {name for name in left if "old" in name} == {"chat-old3", "chat-old4"}
     assert len(left) == 3
 
-    def refuse(*_: object) -> None:
-        raise OSError(13, "Permission denied", "chat-old3")
+    remove = shutil.rmtree
 
-    monkeypatch.setattr(GatewayPaths, "prune", refuse)
+    def refuse(path: Path) -> None:
+        if path.name == "chat-old3":
+            raise OSError(13, "Permission denied", "chat-old3")
+        remove(path)
+
+    monkeypatch.setattr(loop, "KEPT_DIRECTORIES", 0)
+    monkeypatch.setattr(shutil, "rmtree", refuse)
     rig.set_load(4)
     assert rig.tick(2).coming == 1, "what cannot be tidied up is no obstacle"
     assert "old files not removed" in rig.events()
+    left = {path.name for path in (rig.paths.root / "replicas").iterdir()}
+    assert {name for name in left if "old" in name} == {"chat-old3"}, "nor to tidying up the others"
 
 
 def test_a_replica_whose_directory_cannot_be_made_is_not_submitted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,6 +621,20 @@ def test_a_changed_command_replaces_replicas_one_for_one(tmp_path: Path) -> None
     assert not any("--requeue" in options for _script, options in again.slurm.submissions)
 
 
+def test_the_last_tokens_count_where_the_gateway_ends_with_its_last_replica(rig: Rig) -> None:
+    rig.serve(1)
+    [name] = rig.plane.table
+    counter = reports.UsageCounter()
+    counter.add("alice", reports.Tokens(1, 10, 20))
+    rig.paths.closing.touch()
+    rig.slurm.set(1, state="CANCELLED")
+    while rig.tick().replicas:
+        pass
+    counter.write(rig.paths.replica(name))
+    rig.control.end(rig.now_s)
+    assert [entry.tokens for entry in usage.read(rig.paths).days] == [reports.Tokens(1, 10, 20)]
+
+
 def test_closing_drains_everything_and_starts_nothing(rig: Rig) -> None:
     rig.set_load(4)
     rig.serve(2)
@@ -710,6 +740,9 @@ def test_a_service_that_cannot_be_started_has_one_tick_of_its_own(
             if len(ticks) == 5:
                 monkeypatch.setattr(os, "getppid", lambda: -1)  # the supervisor is gone
             return Report("g", "/run", now_s, closing=False, services=(refused,))
+
+        def end(self, now_s: float) -> None:
+            """Nothing to count."""
 
     loop.ControlProcess(files).run(cast("loop.ControlPlane", Control()))
     assert ticks == [frozenset(), frozenset({"cold"}), *[frozenset()] * 3]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from inference_gateway.control import observations
-from inference_gateway.control.observations import Question, Readiness, ReplicaObserver, SlurmSync
+from inference_gateway.control.observations import Question, Readiness, ReplicaObserver
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
+from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ServerState
 from inference_gateway.replicas import reports

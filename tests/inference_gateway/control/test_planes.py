@@ -8,16 +8,8 @@ import pytest
 import yaml
 
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import (
-    NO_MORE_S,
-    DataPlaneSync,
-    Follower,
-    LeavingPlanes,
-    Orders,
-    OtherPlane,
-    PlaneReport,
-    WithoutBatches,
-)
+from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
+from inference_gateway.control.planes import NO_MORE_S, Follower, LeavingPlanes, Orders, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.report import router_endpoints
 from inference_gateway.control.state import EventLog

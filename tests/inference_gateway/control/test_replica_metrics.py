@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.control import observations
-from inference_gateway.control.observations import LARGEST_METRICS, Question, load_of, parsed
+from inference_gateway.control import replica_metrics
+from inference_gateway.control.observations import Question
+from inference_gateway.control.replica_metrics import LARGEST_METRICS, load_of, parsed
 from inference_gateway.errors import MetricsError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ReplicaLoad
@@ -192,7 +193,7 @@ class Servers:
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     found = Servers()
-    monkeypatch.setattr(observations, "load_of", found)
+    monkeypatch.setattr(replica_metrics, "load_of", found)
     return found
 
 
@@ -228,7 +229,7 @@ def test_a_fault_is_logged_once_and_scaling_continues(tmp_path: Path, servers: S
     shown = rig.tick(100)
     assert [replica.load for replica in shown.replicas] == [None, None]
     assert {replica.metrics_fault for replica in shown.replicas} == {servers.fault}
-    assert servers.asked <= 2 * math.ceil(102 / observations.METRICS_RETRY_S), "seldom"
+    assert servers.asked <= 2 * math.ceil(102 / replica_metrics.METRICS_RETRY_S), "seldom"
     assert (shown.wanted, "inside" in shown.reason) == (2, False)
     servers.fault, servers.load = "", ReplicaLoad(2, 0, 0.2)
     assert [replica.load for replica in rig.tick(40).replicas] == [servers.load] * 2

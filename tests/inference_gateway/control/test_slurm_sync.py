@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from explsched.errors import SlurmUnreachableError
-from inference_gateway.control.observations import BackgroundTasks, SlurmSync, TaskResult
+from inference_gateway.control.background_tasks import BackgroundTasks, TaskResult
+from inference_gateway.control.slurm_sync import SlurmSync
 from slurm_plugin.client.changes import CancelJob, Change, ChangeFailure
 from slurm_plugin.client.records import QueuedJob
 from tests.inference_gateway.control.doubles import AtOnce, job

@@ -64,6 +64,18 @@ def test_the_first_answer_of_a_replica_counts_if_its_job_ends_with_it(paths: Gat
     assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
 
 
+def test_the_first_answer_of_a_replica_counts_if_it_ends_while_nobody_counts(paths: GatewayPaths) -> None:
+    """As where the control plane is killed, or the gateway ends right after its last replica."""
+    counter = UsageCounter()
+    UsageSums(paths).update([A], NOW_S)
+    counter.add("alice", Tokens(1, 10, 20))
+    counter.write(paths.replica(A.name))
+    for after_s in (60, 65):
+        sums = UsageSums(paths)
+        sums.update([], NOW_S + after_s)
+    assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+
+
 def test_a_clock_that_is_set_back_holds_up_nothing(paths: GatewayPaths) -> None:
     counter, sums = UsageCounter(), UsageSums(paths)
     sums.update([A], NOW_S)

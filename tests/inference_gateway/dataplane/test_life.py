@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.endpoints import ActivatorProcess, read_state
+from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.process import affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi
@@ -27,7 +29,7 @@ from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.errors import NotRunningError, RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint, StartForecast
 from inference_gateway.replicas.identity import Authority
-from tests.inference_gateway.rig import CLIENT_KEY, Replica, gateway, wait_until
+from tests.inference_gateway.rig import CLIENT_KEY, Replica, gateway, replicas, wait_until
 
 CHAT = ServiceSettings("chat")
 
@@ -154,9 +156,42 @@ def test_while_it_finishes_a_request_that_waits_reaches_a_new_replica(directory:
         wait_until(lambda: not rig.plane.alive())
 
 
+@pytest.mark.parametrize("how", ["ends", "reloaded"])
+def test_while_it_finishes_requests_outlive_the_last_replica(directory: Path, servers: list[Replica], how: str) -> None:
+    """It checks none any more, and `set server` is refused: they would wait for the queue's deadline, and get 503."""
+    with gateway(directory / how, CHAT) as rig, replicas("victim") as (victim,), ThreadPoolExecutor(8) as client:
+        victim.behave(first_token_ms=5000.0)
+        rig.plane.add("chat", victim.with_concurrency(1))
+        answers = [client.submit(rig.complete, "chat") for _ in range(6)]
+        wait_until(lambda: rig.plane.traffic()[0].queued == 5)
+        if how == "ends":
+            rig.plane.finish()
+            wait_until(lambda: not listens(rig.port))
+        else:
+            rig.plane.apply(replace(rig.plane.settings, services=(CHAT, ServiceSettings("more"))))
+        victim.kill()
+        rig.plane.hand_on("chat", [servers[0].endpoint])
+        statuses = Counter(answer.result().status for answer in answers)
+        # Its own request, and one that was on its way.
+        assert (statuses[503], statuses[200] >= 4) == (0, True)
+
+
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_predecessor_may_have_a_longer_name_than_a_socket(directory: Path, tmp_path: Path) -> None:
+    """As where its /tmp is found through /proc; HAProxy cuts a longer one, and then finds the port in use."""
+    with gateway(directory / "before", CHAT) as rig:
+        alias = tmp_path / ("x" * 100)
+        alias.symlink_to(rig.plane.files.directory)
+        after = HaproxyDataPlane(replace(rig.plane.settings, directory=directory / "after"))
+        try:
+            after.start(Files(alias, rig.plane.files.directory))
+            assert (rig.plane.alive(), after.alive()) == (True, True)
+        finally:
+            after.stop(grace_s=0.0)
 
 
 def test_nobody_answers_on_the_socket(directory: Path) -> None:
@@ -231,7 +266,7 @@ def test_files_are_for_this_user_alone(directory: Path) -> None:
         files = rig.plane.files
         assert files.directory.stat().st_mode & 0o077 == 0
         for path in (files.stats_socket, files.master_socket, files.activator_socket, files.configuration, files.keys):
-            assert path.stat().st_mode & 0o777 == 0o600, path
+            assert path.stat().st_mode & 0o677 == 0o600, path
 
 
 def test_connections_are_bounded_by_open_files() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.dataplane.settings import USUAL_PATHS, ServiceSettings
+from inference_gateway.dataplane.open_paths import USUAL_PATHS
+from inference_gateway.dataplane.settings import ServiceSettings
 from tests.inference_gateway.rig import Replica, Rig, gateway
 
 SERVICES = (

@@ -132,6 +132,24 @@ def test_a_running_job_is_no_successor(gateway: Gateway) -> None:
     assert len(gateway.slurm.submissions) == 1
 
 
+def test_one_successor_is_submitted_where_slurm_does_not_keep_comments(gateway: Gateway) -> None:
+    """As where a site's job_submit plugin writes its own: it is not found, and one more would follow every minute."""
+    gateway.slurm.set(OWN, comment="project x")
+    gateway.at(0)
+    gateway.slurm.set(max(gateway.slurm.known), comment="project x")
+    for second in (60, 120, 180):
+        gateway.at(second)
+    assert len(gateway.slurm.submissions) == 1
+
+
+def test_a_gateway_in_the_foreground_of_a_job_has_a_successor(gateway: Gateway) -> None:
+    """Of an allocation for a terminal, which has no comment of ours."""
+    gateway.slurm.set(OWN, comment="")
+    for second in (0, 60, 120):
+        gateway.at(second)
+    assert len(gateway.slurm.submissions) == 1
+
+
 def test_a_gateway_outside_of_a_job_has_no_successor(paths: GatewayPaths, clock: Clock) -> None:
     slurm = FakeSlurm()
     alone = Succession(slurm, paths, (), own=None)

@@ -16,7 +16,7 @@ import pytest
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import NO_MORE_S, PlaneReport
+from inference_gateway.control.planes import NO_MORE_S, PlaneReport
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
