@@ -17,17 +17,10 @@ from pathlib import Path
 from explsched.atomic_file import drafts
 from explsched.process import ProcessId
 from slurm_plugin.devcluster import machine
+from slurm_plugin.devcluster.accounting import database_socket_path, start_accounting
 from slurm_plugin.devcluster.cluster import DAEMON, Cluster, ClusterHealth, ClusterSpec, Layout, Product, ProductState
+from slurm_plugin.devcluster.configuration import Host, Ports, cgroup_conf, gres_conf, slurm_conf
 from slurm_plugin.devcluster.machine import DevClusterError
-from slurm_plugin.devcluster.services import (
-    Host,
-    Ports,
-    cgroup_conf,
-    database_socket_path,
-    gres_conf,
-    slurm_conf,
-    start_accounting,
-)
 
 Progress = Callable[[str], None]
 """Called with one line for each step."""
