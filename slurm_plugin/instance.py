@@ -196,6 +196,11 @@ class HostLock:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether we have it."""
+        return self._socket is not None
+
     def take(self, cluster: str) -> None:
         """Take the lock. Raises `AnotherDaemonError` if another daemon of root or of our user has it.
 
