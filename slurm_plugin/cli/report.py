@@ -43,8 +43,8 @@ examples:
 
 GPU-hours are those within the period. USEFUL is USED without LOST (work that preemption cost) and FAILED (runs that
 failed). SAVED is the most that jobs stopped early could still have used, up to their time limits. WAIT and P90 are the
-median and the 90th percentile of the hours that jobs waited. Sweeps are known where slurm.conf has
-AccountingStoreFlags=job_comment.
+median and the 90th percentile of the hours that jobs waited. Sweeps are listed as USER/SWEEP; they are known where
+slurm.conf has AccountingStoreFlags=job_comment.
 """
 FIELDS = (
     *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Eligible", "Start", "End", "ElapsedRaw"),
@@ -110,7 +110,7 @@ BY: Mapping[str, Callable[[AccountedRun], str]] = {
     "user": lambda run: run.user,
     "account": lambda run: run.account,
     "partition": lambda run: run.partition,
-    "sweep": lambda run: run.sweep,
+    "sweep": lambda run: f"{run.user}/{run.sweep}" if run.sweep else "",
 }
 
 

@@ -95,12 +95,18 @@ def test_waits_are_those_of_first_starts_in_the_period() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "name"), [("user", "ada"), ("account", "lab"), ("partition", "main"), ("sweep", "digits")]
+    ("by", "name"), [("user", "ada"), ("account", "lab"), ("partition", "main"), ("sweep", "ada/digits")]
 )
 def test_lines_are_named_by_what_was_asked(by: str, name: str) -> None:
     assert line(row(1), by=by).name == name
     found = usage([run_of(row(1)), run_of(row(2, End=9))], (), by, 0, 10 * HOUR_S)
     assert [one.name for one in found] == [name, "all"]
+
+
+def test_sweeps_of_one_name_are_several_users() -> None:
+    runs = [row(1), row(2, User="bob"), row(3, Comment=""), row(4, User="bob", Comment="")]
+    found = usage([run_of(one) for one in runs], (), "sweep", 0, 10 * HOUR_S)
+    assert [(one.name, one.jobs) for one in found] == [("-", 2), ("ada/digits", 1), ("bob/digits", 1), ("all", 4)]
 
 
 def test_runs_without_gpus_are_left_out_and_typed_ones_are_counted() -> None:
