@@ -31,7 +31,8 @@ from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit_file import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.parse import clock, gpu_count
+from slurm_plugin.client.parse import clock, count, gpu_count
+from slurm_plugin.observation.requirements import most_shards_per_gpu
 
 if TYPE_CHECKING:
     from slurm_plugin.observation.run_times import Coverage
@@ -61,7 +62,10 @@ TOTAL = "all"
 
 
 class AccountedRun(Struct, frozen=True):
-    """One run of a job, as sacct tells it. Times are seconds since the epoch, None where there is none yet."""
+    """One run of a job, as sacct tells it. Times are seconds since the epoch, None where there is none yet.
+
+    `gpus` of a job on shards are the parts of GPUs that these are.
+    """
 
     job_id: int
     user: str
@@ -72,7 +76,7 @@ class AccountedRun(Struct, frozen=True):
     eligible_s: float
     start_s: float | None
     end_s: float | None
-    gpus: int
+    gpus: float
     time_limit_s: float | None
     energy_j: float
     preemptions: tuple[preemption_record.Interruption, ...]
@@ -112,10 +116,11 @@ BY: Mapping[str, Callable[[AccountedRun], str]] = {
     "partition": lambda run: run.partition,
     "sweep": lambda run: f"{run.user}/{run.sweep}" if run.sweep else "",
 }
+"""Names of the lines. Sweeps of several users may have one name."""
 
 
-def run_of(fields: Sequence[str]) -> AccountedRun:
-    """One row of sacct, with the fields of `FIELDS`. Raises `ValueError`."""
+def run_of(fields: Sequence[str], shards_per_gpu: int = 0) -> AccountedRun:
+    """One row of sacct, with the fields of `FIELDS`; shards are no GPUs for 0 `shards_per_gpu`. Raises `ValueError`."""
     if len(fields) != len(FIELDS):
         raise ValueError(f"{len(fields)} fields, expected {len(FIELDS)}")
     told = dict(zip(FIELDS, fields, strict=True))
@@ -131,11 +136,15 @@ def run_of(fields: Sequence[str]) -> AccountedRun:
         max(submit_s, _time(told["Eligible"]) or submit_s),
         _time(told["Start"]),
         _time(told["End"]),
-        gpu_count(told["AllocTRES"]) or gpu_count(told["ReqTRES"]),
+        _gpus(told["AllocTRES"], shards_per_gpu) or _gpus(told["ReqTRES"], shards_per_gpu),
         60.0 * int(limit) if limit.isdecimal() else None,
         float(told["ConsumedEnergyRaw"]) if told["ConsumedEnergyRaw"].isdecimal() else 0.0,
         _preemptions(told["AdminComment"], submit_s),
     )
+
+
+def _gpus(tres: str, shards_per_gpu: int) -> float:
+    return gpu_count(tres) or (count(tres, "shard") / shards_per_gpu if shards_per_gpu else 0.0)
 
 
 def _time(text: str) -> float | None:
@@ -236,7 +245,9 @@ def report(
         raise click.BadParameter("must be later than --since, which must be in the past", param_hint="--until")
     config = configuration.load(config_path)
     client = CliClient(config.slurm.timeout_s)
-    runs, left_out = _runs(client.accounting(FIELDS, since_s, until_s))
+    rows = client.accounting(FIELDS, since_s, until_s)
+    has_shards = any("gres/shard" in cell for row in rows for cell in row)
+    runs, left_out = _runs(rows, most_shards_per_gpu(client.nodes()) if has_shards else 0)
     if left_out:
         click.echo(f"sexplsched: {left_out} rows of sacct could not be read and are left out", err=True)
     try:
@@ -266,11 +277,11 @@ def _gpu_h(client: CliClient, since_s: float, until_s: float) -> float:
     return sum(gpus * (end_s - start_s) for start_s, end_s, gpus in history) / _S_PER_H
 
 
-def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:
+def _runs(rows: Iterable[Sequence[str]], shards_per_gpu: int) -> tuple[list[AccountedRun], int]:
     runs, left_out = [], 0
     for row in rows:
         try:
-            runs.append(run_of(row))
+            runs.append(run_of(row, shards_per_gpu))
         except ValueError:  # told in one line for all of them
             left_out += 1
     return runs, left_out

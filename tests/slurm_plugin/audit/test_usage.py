@@ -114,6 +114,14 @@ def test_runs_without_gpus_are_left_out_and_typed_ones_are_counted() -> None:
     assert line(row(1, AllocTRES="cpu=1,gres/gpu:a100=2,gres/gpu:h100=1")).used_gpu_h == 6
 
 
+def test_a_job_on_shards_uses_parts_of_gpus() -> None:
+    """All of what they used looked idle."""
+    (found, _) = usage([run_of(row(1, AllocTRES="cpu=1,gres/shard=2"), 4)], (), "user", 0, 10 * HOUR_S)
+    assert (found.jobs, found.used_gpu_h) == (1, 1)
+    (found, _) = usage([run_of(row(1, AllocTRES="gres/gpu=2,gres/shard=2"), 4)], (), "user", 0, 10 * HOUR_S)
+    assert found.used_gpu_h == 4
+
+
 @pytest.mark.parametrize("fields", [[], ["1"] * 3, row(1)[:-1], row(1, JobIDRaw="x"), row(1, Submit="never")])
 def test_rows_that_cannot_be_read_are_faults(fields: list[str]) -> None:
     with pytest.raises(ValueError):
