@@ -161,27 +161,40 @@ def test_what_the_owner_of_a_gateway_puts_there_does_not_stop_the_page(
     assert str(told["fault"]).startswith(f"{tmp_path}/status.json: ")
 
 
+def times_shown(gateway: GatewayFiles, time_s: float, *names: str) -> list[list[float]]:
+    """The times of the loads that are shown of each service, after the gateway has reported so many services."""
+    counts = dict.fromkeys(("serving", "coming", "draining", "minimum", "maximum", "arrivals", "in_flight"), 0)
+    more: dict[str, object] = {
+        "wanted": None,
+        "reason": "",
+        "queued": 0,
+        "start_s": 0.0,
+        "given_up": False,
+        "replicas": [],
+    }
+    services = [{"name": name, **counts, **more} for name in names]
+    report = {"gateway": "g", "time_s": time_s, "closing": False, "services": services}
+    (gateway.directory / "status.json").write_text(json.dumps(report))
+    gateway.look()
+    told = cast("list[dict[str, list[list[float]]]]", gateway.told(0.0)["services"])
+    return [one["loads"][0] for one in told]
+
+
 def test_services_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     """The owner of a gateway could fill the memory of root's page with names."""
     gateway = GatewayFiles(tmp_path)
-    seen = []
-    for time_s, names in enumerate((("a",), ("a", "b"), ("a",), ("a", "b")), start=1):
-        counts = dict.fromkeys(("serving", "coming", "draining", "minimum", "maximum", "arrivals", "in_flight"), 0)
-        more: dict[str, object] = {
-            "wanted": None,
-            "reason": "",
-            "queued": 0,
-            "start_s": 0.0,
-            "given_up": False,
-            "replicas": [],
-        }
-        services = [{"name": name, **counts, **more} for name in names]
-        report = {"gateway": "g", "time_s": float(time_s), "closing": False, "services": services}
-        (tmp_path / "status.json").write_text(json.dumps(report))
-        gateway.look()
-        told = cast("list[dict[str, list[list[float]]]]", gateway.told(0.0)["services"])
-        seen.append([len(one["loads"][0]) for one in told])
+    reports = enumerate((("a",), ("a", "b"), ("a",), ("a", "b")), start=1)
+    seen = [[len(times) for times in times_shown(gateway, float(time_s), *names)] for time_s, names in reports]
     assert seen == [[1], [2, 1], [3], [4, 1]]
+
+
+def test_a_gateway_whose_clock_was_ahead_is_shown_all_the_same(tmp_path: Path) -> None:
+    """Its clock is set back, or the next gateway job is on a node whose clock is behind."""
+    gateway = GatewayFiles(tmp_path)
+    assert times_shown(gateway, 5000.0, "a") == [[5000.0]]
+    assert times_shown(gateway, 1000.0, "a") == [[1000.0]]
+    assert times_shown(gateway, 1000.0, "a") == [[1000.0]]
+    assert times_shown(gateway, 1001.0, "a") == [[1000.0, 1001.0]]
 
 
 @pytest.mark.parametrize(
