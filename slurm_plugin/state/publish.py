@@ -27,7 +27,7 @@ from slurm_plugin.client.changes import Change as SlurmChange
 from slurm_plugin.client.parse import clock
 from slurm_plugin.client.records import takes_jobs
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.standing import leased_job
+from slurm_plugin.observation.standing import leased_job, may_start
 from slurm_plugin.state import jobs
 from slurm_plugin.state.published import (
     FILE,
@@ -181,10 +181,18 @@ def _plan(view: View) -> Iterator[PlanLine]:
 def sample(view: View) -> Sample:
     """GPUs and jobs of the cluster at the time of the view."""
     nodes, all_jobs = view.seen.snapshot.nodes, view.seen.snapshot.jobs
-    holding = [job for job in all_jobs if job.holds_gpus]
-    waiting = sum(job.state is JobState.PENDING for job in all_jobs)
+    now_s = view.seen.snapshot.now_s
+    waiting = [job for job in all_jobs if job.state is JobState.PENDING]
+    startable = [job for job in waiting if may_start(view.seen.jobs[job.job_id], now_s)]
     busy = sum(bool(holders) for node in _nodes(view) for holders in node.devices)  # a shared GPU counts once
-    return Sample(view.seen.snapshot.now_s, sum(node.gpus for node in nodes), busy, len(holding), waiting)
+    return Sample(
+        time_s=now_s,
+        gpus=sum(node.gpus for node in nodes),
+        busy_gpus=busy,
+        running=sum(job.holds_gpus for job in all_jobs),
+        waiting=sum(job.array_tasks for job in waiting),
+        gpus_waited_for=sum(job.request.total * job.array_tasks for job in startable),
+    )
 
 
 def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
@@ -218,8 +226,8 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
         "jobs_running": ("Jobs that hold GPUs", now.running if now else 0),
         "jobs_waiting": ("Jobs that wait for GPUs", now.waiting if now else 0),
         "gpus_waited_for": (
-            "GPUs that waiting jobs ask for",
-            sum(row.gpus * row.tasks for row in state.jobs if row.state == JobState.PENDING),
+            "GPUs asked for by jobs that wait for nothing but room",
+            now.gpus_waited_for if now else 0,
         ),
         "jobs_reporting": (
             "Jobs that hold GPUs and have reported progress",
@@ -236,7 +244,10 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
     for use, count in gpu_uses(state.nodes).items():
         uses.add_metric([use], count)
     yield uses
-    of_sweeps = Counter(_training_state(row) for row in state.jobs if row.sweep)
+    of_sweeps: Counter[str] = Counter()
+    for row in state.jobs:
+        if row.sweep:
+            of_sweeps[_training_state(row)] += row.tasks
     trainings = GaugeMetricFamily("explsched_trainings", "Jobs of sweeps by state", labels=["state"])
     for name in _TRAINING_STATES:
         trainings.add_metric([name], of_sweeps[name])

@@ -9,6 +9,7 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,6 +69,11 @@ class JobRow(Struct, frozen=True):
 
 
 COLUMNS = tuple(JobRow.__struct_fields__)
+
+
+def waiting(rows: Iterable[JobRow]) -> int:
+    """How many jobs wait: each task of an array is one, as in sdiag."""
+    return sum(row.tasks for row in rows if row.state == "PENDING")
 
 
 class Explanation(Struct, frozen=True):
@@ -142,13 +148,17 @@ class PlanLine(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """GPUs and jobs of the cluster at one time, for the history on the web page."""
+    """GPUs and jobs of the cluster at one time, for the history on the web page; waiting tasks of arrays are jobs.
+
+    `gpus_waited_for` are those of jobs that Slurm would start if it had the GPUs.
+    """
 
     time_s: float
     gpus: int
     busy_gpus: int
     running: int
     waiting: int
+    gpus_waited_for: int = 0
 
 
 class Totals(Struct, frozen=True):

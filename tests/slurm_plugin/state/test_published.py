@@ -269,6 +269,41 @@ def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
     assert not {word for word in ("ada", "bob", "digits") if word in path.read_text()}
 
 
+def metric(tmp_path: Path, name: str) -> float:
+    """The value of a metric without labels that was published last."""
+    text = (tmp_path / "state" / METRICS_FILE).read_text()
+    (family,) = (one for one in text_string_to_metric_families(text) if one.name == name)
+    return family.samples[0].value
+
+
+ARRAY = {"array_job_id": 60, "reason": "Priority"}
+
+
+def test_gpus_are_waited_for_by_jobs_that_slurm_would_start(tmp_path: Path) -> None:
+    """The alert for idle GPUs fired while all that waited was held."""
+    waits_for_more = (
+        record(61, reason="JobHeldUser", priority=0, eligible_s=None),
+        record(62, reason="JobHeldAdmin", priority=0, eligible_s=None),
+        record(63, reason="DependencyNeverSatisfied", eligible_s=None),
+        record(64, reason="BeginTime", eligible_s=NOW_S + 3600),
+        record(65, reason="None", eligible_s=NOW_S + 3600),
+        record(66, reason="QOSMaxGRESPerUser"),
+    )
+    _ = published(tmp_path, jobs=waits_for_more)
+    assert metric(tmp_path, "explsched_gpus_waited_for") == 0
+    assert metric(tmp_path, "explsched_jobs_waiting") == 6
+    _ = published(tmp_path, jobs=(*waits_for_more, record(60, array_tasks=3, **ARRAY), record(67, reason="Resources")))
+    assert metric(tmp_path, "explsched_gpus_waited_for") == 16
+
+
+def test_each_task_of_an_array_that_waits_is_a_job(tmp_path: Path) -> None:
+    """As sdiag counts them: once they run they are one each."""
+    state = published(tmp_path, jobs=(record(60, array_tasks=90, comment="explsched:sweep=digits", **ARRAY),))
+    assert metric(tmp_path, "explsched_jobs_waiting") == state.samples[-1].waiting == 90
+    text = (tmp_path / "state" / METRICS_FILE).read_text()
+    assert 'explsched_trainings{state="waiting"} 90.0' in text.splitlines()
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
