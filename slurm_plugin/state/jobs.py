@@ -67,6 +67,7 @@ def _row(view: View, job: Job) -> JobRow:
         params=listed(job.exploration.params if job.exploration else sorted(progress.parameters.values.items())),
         params_changed=len(progress.parameters.changed),
         reason=_reason(view, job, progress),
+        belongs_to=record.array_job_id or record.het_job_id or job.job_id,
     )
 
 

@@ -38,7 +38,8 @@ class JobRow(Struct, frozen=True):
     """One line of `status`. `utility` is in percent of the sweep's known improvement per GPU-hour.
 
     `params` are its hyper-parameters; `params_changed` counts those that differed between its runs.
-    `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost.
+    `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost. `belongs_to` is
+    the id of the array or heterogeneous job that it is a part of, else its own; 0 if a former release wrote the row.
     """
 
     jobid: int
@@ -66,6 +67,7 @@ class JobRow(Struct, frozen=True):
     params: str
     params_changed: int
     reason: str
+    belongs_to: int = 0
 
 
 COLUMNS = tuple(JobRow.__struct_fields__)

@@ -39,7 +39,7 @@ class JobQuery(Struct, frozen=True):
         if self.state and row.state != self.state:
             return False
         wanted = self.text.lower()
-        told = (str(row.jobid), row.name, row.user, row.sweep)
+        told = (str(row.jobid), str(row.belongs_to), row.name, row.user, row.sweep)
         return not wanted or any(wanted in value.lower() for value in told)
 
 

@@ -39,7 +39,7 @@ from slurm_plugin.state.published import (
 from slurm_plugin.state.serving import Visible
 from slurm_plugin.state.view import View
 from tests.slurm_kit import record
-from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, configured, published
+from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, configured, published, running
 
 
 def words(state: object) -> str:
@@ -302,6 +302,29 @@ def test_each_task_of_an_array_that_waits_is_a_job(tmp_path: Path) -> None:
     assert metric(tmp_path, "explsched_jobs_waiting") == state.samples[-1].waiting == 90
     text = (tmp_path / "state" / METRICS_FILE).read_text()
     assert 'explsched_trainings{state="waiting"} 90.0' in text.splitlines()
+
+
+def test_an_array_is_all_of_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = record(60, array_tasks=3, **ARRAY)
+    tasks = [running(number, array_job_id=60, array_task_id=number) for number in (68, 69)]
+    parts = [running(number, het_job_id=70) for number in (70, 71)]
+    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.task", lambda _self, name: {"60_68": 68, "60_5": 60}[name])
+
+    def listed(*ids: str) -> set[int]:
+        told = invoke(tmp_path, "status", "--json", "-j", ",".join(ids))
+        assert told.exit_code == 0, told.exception
+        return {row["jobid"] for row in json.loads(told.stdout)["jobs"]}
+
+    _ = published(tmp_path, jobs=(*JOBS, rest, *tasks, *parts), now_s=time.time())
+    assert listed("60") == {60, 68, 69}
+    assert listed("69") == {69}
+    assert listed("60_68", "41") == {41, 68}
+    assert listed("60_5") == {60}
+    assert listed("70") == {70, 71}
+    _ = published(tmp_path, jobs=tuple(tasks), now_s=time.time())
+    assert listed("60") == {68, 69}
+    told = invoke(tmp_path, "explain", "60")
+    assert str(told.exception).endswith("explain one of them (68, 69)")
 
 
 @pytest.mark.parametrize(
