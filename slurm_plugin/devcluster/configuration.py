@@ -37,6 +37,7 @@ _ON_LOOPBACK = "NoInAddrAny,NoCtldInAddrAny"
 def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: Host) -> str:
     """slurm.conf; the same text serves Slurm 22.05 to 26.05."""
     root = layout.root
+    has_shards = spec.gpus_per_node and spec.shards_per_node
     # The default memory keeps a job without --mem from taking a whole node (CR_Core_Memory).
     settings = {
         "ClusterName": layout.cluster_name,
@@ -57,14 +58,14 @@ def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: Host) -> s
         "MpiDefault": "none",
         "MailProg": "/bin/true",  # a private cluster writes to nobody
         "SelectType": "select/cons_tres",
-        "SelectTypeParameters": "CR_Core_Memory",
+        "SelectTypeParameters": "CR_Memory" if spec.is_linear else "CR_Core_Memory",
         "DefMemPerCPU": str(max(1, spec.memory_mib_per_node // spec.cpus_per_node)),
         "SchedulerType": "sched/backfill",
         "SchedulerParameters": "bf_interval=10,bf_resolution=10",
         "PriorityType": "priority/multifactor",
         "PriorityWeightAge": "1000",
         "PriorityWeightFairshare": "1000",
-        "GresTypes": "gpu,shard",
+        "GresTypes": "gpu,shard" if has_shards else "gpu",  # select/linear starts with no shard at all
         "SlurmdParameters": "config_overrides",
         "ReturnToService": "2",
         "JobRequeue": "1",
@@ -83,7 +84,7 @@ def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: Host) -> s
             "AccountingStoragePort": str(ports.slurmdbd),
             # Towards slurmdbd Slurm does not heed AuthInfo: this "password" is the path of munged's socket.
             "AccountingStoragePass": str(layout.munge_socket),
-            "AccountingStorageTRES": "gres/gpu,gres/shard",
+            "AccountingStorageTRES": "gres/gpu,gres/shard" if has_shards else "gres/gpu",
             "AccountingStoreFlags": "job_comment",
             "JobAcctGatherType": "jobacct_gather/linux",
         }
@@ -101,7 +102,11 @@ def slurm_conf(spec: ClusterSpec, layout: Layout, ports: Ports, host: Host) -> s
         for name, port in zip(spec.node_names, ports.slurmd, strict=True)
     ]
     lines.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 State=UP")
-    lines += [f"{key}={value}" for key, value in spec.extra if key.lower() in _REPEATABLE]
+    lines += [
+        f"{key} {value}" if key.lower() == "include" else f"{key}={value}"
+        for key, value in spec.extra
+        if key.lower() in _REPEATABLE
+    ]
     return "\n".join(lines) + "\n"
 
 

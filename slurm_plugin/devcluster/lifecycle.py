@@ -208,6 +208,7 @@ def up(spec: ClusterSpec, directory: Path, progress: Progress = lambda _line: No
     """
     layout = Layout(directory.resolve())
     _check_root("`up` makes device nodes (mknod) as stand-ins for GPUs, and slurmd starts jobs as their users")
+    _check_included(spec, layout)
     _make_root(layout)
     with _locked(layout):
         _check_unused(layout, progress)
@@ -244,6 +245,14 @@ def down(directory: Path) -> None:
 def _check_root(why: str) -> None:
     if os.geteuid() != 0:
         raise DevClusterError(f"must be root, is uid {os.geteuid()}: {why}")
+
+
+def _check_included(spec: ClusterSpec, layout: Layout) -> None:
+    """Slurm's daemons would look for a missing file for a minute."""
+    for name in (value for key, value in spec.extra if key.lower() == "include"):
+        path = layout.slurm_conf.parent / name
+        if name not in dict(spec.files) and not path.is_file():
+            raise DevClusterError(f"Include={name}: there is no file {path}")
 
 
 def _make_root(layout: Layout) -> None:
