@@ -47,11 +47,15 @@ failed). SAVED is the most that jobs stopped early could still have used, up to 
 median and the 90th percentile of the hours that jobs waited. Sweeps are listed as USER/SWEEP; they are known where
 slurm.conf has AccountingStoreFlags=job_comment.
 """
+_COMMENTS = ("AdminComment", "Comment")
 FIELDS = (
     *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Eligible", "Start", "End", "ElapsedRaw"),
-    *("TimelimitRaw", "AllocTRES", "ReqTRES", "ConsumedEnergyRaw", "AdminComment", "Comment"),
+    *("TimelimitRaw", "AllocTRES", "ReqTRES", "ConsumedEnergyRaw"),
+    *_COMMENTS,
 )
 """sacct's fields. Those that are free text stand last."""
+
+_END = FIELDS.index("End")
 
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "DEADLINE"})
 _J_PER_KWH = 3_600_000.0
@@ -245,7 +249,7 @@ def report(
         raise click.BadParameter("must be later than --since, which must be in the past", param_hint="--until")
     config = configuration.load(config_path)
     client = CliClient(config.slurm.timeout_s)
-    rows = client.accounting(FIELDS, since_s, until_s)
+    rows = _with_comments(client.accounting(FIELDS, since_s, until_s), client)
     has_shards = any("gres/shard" in cell for row in rows for cell in row)
     runs, left_out = _runs(rows, most_shards_per_gpu(client.nodes()) if has_shards else 0)
     if left_out:
@@ -259,6 +263,22 @@ def report(
     gpu_h = _gpu_h(client, since_s, until_s)
     idle_gpu_h = max(0.0, gpu_h - found[-1].used_gpu_h)
     click.echo(_FORMS.get(form, usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
+
+
+def _with_comments(rows: Sequence[Sequence[str]], client: CliClient) -> list[Sequence[str]]:
+    """The rows with the comments of runs that have not ended: slurmdbd is told them at the end."""
+    whole = [len(row) == len(FIELDS) and row[_END] == "Unknown" for row in rows]
+    if not any(whole):
+        return list(rows)
+    try:
+        present = {str(job.job_id): (job.admin_comment, job.comment) for job in client.jobs()}
+    except SlurmError as error:
+        click.echo(f"sexplsched: sweeps and preemptions of present jobs are not known: {error}", err=True)
+        return list(rows)
+    return [
+        (*row[: -len(_COMMENTS)], *present[row[0]]) if runs_on and row[0] in present else row
+        for row, runs_on in zip(rows, whole, strict=True)
+    ]
 
 
 def _gpu_h(client: CliClient, since_s: float, until_s: float) -> float:
