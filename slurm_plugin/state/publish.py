@@ -195,10 +195,9 @@ def sample(view: View) -> Sample:
     )
 
 
-def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+def _counters(totals: Totals) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
 
-    totals = state.totals
     counters = {
         "passes": ("Completed passes", totals.passes),
         "failed_passes": ("Failed passes", totals.failed_passes),
@@ -210,6 +209,12 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
     }
     for name, (meaning, count) in counters.items():
         yield CounterMetricFamily(f"explsched_{name}", f"{meaning}, since the daemon started", count)
+
+
+def _gauges(state: State, publish_s: float) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    totals = state.totals
     now = state.samples[-1] if state.samples else None
     gauges: dict[str, tuple[str, float]] = {
         "written_timestamp_seconds": ("Time at which the last pass read Slurm's state", state.written_s),
@@ -278,18 +283,18 @@ def gpu_uses(nodes: Iterable[NodeRow]) -> Mapping[str, int]:
     return found
 
 
-def exposition(state: State, publish_s: float) -> bytes:
-    """The metrics in Prometheus' text format; `publish_s` is how long making and writing the state took."""
+def exposition(metrics: Iterable[Metric]) -> bytes:
+    """Metrics in Prometheus' text format."""
     # Loaded when something is published: `status` without a daemon makes a state, and is waited for.
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
 
-    class StateCollector(Collector):
-        def collect(self) -> Iterator[Metric]:
-            return _metrics(state, publish_s)
+    class Ours(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return metrics
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(StateCollector())
+    registry.register(Ours())
     return generate_latest(registry)
 
 
@@ -301,6 +306,7 @@ class Publisher:
         self.directory = directory
         before = read(directory)
         self._samples = deque(before.samples if before else (), maxlen=_SAMPLES)
+        self._gauges: tuple[Metric, ...] = ()
         self._fault = ""
 
     def publish(
@@ -320,15 +326,27 @@ class Publisher:
                 self.directory.mkdir()
                 self.directory.chmod(0o755)  # despite the umask; the modes of the files decide who may read them
             self._write(FILE, msgspec.json.encode(state), mode)
-            took_s = time.monotonic() - began_s
-            self._write(METRICS_FILE, exposition(state, took_s), _OPEN_MODE)
+            self._gauges = tuple(_gauges(state, time.monotonic() - began_s))
+            self._write_metrics(totals)
         except OSError as error:
-            fault = f"{error.filename or self.directory}: {error.strerror}"
-            if fault != self._fault:
-                event(_LOG, logging.WARNING, "state not published, commands ask Slurm", why=fault)
-            self._fault = fault
+            self._tell(error)
         else:
             self._fault = ""
+
+    def count(self, totals: Totals) -> None:
+        """Publish the totals after a pass that failed; the gauges are those of the last one that did not."""
+        if not self._gauges:
+            return
+        try:
+            self._write_metrics(totals)
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        fault = f"{error.filename or self.directory}: {error.strerror}"
+        if fault != self._fault:
+            event(_LOG, logging.WARNING, "state not published, commands ask Slurm", why=fault)
+        self._fault = fault
 
     def _forget(self, now_s: float) -> None:
         """Leave out samples of other days, also those of a clock that was ahead: no other would come until then."""
@@ -336,6 +354,9 @@ class Publisher:
             self._samples.popleft()
         while self._samples and self._samples[-1].time_s > now_s:
             self._samples.pop()
+
+    def _write_metrics(self, totals: Totals) -> None:
+        self._write(METRICS_FILE, exposition((*_counters(totals), *self._gauges)), _OPEN_MODE)
 
     def _write(self, name: str, content: bytes, mode: int) -> None:
         with replacing(self.directory / name, mode=mode) as file:
