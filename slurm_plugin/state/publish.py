@@ -183,15 +183,17 @@ def sample(view: View) -> Sample:
     nodes, all_jobs = view.seen.snapshot.nodes, view.seen.snapshot.jobs
     now_s = view.seen.snapshot.now_s
     waiting = [job for job in all_jobs if job.state is JobState.PENDING]
+    holding = [job for job in all_jobs if job.holds_gpus]
     startable = [job for job in waiting if may_start(view.seen.jobs[job.job_id], now_s)]
     busy = sum(bool(holders) for node in _nodes(view) for holders in node.devices)  # a shared GPU counts once
     return Sample(
         time_s=now_s,
         gpus=sum(node.gpus for node in nodes),
         busy_gpus=busy,
-        running=sum(job.holds_gpus for job in all_jobs),
+        running=len(holding),
         waiting=sum(job.array_tasks for job in waiting),
         gpus_waited_for=sum(job.request.total * job.array_tasks for job in startable),
+        reporting=sum(bool(view.seen.progress.get(job.job_id, JobProgress()).reports) for job in holding),
     )
 
 
@@ -236,7 +238,7 @@ def _gauges(state: State, publish_s: float) -> Iterator[Metric]:
         ),
         "jobs_reporting": (
             "Jobs that hold GPUs and have reported progress",
-            sum(row.state == JobState.RUNNING and row.value is not None for row in state.jobs),
+            now.reporting if now else 0,
         ),
         "lost_gpu_seconds": (
             "Work that preemption has cost jobs that still wait or run",

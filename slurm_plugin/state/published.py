@@ -152,7 +152,8 @@ class PlanLine(Struct, frozen=True):
 class Sample(Struct, frozen=True):
     """GPUs and jobs of the cluster at one time, for the history on the web page; waiting tasks of arrays are jobs.
 
-    `gpus_waited_for` are those of jobs that Slurm would start if it had the GPUs.
+    `gpus_waited_for` are those of jobs that Slurm would start if it had the GPUs, `reporting` are the running jobs that
+    have reported any metric, whether it counts for their sweep or not.
     """
 
     time_s: float
@@ -161,6 +162,7 @@ class Sample(Struct, frozen=True):
     running: int
     waiting: int
     gpus_waited_for: int = 0
+    reporting: int = 0
 
 
 class Totals(Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import stat
 import time
 from pathlib import Path
@@ -276,6 +277,7 @@ def metric(tmp_path: Path, name: str) -> float:
     return family.samples[0].value
 
 
+SWEEP = "explsched:sweep=digits"
 ARRAY = {"array_job_id": 60, "reason": "Priority"}
 
 
@@ -298,10 +300,20 @@ def test_gpus_are_waited_for_by_jobs_that_slurm_would_start(tmp_path: Path) -> N
 
 def test_each_task_of_an_array_that_waits_is_a_job(tmp_path: Path) -> None:
     """As sdiag counts them: once they run they are one each."""
-    state = published(tmp_path, jobs=(record(60, array_tasks=90, comment="explsched:sweep=digits", **ARRAY),))
+    state = published(tmp_path, jobs=(record(60, array_tasks=90, comment=SWEEP, **ARRAY),))
     assert metric(tmp_path, "explsched_jobs_waiting") == state.samples[-1].waiting == 90
     text = (tmp_path / "state" / METRICS_FILE).read_text()
     assert 'explsched_trainings{state="waiting"} 90.0' in text.splitlines()
+
+
+def test_a_running_job_reports_also_if_no_sweep_asks_for_it(tmp_path: Path) -> None:
+    jobs = [running(number, uid=os.geteuid(), comment=comment) for number, comment in ((71, ""), (72, SWEEP), (73, ""))]
+    (tmp_path / "spool").mkdir()
+    for job in jobs[:2]:
+        line = {"time_s": NOW_S - 30, "step": 1, "metric": "accuracy", "value": 0.5}
+        (tmp_path / "spool" / f"{job.job_id}.jsonl").write_text(json.dumps(line) + "\n")
+    _ = published(tmp_path, jobs=tuple(jobs))
+    assert (metric(tmp_path, "explsched_jobs_reporting"), metric(tmp_path, "explsched_jobs_running")) == (2, 3)
 
 
 def test_an_array_is_all_of_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
