@@ -55,7 +55,7 @@ def _row(view: View, job: Job) -> JobRow:
         value=last.value if last else None,
         utility=_finite(360_000 * utility.value) if utility and utility.measured else None,
         score=_finite(view.scores[job.job_id].value),
-        gpu_hours=job.request.total * job.executed_s(view.seen.snapshot.now_s) / 3600,
+        gpu_hours=_gpu_hours(view, job, progress, past),
         restarts=job.restarts,
         preempted=past.count,
         lost_gpu_s=past.lost_gpu_s,
@@ -69,6 +69,16 @@ def _row(view: View, job: Job) -> JobRow:
         reason=_reason(view, job, progress),
         belongs_to=record.array_job_id or record.het_job_id or job.job_id,
     )
+
+
+def _gpu_hours(view: View, job: Job, progress: JobProgress, past: PreemptionRecord) -> float:
+    """What it holds now for this run, which may be more than it asked for, and for former runs their sizes if known."""
+    sizes, asked = {one.run: one.gpus for one in past.latest}, job.request.total
+    held = sum(share.gpus for share in job.allocation) or asked
+    record, is_pending = view.seen.jobs[job.job_id], job.state is JobState.PENDING
+    former = (run for run in progress.runs if is_pending or run.restart < record.restarts)
+    former_gpu_s = sum(sizes.get(run.restart, asked) * (run.end_s - run.start_s) for run in former)
+    return (held * job.run_s(view.seen.snapshot.now_s) + former_gpu_s) / 3600
 
 
 def _finite(value: float) -> float | None:

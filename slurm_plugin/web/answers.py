@@ -140,7 +140,8 @@ def sweep(state: State, name: str, user: str, audited: Sequence[AuditEntry]) -> 
         "waiting": waiting(silent),
         "stopped": states["stopped"],
         "paused": states["paused"],
-        "gpu_hours": sum(curve.gpus * curve.run_s for curve in curves) / 3600 + sum(row.gpu_hours for row in silent),
+        "gpu_hours": sum(row.gpu_hours for row in rows.values())
+        + sum(curve.gpus * curve.run_s / 3600 for curve in curves if curve.is_over),
         "saved_gpu_hours": sum(_saved_gpu_h(one) for one in trainings),
         "trainings": to_builtins(trainings[:MOST_ROWS]),
         "total": len(trainings),

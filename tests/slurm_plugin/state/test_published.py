@@ -316,6 +316,20 @@ def test_a_running_job_reports_also_if_no_sweep_asks_for_it(tmp_path: Path) -> N
     assert (metric(tmp_path, "explsched_jobs_reporting"), metric(tmp_path, "explsched_jobs_running")) == (2, 3)
 
 
+def test_gpu_hours_are_those_held_in_each_run(tmp_path: Path) -> None:
+    """An elastic job had eight GPUs in its first run and has one now; another has all of a node and asked for one."""
+    former = {"start": NOW_S - 10_800, "end": NOW_S - 7200}
+    (tmp_path / "spool").mkdir()
+    lines = [{"time_s": time_s, "restart": 0, "event": event} for event, time_s in former.items()]
+    (tmp_path / "spool" / "74.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    preempted = f"explsched-preemption:since=0&n=1&lost=0&p=0%2C{NOW_S - 7200:.0f}%2C8%2C0%2Cgrows"
+    held = {"gpus": 1, "gpus_per_node": 1, "start_s": NOW_S - 3600, "uid": os.geteuid()}
+    elastic = running(74, restarts=1, admin_comment=preempted, gpu_nodes=(("n1", 1),), **held)
+    alone = running(75, exclusive="NODE", gpu_nodes=(("n2", 4),), **held)
+    state = published(tmp_path, jobs=(elastic, alone))
+    assert {row.jobid: row.gpu_hours for row in state.jobs} == {74: 9, 75: 4}
+
+
 def test_an_array_is_all_of_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = record(60, array_tasks=3, **ARRAY)
     tasks = [running(number, array_job_id=60, array_task_id=number) for number in (68, 69)]
