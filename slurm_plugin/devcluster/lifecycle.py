@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -29,6 +30,7 @@ _PATIENCE_S = 60.0
 _POLL_S = 0.05
 _SINFO_PATIENCE_S = 2.0
 _TAIL_LINES = 12
+_CLUSTER_NAME = re.compile(r"^\s*ClusterName\s*=", re.IGNORECASE | re.MULTILINE)
 _SMALL_PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo")
 _ACCOUNTING_PROGRAMS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
 
@@ -248,11 +250,16 @@ def _check_root(why: str) -> None:
 
 
 def _check_included(spec: ClusterSpec, layout: Layout) -> None:
-    """Slurm's daemons would look for a missing file for a minute."""
+    """Slurm's daemons would look for a missing file for a minute, and take a ClusterName from one that is there."""
+    files = dict(spec.files)
     for name in (value for key, value in spec.extra if key.lower() == "include"):
         path = layout.slurm_conf.parent / name
-        if name not in dict(spec.files) and not path.is_file():
-            raise DevClusterError(f"Include={name}: there is no file {path}")
+        try:
+            text = files[name] if name in files else path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise DevClusterError(f"Include={name}: {path}: {error.strerror}") from error
+        if _CLUSTER_NAME.search(text):
+            raise DevClusterError(f"Include={name}: {path} sets ClusterName, by which `down` knows the cluster's jobs")
 
 
 def _make_root(layout: Layout) -> None:

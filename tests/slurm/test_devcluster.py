@@ -247,7 +247,9 @@ class TestUpAndDown:
         monkeypatch.chdir(tmp_path)
         where = ("--dir", str(place))
         missing = invoke("up", *where, "--set", "Include=more.conf")
-        assert f"Include={tmp_path}/more.conf: there is no file" in str(missing.exception)
+        assert f"{tmp_path}/more.conf: No such file or directory" in str(missing.exception)
+        (tmp_path / "more.conf").write_text("MinJobAge=79\n clustername = other\n")
+        assert "sets ClusterName" in str(invoke("up", *where, "--set", "Include=more.conf").exception)
         (tmp_path / "more.conf").write_text("MinJobAge=79\n")
         shape = ("--nodes", "1", "--gpus", "1", "--shards", "0", "--slurm-only")
         assert invoke("up", *where, *shape, "--set", "Include=more.conf").exit_code == 0
