@@ -460,6 +460,21 @@ def test_explain_says_how_near_the_nodes_of_a_gang_are(tmp_path: Path, topology:
     assert any(words in sentence for sentence in told.sentences), told.sentences
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("None", "Slurm has not tested it since"),
+        ("Resources", "Slurm can start it in its next cycle"),
+        ("Nodes required for job are DOWN, DRAINED or reserved", "Slurm can start it in its next cycle"),
+    ],
+)
+def test_of_a_job_that_slurm_has_tested_it_is_not_said_that_it_has_not(tmp_path: Path, reason: str, words: str) -> None:
+    found = ClusterRecords((SlurmNode("n1", "IDLE", 4, frozenset({"main"})),), (record(1, reason=reason),), ())
+    config = Config(policy="fifo", progress=ProgressSection(spool=tmp_path))
+    (told,) = explanations(View.of(config, found, NOW_S))
+    assert any(words in sentence for sentence in told.sentences), told.sentences
+
+
 def test_a_job_without_a_time_limit_is_said_to_have_none(tmp_path: Path) -> None:
     assert published(tmp_path, jobs=(record(55, time_limit_s=None),)).jobs[0].reason == "Priority; no time limit"
 
