@@ -11,8 +11,9 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +25,8 @@ _LOG = logging.getLogger("explsched.audit")
 _MODE = 0o640
 _RECENT = 500
 _MIB = 1 << 20
+_APART_S = 3600.0
+"""More than the clocks of this host and of slurmctld's, which entries go by, are apart."""
 
 Value = str | float | int | None
 
@@ -121,11 +124,25 @@ def read(path: Path, since_s: float = 0.0, jobs: frozenset[int] | None = None) -
 
     `jobs` limits them to those. A line that was cut, by a full disk or a crash, is left out and logged.
     """
-    texts = [(found, text) for found in (*_older(path), path) if (text := _text(found)) is not None]
-    for found, text in texts:
-        for entry in _decoded(text, found):
-            if entry.time_s >= since_s and (jobs is None or entry.job in jobs):
-                yield entry
+    with ExitStack() as opened:
+        # All at once: one that is put aside meanwhile has another name, and would be read twice or not at all.
+        files = [(found, opened.enter_context(file)) for found in (*_older(path), path) if (file := _opened(found))]
+        for found, file in files:
+            if os.fstat(file.fileno()).st_mtime + _APART_S < since_s:
+                continue
+            for entry in _decoded(file, found):
+                if entry.time_s >= since_s and (jobs is None or entry.job in jobs):
+                    yield entry
+
+
+def _opened(path: Path) -> BinaryIO | None:
+    """A file; None if there is none, or no longer. Raises `AuditError`."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _older(path: Path) -> list[Path]:
@@ -143,18 +160,18 @@ def _older(path: Path) -> list[Path]:
 
 def _text(path: Path, position: int = 0) -> bytes | None:
     """What a file has from `position` on; None if there is none, or no longer. Raises `AuditError`."""
-    try:
-        with path.open("rb") as file:
+    if (file := _opened(path)) is None:
+        return None
+    with file:
+        try:
             _ = file.seek(position)
             return file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
+        except OSError as error:
+            raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _decoded(text: bytes, path: Path) -> Iterator[AuditEntry]:
-    for number, line in enumerate(text.splitlines(), start=1):
+def _decoded(lines: Iterable[bytes], path: Path) -> Iterator[AuditEntry]:
+    for number, line in enumerate(lines, start=1):
         try:
             yield msgspec.json.decode(line, type=AuditEntry)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -187,7 +204,7 @@ class RecentEntries:
             self._found.clear()
             self._file, self._position = (status.st_dev, status.st_ino), 0
             for path in _older(self._path):
-                self._found.extend(_decoded(_text(path) or b"", path))
+                self._found.extend(_decoded((_text(path) or b"").splitlines(), path))
         self._read_on()
         while self._found and self._found[0].time_s < now_s - self._for_s:
             self._found.popleft()
@@ -197,7 +214,7 @@ class RecentEntries:
         added = _text(self._path, self._position) or b""
         whole = added[: added.rfind(b"\n") + 1]
         self._position += len(whole)
-        self._found.extend(_decoded(whole, self._path))
+        self._found.extend(_decoded(whole.splitlines(), self._path))
 
 
 def replayed(found: Iterable[AuditEntry], field: str) -> Mapping[int, object]:

@@ -210,12 +210,16 @@ class Daemon:
         except AnotherDaemonError:
             raise
         except (SlurmError, PolicyError) as error:
-            self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
+            self._count_failed()
             log.event(_LOG, logging.ERROR, "pass given up, will try again", why=str(error))
         except Exception:
             # A bug of ours must not end the daemon either: the next snapshot may not trigger it.
-            self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
+            self._count_failed()
             _LOG.exception("pass failed, will try again")
+
+    def _count_failed(self) -> None:
+        self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
+        self._publisher.count(self._totals)
 
     def _publish(self, done: Pass) -> None:
         """Publish what the pass observed and planned. Slurm is asked each time what users may see."""

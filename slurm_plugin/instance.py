@@ -5,7 +5,8 @@ no file that could be left over, that a sandbox could hide, or that a daemon wit
 elsewhere. Any user of the machine may take such a name, so the kernel is asked whose it is.
 
 The heartbeat is a file in the spool that the daemon writes anew again and again. Daemons of one cluster read the same
-reports, so they have the same spool, on a file system that they share. Ages are differences of the file system's own
+reports, so they have the same spool, on a file system that they share. Those of two clusters must not have it: reports
+are known by the numbers of jobs, which each cluster counts by itself. Ages are differences of the file system's own
 times: the hosts' clocks need not agree. A lock of the file system would do as well where it locks across hosts, and do
 harm where it hangs.
 """
@@ -38,7 +39,7 @@ from slurm_plugin.client.process import BoundedCall
 
 
 class AnotherDaemonError(ExplschedError):
-    """Another daemon steers this cluster."""
+    """Another daemon steers this cluster, or has our spool for its own."""
 
 
 class Holder(Struct, frozen=True):
@@ -95,9 +96,9 @@ class Heartbeat:
         self._call = BoundedCall(PATIENCE_S)
 
     def beat(self, valid_s: float) -> None:
-        """Look for another daemon, then write. Raises `AnotherDaemonError` if one of another host is alive.
+        """Look for another daemon, then write. Raises `AnotherDaemonError` if one of another host or cluster is alive.
 
-        One of this host is not asked after: that is what the lock of the host is for.
+        One of this host and cluster is not asked after: that is what the lock of the host is for.
         """
         try:
             if self._call.run(partial(self._beat, valid_s)):
@@ -122,7 +123,7 @@ class Heartbeat:
             event(_LOG, logging.WARNING, "no heartbeat", why=why)
 
     def _remove(self) -> None:
-        for path, beat, _ in self._found():
+        for path, beat, _ in self._found(self._prefix):
             if beat.holder == self._us:
                 path.unlink()
 
@@ -131,18 +132,25 @@ class Heartbeat:
             file.write(msgspec.json.encode(Beat(self._us, valid_s)))
             file.flush()
             now_s = os.fstat(file.fileno()).st_mtime
-            for _, other, written_s in self._found():
-                is_alive = now_s - written_s < min(other.valid_s, _LONGEST_S)
-                if other.holder.host != self._us.host and is_alive:
+            for path, other, written_s in self._found(PREFIX):
+                if now_s - written_s >= min(other.valid_s, _LONGEST_S):
+                    continue
+                if not is_named(path.name, self._prefix):
+                    raise AnotherDaemonError(
+                        f"{self._spool}: also the daemon of another cluster uses this spool (pid {other.holder.pid} on "
+                        f"host {other.holder.host}), and reports of jobs of the same number would be mixed up; "
+                        "set progress.spool of each cluster to a directory of its own"
+                    )
+                if other.holder.host != self._us.host:
                     raise other.holder.refusal(self._cluster)
 
-    def _paths(self) -> list[Path]:
-        """What has the name of a heartbeat of this cluster, whoever has put it there."""
-        return [self._spool / name for name in sorted(os.listdir(self._spool)) if is_named(name, self._prefix)]  # noqa: PTH208  names
+    def _paths(self, prefix: str) -> list[Path]:
+        """What has the name of a heartbeat, whoever has put it there."""
+        return [self._spool / name for name in sorted(os.listdir(self._spool)) if is_named(name, prefix)]  # noqa: PTH208  names
 
     def _ours(self) -> Path:
         """Our user's file. It is ours by its owner: in a spool where all may write others may have taken the name."""
-        taken = self._paths()
+        taken = self._paths(self._prefix)
         for path in taken:
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
@@ -150,9 +158,9 @@ class Heartbeat:
         usual = self._spool / f"{self._prefix}{SUFFIX}"
         return usual.with_name(f"{self._prefix}-{secrets.token_hex(8)}{SUFFIX}") if usual in taken else usual
 
-    def _found(self) -> Iterator[tuple[Path, Beat, float]]:
+    def _found(self, prefix: str) -> Iterator[tuple[Path, Beat, float]]:
         """Heartbeats of root and of our user, and when each was written; without what others have put there."""
-        for path in self._paths():
+        for path in self._paths(prefix):
             with suppress(OSError):  # removed meanwhile, closed to us, or a link
                 found = read_beat(path)
                 if found is not None and found[1].st_uid in (0, os.geteuid()):
@@ -187,6 +195,11 @@ class HostLock:
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether we have it."""
+        return self._socket is not None
 
     def take(self, cluster: str) -> None:
         """Take the lock. Raises `AnotherDaemonError` if another daemon of root or of our user has it.

@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from textwrap import fill
 
@@ -28,7 +29,10 @@ from slurm_plugin import config as configuration
 from slurm_plugin import sighting
 from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.cli.cluster_state import JOB_ID
+from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.notation import clock
+from slurm_plugin.config import Config
+from slurm_plugin.instance import HostLock
 
 _CONFIG_EXAMPLES = """\b
 examples:
@@ -189,20 +193,46 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
     Restores site factors, deletes leases, unpins jobs and removes explsched's entries from AdminComments. Stop the
     daemon first. Running jobs continue. Exit status 1 if Slurm refused a change.
     """
+    config, now_s = configuration.load(config_path), time.time()
+    client = CliClient(config.slurm.timeout_s)
+    with nullcontext() if dry_run else _no_daemon(config.progress.spool, client, now_s):
+        sys.exit(_take_back(config, client, now_s, dry_run=dry_run, all_site_factors=all_site_factors))
+
+
+@contextmanager
+def _no_daemon(spool: Path, client: CliClient, now_s: float) -> Iterator[None]:
+    """Keep daemons of this host from steering meanwhile. Raises `ResetError` or `AnotherDaemonError` if one does.
+
+    The heartbeat tells of daemons on all hosts; the lock also of one that cannot write it, or writes it elsewhere.
+    """
+    seen = sighting.last_heartbeat(spool)
+    if seen is not None and seen.is_alive(now_s):
+        where = f"pid {seen.holder.pid} on {seen.holder.host}"
+        raise ResetError(f"a daemon runs ({where}) and would steer again: stop it first, or use --dry-run")
+    if fault := sighting.directory_fault(spool) or sighting.file_system_fault(spool):
+        click.echo(
+            f"sexplsched: {spool}: {fault}: a daemon on another host would not be seen; make sure that none runs",
+            err=True,
+        )
+    lock, cluster = HostLock(), client.capabilities().cluster
+    try:
+        lock.take(cluster)
+        if not lock.is_held:
+            raise ResetError(f"a process that may be a daemon has the lock of cluster {cluster}: stop it first")
+        yield
+    finally:
+        lock.release()
+
+
+def _take_back(config: Config, client: CliClient, now_s: float, *, dry_run: bool, all_site_factors: bool) -> int:
+    """Take everything back, or show it; returns the exit status."""
     from slurm_plugin.audit import Before, Reasons, apply
     from slurm_plugin.audit_file import AuditTrail
     from slurm_plugin.client.batch import shown
-    from slurm_plugin.client.cli import CliClient
     from slurm_plugin.observation.site_factors import OwnFactors
     from slurm_plugin.steering.reconcile import taken_back
 
-    config, now_s = configuration.load(config_path), time.time()
-    seen = sighting.last_heartbeat(config.progress.spool)
-    if seen is not None and seen.is_alive(now_s) and not dry_run:
-        where = f"pid {seen.holder.pid} on {seen.holder.host}"
-        raise ResetError(f"a daemon runs ({where}) and would steer again: stop it first, or use --dry-run")
     record = config.order.site_factor_file
-    client = CliClient(config.slurm.timeout_s)
     found = client.look()
     others = {} if all_site_factors else OwnFactors.of_daemon(record).others(found.jobs)
     if kept := [f"job {job_id}: {factor}" for job_id, factor in sorted(others.items())]:
@@ -223,11 +253,11 @@ def reset(dry_run: bool, all_site_factors: bool, config_path: Path | None) -> No
             if kept
             else "nothing of explsched is left in Slurm"
         )
-        return
+        return 0
     before = Before.of({job.job_id: job for job in found.jobs}, found.reservations)
     trail = AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
     failures = apply(client, trail, changes, before, Reasons.all_for("sexplsched admin reset"), now_s)
     for failure in failures:
         click.echo(f"sexplsched: refused by Slurm: {shown(failure.change)}: {failure.message}", err=True)
     click.echo(f"{len(changes) - len(failures)} changes made")
-    sys.exit(1 if failures else 0)
+    return 1 if failures else 0

@@ -25,13 +25,13 @@ _DEFAULT = {field.name: field.default for field in fields(ClusterSpec)}
 
 
 def _settings(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Split KEY=VALUE, as for slurm.conf."""
+    """Split KEY=VALUE, as for slurm.conf. A file to include is looked for from here."""
     pairs: list[tuple[str, str]] = []
     for value in values:
         key, equals, setting = value.partition("=")
         if not (key.isidentifier() and equals) or "\n" in setting:
             raise click.BadParameter(f"{value!r} is not KEY=VALUE, such as MinJobAge=10")
-        pairs.append((key, setting))
+        pairs.append((key, str(Path(setting).absolute()) if key.lower() == "include" else setting))
     return tuple(pairs)
 
 

@@ -17,8 +17,10 @@ from typing import IO, Annotated
 
 import click
 import msgspec
+import psutil
 from msgspec import Meta, Struct
 
+from explsched import process
 from explsched.cli import Commands, json_option
 from explsched.job_options.table import LIMIT, MPS, REQUEST, SHARE
 from kernel_intercept.profile.requests import WHOLE, FoundRequest, RequestSearch, ShareTrial
@@ -83,7 +85,7 @@ class Program:
             try:
                 printed, _ = running.communicate(timeout=self._timeout_s)
             except subprocess.TimeoutExpired as error:
-                running.terminate()  # sxrun passes it on
+                _end(running.pid)
                 raise ProfileError(f"{what}: not done after {self._timeout_s:g} s (--timeout)") from error
             finally:
                 passing_on.join(_LAST_WORDS_S)  # a process that the program has left behind may hold it open
@@ -101,6 +103,15 @@ class Program:
                     click.echo(line, err=True, nl=False)
                 if line.startswith("sxrun: "):
                     self._told.add(line)
+
+
+def _end(pid: int) -> None:
+    """End a process and all that it has started: a program that hangs may not heed what sxrun passes on."""
+    try:
+        family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return
+    process.stop(found for one in family if (found := process.identify(one)) is not None)
 
 
 def _answer(printed: str, what: str) -> _Answer:

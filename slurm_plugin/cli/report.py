@@ -31,7 +31,8 @@ from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit_file import AuditEntry, AuditError, read
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.notation import clock, gpu_count
+from slurm_plugin.client.notation import clock, count, gpu_count
+from slurm_plugin.observation.requirements import most_shards_per_gpu
 
 if TYPE_CHECKING:
     from slurm_plugin.observation.run_times import Coverage
@@ -43,14 +44,18 @@ examples:
 
 GPU-hours are those within the period. USEFUL is USED without LOST (work that preemption cost) and FAILED (runs that
 failed). SAVED is the most that jobs stopped early could still have used, up to their time limits. WAIT and P90 are the
-median and the 90th percentile of the hours that jobs waited. Sweeps are known where slurm.conf has
-AccountingStoreFlags=job_comment.
+median and the 90th percentile of the hours that jobs waited. Sweeps are listed as USER/SWEEP; they are known where
+slurm.conf has AccountingStoreFlags=job_comment.
 """
+_COMMENTS = ("AdminComment", "Comment")
 FIELDS = (
     *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Eligible", "Start", "End", "ElapsedRaw"),
-    *("TimelimitRaw", "AllocTRES", "ReqTRES", "ConsumedEnergyRaw", "AdminComment", "Comment"),
+    *("TimelimitRaw", "AllocTRES", "ReqTRES", "ConsumedEnergyRaw"),
+    *_COMMENTS,
 )
 """sacct's fields. Those that are free text stand last."""
+
+_END = FIELDS.index("End")
 
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "DEADLINE"})
 _J_PER_KWH = 3_600_000.0
@@ -61,7 +66,10 @@ TOTAL = "all"
 
 
 class AccountedRun(Struct, frozen=True):
-    """One run of a job, as sacct tells it. Times are seconds since the epoch, None where there is none yet."""
+    """One run of a job, as sacct tells it. Times are seconds since the epoch, None where there is none yet.
+
+    `gpus` of a job on shards are the parts of GPUs that these are.
+    """
 
     job_id: int
     user: str
@@ -72,7 +80,7 @@ class AccountedRun(Struct, frozen=True):
     eligible_s: float
     start_s: float | None
     end_s: float | None
-    gpus: int
+    gpus: float
     time_limit_s: float | None
     energy_j: float
     preemptions: tuple[preemption_record.Interruption, ...]
@@ -110,12 +118,13 @@ BY: Mapping[str, Callable[[AccountedRun], str]] = {
     "user": lambda run: run.user,
     "account": lambda run: run.account,
     "partition": lambda run: run.partition,
-    "sweep": lambda run: run.sweep,
+    "sweep": lambda run: f"{run.user}/{run.sweep}" if run.sweep else "",
 }
+"""Names of the lines. Sweeps of several users may have one name."""
 
 
-def run_of(fields: Sequence[str]) -> AccountedRun:
-    """One row of sacct, with the fields of `FIELDS`. Raises `ValueError`."""
+def run_of(fields: Sequence[str], shards_per_gpu: int = 0) -> AccountedRun:
+    """One row of sacct, with the fields of `FIELDS`; shards are no GPUs for 0 `shards_per_gpu`. Raises `ValueError`."""
     if len(fields) != len(FIELDS):
         raise ValueError(f"{len(fields)} fields, expected {len(FIELDS)}")
     told = dict(zip(FIELDS, fields, strict=True))
@@ -131,11 +140,15 @@ def run_of(fields: Sequence[str]) -> AccountedRun:
         max(submit_s, _time(told["Eligible"]) or submit_s),
         _time(told["Start"]),
         _time(told["End"]),
-        gpu_count(told["AllocTRES"]) or gpu_count(told["ReqTRES"]),
+        _gpus(told["AllocTRES"], shards_per_gpu) or _gpus(told["ReqTRES"], shards_per_gpu),
         60.0 * int(limit) if limit.isdecimal() else None,
         float(told["ConsumedEnergyRaw"]) if told["ConsumedEnergyRaw"].isdecimal() else 0.0,
         _preemptions(told["AdminComment"], submit_s),
     )
+
+
+def _gpus(tres: str, shards_per_gpu: int) -> float:
+    return gpu_count(tres) or (count(tres, "shard") / shards_per_gpu if shards_per_gpu else 0.0)
 
 
 def _time(text: str) -> float | None:
@@ -236,7 +249,9 @@ def report(
         raise click.BadParameter("must be later than --since, which must be in the past", param_hint="--until")
     config = configuration.load(config_path)
     client = CliClient(config.slurm.timeout_s)
-    runs, left_out = _runs(client.accounting(FIELDS, since_s, until_s))
+    rows = _with_comments(client.accounting(FIELDS, since_s, until_s), client)
+    has_shards = any("gres/shard" in cell for row in rows for cell in row)
+    runs, left_out = _runs(rows, most_shards_per_gpu(client.nodes()) if has_shards else 0)
     if left_out:
         click.echo(f"sexplsched: {left_out} rows of sacct could not be read and are left out", err=True)
     try:
@@ -248,6 +263,22 @@ def report(
     gpu_h = _gpu_h(client, since_s, until_s)
     idle_gpu_h = max(0.0, gpu_h - found[-1].used_gpu_h)
     click.echo(_FORMS.get(form, usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
+
+
+def _with_comments(rows: Sequence[Sequence[str]], client: CliClient) -> list[Sequence[str]]:
+    """The rows with the comments of runs that have not ended: slurmdbd is told them at the end."""
+    whole = [len(row) == len(FIELDS) and row[_END] == "Unknown" for row in rows]
+    if not any(whole):
+        return list(rows)
+    try:
+        present = {str(job.job_id): (job.admin_comment, job.comment) for job in client.jobs()}
+    except SlurmError as error:
+        click.echo(f"sexplsched: sweeps and preemptions of present jobs are not known: {error}", err=True)
+        return list(rows)
+    return [
+        (*row[: -len(_COMMENTS)], *present[row[0]]) if runs_on and row[0] in present else row
+        for row, runs_on in zip(rows, whole, strict=True)
+    ]
 
 
 def _gpu_h(client: CliClient, since_s: float, until_s: float) -> float:
@@ -266,11 +297,11 @@ def _gpu_h(client: CliClient, since_s: float, until_s: float) -> float:
     return sum(gpus * (end_s - start_s) for start_s, end_s, gpus in history) / _S_PER_H
 
 
-def _runs(rows: Iterable[Sequence[str]]) -> tuple[list[AccountedRun], int]:
+def _runs(rows: Iterable[Sequence[str]], shards_per_gpu: int) -> tuple[list[AccountedRun], int]:
     runs, left_out = [], 0
     for row in rows:
         try:
-            runs.append(run_of(row))
+            runs.append(run_of(row, shards_per_gpu))
         except ValueError:  # told in one line for all of them
             left_out += 1
     return runs, left_out

@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ examples:
 """
 _WIDTH = re.compile(r"[1-9][0-9]{0,3}")
 _EMPTY = (None, "", "-")
+_NAMED = 5
 
 
 class NoJobError(ExplschedError):
@@ -66,12 +67,18 @@ def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
     return changes(view.plan, view.seen, SteeringLimits.of(config))
 
 
+_ALONE = "="
+"""Before the id of a task that was asked for by its own name, whose record may have the id of its array."""
+
+
 def _job_ids(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[str] | None:
-    return frozenset(str(JOB_ID.convert(word, param, ctx)) for word in text.split(",")) if text else None
+    """As `_values` has them: an id stands for a whole array or heterogeneous job, as in squeue, `4711_3` for a task."""
+    words = text.split(",") if text else ()
+    return frozenset(_ALONE * ("_" in word) + str(JOB_ID.convert(word, param, ctx)) for word in words) or None
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("-j", "--jobs", callback=_job_ids, help="Only these job ids, separated by commas.")
+@click.option("-j", "--jobs", callback=_job_ids, help="Only these job ids, separated by commas; of an array all tasks.")
 @click.option("-u", "--user", "users", help="Only jobs of these users, separated by commas.")
 @click.option("--me", is_flag=True, help="Only my jobs.")
 @click.option("-p", "--partition", "partitions", help="Only these partitions, separated by commas.")
@@ -157,19 +164,23 @@ def _wanted(
 
 
 def _is_wanted(row: JobRow, wanted: _Wanted) -> bool:
-    """A job that may start in several partitions, as in `short,long`, is in each of them."""
-    return all(
-        not values.isdisjoint(row.partition.split(",") if key == "partition" else (str(getattr(row, key)),))
-        for key, values in wanted.items()
-    )
+    return all(not values.isdisjoint(_values(row, key)) for key, values in wanted.items())
+
+
+def _values(row: JobRow, key: str) -> Iterable[str]:
+    """What a row is found by. A job that may start in several partitions, as in `short,long`, is in each of them."""
+    if key == "jobid":
+        return str(row.jobid), str(row.belongs_to), f"{_ALONE}{row.jobid}"
+    return row.partition.split(",") if key == "partition" else (str(getattr(row, key)),)
 
 
 def _unknown(wanted: _Wanted, state: State) -> ExplschedError | None:
     """What to say of the first name that nothing has; None if all are known."""
     rows = state.jobs
     for job_id in sorted(wanted.get("jobid", ())):
-        if state.explanation(int(job_id)) is None:
-            return NoJobError(f"job {job_id} neither waits nor runs")
+        number = int(job_id.removeprefix(_ALONE))
+        if state.explanation(number) is None and not any(job_id in _values(row, "jobid") for row in rows):
+            return NoJobError(f"job {number} neither waits nor runs")
     try:
         known_users(sorted(wanted.get("user", ())), (row.user for row in rows))
     except UnknownNameError as error:
@@ -240,6 +251,9 @@ def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -
     """Explain why a job waits or runs, and its utility."""
     state = current(config_path, fresh=fresh)
     found = state.explanation(job_id)
+    if found is None and (tasks := sorted(row.jobid for row in state.jobs if row.belongs_to == job_id)):
+        named = ", ".join(map(str, tasks[:_NAMED])) + ", ..." * (len(tasks) > _NAMED)
+        raise NoJobError(f"all tasks of array {job_id} have ids of their own by now: explain one of them ({named})")
     if found is None and state.source == "daemon":  # submitted since then
         state = current(config_path, fresh=True)
         found = state.explanation(job_id)

@@ -134,7 +134,8 @@ class ClusterSpec(Struct, frozen=True):
 
     Nodes pose as larger than this host, so CPUs and memory are only numbers that Slurm counts. With 0 shards (or 0
     GPUs) the nodes have no shard GRES. `extra` are lines for slurm.conf as (key, value); they win over ours, the later
-    over the earlier. `files` are (name, text) of files beside it, such as plugstack.conf. `product` is how much of
+    over the earlier; an Include names a file beside it or by its whole path. `files` are (name, text) of files beside
+    it, such as plugstack.conf. `product` is how much of
     explsched there is. Raises `DevClusterError` for numbers outside the accepted range, and for a ClusterName.
     """
 
@@ -160,11 +161,22 @@ class ClusterSpec(Struct, frozen=True):
                 raise DevClusterError(f"{name} is {value}, accepted are {least} to {most}")
         if any(key.lower() == "clustername" for key, _ in self.extra):
             raise DevClusterError("ClusterName cannot be set: `down` knows the cluster's jobs by the name it is given")
+        if self.is_linear and self.gpus_per_node and self.shards_per_node:
+            raise DevClusterError(
+                f"shards_per_node is {self.shards_per_node}, with SelectType=select/linear it must be 0: "
+                "Slurm shares GPUs with select/cons_tres only"
+            )
         if self.gpus_per_node and self.shards_per_node % self.gpus_per_node:
             raise DevClusterError(
                 f"shards_per_node is {self.shards_per_node}, "
                 f"it must be a multiple of gpus_per_node ({self.gpus_per_node})"
             )
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether `extra` has Slurm give every job whole nodes."""
+        chosen = [value for key, value in self.extra if key.lower() == "selecttype"]
+        return chosen[-1:] == ["select/linear"]
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -17,17 +18,10 @@ from pathlib import Path
 from explsched.atomic_file import drafts
 from explsched.process import ProcessId
 from slurm_plugin.devcluster import machine
+from slurm_plugin.devcluster.accounting import database_socket_path, start_accounting
 from slurm_plugin.devcluster.cluster import DAEMON, Cluster, ClusterHealth, ClusterSpec, Layout, Product, ProductState
+from slurm_plugin.devcluster.configuration import Host, Ports, cgroup_conf, gres_conf, slurm_conf
 from slurm_plugin.devcluster.machine import DevClusterError
-from slurm_plugin.devcluster.services import (
-    Host,
-    Ports,
-    cgroup_conf,
-    database_socket_path,
-    gres_conf,
-    slurm_conf,
-    start_accounting,
-)
 
 Progress = Callable[[str], None]
 """Called with one line for each step."""
@@ -36,6 +30,7 @@ _PATIENCE_S = 60.0
 _POLL_S = 0.05
 _SINFO_PATIENCE_S = 2.0
 _TAIL_LINES = 12
+_CLUSTER_NAME = re.compile(r"^\s*ClusterName\s*=", re.IGNORECASE | re.MULTILINE)
 _SMALL_PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo")
 _ACCOUNTING_PROGRAMS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
 
@@ -215,6 +210,7 @@ def up(spec: ClusterSpec, directory: Path, progress: Progress = lambda _line: No
     """
     layout = Layout(directory.resolve())
     _check_root("`up` makes device nodes (mknod) as stand-ins for GPUs, and slurmd starts jobs as their users")
+    _check_included(spec, layout)
     _make_root(layout)
     with _locked(layout):
         _check_unused(layout, progress)
@@ -251,6 +247,19 @@ def down(directory: Path) -> None:
 def _check_root(why: str) -> None:
     if os.geteuid() != 0:
         raise DevClusterError(f"must be root, is uid {os.geteuid()}: {why}")
+
+
+def _check_included(spec: ClusterSpec, layout: Layout) -> None:
+    """Slurm's daemons would look for a missing file for a minute, and take a ClusterName from one that is there."""
+    files = dict(spec.files)
+    for name in (value for key, value in spec.extra if key.lower() == "include"):
+        path = layout.slurm_conf.parent / name
+        try:
+            text = files[name] if name in files else path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise DevClusterError(f"Include={name}: {path}: {error.strerror}") from error
+        if _CLUSTER_NAME.search(text):
+            raise DevClusterError(f"Include={name}: {path} sets ClusterName, by which `down` knows the cluster's jobs")
 
 
 def _make_root(layout: Layout) -> None:

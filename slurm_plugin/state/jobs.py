@@ -14,7 +14,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
-from slurm_plugin.observation.standing import SETTLE_S, waits_for_begin, waits_for_requeue_delay
+from slurm_plugin.observation.standing import SETTLE_S, is_untested, waits_for_begin, waits_for_requeue_delay
 from slurm_plugin.state.published import Explanation, JobRow
 from slurm_plugin.state.view import View
 
@@ -55,7 +55,7 @@ def _row(view: View, job: Job) -> JobRow:
         value=last.value if last else None,
         utility=_finite(360_000 * utility.value) if utility and utility.measured else None,
         score=_finite(view.scores[job.job_id].value),
-        gpu_hours=job.request.total * job.executed_s(view.seen.snapshot.now_s) / 3600,
+        gpu_hours=_gpu_hours(view, job, progress, past),
         restarts=job.restarts,
         preempted=past.count,
         lost_gpu_s=past.lost_gpu_s,
@@ -67,7 +67,18 @@ def _row(view: View, job: Job) -> JobRow:
         params=listed(job.exploration.params if job.exploration else sorted(progress.parameters.values.items())),
         params_changed=len(progress.parameters.changed),
         reason=_reason(view, job, progress),
+        belongs_to=record.array_job_id or record.het_job_id or job.job_id,
     )
+
+
+def _gpu_hours(view: View, job: Job, progress: JobProgress, past: PreemptionRecord) -> float:
+    """What it holds now for this run, which may be more than it asked for, and for former runs their sizes if known."""
+    sizes, asked = {one.run: one.gpus for one in past.latest}, job.request.total
+    held = sum(share.gpus for share in job.allocation) or asked
+    record, is_pending = view.seen.jobs[job.job_id], job.state is JobState.PENDING
+    former = (run for run in progress.runs if is_pending or run.restart < record.restarts)
+    former_gpu_s = sum(sizes.get(run.restart, asked) * (run.end_s - run.start_s) for run in former)
+    return (held * job.run_s(view.seen.snapshot.now_s) + former_gpu_s) / 3600
 
 
 def _finite(value: float) -> float | None:
@@ -189,7 +200,7 @@ def _starting(view: View, record: SlurmJob, start: Start) -> str:
     for node, short in shorts:
         if short:
             return f"GPUs for it are free ({where}), but {node} has too few {short} left."
-    if record.reason not in ("Resources", "Priority"):
+    if is_untested(record):
         return f"GPUs for it are free ({where}); Slurm has not tested it since it was submitted or changed."
     return f"GPUs for it are free ({where}): Slurm can start it in its next cycle."
 

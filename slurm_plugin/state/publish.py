@@ -27,7 +27,7 @@ from slurm_plugin.client.changes import Change as SlurmChange
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import takes_jobs
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.standing import leased_job
+from slurm_plugin.observation.standing import leased_job, may_start
 from slurm_plugin.state import jobs
 from slurm_plugin.state.published import (
     FILE,
@@ -181,16 +181,25 @@ def _plan(view: View) -> Iterator[PlanLine]:
 def sample(view: View) -> Sample:
     """GPUs and jobs of the cluster at the time of the view."""
     nodes, all_jobs = view.seen.snapshot.nodes, view.seen.snapshot.jobs
+    now_s = view.seen.snapshot.now_s
+    waiting = [job for job in all_jobs if job.state is JobState.PENDING]
     holding = [job for job in all_jobs if job.holds_gpus]
-    waiting = sum(job.state is JobState.PENDING for job in all_jobs)
+    startable = [job for job in waiting if may_start(view.seen.jobs[job.job_id], now_s)]
     busy = sum(bool(holders) for node in _nodes(view) for holders in node.devices)  # a shared GPU counts once
-    return Sample(view.seen.snapshot.now_s, sum(node.gpus for node in nodes), busy, len(holding), waiting)
+    return Sample(
+        time_s=now_s,
+        gpus=sum(node.gpus for node in nodes),
+        busy_gpus=busy,
+        running=len(holding),
+        waiting=sum(job.array_tasks for job in waiting),
+        gpus_waited_for=sum(job.request.total * job.array_tasks for job in startable),
+        reporting=sum(bool(view.seen.progress.get(job.job_id, JobProgress()).reports) for job in holding),
+    )
 
 
-def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+def _counters(totals: Totals) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
 
-    totals = state.totals
     counters = {
         "passes": ("Completed passes", totals.passes),
         "failed_passes": ("Failed passes", totals.failed_passes),
@@ -202,6 +211,12 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
     }
     for name, (meaning, count) in counters.items():
         yield CounterMetricFamily(f"explsched_{name}", f"{meaning}, since the daemon started", count)
+
+
+def _gauges(state: State, publish_s: float) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    totals = state.totals
     now = state.samples[-1] if state.samples else None
     gauges: dict[str, tuple[str, float]] = {
         "written_timestamp_seconds": ("Time at which the last pass read Slurm's state", state.written_s),
@@ -218,12 +233,12 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
         "jobs_running": ("Jobs that hold GPUs", now.running if now else 0),
         "jobs_waiting": ("Jobs that wait for GPUs", now.waiting if now else 0),
         "gpus_waited_for": (
-            "GPUs that waiting jobs ask for",
-            sum(row.gpus * row.tasks for row in state.jobs if row.state == JobState.PENDING),
+            "GPUs asked for by jobs that wait for nothing but room",
+            now.gpus_waited_for if now else 0,
         ),
         "jobs_reporting": (
             "Jobs that hold GPUs and have reported progress",
-            sum(row.state == JobState.RUNNING and row.value is not None for row in state.jobs),
+            now.reporting if now else 0,
         ),
         "lost_gpu_seconds": (
             "Work that preemption has cost jobs that still wait or run",
@@ -236,7 +251,10 @@ def _metrics(state: State, publish_s: float) -> Iterator[Metric]:
     for use, count in gpu_uses(state.nodes).items():
         uses.add_metric([use], count)
     yield uses
-    of_sweeps = Counter(_training_state(row) for row in state.jobs if row.sweep)
+    of_sweeps: Counter[str] = Counter()
+    for row in state.jobs:
+        if row.sweep:
+            of_sweeps[_training_state(row)] += row.tasks
     trainings = GaugeMetricFamily("explsched_trainings", "Jobs of sweeps by state", labels=["state"])
     for name in _TRAINING_STATES:
         trainings.add_metric([name], of_sweeps[name])
@@ -267,18 +285,18 @@ def gpu_uses(nodes: Iterable[NodeRow]) -> Mapping[str, int]:
     return found
 
 
-def exposition(state: State, publish_s: float) -> bytes:
-    """The metrics in Prometheus' text format; `publish_s` is how long making and writing the state took."""
+def exposition(metrics: Iterable[Metric]) -> bytes:
+    """Metrics in Prometheus' text format."""
     # Loaded when something is published: `status` without a daemon makes a state, and is waited for.
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
 
-    class StateCollector(Collector):
-        def collect(self) -> Iterator[Metric]:
-            return _metrics(state, publish_s)
+    class Ours(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return metrics
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(StateCollector())
+    registry.register(Ours())
     return generate_latest(registry)
 
 
@@ -290,6 +308,7 @@ class Publisher:
         self.directory = directory
         before = read(directory)
         self._samples = deque(before.samples if before else (), maxlen=_SAMPLES)
+        self._gauges: tuple[Metric, ...] = ()
         self._fault = ""
 
     def publish(
@@ -309,15 +328,27 @@ class Publisher:
                 self.directory.mkdir()
                 self.directory.chmod(0o755)  # despite the umask; the modes of the files decide who may read them
             self._write(FILE, msgspec.json.encode(state), mode)
-            took_s = time.monotonic() - began_s
-            self._write(METRICS_FILE, exposition(state, took_s), _OPEN_MODE)
+            self._gauges = tuple(_gauges(state, time.monotonic() - began_s))
+            self._write_metrics(totals)
         except OSError as error:
-            fault = f"{error.filename or self.directory}: {error.strerror}"
-            if fault != self._fault:
-                event(_LOG, logging.WARNING, "state not published, commands ask Slurm", why=fault)
-            self._fault = fault
+            self._tell(error)
         else:
             self._fault = ""
+
+    def count(self, totals: Totals) -> None:
+        """Publish the totals after a pass that failed; the gauges are those of the last one that did not."""
+        if not self._gauges:
+            return
+        try:
+            self._write_metrics(totals)
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        fault = f"{error.filename or self.directory}: {error.strerror}"
+        if fault != self._fault:
+            event(_LOG, logging.WARNING, "state not published, commands ask Slurm", why=fault)
+        self._fault = fault
 
     def _forget(self, now_s: float) -> None:
         """Leave out samples of other days, also those of a clock that was ahead: no other would come until then."""
@@ -325,6 +356,9 @@ class Publisher:
             self._samples.popleft()
         while self._samples and self._samples[-1].time_s > now_s:
             self._samples.pop()
+
+    def _write_metrics(self, totals: Totals) -> None:
+        self._write(METRICS_FILE, exposition((*_counters(totals), *self._gauges)), _OPEN_MODE)
 
     def _write(self, name: str, content: bytes, mode: int) -> None:
         with replacing(self.directory / name, mode=mode) as file:

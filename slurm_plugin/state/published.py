@@ -9,6 +9,7 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +38,8 @@ class JobRow(Struct, frozen=True):
     """One line of `status`. `utility` is in percent of the sweep's known improvement per GPU-hour.
 
     `params` are its hyper-parameters; `params_changed` counts those that differed between its runs.
-    `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost.
+    `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost. `belongs_to` is
+    the id of the array or heterogeneous job that it is a part of, else its own; 0 if a former release wrote the row.
     """
 
     jobid: int
@@ -65,9 +67,15 @@ class JobRow(Struct, frozen=True):
     params: str
     params_changed: int
     reason: str
+    belongs_to: int = 0
 
 
 COLUMNS = tuple(JobRow.__struct_fields__)
+
+
+def waiting(rows: Iterable[JobRow]) -> int:
+    """How many jobs wait: each task of an array is one, as in sdiag."""
+    return sum(row.tasks for row in rows if row.state == "PENDING")
 
 
 class Explanation(Struct, frozen=True):
@@ -142,13 +150,19 @@ class PlanLine(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """GPUs and jobs of the cluster at one time, for the history on the web page."""
+    """GPUs and jobs of the cluster at one time, for the history on the web page; waiting tasks of arrays are jobs.
+
+    `gpus_waited_for` are those of jobs that Slurm would start if it had the GPUs, `reporting` are the running jobs that
+    have reported any metric, whether it counts for their sweep or not.
+    """
 
     time_s: float
     gpus: int
     busy_gpus: int
     running: int
     waiting: int
+    gpus_waited_for: int = 0
+    reporting: int = 0
 
 
 class Totals(Struct, frozen=True):

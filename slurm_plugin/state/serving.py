@@ -50,7 +50,7 @@ from slurm_plugin.state.published import (
 _LOG = logging.getLogger("explsched.state")
 _MOST_OF_A_USER = 4
 _MOST = 128
-_MOST_REMEMBERED = 32
+_MOST_REMEMBERED_BYTES = 256 << 20
 _PIECE_BYTES = 256 * 1024
 _TO_READ_S = 20.0
 _TO_ANSWER_S = 5.0
@@ -192,7 +192,9 @@ class ServingError(ExplschedError):
 class StateServer:
     """Sends each connecting user the newest state in a directory. Connections, memory and time are limited."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, most_bytes: int = _MOST_REMEMBERED_BYTES) -> None:
+        """`most_bytes`: of what users were sent, to be sent again; with 100,000 jobs that is 50 MB for each user."""
+        self._most_bytes = most_bytes
         self._file = directory / FILE
         self._stamp: tuple[int, int] | None = None
         self._visible: Visible | None = None
@@ -235,10 +237,16 @@ class StateServer:
         sees_all = uid in (0, os.geteuid()) or not self._visible.state.private
         key = "" if sees_all else user
         if key not in self._encoded:
-            if len(self._encoded) >= _MOST_REMEMBERED:
+            text = msgspec.json.encode(self._visible.state if sees_all else self._visible.of(user))
+            if self.remembered_bytes + len(text) > self._most_bytes:
                 self._encoded.clear()
-            self._encoded[key] = msgspec.json.encode(self._visible.state if sees_all else self._visible.of(user))
+            self._encoded[key] = text
         return self._encoded[key]
+
+    @property
+    def remembered_bytes(self) -> int:
+        """What is kept for those who ask again."""
+        return sum(map(len, self._encoded.values()))
 
     def _refresh(self) -> None:
         try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, to_builtins
 
 from slurm_plugin.audit_file import AuditEntry
-from slurm_plugin.state.published import Curve, JobRow, PlanLine, State, part
+from slurm_plugin.state.published import Curve, JobRow, PlanLine, State, part, waiting
 
 MOST_ROWS = 200
 _SHOWN = (
@@ -39,7 +39,8 @@ class JobQuery(Struct, frozen=True):
         if self.state and row.state != self.state:
             return False
         wanted = self.text.lower()
-        return not wanted or any(wanted in value.lower() for value in (str(row.jobid), row.name, row.user, row.sweep))
+        told = (str(row.jobid), str(row.belongs_to), row.name, row.user, row.sweep)
+        return not wanted or any(wanted in value.lower() for value in told)
 
 
 def summary(state: State) -> dict[str, object]:
@@ -52,7 +53,7 @@ def summary(state: State) -> dict[str, object]:
         "cluster": state.cluster.partition("/")[0],
         "totals": to_builtins(state.totals),
         "running": sum(row.state == "RUNNING" for row in state.jobs),
-        "waiting": sum(row.state == "PENDING" for row in state.jobs),
+        "waiting": waiting(state.jobs),
         "sweeps": len({(row.sweep, row.user) for row in state.jobs if row.sweep}),
         "samples": [[sample.time_s for sample in samples]]
         + [[getattr(sample, name) for sample in samples] for name in ("gpus", "busy_gpus", "waiting")],
@@ -109,7 +110,7 @@ def sweeps(state: State) -> dict[str, object]:
             "metric": next((curve.metric for curve in curves[name, user]), ""),
             "best": _best(curves[name, user]),
             "running": sum(row.state == "RUNNING" for row in rows[name, user]),
-            "waiting": sum(row.state == "PENDING" for row in rows[name, user]),
+            "waiting": waiting(rows[name, user]),
             "ended": sum(curve.is_over for curve in curves[name, user]),
             "gpu_hours": sum(row.gpu_hours for row in rows[name, user])
             + sum(curve.gpus * curve.run_s / 3600 for curve in curves[name, user] if curve.is_over),
@@ -132,11 +133,15 @@ def sweep(state: State, name: str, user: str, audited: Sequence[AuditEntry]) -> 
     trainings = [_training(curve, rows.get(curve.jobid), why.get(curve.jobid)) for curve in curves]
     reported = {curve.jobid for curve in curves}
     silent = [row for row in rows.values() if row.jobid not in reported]
+    states = Counter(one.state for one in trainings)
     return {
         "best": _best(curves),
         "running": sum(row.state == "RUNNING" for row in rows.values()),
-        "waiting": sum(row.state == "PENDING" for row in rows.values()),
-        "gpu_hours": sum(curve.gpus * curve.run_s for curve in curves) / 3600 + sum(row.gpu_hours for row in silent),
+        "waiting": waiting(silent),
+        "stopped": states["stopped"],
+        "paused": states["paused"],
+        "gpu_hours": sum(row.gpu_hours for row in rows.values())
+        + sum(curve.gpus * curve.run_s / 3600 for curve in curves if curve.is_over),
         "saved_gpu_hours": sum(_saved_gpu_h(one) for one in trainings),
         "trainings": to_builtins(trainings[:MOST_ROWS]),
         "total": len(trainings),

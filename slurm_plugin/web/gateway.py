@@ -141,14 +141,17 @@ class GatewayFiles:
             self._fault = f"{self.directory}/status.json: {error}"
             return
         self._fault = ""
-        if self._report is not None and found.time_s <= self._report.time_s:
+        if self._report is not None and found.time_s == self._report.time_s:
             return
         self._report = found
         for gone in self._loads.keys() - {one.name for one in found.services}:
             del self._loads[gone]
         for one in found.services:
             load = _Load(found.time_s, one.arrivals, one.in_flight, one.queued, one.serving, one.wanted)
-            self._loads[one.name].append(load)
+            loads = self._loads[one.name]
+            while loads and loads[-1].time_s >= found.time_s:  # of a clock that was ahead
+                loads.pop()
+            loads.append(load)
 
     def told(self, now_s: float) -> dict[str, object]:
         """What the page shows."""

@@ -132,11 +132,11 @@ def test_the_report_tells_what_sacct_has(place: Path, tmp_path: Path) -> None:
     def is_told() -> bool:
         found.update(json.loads(sexplsched(cluster, *asked).stdout))
         names = {line["name"] for line in found["lines"] if line["used_gpu_h"] > 0}
-        return names >= {"digits", "letters"}
+        return names >= {"root/digits", "root/letters"}
 
     until(is_told, "slurmdbd has the jobs and their comments")
     lines = {line["name"]: line for line in found["lines"]}
     longest_gpu_h = 2 * (time.time() - begun_s) / 3600
-    assert 2 * 2 / 3600 <= lines["digits"]["used_gpu_h"] <= longest_gpu_h
-    assert lines["digits"]["useful_gpu_h"] == lines["digits"]["used_gpu_h"]
+    assert 2 * 2 / 3600 <= lines["root/digits"]["used_gpu_h"] <= longest_gpu_h
+    assert lines["root/digits"]["useful_gpu_h"] == lines["root/digits"]["used_gpu_h"]
     assert 2 * longest_gpu_h > found["all_gpu_h"] > found["idle_gpu_h"] > 0, "4 GPUs, as long as there was a cluster"

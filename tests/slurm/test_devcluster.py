@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -237,6 +238,23 @@ class TestUpAndDown:
         assert "MinJobAge               = 78 sec" in run(cluster, "scontrol", "show", "config")
         assert run(cluster, "sinfo", "-h", "-o", "%P").split() == ["main*", "low"]
 
+    def test_whole_nodes_for_every_job(self, place: Path) -> None:
+        cluster = up(ClusterSpec(1, 2, 0, extra=(("selecttype", "select/linear"),)), place)
+        assert "SelectTypeParameters    = CR_MEMORY" in run(cluster, "scontrol", "show", "config")
+        assert run(cluster, "srun", "hostname")
+
+    def test_a_file_that_is_included(self, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.chdir(tmp_path)
+        where = ("--dir", str(place))
+        missing = invoke("up", *where, "--set", "Include=more.conf")
+        assert f"{tmp_path}/more.conf: No such file or directory" in str(missing.exception)
+        (tmp_path / "more.conf").write_text("MinJobAge=79\n clustername = other\n")
+        assert "sets ClusterName" in str(invoke("up", *where, "--set", "Include=more.conf").exception)
+        (tmp_path / "more.conf").write_text("MinJobAge=79\n")
+        shape = ("--nodes", "1", "--gpus", "1", "--shards", "0", "--slurm-only")
+        assert invoke("up", *where, *shape, "--set", "Include=more.conf").exit_code == 0
+        assert "MinJobAge               = 79 sec" in run(load(place), "scontrol", "show", "config")
+
 
 def test_jobs_are_told_a_spool_in_a_directory_with_any_name(place: Path) -> None:
     product = Product(place / "a$HOME`id`")
@@ -312,9 +330,10 @@ class TestRefusals:
         [
             ({"nodes": 0}, "nodes is 0, accepted are 1 to 64"),
             ({"gpus_per_node": 3, "shards_per_node": 4}, "multiple of gpus_per_node"),
+            ({"extra": (("SelectType", "select/linear"),)}, "with SelectType=select/linear it must be 0"),
         ],
     )
-    def test_spec(self, spec: dict[str, int], message: str) -> None:
+    def test_spec(self, spec: dict[str, Any], message: str) -> None:
         with pytest.raises(DevClusterError, match=message):
             ClusterSpec(**spec)
 

@@ -25,6 +25,7 @@ from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import AnotherDaemonError, Beat, Holder
+from slurm_plugin.state.publish import METRICS_FILE
 from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
@@ -81,6 +82,26 @@ def test_no_failure_of_a_pass_ends_the_daemon(
     assert len(slurm.applied[0]) == 1  # the pass after them puts the job in order
     assert caplog.text.count("pass given up, will try again") == 2
     assert "pass failed, will try again" in caplog.text
+
+
+def test_passes_that_fail_are_counted_while_none_succeeds(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alert for failed passes came when they succeeded again."""
+    seen = []
+
+    def look_and_fail() -> None:
+        text = (tmp_path / "state" / METRICS_FILE).read_text().splitlines()
+        seen.append(
+            [line.split()[1] for line in text if line.startswith(("explsched_failed_passes_total", "explsched_gpus "))]
+        )
+        raise SlurmUnreachableError("nobody answers")
+
+    nothing = [lambda: None] * 2  # before the pass, and before it writes
+    events = [fails(SlurmUnreachableError("not yet")), *nothing, *[look_and_fail] * 3]
+    slurm = Eventful((record(5),), events=events)
+    lived(slurm, config, monkeypatch)
+    assert seen == [["1.0", "16.0"], ["2.0", "16.0"], ["3.0", "16.0"]]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,17 @@ def test_a_daemon_on_another_host_is_named(tmp_path: Path) -> None:
     with pytest.raises(AnotherDaemonError, match="cluster alpha: pid 20 on host there, since 1970-01-01T"):
         beating(tmp_path, HERE)
     assert len(list(tmp_path.iterdir())) == 1  # nothing of the second one is left
-    beating(tmp_path, HERE, cluster="beta")
+
+
+@pytest.mark.parametrize("us", [HERE, replace(THERE, pid=21)])
+def test_two_clusters_have_no_spool_in_common(tmp_path: Path, us: Holder) -> None:
+    """Job 17 of one would be told what job 17 of the other reports."""
+    first = beating(tmp_path, THERE)
+    with pytest.raises(AnotherDaemonError, match=f"{tmp_path}: also the daemon of another cluster .*pid 20 on host"):
+        beating(tmp_path, us, cluster="beta")
+    first.beat(60.0)
+    first.stop()
+    beating(tmp_path, us, cluster="beta")
 
 
 def test_a_daemon_that_has_not_been_heard_of_for_long_is_dead(tmp_path: Path) -> None:

@@ -152,3 +152,12 @@ def test_programs_that_do_not_measure(program: Path, text: str, timeout_s: int, 
     done = call(program, "training", f"--timeout={timeout_s}")
     assert isinstance(done.exception, ProfileError)
     assert words in str(done.exception)
+
+
+def test_a_program_that_does_not_heed_its_end_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    """The command waited for it, however long that took."""
+    script = tmp_path / "train.sh"
+    script.write_text(f"trap '' TERM\n(sleep 30; touch {tmp_path}/lived)\n", encoding="ascii")
+    done = CliRunner().invoke(profile, ["training", "--timeout=1", "--", "bash", str(script)])
+    assert "not done after 1 s" in str(done.exception)
+    assert not (tmp_path / "lived").exists()

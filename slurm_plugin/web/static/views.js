@@ -80,12 +80,11 @@ async function sweep(parts) {
     name(curve.params.map(([key, value]) => `${key}=${short(value)}`).join(", ")), reason]);
   const lit = (at) => ({ "data-job": found[at].curve.jobid, on: { mouseenter: () => light(found[at].curve.jobid), mouseleave: () => light(null), focusin: () => light(found[at].curve.jobid), focusout: () => light(null) } });
   const lines = found.length ? parallel(found, metric) : null;
-  const count = (state) => found.filter((one) => one.state === state).length;
   return [el("h1", {}, "Sweep ", wanted.slice(0, 200), user ? ` of ${user}` : ""),
-    facts([[metric ? `Best ${metric.slice(0, 40)}` : "Best", told.best === null ? "none yet" : short(told.best)], ["Running", told.running], ["Waiting", told.waiting], ["Stopped early", count("stopped")],
-      ["Paused", count("paused")], ["GPU-hours", short(told.gpu_hours)], ["GPU-hours saved", short(told.saved_gpu_hours), "by early stops"]]),
+    facts([[metric ? `Best ${metric.slice(0, 40)}` : "Best", told.best === null ? "none yet" : short(told.best)], ["Running", told.running], ["Waiting", told.waiting], ["Stopped early", told.stopped],
+      ["Paused", told.paused], ["GPU-hours", short(told.gpu_hours)], ["GPU-hours saved", short(told.saved_gpu_hours), "by early stops"]]),
     found.length ? el("div", { class: "split" },
-      card(`${metric.slice(0, 80)} over steps`, curves(found, `${found.length} curves; best ${short(told.best)}`), legend([[1, "best so far"], [0, "others"], ...(count("stopped") ? [[7, "stopped early (dashed)"]] : [])])),
+      card(`${metric.slice(0, 80)} over steps`, curves(found, `${found.length} curves; best ${short(told.best)}`), legend([[1, "best so far"], [0, "others"], ...(told.stopped ? [[7, "stopped early (dashed)"]] : [])])),
       lines ? card("Parameters against value", lines, el("p", { class: "note" }, "Each line is a training; point at a row below to see its own.")) : null)
       : card("", el("p", { class: "empty" }, "No job of it has reported yet.")),
     found.length ? table("Trainings, best first", TRAININGS, rows, { row: lit }) : null,

@@ -1,8 +1,10 @@
-"""`sexplsched audit`: for people in a terminal, for programs in a pipe."""
+"""`sexplsched audit`, for people in a terminal, for programs in a pipe; and when `admin reset` refuses."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 
 from explsched.cli import root
 from slurm_plugin.audit_file import AuditEntry, AuditTrail
+from slurm_plugin.instance import HostLock, address
 
 LONG = "JS1:" + "x" * 900
 
@@ -50,3 +53,54 @@ def test_json_has_everything(config: Path) -> None:
 def test_a_terminal_gets_lines_that_fit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.cli.admin.room", lambda: 100)
     assert max(map(len, invoke("-f", str(config)).splitlines())) <= 100
+
+
+CLUSTER = f"c{os.getpid()}"
+
+
+@pytest.fixture
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That of a cluster with nothing in it, on whose host commands of Slurm answer."""
+    answer = f"case $1 in -V) echo slurm 24.11.5;; show) echo 'ClusterName = {CLUSTER}';; esac"
+    for name, body in {"scontrol": answer, "squeue": "", "sprio": "", "sdiag": ""}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    spool = tmp_path / "spool"
+    (tmp_path / "reset.yaml").write_text(
+        f"progress: {{spool: {spool}}}\norder: {{site_factor_file: {tmp_path}/factors.json}}\n"
+    )
+    return spool
+
+
+def reset(spool: Path, *more: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(root, ["admin", "reset", "-f", str(spool.parent / "reset.yaml"), *more])
+    return done.exit_code, done.stdout, f"{done.stderr}{done.exception or ''}"
+
+
+def test_a_reset_sees_a_daemon_of_this_host_that_has_no_heartbeat(spool: Path) -> None:
+    """Its spool cannot be written, or is another one."""
+    spool.mkdir()
+    lock = HostLock()
+    lock.take(f"{CLUSTER}/?/?")
+    status, told, why = reset(spool)
+    assert (status, told) == (1, "")
+    assert f"steers cluster {CLUSTER}/?/?: pid {os.getpid()} " in why
+    assert reset(spool, "--dry-run")[0] == 0
+    lock.release()
+    assert reset(spool)[:2] == (0, "nothing of explsched is left in Slurm\n")
+
+
+def test_a_reset_does_not_go_on_beside_a_process_that_may_be_a_daemon(spool: Path) -> None:
+    spool.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(address(f"{CLUSTER}/?/?"))
+        status, told, why = reset(spool)
+    assert (status, told) == (1, "")
+    assert f"may be a daemon has the lock of cluster {CLUSTER}" in why
+
+
+def test_a_reset_says_where_daemons_of_other_hosts_cannot_be_seen(spool: Path) -> None:
+    status, _, why = reset(spool)
+    assert status == 0
+    assert f"{spool}: No such file or directory: a daemon on another host would not be seen" in why

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import stat
+import time
+import tracemalloc
 from pathlib import Path
 from typing import get_args
 
@@ -104,6 +107,36 @@ def test_full_files_are_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
         trail.write([entry(5, after)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
     assert [one.after for one in read(trail.path)] == [2, 3, 4]
+
+
+def test_long_files_are_not_held_in_memory_and_those_from_before_are_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The ten files of 64 MiB that there are by default took 740 MiB, whatever was asked for."""
+    trail = AuditTrail(tmp_path / "audit.jsonl", 4, 1)
+    trail.write([entry(5, 1)] * 20_000)
+    trail.path.rename(tmp_path / "audit.jsonl.1")
+    trail.write([entry(5, 2)])
+    tracemalloc.start()
+    count = sum(1 for _ in read(trail.path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (count, peak < (tmp_path / "audit.jsonl.1").stat().st_size / 2) == (20_001, True)
+    (tmp_path / "audit.jsonl.1").write_text("{")
+    week_ago_s = time.time() - 604_800
+    os.utime(tmp_path / "audit.jsonl.1", (week_ago_s, week_ago_s))
+    assert list(read(trail.path, time.time() - 7200)) == []
+    assert "audit line left out" not in caplog.text
+
+
+def test_what_is_put_aside_while_it_is_read_is_read_once(tmp_path: Path) -> None:
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1e-6, 2)
+    for after in (1, 2):
+        trail.write([entry(5, after)])
+    reading = read(trail.path)
+    first = next(reading)
+    trail.write([entry(5, 3)])
+    assert [one.after for one in (first, *reading)] == [1, 2]
 
 
 def test_a_line_that_was_cut_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from explsched.errors import SlurmError
 from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.cli import report
 from slurm_plugin.cli.report import FIELDS, UsageLine, run_of, usage
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import SlurmJob
+from tests.slurm_kit import record
 
 HOUR_S = 3600.0
 PREEMPTED = "explsched-preemption:since=0&n=0&lost=0&p=0%2C7200%2C2%2C1800%2Cworth+less"
@@ -95,7 +99,7 @@ def test_waits_are_those_of_first_starts_in_the_period() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "name"), [("user", "ada"), ("account", "lab"), ("partition", "main"), ("sweep", "digits")]
+    ("by", "name"), [("user", "ada"), ("account", "lab"), ("partition", "main"), ("sweep", "ada/digits")]
 )
 def test_lines_are_named_by_what_was_asked(by: str, name: str) -> None:
     assert line(row(1), by=by).name == name
@@ -103,9 +107,23 @@ def test_lines_are_named_by_what_was_asked(by: str, name: str) -> None:
     assert [one.name for one in found] == [name, "all"]
 
 
+def test_sweeps_of_one_name_are_several_users() -> None:
+    runs = [row(1), row(2, User="bob"), row(3, Comment=""), row(4, User="bob", Comment="")]
+    found = usage([run_of(one) for one in runs], (), "sweep", 0, 10 * HOUR_S)
+    assert [(one.name, one.jobs) for one in found] == [("-", 2), ("ada/digits", 1), ("bob/digits", 1), ("all", 4)]
+
+
 def test_runs_without_gpus_are_left_out_and_typed_ones_are_counted() -> None:
     assert line(row(1, AllocTRES="cpu=1", ReqTRES="cpu=1")).used_gpu_h == 0
     assert line(row(1, AllocTRES="cpu=1,gres/gpu:a100=2,gres/gpu:h100=1")).used_gpu_h == 6
+
+
+def test_a_job_on_shards_uses_parts_of_gpus() -> None:
+    """All of what they used looked idle."""
+    (found, _) = usage([run_of(row(1, AllocTRES="cpu=1,gres/shard=2"), 4)], (), "user", 0, 10 * HOUR_S)
+    assert (found.jobs, found.used_gpu_h) == (1, 1)
+    (found, _) = usage([run_of(row(1, AllocTRES="gres/gpu=2,gres/shard=2"), 4)], (), "user", 0, 10 * HOUR_S)
+    assert found.used_gpu_h == 4
 
 
 @pytest.mark.parametrize("fields", [[], ["1"] * 3, row(1)[:-1], row(1, JobIDRaw="x"), row(1, Submit="never")])
@@ -203,3 +221,27 @@ def test_the_present_nodes_count_where_slurmdbd_does_not_tell_of_gpus(
 def test_nothing_was_used_in_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = reported(tmp_path, monkeypatch, "--since", "1h", "--until", "2040-01-01", sacctmgr="exit 1")
     assert (found["until_s"], found["all_gpu_h"]) == (NOW_S, 4)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_slurmdbd_is_told_at_the_end_is_asked_for_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answers: bool
+) -> None:
+    """Trainings that run were of no sweep, and preemptions of jobs that wait or run again did not count."""
+    now = int(NOW_S)
+    ended = row(1, Start=(now - 900) / HOUR_S, End=(now - 600) / HOUR_S)
+    runs = row(1, Start=(now - 300) / HOUR_S, End="Unknown", State="RUNNING", Comment="")
+    preempted = f"explsched-preemption:since=0&n=1&lost=90&p=0%2C{now - 600}%2C2%2C1800%2Cwhy"
+    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.accounting", lambda *_: [["torn"], ended, runs])
+
+    def jobs(_client: CliClient) -> list[SlurmJob]:
+        if not answers:
+            raise SlurmError("no answer from slurmctld")
+        return [record(1, comment="explsched:sweep=digits", admin_comment=preempted)]
+
+    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.jobs", jobs)
+    found, told = reported(tmp_path, monkeypatch, "--since", "1h", "--by", "sweep", sacctmgr=f"cat {tmp_path}/events")
+    by_name = {one["name"]: (one["jobs"], one["preemptions"], one["lost_gpu_h"] > 0) for one in found["lines"]}
+    assert by_name == ({"ada/digits": (1, 1, True)} if answers else {"ada/digits": (1, 0, False), "-": (1, 0, False)})
+    unknown = "sweeps and preemptions of present jobs are not known: no answer from slurmctld"
+    assert (unknown in told) is not answers

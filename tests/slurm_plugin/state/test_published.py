@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import stat
 import time
 from pathlib import Path
@@ -39,7 +40,7 @@ from slurm_plugin.state.published import (
 from slurm_plugin.state.serving import Visible
 from slurm_plugin.state.view import View
 from tests.slurm_kit import record
-from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, configured, published
+from tests.slurm_plugin.state import HOSTILE, JOBS, NOW_S, configured, published, running
 
 
 def words(state: object) -> str:
@@ -269,6 +270,89 @@ def test_metrics_can_be_parsed_and_name_nobody(tmp_path: Path) -> None:
     assert not {word for word in ("ada", "bob", "digits") if word in path.read_text()}
 
 
+def metric(tmp_path: Path, name: str) -> float:
+    """The value of a metric without labels that was published last."""
+    text = (tmp_path / "state" / METRICS_FILE).read_text()
+    (family,) = (one for one in text_string_to_metric_families(text) if one.name == name)
+    return family.samples[0].value
+
+
+SWEEP = "explsched:sweep=digits"
+ARRAY = {"array_job_id": 60, "reason": "Priority"}
+
+
+def test_gpus_are_waited_for_by_jobs_that_slurm_would_start(tmp_path: Path) -> None:
+    """The alert for idle GPUs fired while all that waited was held."""
+    waits_for_more = (
+        record(61, reason="JobHeldUser", priority=0, eligible_s=None),
+        record(62, reason="JobHeldAdmin", priority=0, eligible_s=None),
+        record(63, reason="DependencyNeverSatisfied", eligible_s=None),
+        record(64, reason="BeginTime", eligible_s=NOW_S + 3600),
+        record(65, reason="None", eligible_s=NOW_S + 3600),
+        record(66, reason="QOSMaxGRESPerUser"),
+    )
+    _ = published(tmp_path, jobs=waits_for_more)
+    assert metric(tmp_path, "explsched_gpus_waited_for") == 0
+    assert metric(tmp_path, "explsched_jobs_waiting") == 6
+    _ = published(tmp_path, jobs=(*waits_for_more, record(60, array_tasks=3, **ARRAY), record(67, reason="Resources")))
+    assert metric(tmp_path, "explsched_gpus_waited_for") == 16
+
+
+def test_each_task_of_an_array_that_waits_is_a_job(tmp_path: Path) -> None:
+    """As sdiag counts them: once they run they are one each."""
+    state = published(tmp_path, jobs=(record(60, array_tasks=90, comment=SWEEP, **ARRAY),))
+    assert metric(tmp_path, "explsched_jobs_waiting") == state.samples[-1].waiting == 90
+    text = (tmp_path / "state" / METRICS_FILE).read_text()
+    assert 'explsched_trainings{state="waiting"} 90.0' in text.splitlines()
+
+
+def test_a_running_job_reports_also_if_no_sweep_asks_for_it(tmp_path: Path) -> None:
+    jobs = [running(number, uid=os.geteuid(), comment=comment) for number, comment in ((71, ""), (72, SWEEP), (73, ""))]
+    (tmp_path / "spool").mkdir()
+    for job in jobs[:2]:
+        line = {"time_s": NOW_S - 30, "step": 1, "metric": "accuracy", "value": 0.5}
+        (tmp_path / "spool" / f"{job.job_id}.jsonl").write_text(json.dumps(line) + "\n")
+    _ = published(tmp_path, jobs=tuple(jobs))
+    assert (metric(tmp_path, "explsched_jobs_reporting"), metric(tmp_path, "explsched_jobs_running")) == (2, 3)
+
+
+def test_gpu_hours_are_those_held_in_each_run(tmp_path: Path) -> None:
+    """An elastic job had eight GPUs in its first run and has one now; another has all of a node and asked for one."""
+    former = {"start": NOW_S - 10_800, "end": NOW_S - 7200}
+    (tmp_path / "spool").mkdir()
+    lines = [{"time_s": time_s, "restart": 0, "event": event} for event, time_s in former.items()]
+    (tmp_path / "spool" / "74.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    preempted = f"explsched-preemption:since=0&n=1&lost=0&p=0%2C{NOW_S - 7200:.0f}%2C8%2C0%2Cgrows"
+    held = {"gpus": 1, "gpus_per_node": 1, "start_s": NOW_S - 3600, "uid": os.geteuid()}
+    elastic = running(74, restarts=1, admin_comment=preempted, gpu_nodes=(("n1", 1),), **held)
+    alone = running(75, exclusive="NODE", gpu_nodes=(("n2", 4),), **held)
+    state = published(tmp_path, jobs=(elastic, alone))
+    assert {row.jobid: row.gpu_hours for row in state.jobs} == {74: 9, 75: 4}
+
+
+def test_an_array_is_all_of_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = record(60, array_tasks=3, **ARRAY)
+    tasks = [running(number, array_job_id=60, array_task_id=number) for number in (68, 69)]
+    parts = [running(number, het_job_id=70) for number in (70, 71)]
+    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.task", lambda _self, name: {"60_68": 68, "60_5": 60}[name])
+
+    def listed(*ids: str) -> set[int]:
+        told = invoke(tmp_path, "status", "--json", "-j", ",".join(ids))
+        assert told.exit_code == 0, told.exception
+        return {row["jobid"] for row in json.loads(told.stdout)["jobs"]}
+
+    _ = published(tmp_path, jobs=(*JOBS, rest, *tasks, *parts), now_s=time.time())
+    assert listed("60") == {60, 68, 69}
+    assert listed("69") == {69}
+    assert listed("60_68", "41") == {41, 68}
+    assert listed("60_5") == {60}
+    assert listed("70") == {70, 71}
+    _ = published(tmp_path, jobs=tuple(tasks), now_s=time.time())
+    assert listed("60") == {68, 69}
+    told = invoke(tmp_path, "explain", "60")
+    assert str(told.exception).endswith("explain one of them (68, 69)")
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -373,6 +457,21 @@ def test_explain_says_how_near_the_nodes_of_a_gang_are(tmp_path: Path, topology:
     found = ClusterRecords(nodes, (holds, gang), (), topology=topology)
     config = Config(policy="fifo", progress=ProgressSection(spool=tmp_path))
     (told,) = (one for one in explanations(View.of(config, found, NOW_S)) if one.jobid == 2)
+    assert any(words in sentence for sentence in told.sentences), told.sentences
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("None", "Slurm has not tested it since"),
+        ("Resources", "Slurm can start it in its next cycle"),
+        ("Nodes required for job are DOWN, DRAINED or reserved", "Slurm can start it in its next cycle"),
+    ],
+)
+def test_of_a_job_that_slurm_has_tested_it_is_not_said_that_it_has_not(tmp_path: Path, reason: str, words: str) -> None:
+    found = ClusterRecords((SlurmNode("n1", "IDLE", 4, frozenset({"main"})),), (record(1, reason=reason),), ())
+    config = Config(policy="fifo", progress=ProgressSection(spool=tmp_path))
+    (told,) = explanations(View.of(config, found, NOW_S))
     assert any(words in sentence for sentence in told.sentences), told.sentences
 
 

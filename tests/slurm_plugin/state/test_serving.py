@@ -84,6 +84,19 @@ def test_each_user_is_sent_what_he_may_see(here: Path, hidden: tuple[str, ...]) 
         assert decoded(as_nobody(path)) == Visible(later).of("nobody")
 
 
+def test_what_many_users_were_sent_is_not_kept_beyond_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 100,000 jobs it was 50 MB for each of 32 users."""
+    _ = published(tmp_path, PROGRESS)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=f"user{uid}"))
+    size = len(serving.StateServer(tmp_path / "state").state_for(1000))
+    server = serving.StateServer(tmp_path / "state", most_bytes=5 * size // 2)
+    kept = []
+    for uid in range(1001, 1006):
+        assert server.state_for(uid)
+        kept.append(server.remembered_bytes // size)
+    assert kept == [1, 2, 1, 2, 1]
+
+
 def test_status_of_a_user_who_may_not_read_the_file_asks_nobody_else(here: Path) -> None:
     _ = published(here, "jobs", now_s=time.time())
     (here / "state").rename(here / "elsewhere")

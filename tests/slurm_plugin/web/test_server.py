@@ -19,10 +19,11 @@ from msgspec.structs import replace
 from explsched.cli import root
 from slurm_plugin.audit_file import AuditEntry, AuditTrail
 from slurm_plugin.config import AuditSection
-from slurm_plugin.state.published import PROGRESS
+from slurm_plugin.state.published import PROGRESS, Curve, encoded
 from slurm_plugin.web import answers
 from slurm_plugin.web.gateway import GatewayFiles
 from slurm_plugin.web.server import Access, Page
+from tests.slurm_kit import record
 from tests.slurm_plugin.state import HOSTILE, configured, published
 
 TOKEN = "a-token-of-43-characters"  # noqa: S105  it opens nothing
@@ -161,27 +162,40 @@ def test_what_the_owner_of_a_gateway_puts_there_does_not_stop_the_page(
     assert str(told["fault"]).startswith(f"{tmp_path}/status.json: ")
 
 
+def times_shown(gateway: GatewayFiles, time_s: float, *names: str) -> list[list[float]]:
+    """The times of the loads that are shown of each service, after the gateway has reported so many services."""
+    counts = dict.fromkeys(("serving", "coming", "draining", "minimum", "maximum", "arrivals", "in_flight"), 0)
+    more: dict[str, object] = {
+        "wanted": None,
+        "reason": "",
+        "queued": 0,
+        "start_s": 0.0,
+        "given_up": False,
+        "replicas": [],
+    }
+    services = [{"name": name, **counts, **more} for name in names]
+    report = {"gateway": "g", "time_s": time_s, "closing": False, "services": services}
+    (gateway.directory / "status.json").write_text(json.dumps(report))
+    gateway.look()
+    told = cast("list[dict[str, list[list[float]]]]", gateway.told(0.0)["services"])
+    return [one["loads"][0] for one in told]
+
+
 def test_services_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     """The owner of a gateway could fill the memory of root's page with names."""
     gateway = GatewayFiles(tmp_path)
-    seen = []
-    for time_s, names in enumerate((("a",), ("a", "b"), ("a",), ("a", "b")), start=1):
-        counts = dict.fromkeys(("serving", "coming", "draining", "minimum", "maximum", "arrivals", "in_flight"), 0)
-        more: dict[str, object] = {
-            "wanted": None,
-            "reason": "",
-            "queued": 0,
-            "start_s": 0.0,
-            "given_up": False,
-            "replicas": [],
-        }
-        services = [{"name": name, **counts, **more} for name in names]
-        report = {"gateway": "g", "time_s": float(time_s), "closing": False, "services": services}
-        (tmp_path / "status.json").write_text(json.dumps(report))
-        gateway.look()
-        told = cast("list[dict[str, list[list[float]]]]", gateway.told(0.0)["services"])
-        seen.append([len(one["loads"][0]) for one in told])
+    reports = enumerate((("a",), ("a", "b"), ("a",), ("a", "b")), start=1)
+    seen = [[len(times) for times in times_shown(gateway, float(time_s), *names)] for time_s, names in reports]
     assert seen == [[1], [2, 1], [3], [4, 1]]
+
+
+def test_a_gateway_whose_clock_was_ahead_is_shown_all_the_same(tmp_path: Path) -> None:
+    """Its clock is set back, or the next gateway job is on a node whose clock is behind."""
+    gateway = GatewayFiles(tmp_path)
+    assert times_shown(gateway, 5000.0, "a") == [[5000.0]]
+    assert times_shown(gateway, 1000.0, "a") == [[1000.0]]
+    assert times_shown(gateway, 1000.0, "a") == [[1000.0]]
+    assert times_shown(gateway, 1001.0, "a") == [[1000.0, 1001.0]]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +236,30 @@ def test_rows_are_found_sorted_and_cut(tmp_path: Path) -> None:
     assert shown(text="ada", sort="gpus") == [43, 41]
     assert shown(state="PENDING") == [43]
     assert answers.jobs(state, answers.JobQuery(limit=10**9))["total"] == 3
+
+
+def test_a_large_sweep_says_how_many_of_its_trainings_paused_and_stopped(tmp_path: Path) -> None:
+    """All of them, not those among the rows that are shown."""
+    comment = {"comment": "explsched:sweep=digits", "user": "bob"}
+    paused = [record(1000 + at, restarts=1, **comment) for at in range(300)]
+    rest = record(2000, array_tasks=7, array_job_id=2000, **comment)
+    state = published(tmp_path, jobs=(*paused, rest))
+    curves = [
+        Curve(row.jobid, "bob", "j", "digits", "loss", "PENDING", "min", 0.1, 1, 60.0, 100, (), ((1, 0.1),))
+        for row in state.jobs
+        if row.jobid < 2000
+    ]
+    curves += [replace(one, jobid=one.jobid + 2000, state="ENDED", best=9.0) for one in curves]
+    stopped = [AuditEntry(1.0, one.jobid, "JobState", "", "CANCELLED", "p", "stop", "why") for one in curves[300:]]
+    told = answers.sweep(replace(state, curves=encoded(curves)), "digits", "bob", stopped)
+    assert {name: told[name] for name in ("waiting", "paused", "stopped", "total")} == {
+        "waiting": 7,
+        "paused": 300,
+        "stopped": 300,
+        "total": 600,
+    }
+    (one,) = cast("list[dict[str, object]]", answers.sweeps(state)["sweeps"])
+    assert (one["waiting"], answers.summary(state)["waiting"]) == (307, 307)
 
 
 def test_a_proxys_header_is_not_believed_on_a_port() -> None:
