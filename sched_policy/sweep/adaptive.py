@@ -142,7 +142,7 @@ class AdaptiveHalving(Struct, frozen=True):
     usual_contenders: float = 1 / 8
     finishing_per_contender: float = 3.0
     least_progress: float = 1 / 8
-    exploring: float = 0.6
+    exploring: float = 0.4
 
     name: ClassVar[str] = "adaptive"
 
