@@ -53,9 +53,10 @@ def test_a_manager_that_nobody_could_end_later_is_not_left_behind(tmp_path: Path
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
     (tmp_path / "sexplkmd.pid").mkdir()
+    before = psutil.Process().children()  # of other tests
     with pytest.raises(IsADirectoryError):
         kernel_manager.start(tmp_path, "group", {"EXPLSCHED_KM": str(program)}, lambda: None)
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(before)
 
 
 @pytest.fixture
