@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from inference_gateway.dataplane import runtime
-from inference_gateway.dataplane.configuration import BACKEND_PREFIX
+from inference_gateway.dataplane.configuration import ACTIVATOR, BACKEND_PREFIX
 from inference_gateway.dataplane.endpoints import EndpointFiles, HeldService, ReadyReplicas
 from inference_gateway.dataplane.files import Files
-from inference_gateway.dataplane.runtime import BackendRow, RuntimeApi, ServerRow
-from inference_gateway.dataplane.statistics import HaproxyStatistics
+from inference_gateway.dataplane.runtime import RuntimeApi, ServerRow
 from inference_gateway.errors import RefusedError
 
 # Codes of a check that could not connect, or (L6) whose TLS handshake failed or was never answered: such a replica is
@@ -117,11 +116,8 @@ class HealthLoop:
 
     def run_round(self, services: Mapping[str, HeldService], now_s: float) -> list[str]:
         """Run one round and return what was done, for the log. `now_s` is on a monotonic clock."""
-        workers = HaproxyStatistics(self.files).workers()
-        if runtime.ends(RuntimeApi(self.files.master_socket).ask(f"@!{workers.current} show info")):
-            return self._move_waiting((workers.current, *workers.leaving))
         api = RuntimeApi(self.files.stats_socket)
-        done = self._move_waiting(workers.leaving)
+        done: list[str] = []
         commands: list[str] = []
         for service, name in self._ejections.due(now_s):
             commands.append(f"enable health {_full(service, name)}")
@@ -137,26 +133,14 @@ class HealthLoop:
                 commands.append(f"set server {_full(row.service, name)} health down")
                 done.append(f"still ejected service={row.service} replica={name}")
             if row.queued and not row.usable:
-                commands.append(_move(row))
-                done.append(_moved(row))
+                # Requests queued in a backend stay there when its last replica goes, until a backup server comes up.
+                activator = _full(row.service, ACTIVATOR)
+                commands += [f"set server {activator} state maint", f"set server {activator} state ready"]
+                done.append(f"moved to the activator service={row.service} requests={row.queued}")
         try:
             api.order(commands)
         except RefusedError as error:
             done.append(str(error))  # a replica may have been removed meanwhile; the next round sees the new state
-        return done
-
-    def _move_waiting(self, finishing: Iterable[int]) -> list[str]:
-        """Help requests that wait without a replica in workers that finish their requests; returns what was done.
-
-        Such a worker checks no replicas and gets no new ones, but learns by failed requests that its own are gone.
-        """
-        master, done = RuntimeApi(self.files.master_socket), list[str]()
-        for pid in finishing:
-            text = master.ask(f"@!{pid} show stat -1 2 -1")
-            for row in runtime.backends(text) if text.startswith("# ") else ():  # else it has just ended
-                if row.queued and not row.usable:
-                    master.ask(f"@!{pid} {_move(row)}")
-                    done.append(_moved(row))
         return done
 
     def treat(
@@ -193,15 +177,6 @@ class HealthLoop:
         if service not in self._replicas:
             self._replicas[service] = ReadyReplicas(EndpointFiles(self.files.endpoints), service)
         return len(self._replicas[service].ready())
-
-
-def _move(row: BackendRow) -> str:
-    """The command that moves what waits in a backend to the activator; see `turns.lua`."""
-    return f"move waiting {BACKEND_PREFIX}{row.service}"
-
-
-def _moved(row: BackendRow) -> str:
-    return f"moved to the activator service={row.service} requests={row.queued}"
 
 
 def _full(service: str, name: str) -> str:

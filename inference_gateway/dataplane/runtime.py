@@ -215,11 +215,6 @@ def dropped_logs(text: str) -> int:
     return int(found[1])
 
 
-def ends(text: str) -> bool:
-    """Whether a worker has been told to end and only finishes its requests, from its answer to `show info`."""
-    return re.search(r"^Stopping: 1$", text, re.MULTILINE) is not None
-
-
 def haproxy_version(text: str) -> tuple[int, int]:
     """Major and minor version, from the answer to `show info`. Raises `DataPlaneError` if it is missing."""
     found = re.search(r"^Version: (\d+)\.(\d+)", text, re.MULTILINE)

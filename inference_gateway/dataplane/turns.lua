@@ -176,16 +176,3 @@ core.register_cli({ "show", "held" }, "show held : requests that wait for their 
   end
   applet:send(table.concat(found))
 end)
-
--- What waits in a backend stays there when its last replica goes, until a server comes up. With `set server` only a
--- worker that takes new requests can be told so.
-core.register_cli({ "move", "waiting" }, "move waiting BACKEND : to the activator", function(applet, _, _, backend)
-  local found = core.backends[backend or ""]
-  if found and found.servers.activator then
-    found.servers.activator:set_maint()
-    found.servers.activator:set_ready()
-    applet:send("\n")
-  else
-    applet:send("no such backend\n")
-  end
-end)

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from inference_gateway.dataplane.statistics import HaproxyStatistics
 from inference_gateway.errors import NotRunningError, RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint, StartForecast
 from inference_gateway.replicas.identity import Authority
-from tests.inference_gateway.rig import CLIENT_KEY, Replica, gateway, replicas, wait_until
+from tests.inference_gateway.rig import CLIENT_KEY, Replica, gateway, wait_until
 
 CHAT = ServiceSettings("chat")
 
@@ -154,26 +153,6 @@ def test_while_it_finishes_a_request_that_waits_reaches_a_new_replica(directory:
         rig.plane.hand_on("chat", [servers[0].endpoint])
         assert answer.result().status == 200
         wait_until(lambda: not rig.plane.alive())
-
-
-@pytest.mark.parametrize("how", ["ends", "reloaded"])
-def test_while_it_finishes_requests_outlive_the_last_replica(directory: Path, servers: list[Replica], how: str) -> None:
-    """It checks none any more, and `set server` is refused: they would wait for the queue's deadline, and get 503."""
-    with gateway(directory / how, CHAT) as rig, replicas("victim") as (victim,), ThreadPoolExecutor(8) as client:
-        victim.behave(first_token_ms=5000.0)
-        rig.plane.add("chat", victim.with_concurrency(1))
-        answers = [client.submit(rig.complete, "chat") for _ in range(6)]
-        wait_until(lambda: rig.plane.traffic()[0].queued == 5)
-        if how == "ends":
-            rig.plane.finish()
-            wait_until(lambda: not listens(rig.port))
-        else:
-            rig.plane.apply(replace(rig.plane.settings, services=(CHAT, ServiceSettings("more"))))
-        victim.kill()
-        rig.plane.hand_on("chat", [servers[0].endpoint])
-        statuses = Counter(answer.result().status for answer in answers)
-        # Its own request, and one that was on its way.
-        assert (statuses[503], statuses[200] >= 4) == (0, True)
 
 
 def listens(port: int) -> bool:
