@@ -41,13 +41,8 @@ def test_a_shell_can_trap_the_checkpoint_signal(tmp_path: Path) -> None:
     assert "saved" in log.read_text()
 
 
-def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> None:
-    log, go = tmp_path / "log", tmp_path / "go"
-    script = (
-        f"echo ready >> {log}; while [ ! -e {go} ]; do sleep 0.05; done\n"
-        f"trap 'echo saved >> {log}; exit 4' USR1; while :; do sleep 0.05; done"
-    )
-    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", script], stderr=subprocess.PIPE, text=True)
+def signalled_before_it_handles_it(running: subprocess.Popen[str], log: Path, go: Path) -> None:
+    """A command that says that it is ready gets the signal, goes on once `go` is there, and ends with status 4."""
     wait_for(log, "ready")
     running.send_signal(signal.SIGUSR1)
     assert running.stderr is not None
@@ -55,6 +50,16 @@ def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> Non
     go.touch()
     assert running.wait(timeout=60) == 4
     running.stderr.close()
+
+
+def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> None:
+    log, go = tmp_path / "log", tmp_path / "go"
+    script = (
+        f"echo ready >> {log}; while [ ! -e {go} ]; do sleep 0.05; done\n"
+        f"trap 'echo saved >> {log}; exit 4' USR1; while :; do sleep 0.05; done"
+    )
+    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", script], stderr=subprocess.PIPE, text=True)
+    signalled_before_it_handles_it(running, log, go)
 
 
 @pytest.mark.parametrize("where", ["-c", "file"])
@@ -68,13 +73,7 @@ def test_a_shell_with_an_exit_trap_is_not_taken_for_one_that_traps_the_signal(tm
     script.write_text(text)
     words = ["-c", text] if where == "-c" else [str(script)]
     running = subprocess.Popen([*SXRUN, "--", "bash", *words], stderr=subprocess.PIPE, text=True)
-    wait_for(log, "ready")
-    running.send_signal(signal.SIGUSR1)
-    assert running.stderr is not None
-    assert "is kept until the command handles it" in running.stderr.readline()
-    go.touch()
-    assert running.wait(timeout=60) == 4
-    running.stderr.close()
+    signalled_before_it_handles_it(running, log, go)
     assert log.read_text() == "ready\ndone\ncleaned\n"
 
 
