@@ -78,12 +78,16 @@ def test_who_rests_is_not_started_on_idle_gpus_while_a_daemon_runs(
 ) -> None:
     """Slurm starts whatever fits, however low its place is; ASHA lets one of four go on.
 
-    All have run past the rung when their reports are seen, the first the best. Seen alone it pauses, and comes back.
+    The best reports before the others do: if these were seen without it, one of them would be promoted, and stay so.
+    All have run past the rung when they are compared. Seen alone the best pauses, and comes back.
     """
-    report = f"EXPLSCHED_SPOOL={spool} {command('sxreport')} --total-steps 27"
-    scripts = [
-        f"trap '' USR1; {report} --step 1 --loss 0.{n}; {report} --step 2 --loss -{n}; sleep 600" for n in range(1, 5)
-    ]
+    told = tmp_path / "the-best-has-reported"
+    report = f"trap '' USR1; EXPLSCHED_SPOOL={spool} {command('sxreport')} --total-steps 27"
+    after_it = f"until [ -e {told} ]; do sleep 0.1; done"
+
+    def script(place: int) -> str:
+        both = f"{report} --step 1 --loss 0.{place}; {report} --step 2 --loss -{place}"
+        return f"{both}; touch {told}; sleep 600" if place == 1 else f"{after_it}; {both}; sleep 600"
 
     def delayed() -> list[int]:
         later_s = time.time() + 200.0  # than Slurm's own delay
@@ -92,12 +96,12 @@ def test_who_rests_is_not_started_on_idle_gpus_while_a_daemon_runs(
     text = config(spool, utility={"quantum_s": 1.0, "sweep_strategy": "asha"}, preemption={"grace_s": 1.0})
     with a_daemon(small, tmp_path, text) as daemon:
         until(lambda: passes(tmp_path / "log") > 0, "the daemon has made a pass")
-        best, *others = [submit(small, *SWEEP, script=script) for script in scripts]
+        best, *others = [submit(small, *SWEEP, script=script(place)) for place in range(1, 5)]
         until(lambda: set(delayed()) == set(others), "three of them rest")
         until(lambda: state_of(client, best) == "RUNNING", "the best one goes on")
         leaves, later, *_ = sorted(delayed())
-        told = run(small, command("sexplsched"), "explain", str(leaves), "--config", str(tmp_path / "explsched.yaml"))
-        assert "Its sweep keeps it paused, also while GPUs are idle" in told
+        why = run(small, command("sexplsched"), "explain", str(leaves), "--config", str(tmp_path / "explsched.yaml"))
+        assert "Its sweep keeps it paused, also while GPUs are idle" in why
         run(small, "scontrol", "update", f"JobId={leaves}", "Comment=")  # as explain says
         until(lambda: state_of(client, leaves) == "RUNNING", "who has left the sweep goes on")
         own = f"uts{time.time() + 1500.0:.0f}"
