@@ -110,38 +110,35 @@ class AntMan:
         """Take what is free of what the job still lacks; true if it then has all and starts.
 
         Up to a node's GPUs: on the first node that has them all, else on the node with most of them, where the job
-        stays. More: wholly free nodes as they come, and the remainder on one other node in the same way.
+        stays. More: wholly free nodes as they come, then the remainder at once: jobs that held a part of it could wait
+        for each other for ever, each for a whole node of which the other has some GPUs.
         """
-        held = self._held[job.index]
-        lacks = job.gpus - len(held)
-        whole, rest = divmod(lacks, self._per_node) if job.gpus > self._per_node else (0, lacks)
-        nodes: list[int] = []
+        held, per_node = self._held[job.index], self._per_node
+        whole, rest = divmod(job.gpus - len(held), per_node) if job.gpus > per_node else (0, job.gpus - len(held))
         if whole:
-            nodes = [node for node, count in enumerate(self._open) if count == self._per_node][:whole]
-        if rest:
+            for node in [node for node, count in enumerate(self._open) if count == per_node][:whole]:
+                self._hold(job, list(self._gpus_of(node)))
+        if rest and len(held) + rest == job.gpus:
             home = self._home.get(job.index)
             if home is None:
-                home = self._collecting_node(rest, nodes)
-            if home is not None and self._open[home]:
+                home = self._collecting_node(rest)
+            if home is not None and self._open[home] >= (rest if job.gpus > per_node else 1):
                 self._home[job.index] = home
                 self._hold(job, [gpu for gpu in self._gpus_of(home) if self._guaranteed[gpu] is None][:rest])
-        for node in nodes:
-            self._hold(job, list(self._gpus_of(node)))
         if len(held) < job.gpus:
             return False
         for gpu in held:
             self._utilisation[gpu] += _STARTED
         return True
 
-    def _collecting_node(self, gpus: int, taken: list[int]) -> int | None:
+    def _collecting_node(self, gpus: int) -> int | None:
         """The first node with that many free GPUs, else the first of those with most; None if nothing is free."""
         best, most = None, 0
         for node, free in enumerate(self._open):
-            if node not in taken:
-                if free >= gpus:
-                    return node
-                if free > most:
-                    best, most = node, free
+            if free >= gpus:
+                return node
+            if free > most:
+                best, most = node, free
         return best
 
     def _hold(self, job: MuriJob, gpus: list[int]) -> None:

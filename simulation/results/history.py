@@ -35,7 +35,8 @@ def read(path: Path, cluster: ClusterShape | None = None) -> History:
     """The history in a file of sacct, see `formats.sacct`, of jobs that held GPUs and have ended.
 
     Time 0 is when the first job began to wait, which is when it was submitted and eligible. All of a completed job's
-    time counts as its work, except what its AdminComment records as repeated. Requeues count as preemptions.
+    time counts as its work, except what its AdminComment records as repeated. Requeues count as preemptions. A job that
+    had other sizes is one of the largest, which needs the GPU-seconds of all of them.
     Without a cluster, its capacity is taken to be the most GPUs held at once. On which nodes jobs were is not read, so
     there is no fragmentation. Raises `TraceError` for a file of another kind, and for a cluster that is too small.
     """
@@ -62,9 +63,10 @@ def _record(job: PastJob, first_s: float) -> JobRecord:
         start_s=job.runs[0].start_s - first_s,
         end_s=job.runs[-1].end_s - first_s,
         gpus=job.gpus,
-        run_s=max(0.0, job.held_s - job.lost_gpu_s / job.gpus),
+        run_s=max(0.0, (job.held_gpu_s - job.lost_gpu_s) / job.gpus),
         held_s=job.held_s,
-        preemptions=len(job.runs) - 1,
+        held_gpu_s=job.held_gpu_s,
+        preemptions=sum(run.state != "RESIZING" for run in job.runs[:-1]),
         user=job.user,
         ending=_ENDINGS.get(job.state, Ending.FAILED),
         lost_gpu_s=job.lost_gpu_s,

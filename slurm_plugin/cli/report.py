@@ -15,13 +15,16 @@ import json
 import statistics
 import textwrap
 import time
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from explsched import preemption_record
 from explsched.cli import MOMENT, config_option, json_option, one_form
@@ -175,26 +178,46 @@ def usage(
 ) -> tuple[UsageLine, ...]:
     """A line for each name, most GPU-hours first, and one for all of them. Runs without GPUs are left out."""
     stops = (entry for entry in audited if entry.rule == "stop" and not entry.refused)
-    stopped = {stop.job for stop in stops if stop.job is not None and since_s <= stop.time_s <= until_s}
+    stopped = {stop.job for stop in stops if since_s <= stop.time_s <= until_s}
+    held = (run for run in runs if run.gpus)
+    everything = [run for some in _by_job(held, until_s).values() for run in _apportioned(some)]
+    last = {run.job_id: run for run in everything if run.job_id in stopped}
     grouped: defaultdict[str, list[AccountedRun]] = defaultdict(list)
-    everything: list[AccountedRun] = []
-    for run in runs:
-        if run.gpus:
-            grouped[BY[by](run)].append(run)
-            everything.append(run)
-    lines = [_line(name, some, stopped, since_s, until_s) for name, some in grouped.items()]
+    for run in everything:
+        grouped[BY[by](run)].append(run)
+    lines = [_line(name, some, last, since_s, until_s) for name, some in grouped.items()]
     lines.sort(key=lambda line: (-line.used_gpu_h, line.name))
-    return (*lines, _line(TOTAL, everything, stopped, since_s, until_s))
+    return (*lines, _line(TOTAL, everything, last, since_s, until_s))
 
 
-def _line(name: str, runs: Sequence[AccountedRun], stopped: Iterable[int], since_s: float, until_s: float) -> UsageLine:
+def _by_job(runs: Iterable[AccountedRun], until_s: float) -> Mapping[int, list[AccountedRun]]:
+    """The runs of each job in order of time."""
     by_job: defaultdict[int, list[AccountedRun]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.start_s or until_s):
         by_job[run.job_id].append(run)
+    return by_job
+
+
+def _apportioned(runs: Sequence[AccountedRun]) -> Iterator[AccountedRun]:
+    """The runs of a job, each with the preemptions since its start: they may be in different lines.
+
+    Slurm copies the AdminComment to the later runs of a job: the last one has all of it.
+    """
+    begins_s = [run.start_s or inf for run in runs]
+    found = [max(0, bisect_right(begins_s, one.time_s) - 1) for one in runs[-1].preemptions]
+    for place, run in enumerate(runs):
+        own = tuple(one for one, its in zip(runs[-1].preemptions, found, strict=True) if its == place)
+        yield replace(run, preemptions=own)
+
+
+def _line(
+    name: str, runs: Sequence[AccountedRun], stopped: Mapping[int, AccountedRun], since_s: float, until_s: float
+) -> UsageLine:
+    """`stopped` has the last run of each job that was stopped early."""
+    by_job = _by_job(runs, until_s)
     used = sum(run.gpu_h(since_s, until_s) for run in runs)
     failed = sum(run.gpu_h(since_s, until_s) for run in runs if run.state in _FAILED)
-    # Slurm copies the AdminComment to the later runs of a job: the last one has all of it.
-    preempted = [one for some in by_job.values() for one in some[-1].preemptions if since_s <= one.time_s <= until_s]
+    preempted = [one for run in runs for one in run.preemptions if since_s <= one.time_s <= until_s]
     lost = min(used - failed, sum(one.lost_gpu_s for one in preempted) / _S_PER_H)
     waits = [
         (first.start_s - first.eligible_s) / _S_PER_H
@@ -209,7 +232,7 @@ def _line(name: str, runs: Sequence[AccountedRun], stopped: Iterable[int], since
         used - failed - lost,
         lost,
         failed,
-        sum(_saved(by_job[job_id][-1]) for job_id in stopped if job_id in by_job),
+        sum(_saved(run) for run in runs if stopped.get(run.job_id) is run),
         len(preempted),
         statistics.median(waits) if waits else None,
         statistics.quantiles(waits, n=10, method="inclusive")[-1] if len(waits) > 1 else (waits[0] if waits else None),

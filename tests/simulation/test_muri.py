@@ -182,6 +182,14 @@ def test_antman_reserves_gpus_for_guaranteed_jobs() -> None:
     assert outcome.usage[2].idle_node_gpus == 0
 
 
+def test_antman_starts_a_gang_whose_remainder_is_on_a_node_that_another_wants_whole() -> None:
+    """Job 2 has node 2 and wants node 1; job 3 wants a whole node, too, and must not hold what is free of node 1."""
+    trace = Trace.of([job(1, 0.0, 4, 100), job(2, 1.0, 16, 100), job(3, 2.0, 12, 100)])
+    outcome = muri.simulate(trace, ClusterShape(2, 8), "antman")
+    assert record(outcome, 2).start_s == record(outcome, 1).end_s
+    assert record(outcome, 3).start_s == record(outcome, 2).end_s
+
+
 def test_antman_slows_opportunistic_jobs_beside_started_guaranteed_ones() -> None:
     """On a reserved GPU the opportunistic job runs at its own pace, beside a started job at that job's."""
     stages = StageTimes(0.5, 0.4, 0.1)

@@ -80,6 +80,11 @@ class PastJob(Struct, frozen=True):
         """How long it held its GPUs, all runs together."""
         return sum(run.held_s for run in self.runs)
 
+    @property
+    def held_gpu_s(self) -> float:
+        """GPU-seconds that it held, of each run with its own GPUs."""
+        return sum(run.gpus * run.held_s for run in self.runs)
+
 
 def read_history(table: Table) -> tuple[list[PastJob], list[Rejected]]:
     """The jobs of an open sacct table, in order of their first row, and the rows and jobs that cannot be used.

@@ -71,6 +71,19 @@ def test_requeues_are_preemptions_and_the_job_waits_again(tmp_path: Path) -> Non
     ]
 
 
+def test_each_run_counts_with_its_own_gpus(tmp_path: Path) -> None:
+    """An elastic job had 8 GPUs for an hour, then one; another gave back three of its four after an hour."""
+    elastic = row(7, 1000, 1000, 4600, 8, "REQUEUED"), row(7, 4600, 4600, 8200, 1)
+    smaller = row(8, 1000, 1000, 4600, 4, "RESIZING"), row(8, 4600, 4600, 8200, 1)
+    past = history.read(file(tmp_path, *elastic, *smaller))
+    assert [(job.spent_gpu_s / 3600, job.run_s, job.preemptions) for job in past.outcome.jobs] == [
+        (9, 4050, 1),
+        (5, 4500, 0),
+    ]
+    found = measure(past.outcome)
+    assert (found.held_gpu_h, found.useful_gpu_h, found.wasted_gpu_h) == (14, 14, 0)
+
+
 @pytest.mark.parametrize(
     ("state", "ending"),
     [

@@ -81,6 +81,19 @@ def test_what_preemption_cost_and_what_failed_was_not_useful() -> None:
     assert line(again, since_h=3).preemptions == 0
 
 
+def test_what_happened_to_a_job_is_counted_in_one_partition() -> None:
+    """A job for several partitions was preempted in one, and stopped early in the other."""
+    former = row(1, Partition="short", State="PREEMPTED", End=2, AdminComment=PREEMPTED)
+    runs = [former, row(1, Partition="long", Start=4, End=5, AdminComment=PREEMPTED)]
+    stop = AuditEntry(5 * HOUR_S, 1, "JobState", "RUNNING", "CANCELLED", "p", "stop", "")
+    found = usage([run_of(one) for one in runs], (stop,), "partition", 0, 10 * HOUR_S)
+    assert {one.name: (one.preemptions, one.lost_gpu_h, one.saved_gpu_h) for one in found} == {
+        "short": (1, 0.5, 0),
+        "long": (0, 0, 6),
+        "all": (1, 0.5, 6),
+    }
+
+
 def test_jobs_that_were_stopped_early_saved_the_rest_of_their_limit_at_most() -> None:
     def stop(refused: str = "", at_h: float = 3) -> AuditEntry:
         return AuditEntry(at_h * HOUR_S, 1, "JobState", "RUNNING", "CANCELLED", "p", "stop", "", refused=refused)
