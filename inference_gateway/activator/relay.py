@@ -1,8 +1,9 @@
-"""Relays a request and streams its answer back; and routes requests in which HAProxy did not find the `model`.
+"""Relays a request and streams its answer back; and reads whole bodies where HAProxy cannot.
 
-HAProxy searches only the part of a body that fits its buffer, and gives up on JSON nested 20 levels deep. The activator
-then reads the whole body and sends the request to HAProxy again, with its service, over a Unix socket: so queues,
-limits, retries and the access log are the same as for all other requests.
+HAProxy searches only the part of a body that fits its buffer for the `model`, gives up on JSON nested 20 levels deep,
+and cannot bound a body that tells no length (chunked, or some of HTTP/2). The activator then reads the whole body and
+sends the request to HAProxy again, with its service, over a Unix socket: so queues, limits, retries and the access log
+are the same as for all other requests.
 """
 
 from __future__ import annotations
@@ -90,10 +91,8 @@ async def relay(session: aiohttp.ClientSession, request: web.Request, onward: On
         BrokenError: the other end disconnected before its answer's head was complete, or exceeded the timeout.
 
     """
-    target = (
-        request.raw_path
-    )  # with scheme and host of the gateway, where a client writes them (RFC 9112, section 3.2.2)
-    target = target if target.startswith("/") else request.rel_url.raw_path_qs
+    # A client may write the gateway's scheme and host before the path (RFC 9112, section 3.2.2).
+    target = request.raw_path if request.raw_path.startswith("/") else request.rel_url.raw_path_qs
     url = URL(f"{onward.origin}{target}", encoded=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=onward.response_timeout_s)
     headers = _passed_on(request.headers)
@@ -217,7 +216,9 @@ class Body:
 
 
 LIMIT = "x-gateway-body-limit"
-"""Header set by HAProxy on these requests: the largest allowed size of the body in bytes."""
+"""Header set by HAProxy on requests whose body is to be read: its largest allowed size in bytes."""
+ASKED = "x-gateway-asked"
+"""Header set by HAProxy on these requests: the service or model that path or header name; else empty."""
 SERVICE = "x-gateway-service"
 REFUSED = "x-gateway-refused"
 """Header of an answer that HAProxy turns into one of status 503."""
@@ -229,7 +230,10 @@ _LOG = logging.getLogger("explsched.gateway.activator")
 
 @dataclass(slots=True)
 class BodyRouter:
-    """Routes requests by their body. `service_of` maps a model to its service or None; `haproxy` is a client to it."""
+    """Reads whole bodies and sends them on. `service_of` maps a model to its service or None; `haproxy` is a client to it.
+
+    The service is that of the model in the body, unless the request's path or header names one.
+    """
 
     haproxy: aiohttp.ClientSession
     service_of: Callable[[str], str | None]
@@ -247,7 +251,7 @@ class BodyRouter:
                 return problem(503, "too many long bodies in transit", _RETRY_AFTER)
             except TimeoutError:
                 return problem(408, "the request did not arrive in time")
-            model = body.model()
+            model = request.headers.get(ASKED) or body.model()
             if model is None:
                 return problem(400, "the body is no JSON object with a text `model`")
             service = self.service_of(model)
