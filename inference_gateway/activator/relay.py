@@ -230,9 +230,9 @@ _LOG = logging.getLogger("explsched.gateway.activator")
 
 @dataclass(slots=True)
 class BodyRouter:
-    """Reads whole bodies and sends them on. `service_of` maps a model to its service or None; `haproxy` is a client to it.
+    """Reads whole bodies, and sends them to the service that the request asks for, else to that of the body's `model`.
 
-    The service is that of the model in the body, unless the request's path or header names one.
+    `service_of` maps a model to its service or None; `haproxy` is a client to HAProxy.
     """
 
     haproxy: aiohttp.ClientSession
