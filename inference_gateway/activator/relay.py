@@ -36,6 +36,8 @@ LONGEST = 1 << 16
 _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect")
 )
+_OF_THE_GATEWAY = "x-gateway-"
+"""Begins the names of HAProxy's own headers. A client that could remove its key from there might use everything."""
 
 
 class UnreachableError(Exception):
@@ -131,8 +133,10 @@ async def _answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
 
 
 def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+    """The headers without those that end here: some always, others if the client says so, but none of HAProxy's own."""
     named = {name.strip().lower() for value in headers.getall("connection", ()) for name in value.split(",")}
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _HOP_BY_HOP | named)
+    ending = _HOP_BY_HOP | {name for name in named if not name.startswith(_OF_THE_GATEWAY)}
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in ending)
 
 
 _PART_S = 60.0

@@ -18,6 +18,7 @@ from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest
 from tests.inference_gateway.rig import ALICE, CLIENT_KEY, Replica, Rig, gateway, wait_until
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
+CAROL = ApiKey("carol", digest_of("carols-key"), services=("small",))
 PATH = "/v1/chat/completions"
 LONG = {"messages": "x" * 500_000}
 
@@ -27,7 +28,7 @@ def running(directory: Path) -> Iterator[Rig]:
     big = ServiceSettings("big", models=("org/big-7b",))
     small = ServiceSettings("small")
     cold = ServiceSettings("cold", cold_start_limit=0)
-    with gateway(directory, big, small, cold, keys=(ALICE, BOB), body_limit_mib=4) as rig:
+    with gateway(directory, big, small, cold, keys=(ALICE, BOB, CAROL), body_limit_mib=4) as rig:
         yield rig
 
 
@@ -165,6 +166,15 @@ def test_marks_of_clients_are_not_believed(rig: Rig) -> None:
     assert rig.complete("big", **marks).headers["x-replica"] == "r1"
     assert rig.ask("POST", PATH, {**LONG, "model": "big"}, **marks).headers["x-replica"] == "r1"
     assert rig.ask("GET", "/healthz", **marks).json == {"status": "ok"}
+
+
+@pytest.mark.parametrize("named", ["x-gateway-key", "close, X-Gateway-Key"])
+def test_a_connection_header_takes_no_marks_away(rig: Rig, servers: list[Replica], named: str) -> None:
+    """What it names ends at the next hop (RFC 9110, section 7.6.1), but whose a request is no client says."""
+    refused = rig.ask("POST", PATH, {**LONG, "model": "big"}, authorization="Bearer carols-key", connection=named)
+    assert refused.status == 403
+    assert rig.ask("POST", PATH, {**LONG, "model": "big"}, connection=named).status == 200
+    assert servers[0].state["last_headers"]["x-gateway-service"] == "big/alice"
 
 
 def test_a_service_without_replicas_answers_as_for_short_bodies(rig: Rig) -> None:
