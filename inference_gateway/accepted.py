@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,7 @@ import yaml
 from msgspec import Meta
 
 from explsched import strict_yaml
-from explsched.atomic_file import replace_file
+from explsched.atomic_file import replace_file, replacing
 from explsched.strict_yaml import ConfigError, Section
 from inference_gateway import services
 from inference_gateway.dataplane.settings import (
@@ -374,24 +374,46 @@ def _without(path: Path, text: str, owner: str) -> str:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Keep others from changing a file of keys, by a lock file beside it: what they add or revoke would be lost."""
-    try:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise GatewayError(f"{path}.lock: {error.strerror}") from error
-    try:
+    name = f"{path.resolve()}.lock"
+    with ExitStack() as opened:
+        try:
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, lock)
+            if path.exists() and os.fstat(lock).st_uid == os.geteuid():
+                _give(lock, path.stat())
+        except OSError as error:
+            raise GatewayError(f"{name}: {error.strerror}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
-            raise GatewayError(f"{path}.lock: cannot be locked with flock: {error.strerror}") from error
+            raise GatewayError(f"{name}: cannot be locked with flock: {error.strerror}") from error
         yield
-    finally:
-        os.close(lock)
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a key file. Raises `GatewayError`, or `ConfigError` (and changes nothing) if the text is invalid."""
+    """Replace a key file for all who may use it, or make one for us alone.
+
+    Raises `GatewayError`, or `ConfigError` (and changes nothing) if the text is invalid.
+    """
     parse_keys(text, path)
     try:
-        replace_file(path, text, mode=0o600)
+        found = path.stat() if path.exists() else None
+        with replacing(path.resolve(), mode=0o600) as file:
+            file.write(text.encode())
+            if found is not None:
+                _give(file.fileno(), found)
     except OSError as error:
         raise GatewayError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _give(handle: int, known: os.stat_result) -> None:
+    """Give a file of ours the mode and the group of a known one, and if we are root its owner. Raises `OSError`.
+
+    If we are not in that group, ours gets nothing of what it may.
+    """
+    mode = known.st_mode & 0o666
+    try:
+        os.fchown(handle, known.st_uid if os.geteuid() == 0 else -1, known.st_gid)
+    except PermissionError:
+        mode &= 0o606
+    os.fchmod(handle, mode)

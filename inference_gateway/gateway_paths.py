@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from explsched import log
-from inference_gateway.errors import GatewayError
 
 SLOTS = (1, 2)
 """The first and, where there are two gateways for the same services, the second one."""
@@ -45,7 +44,7 @@ class GatewayPaths:
     def make_for(self, name: str, job_id: int | None) -> Path:
         """Make the shared directories and a private one for the gateway `name` on this node's disk; returns the latter.
 
-        Raises `OSError`, or `GatewayError` if the private one belongs to another user.
+        Raises `OSError`.
         """
         self.make()
         return private(name if self.slot == 1 else f"{name}-second", job_id)
@@ -191,14 +190,25 @@ _LOG = logging.getLogger("explsched.gateway")
 def private(name: str, job_id: int | None) -> Path:
     """Make a gateway's private directory on this node's disk; a restarted gateway gets the same one.
 
-    Raises `GatewayError` if it belongs to another user or others may enter it.
+    Its name can be guessed: where somebody else has taken it the directory gets another one. Raises `OSError`.
     """
-    path = Path(tempfile.gettempdir()) / f"explsched-gateway-{os.getuid()}-{name}-{job_id or 'local'}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise GatewayError(f"{path}: must be a directory of uid {os.getuid()} with mode 700, is not; remove it")
-    return path
+    usual = Path(tempfile.gettempdir()) / f"explsched-gateway-{os.getuid()}-{name}-{job_id or 'local'}"
+    for path in (usual, *sorted(usual.parent.glob(f"{usual.name}.*"))):
+        if _is_ours_alone(path):
+            return path
+    try:
+        usual.mkdir(mode=0o700)
+    except FileExistsError:
+        return Path(tempfile.mkdtemp(prefix=f"{usual.name}.", dir=usual.parent))
+    return usual
+
+
+def _is_ours_alone(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def clean_up(path: Path, access_log: Path, kept_log: Path) -> None:

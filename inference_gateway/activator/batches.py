@@ -26,6 +26,9 @@ _LIST_LIMIT = 100
 _ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
+_DRAFTING = asyncio.Lock()
+"""Else uploads that begin together would all find room."""
+
 _Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
@@ -106,7 +109,9 @@ async def _upload(request: web.Request, owned: Owned) -> web.Response:
     """Receive a form with `purpose` and `file`, in any order."""
     if request.content_type != "multipart/form-data":
         return problem(400, "a form (multipart/form-data) with `file` and `purpose` is needed")
-    draft = await asyncio.to_thread(owned.draft)
+    async with _DRAFTING:
+        draft = await asyncio.to_thread(owned.draft)
+        draft.touch(mode=0o600)  # from now on it counts
     purpose, filename = "", None
     try:
         async for part in await request.multipart():

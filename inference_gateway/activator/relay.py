@@ -1,8 +1,9 @@
-"""Relays a request and streams its answer back; and routes requests in which HAProxy did not find the `model`.
+"""Relays a request and streams its answer back; and reads whole bodies where HAProxy cannot.
 
-HAProxy searches only the part of a body that fits its buffer, and gives up on JSON nested 20 levels deep. The activator
-then reads the whole body and sends the request to HAProxy again, with its service, over a Unix socket: so queues,
-limits, retries and the access log are the same as for all other requests.
+HAProxy searches only the part of a body that fits its buffer for the `model`, gives up on JSON nested 20 levels deep,
+and cannot bound a body that tells no length (chunked, or some of HTTP/2). The activator then reads the whole body and
+sends the request to HAProxy again, with its service, over a Unix socket: so queues, limits, retries and the access log
+are the same as for all other requests.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ LONGEST = 1 << 16
 _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect")
 )
+_OF_THE_GATEWAY = "x-gateway-"
+"""Begins the names of HAProxy's own headers. A client that could remove its key from there might use everything."""
 
 
 class UnreachableError(Exception):
@@ -90,10 +93,8 @@ async def relay(session: aiohttp.ClientSession, request: web.Request, onward: On
         BrokenError: the other end disconnected before its answer's head was complete, or exceeded the timeout.
 
     """
-    target = (
-        request.raw_path
-    )  # with scheme and host of the gateway, where a client writes them (RFC 9112, section 3.2.2)
-    target = target if target.startswith("/") else request.rel_url.raw_path_qs
+    # A client may write the gateway's scheme and host before the path (RFC 9112, section 3.2.2).
+    target = request.raw_path if request.raw_path.startswith("/") else request.rel_url.raw_path_qs
     url = URL(f"{onward.origin}{target}", encoded=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=onward.response_timeout_s)
     headers = _passed_on(request.headers)
@@ -132,8 +133,10 @@ async def _answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
 
 
 def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+    """The headers without those that end here: some always, others if the client says so, but none of HAProxy's own."""
     named = {name.strip().lower() for value in headers.getall("connection", ()) for name in value.split(",")}
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _HOP_BY_HOP | named)
+    ending = _HOP_BY_HOP | {name for name in named if not name.startswith(_OF_THE_GATEWAY)}
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in ending)
 
 
 _PART_S = 60.0
@@ -217,7 +220,9 @@ class Body:
 
 
 LIMIT = "x-gateway-body-limit"
-"""Header set by HAProxy on these requests: the largest allowed size of the body in bytes."""
+"""Header set by HAProxy on requests whose body is to be read: its largest allowed size in bytes."""
+ASKED = "x-gateway-asked"
+"""Header set by HAProxy on these requests: the service or model that path or header name; else empty."""
 SERVICE = "x-gateway-service"
 REFUSED = "x-gateway-refused"
 """Header of an answer that HAProxy turns into one of status 503."""
@@ -229,7 +234,10 @@ _LOG = logging.getLogger("explsched.gateway.activator")
 
 @dataclass(slots=True)
 class BodyRouter:
-    """Routes requests by their body. `service_of` maps a model to its service or None; `haproxy` is a client to it."""
+    """Reads whole bodies, and sends them to the service that the request asks for, else to that of the body's `model`.
+
+    `service_of` maps a model to its service or None; `haproxy` is a client to HAProxy.
+    """
 
     haproxy: aiohttp.ClientSession
     service_of: Callable[[str], str | None]
@@ -247,7 +255,7 @@ class BodyRouter:
                 return problem(503, "too many long bodies in transit", _RETRY_AFTER)
             except TimeoutError:
                 return problem(408, "the request did not arrive in time")
-            model = body.model()
+            model = request.headers.get(ASKED) or body.model()
             if model is None:
                 return problem(400, "the body is no JSON object with a text `model`")
             service = self.service_of(model)

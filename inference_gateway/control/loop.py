@@ -254,8 +254,8 @@ class ControlPlane:
     def _prune(self) -> None:
         """Remove the oldest directories of ended replicas, and what killed gateway jobs have left."""
         try:
-            self._paths.prune(self._registry.names(), KEPT_DIRECTORIES)
             self._leaving.prune()
+            self._paths.prune(self._registry.names(), KEPT_DIRECTORIES)
         except OSError as error:
             self._events.note("old files not removed", reason=f"{error.filename}: {error.strerror}")
 

@@ -88,6 +88,7 @@ class HaproxyDataPlane:
         self._reading = HaproxyStatistics(self.files)
         self._ready_replicas: dict[str, ReadyReplicas] = {}
         self._starts: dict[str, StartForecast] = {}
+        self._ahead = False  # the files may have what HAProxy has not read, as after a write that failed in their midst
 
     def alive(self) -> bool:
         """Whether HAProxy and the activator run. If not, `start` starts what is missing."""
@@ -133,7 +134,7 @@ class HaproxyDataPlane:
 
         Raises:
             SettingsError: address or directory differ.
-            StartError: HAProxy refuses the new configuration.
+            StartError: HAProxy refuses the new configuration, or it cannot be written.
             NotRunningError: HAProxy does not run.
 
         """
@@ -142,17 +143,20 @@ class HaproxyDataPlane:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise SettingsError(f"{name} of a running gateway cannot be changed")
         new = self._texts(settings)
-        if self._changed(new):
+        if self._ahead or self._changed(new):
             old = _texts_of(new)
             self.traffic()  # read the worker's counters once more before it is replaced
-            for path, text in new.items():
-                write(path, text)
+            self._ahead = True
             try:
+                for path, text in new.items():
+                    write(path, text)
                 self._process.reload()
             except StartError:
                 for path, text in old.items():
                     write(path, text)
+                self._ahead = False
                 raise
+            self._ahead = False
         self.settings = settings
 
     def finish(self) -> None:

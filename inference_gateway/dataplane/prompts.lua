@@ -101,7 +101,8 @@ local function least_to_read(txn, backend, configured, service, map)
     return works_of(txn, backend, one)
   end)
   if name then
-    reading:take(name, now_ms, txn.f:req_body_size() * (ms_per_byte[backend] or tonumber(configured)))
+    local bytes = tonumber(txn.f:req_hdr("content-length")) or 0
+    reading:take(name, now_ms, bytes * (ms_per_byte[backend] or tonumber(configured)))
     txn:set_var("txn.replica", name)
     core.set_map(map, service, tostring(math.ceil(reading.longest_ms)))
   end

@@ -24,7 +24,7 @@ from explsched import log
 from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError
 from explsched.strict_yaml import ConfigError
-from inference_gateway import accepted
+from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.state import GatewayRecord
@@ -171,7 +171,7 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
     """The data plane of the job that hands over to this one, if it is on this node. `record` has the address now.
 
     If that job was killed and Slurm has left its data plane running, it is ended: it would keep the port, and send
-    requests to replicas that are gone.
+    requests to replicas that are gone. What it has left on this node is removed, after its access log has been kept.
     """
     if record.job_id in (None, own) or record.node != socket.gethostname():
         return None
@@ -182,16 +182,18 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
             log.event(_LOG, logging.ERROR, "predecessor is not taken over", job=record.job_id, pid=record.pid, why=why)
         return None
     found = Processes(files)
-    if not found.alive():
-        return None
+    alive = found.alive()
     try:
         if record.job_id in {running.job_id for running in active_jobs(client, now.section.name, (now.slot,))}:
-            return found.files
+            return files if alive else None
     except SlurmError as error:
         log.event(_LOG, logging.ERROR, "predecessor's state unknown", job=record.job_id, why=str(error))
-        return found.files
-    log.event(_LOG, logging.INFO, "ending the data plane that a killed job has left", job=record.job_id)
-    found.stop(grace_s=0.0)
+        return files if alive else None
+    if alive:
+        log.event(_LOG, logging.INFO, "ending the data plane that a killed job has left", job=record.job_id)
+        found.stop(grace_s=0.0)
+    if not Path(f"/proc/{record.pid}").exists():  # else its supervisor, or another process, may still write there
+        gateway_paths.clean_up(files.directory, files.access_log, now.paths.access_log)
     return None
 
 

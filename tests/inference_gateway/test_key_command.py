@@ -42,7 +42,6 @@ def test_a_key_is_added_to_the_file_and_saved_for_its_owner_alone(services: Path
     assert secret.stat().st_mode & 0o777 == 0o600
     assert secret.read_text().strip() not in done.output
     assert file.read_text().startswith(COMMENT)
-    assert file.stat().st_mode & 0o777 == 0o600
     added = accepted.key_sections(file)["alice"]
     assert added.sha256 == digest_of(secret.read_text().strip())
     assert added.expires == date.today() + timedelta(days=30)
@@ -53,6 +52,7 @@ def test_the_first_key_makes_the_file(services: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     (known,) = accepted.load_keys(tmp_path / "keys.yaml")
     assert known.name == getpass.getuser()
+    assert (tmp_path / "keys.yaml").stat().st_mode & 0o777 == 0o600
     assert known.digest in {digest_of(word) for word in done.output.split()}
 
 
@@ -121,6 +121,23 @@ def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: 
         fcntl.flock(lock, fcntl.LOCK_UN)
         assert done.result().exit_code == 0
     assert list(accepted.key_sections(file)) == (["bob"] if "--revoke" in words else ["carol", "bob", "alice"])
+
+
+def test_who_may_use_the_file_may_do_so_afterwards(services: Path, tmp_path: Path) -> None:
+    """Such as the user of the gateway, if root adds a key; and a link still leads to the file that others share."""
+    file = tmp_path / "shared.yaml"
+    file.write_text(COMMENT)
+    file.chmod(0o640)
+    owner = (4711, 4712) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    os.chown(file, *owner)
+    (tmp_path / "keys.yaml").symlink_to(file)
+    for words in (("alice",), ("alice", "--revoke")):
+        done = run(*words, "-s", services)
+        assert done.exit_code == 0, done.output
+        for path in (file, tmp_path / "shared.yaml.lock"):
+            found = path.stat()
+            assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (*owner, 0o640)
+    assert (tmp_path / "keys.yaml").readlink() == file
 
 
 def test_without_locks_the_file_stays_as_it_is(services: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,14 @@ def test_the_first_request_wakes_the_control_plane_and_is_answered(rig: Rig, ser
     assert queued(rig, "patient") == 0
 
 
+def test_a_request_that_waited_tells_whose_it_is_whatever_its_connection_header_names(
+    rig: Rig, servers: list[Replica]
+) -> None:
+    rig.add_soon("patient", servers[0].endpoint)
+    assert rig.complete("patient", connection="x-gateway-service").status == 200
+    assert servers[0].state["last_headers"]["x-gateway-service"] == "patient/alice"
+
+
 def test_waiting_requests_are_bounded_and_keep_to_the_concurrency(rig: Rig, servers: list[Replica]) -> None:
     servers[0].behave(first_token_ms=100.0)
     with ThreadPoolExecutor(8) as pool:

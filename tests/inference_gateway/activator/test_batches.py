@@ -1,9 +1,11 @@
 """`/v1/files` and `/v1/batches` through HAProxy: whose they are, what is refused; nobody works anything off here."""
 
 import json
+import select
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from inference_gateway.batches.worker import room
 from inference_gateway.control.report import ServiceReport
 from inference_gateway.dataplane.settings import ApiKey, BatchSettings, ServiceSettings, digest_of
 from inference_gateway.services import ServiceSection
-from tests.inference_gateway.rig import ALICE, Answer, Replica, Rig, gateway
+from tests.inference_gateway.rig import ALICE, CLIENT_KEY, PATIENCE_S, Answer, Replica, Rig, gateway, wait_until
 
 BOB = ApiKey("bob", digest_of("bobs-key"), tokens_per_minute=10)
 FORM = "multipart/form-data; boundary=x"
@@ -255,3 +257,20 @@ def test_a_key_that_goes_on_for_years_has_as_many_ended_batches_as_files(tmp_pat
     latest = [batch.id for batch in reversed(made)]
     assert [batch.id for batch in owned.batches()] == latest[:5]
     assert worked_off <= set(latest[:5])
+
+
+def test_uploads_that_have_begun_count(directory: Path) -> None:
+    batches = BatchSettings(directory / "begun", file_bytes=1 << 20, files_per_key=3, requests_per_batch=10)
+    head = f"POST /v1/files HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {CLIENT_KEY}\r\ncontent-type: {FORM}\r\n"
+    part = '--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n'
+    begun = f"{head}content-length: 100000\r\n\r\n{part}{'x' * 90_000}".encode()
+    settings = {"batches": batches, "request_timeout_s": PATIENCE_S}
+    with gateway(directory / "uploads", ServiceSettings("chat"), **settings) as rig, ExitStack() as opened:
+        links = [socket.create_connection(("127.0.0.1", rig.port), timeout=PATIENCE_S) for _ in range(9)]
+        for link in links:
+            opened.enter_context(link)
+            link.sendall(begun)
+        wait_until(lambda: len(select.select(links, [], [], 0)[0]) == 6)
+        refused, _, _ = select.select(links, [], [], 0)
+        assert all(b"files_per_key" in link.recv(65536) for link in refused)
+        assert upload(rig, lines(LINE)).status == 400

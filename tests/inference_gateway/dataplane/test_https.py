@@ -5,6 +5,7 @@ import json
 import shutil
 import ssl
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,27 @@ def test_https_with_a_certificate_that_is_renewed(directory: Path, servers: list
         assert complete(rig, pem.with_suffix(".chain")) == (200, "r1")
         with pytest.raises(ssl.SSLCertVerificationError):
             complete(rig, directory / "old.chain")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_long_bodies_are_refused_in_each_version_of_http(directory: Path, servers: list[Replica]) -> None:
+    if b"HTTP2" not in subprocess.run(["curl", "--version"], capture_output=True, check=True).stdout:
+        pytest.skip("curl has no HTTP/2")
+    pem = certificate(directory / "limit.pem", "limit")
+    body = directory / "body.json"
+    how = product(
+        (100_000, 2 << 20),
+        ("--http1.1", "--http2"),
+        ([], ["-H", "transfer-encoding: chunked"]),
+        ("/v1/chat/completions", "/services/chat/v1/chat/completions"),
+    )
+    with gateway(directory / "limit", ServiceSettings("chat"), certificate=pem, body_limit_mib=1) as rig:
+        rig.add("chat", servers[0].endpoint)
+        for size, version, length, path in how:
+            body.write_text(json.dumps({"model": "chat", "max_tokens": 1, "messages": "x" * size}))
+            command = ["curl", "--silent", "--insecure", version, *length, "--data-binary", f"@{body}"]
+            told = ["-H", f"authorization: Bearer {CLIENT_KEY}", "-w", "%{http_code}", "-o", "/dev/null"]
+            done = subprocess.run([*command, *told, f"https://127.0.0.1:{rig.port}{path}"], capture_output=True)
+            # HAProxy 2.6 may reset an HTTP/2 stream before its answer is out where it has not taken all of the body.
+            accepted = {b"200"} if size < 1 << 20 else {b"413", b"000"}
+            assert done.stdout in accepted, (size, version, length, path)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -211,6 +212,23 @@ def test_a_configuration_that_haproxy_refuses_changes_nothing(directory: Path, s
         assert rig.complete("chat").status == 200
         with pytest.raises(SettingsError, match="port of a running gateway"):
             rig.plane.apply(replace(rig.plane.settings, port=1))
+
+
+def test_what_could_not_be_written_is_in_force_when_it_is_tried_again(directory: Path, servers: list[Replica]) -> None:
+    """As on a full disk: the first files have the new configuration, and HAProxy has the old one."""
+    with gateway(directory / "full", CHAT) as rig:
+        rig.add("chat", servers[0].endpoint)
+        revoked = replace(rig.plane.settings, keys=())
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # more than the keys, less than the Lua scripts
+        try:
+            with pytest.raises(StartError, match="cannot be written"):
+                rig.plane.apply(revoked)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert rig.complete("chat").status == 200
+        rig.plane.apply(revoked)
+        assert rig.complete("chat").status == 401
 
 
 def test_waiting_times_told_to_clients_can_be_changed(directory: Path) -> None:

@@ -18,6 +18,7 @@ from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest
 from tests.inference_gateway.rig import ALICE, CLIENT_KEY, Replica, Rig, gateway, wait_until
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
+CAROL = ApiKey("carol", digest_of("carols-key"), services=("small",))
 PATH = "/v1/chat/completions"
 LONG = {"messages": "x" * 500_000}
 
@@ -27,7 +28,7 @@ def running(directory: Path) -> Iterator[Rig]:
     big = ServiceSettings("big", models=("org/big-7b",))
     small = ServiceSettings("small")
     cold = ServiceSettings("cold", cold_start_limit=0)
-    with gateway(directory, big, small, cold, keys=(ALICE, BOB), body_limit_mib=4) as rig:
+    with gateway(directory, big, small, cold, keys=(ALICE, BOB, CAROL), body_limit_mib=4) as rig:
         yield rig
 
 
@@ -100,16 +101,37 @@ def test_what_leads_nowhere_is_told_why(rig: Rig, body: object, status: int, wor
     assert words in answer.json["error"]["message"]
 
 
-def test_a_body_that_tells_no_length_is_bounded(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("path", "beginning"),
+    [(PATH, b""), (PATH, b'{"model":"big","messages":"'), ("/services/big/v1/audio/transcriptions", b"")],
+    ids=["model nowhere", "model first", "service in the path"],
+)
+def test_a_body_that_tells_no_length_is_bounded(rig: Rig, servers: list[Replica], path: str, beginning: bytes) -> None:
     """HAProxy looks at the length a client tells; here there is none."""
+    before = servers[0].state["requests"]
     with socket.create_connection(("127.0.0.1", rig.port), timeout=60) as link:
         headers = f"host: a\r\nauthorization: Bearer {CLIENT_KEY}\r\ntransfer-encoding: chunked"
-        link.sendall(f"POST {PATH} HTTP/1.1\r\n{headers}\r\n\r\n".encode())
-        for _ in range(5):
-            link.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
+        link.sendall(f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+        for begun in (beginning, b"", b"", b"", b""):
+            link.sendall(b"100000\r\n" + begun.ljust(1 << 20, b"x") + b"\r\n")
         answer = link.recv(65536)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"larger than 4 MiB" in answer
+    assert servers[0].state["requests"] == before
+
+
+def test_a_body_without_a_length_goes_to_the_service_that_is_asked_for(rig: Rig, servers: list[Replica]) -> None:
+    body = b'{"model": "small", "max_tokens": 1}'
+    link = http.client.HTTPConnection("127.0.0.1", rig.port, timeout=60)
+    headers = {"authorization": f"Bearer {CLIENT_KEY}", "x-service": "org/big-7b", "x-gateway-asked": "small"}
+    link.request("POST", PATH, iter([body]), headers, encode_chunked=True)
+    answer = link.getresponse()
+    answer.read()
+    link.close()
+    assert answer.getheader("x-replica") == "r1"
+    seen = servers[0].state["last_headers"]
+    assert seen["content-length"] == str(len(body))
+    assert [name for name in seen if name.startswith("x-gateway-")] == ["x-gateway-service"]
 
 
 def test_one_request_has_one_line_in_the_access_log(rig: Rig) -> None:
@@ -144,6 +166,15 @@ def test_marks_of_clients_are_not_believed(rig: Rig) -> None:
     assert rig.complete("big", **marks).headers["x-replica"] == "r1"
     assert rig.ask("POST", PATH, {**LONG, "model": "big"}, **marks).headers["x-replica"] == "r1"
     assert rig.ask("GET", "/healthz", **marks).json == {"status": "ok"}
+
+
+@pytest.mark.parametrize("named", ["x-gateway-key", "close, X-Gateway-Key"])
+def test_a_connection_header_takes_no_marks_away(rig: Rig, servers: list[Replica], named: str) -> None:
+    """What it names ends at the next hop (RFC 9110, section 7.6.1), but whose a request is no client says."""
+    refused = rig.ask("POST", PATH, {**LONG, "model": "big"}, authorization="Bearer carols-key", connection=named)
+    assert refused.status == 403
+    assert rig.ask("POST", PATH, {**LONG, "model": "big"}, connection=named).status == 200
+    assert servers[0].state["last_headers"]["x-gateway-service"] == "big/alice"
 
 
 def test_a_service_without_replicas_answers_as_for_short_bodies(rig: Rig) -> None:

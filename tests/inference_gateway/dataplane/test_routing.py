@@ -139,6 +139,7 @@ def test_a_restricted_key_may_not_use_other_services(directory: Path) -> None:
         assert listed(rig.ask("GET", "/v1/models", **carol_key)) == ["small"]
         assert listed(rig.ask("GET", "/v1/models", x_gateway_key="alice", **carol_key)) == ["small"]
         assert rig.ask("GET", "/services/big/v1/models", **carol_key).status == 403
+        assert rig.ask("GET", "/metrics", **carol_key).status == 403, "they tell of other services"
 
 
 def test_a_key_of_several_services_may_use_each_of_them_alone(directory: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inference_gateway import services
@@ -264,7 +265,7 @@ class TestPredecessor:
     """The data plane of the job 5 on this node."""
 
     def announced(self, paths: GatewayPaths, directory: Path, **fields: object) -> None:
-        known = GatewayRecord("http://h:1", "h", 1, 77, 5, str(directory), 1.0, socket.gethostname())
+        known = GatewayRecord("http://h:1", "h", 1, os.getpid(), 5, str(directory), 1.0, socket.gethostname())
         state.announce(paths, replace(known, **fields))
 
     def found(self, paths: GatewayPaths, slurm: FakeSlurm) -> Files | None:
@@ -310,6 +311,24 @@ class TestPredecessor:
         assert self.found(paths, FakeSlurm()) is None
         assert stopped == [tmp_path]
 
+    @pytest.mark.parametrize("left", ["alive", "dead"])
+    def test_what_a_killed_job_has_left_is_removed_but_its_log_is_kept(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], left: str
+    ) -> None:
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        run_directory = tmp_path / "run"
+        run_directory.mkdir()
+        for name in ("access.log", left):
+            (run_directory / name).write_text("a request\n")
+        self.announced(paths, run_directory, pid=ended.pid)
+        now = replace(NOW, section=msgspec.structs.replace(NOW.section, directory=paths.root))
+        announced = state.holder(paths)
+        assert announced is not None
+        assert predecessor(announced, now, FakeSlurm(), OWN) is None
+        assert not run_directory.exists()
+        assert paths.access_log.read_text() == "a request\n"
+
     def test_a_data_plane_is_left_alone_while_slurm_does_not_answer(
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
     ) -> None:
@@ -334,7 +353,7 @@ class TestPredecessor:
         assert self.found(paths, FakeSlurm()) is None
         self.announced(paths, tmp_path)
         (tmp_path / "dead").touch()
-        assert self.found(paths, FakeSlurm()) is None
+        assert self.found(paths, self.running()) is None
         assert stopped == []
 
     def test_a_predecessor_whose_tmp_is_private_is_found_through_its_process(

@@ -1,13 +1,14 @@
 """The directory on the node's own disk: nobody else's, and gone afterwards without its log being lost."""
 
 import os
+import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from inference_gateway import gateway_paths
-from inference_gateway.errors import GatewayError
 
 
 @pytest.fixture(autouse=True)
@@ -26,27 +27,36 @@ def test_the_directory_is_private_and_the_same_after_a_restart(tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o701, 0o720])
-def test_a_directory_that_others_may_enter_is_refused(mode: int) -> None:
-    gateway_paths.private("t", 7).chmod(mode)
-    with pytest.raises(GatewayError, match="with mode 700"):
-        gateway_paths.private("t", 7)
+def _one_that_others_may_enter(taken: Path) -> None:
+    taken.mkdir(mode=0o700)
+    taken.chmod(0o711)
 
 
-def test_a_directory_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else has made it first: its name can be guessed."""
-    stranger = os.getuid() + 1
-    monkeypatch.setattr(os, "getuid", lambda: stranger)
-    with pytest.raises(GatewayError, match=f"must be a directory of uid {stranger}"):
-        gateway_paths.private("t", 7)
+def _a_link(taken: Path) -> None:
+    (taken.parent / "elsewhere").mkdir(mode=0o700)
+    taken.symlink_to(taken.parent / "elsewhere")
 
 
-def test_a_link_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("take", [_one_that_others_may_enter, _a_link, Path.touch])
+def test_one_that_somebody_has_made_first_is_not_used(take: Callable[[Path], object]) -> None:
+    """Its name can be guessed, and in /tmp only who has made it can remove it."""
+    usual = gateway_paths.private("t", 7)
+    usual.rmdir()
+    take(usual)
     made = gateway_paths.private("t", 7)
-    made.rename(tmp_path / "elsewhere")
-    made.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(GatewayError, match="must be a directory of uid"):
-        gateway_paths.private("t", 7)
+    assert made != usual
+    assert made.lstat().st_mode == stat.S_IFDIR | 0o700
+    assert gateway_paths.private("t", 7) == made, "also after a restart"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_one_of_another_user_is_not_used() -> None:
+    usual = gateway_paths.private("t", 7)
+    os.chown(usual, 4711, 4711)
+    made = gateway_paths.private("t", 7)
+    assert made != usual
+    os.chown(made, 4711, 4711)
+    assert gateway_paths.private("t", 7) not in (usual, made)
 
 
 def test_its_log_is_appended_to_the_kept_one(tmp_path: Path) -> None:
