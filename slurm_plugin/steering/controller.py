@@ -44,7 +44,7 @@ from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalcul
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.grouping import withdrawal
 from slurm_plugin.steering.pass_log import PassLog
-from slurm_plugin.steering.places import by_priority, on_own_places, put_first, started_on_own_places
+from slurm_plugin.steering.places import OwnPlaces, by_priority, on_own_places, put_first, started_on_own_places
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import (
     SteeringLimits,
@@ -99,7 +99,7 @@ class Controller:
         self._probed: tuple[SlurmVersion, str] | None = None
         self._own_factors = OwnFactors.of_daemon(kept)
         self._positions = QueuePositions(kept.with_name("lent_places.json"))
-        self._waited: tuple[Job, ...] = ()
+        self._waited = OwnPlaces()
         self._ended_runs = EndedRuns(kept.with_name("ended_runs.json"))
         self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
@@ -171,7 +171,7 @@ class Controller:
             self._run_times,
         )
         if charged := self._positions.charged:
-            self._positions.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
+            self._positions.give_back(charged & started_on_own_places(seen, self._waited))
         self._ended_runs.note(seen.snapshot)
         self._jobs = seen.jobs
         self._memory.note_jobs(seen.snapshot, {job_id: record.uid for job_id, record in seen.jobs.items()})
