@@ -188,18 +188,18 @@ class Controller:
     def reconcile(self, now_s: float) -> Pass:
         """Observe, plan, and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
         try:
-            return self._carried_out(self._timely(self.decide(now_s)), now_s)
+            decided = self.decide(now_s)
+            timely = self._timely(decided)
+            postponed = _reordered(decided.changes) - _reordered(timely.changes)
+            return self._carried_out(timely, postponed, now_s)
         finally:
             self._tracker.settle()
 
-    def _carried_out(self, decided: Pass, now_s: float) -> Pass:
+    def _carried_out(self, decided: Pass, postponed: frozenset[int], now_s: float) -> Pass:
         self._own_factors.note(decided.changes, decided.seen.jobs)
         self._memory.note_changes(decided.changes, decided.seen.jobs, now_s)
-        if self._limits and self._limits.scope != "partition":
-            ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
-            beneficiaries = self._tracker.beneficiaries
-            self._positions.note(ranked, decided.seen, decided.changes, most, beneficiaries)
-            self._waited = on_own_places(decided.seen.snapshot)
+        beneficiaries = self._tracker.beneficiaries
+        self._note_positions(decided, beneficiaries, postponed)
         self._positions.save()
         self._ended_runs.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
@@ -214,6 +214,8 @@ class Controller:
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
             failures += self._apply(leaving, before, reasons, now_s)
+        if refused := _reordered(one.change for one in failures if not isinstance(one, Unanswered)):
+            self._note_positions(decided, beneficiaries, postponed | refused)
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
         self._log.note(decided.seen, decided.plan, decided.changes, failures)
@@ -224,6 +226,15 @@ class Controller:
         }
         self._note_sweeps(decided, failures)
         return Pass(decided.seen, decided.plan, decided.changes, failures)
+
+    def _note_positions(
+        self, decided: Pass, beneficiaries: Mapping[int, int | None], unwritten: frozenset[int]
+    ) -> None:
+        if self._limits is None or self._limits.scope == "partition":
+            return
+        ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
+        self._positions.note(ranked, decided.seen, decided.changes, most, beneficiaries, unwritten)
+        self._waited = on_own_places(decided.seen.snapshot)
 
     def _apply(
         self, changes: Sequence[Change], before: Before, reasons: Reasons, now_s: float
@@ -386,6 +397,11 @@ def _given_back(seen: Observation, others: Mapping[int, int], most: int) -> tupl
     """
     strays = (seen.jobs[job_id] for job_id in sorted(_strays(seen)))
     return tuple(without_own_factors(strays, others))[:most]
+
+
+def _reordered(changes: Iterable[Change]) -> frozenset[int]:
+    """The jobs that get new site factors by these changes."""
+    return frozenset(change.job_id for change in changes if isinstance(change, SetSiteFactor))
 
 
 def _strays(seen: Observation) -> AbstractSet[int]:

@@ -339,6 +339,26 @@ def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
+def test_who_starts_before_its_site_factor_is_written_costs_no_other_job_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """Whether Slurm refuses it, or it waits for the end of a backfill cycle."""
+    if not is_refused:
+        monkeypatch.setattr("slurm_plugin.steering.backpressure.Gap.timely", lambda *_given: ())
+    order = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+    config = replace(configured(tmp_path), order=order, policy="srsf")
+    old = record(1, natives=(900,), priority=900, submit_s=NOW_S - 50, eligible_s=NOW_S - 50)
+    slurm = FakeSlurm((old, replace(old, job_id=2, natives=(700,), priority=700, time_limit_s=60.0)))
+    slurm.refuses = lambda change: isinstance(change, SetSiteFactor)
+    loop = Controller(slurm, config)
+    loop.reconcile(NOW_S)
+    assert slurm.carried_out == []
+    slurm.set(2, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None)
+    slurm.known[4] = replace(old, job_id=4, user="bob", natives=(800,), priority=800)
+    assert loop.reconcile(NOW_S + 1).seen.others_factors == {}
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
 def test_a_requeue_that_slurm_does_not_carry_out_leaves_its_job_no_place_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
 ) -> None:
