@@ -15,6 +15,7 @@ from sched_policy import catalog
 from sched_policy.checked import checked_plan
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
+from sched_policy.policy import Policy
 from sched_policy.queue_order import queue_order
 from slurm_plugin.audit import Before, Reasons, apply
 from slurm_plugin.audit_file import AuditTrail
@@ -49,7 +50,9 @@ from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import (
     SteeringLimits,
     changes,
+    reduced_to_limits,
     restored,
+    within_limits,
     without_leases,
     without_own_factors,
     without_rests,
@@ -176,6 +179,9 @@ class Controller:
         self._jobs = seen.jobs
         self._memory.note_jobs(seen.snapshot, {job_id: record.uid for job_id, record in seen.jobs.items()})
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
+        plan = within_limits(plan, seen)
+        if isinstance(self._policy, Policy) and self._policy.resize is not None:
+            plan = reduced_to_limits(plan, seen)
         self._memory.note_plan(seen.snapshot, plan.held_back)
         self._comment_refused &= {job_id for job_id, record in seen.jobs.items() if record.state != "PENDING"}
         wanted = self._without_refused_comments(changes(plan, seen, limits))
