@@ -174,7 +174,7 @@ def _decoded(lines: Iterable[bytes], path: Path) -> Iterator[AuditEntry]:
     for number, line in enumerate(lines, start=1):
         try:
             yield msgspec.json.decode(line, type=AuditEntry)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             event(_LOG, logging.WARNING, "audit line left out", file=str(path), line=number, why=str(error))
 
 

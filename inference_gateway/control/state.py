@@ -140,7 +140,7 @@ def read(path: Path, kind: type[_Value]) -> _Value | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         event(_LOG, logging.ERROR, "state file is invalid, continuing without it", file=str(path), why=str(error))
         return None
 

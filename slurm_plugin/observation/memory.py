@@ -26,7 +26,13 @@ from explsched.preemption_record import PreemptionRecord
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.changes import Change, DelayStart, SetSiteFactor, StartAtOnce
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.observation.standing import is_in_anothers_lease, is_untested, leased_job, waits_for_requeue_delay
+from slurm_plugin.observation.standing import (
+    exceeds_limit,
+    is_in_anothers_lease,
+    is_untested,
+    leased_job,
+    waits_for_requeue_delay,
+)
 from slurm_plugin.observation.trainings import GrantedSteps, RunsWithoutReports, SeenTraining, SweepTrainings
 
 _LOG = logging.getLogger("explsched.notes")
@@ -85,6 +91,7 @@ class Remembered(Struct, frozen=True):
         ended_runs: run times of ended jobs.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         granted_steps: the step at which each training's sweep last let it continue.
+        limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
 
     """
 
@@ -99,6 +106,7 @@ class Remembered(Struct, frozen=True):
     ended_runs: tuple[EndedRun, ...] = ()
     rests: Mapping[int, float] = field(default_factory=dict)
     granted_steps: Mapping[int, float] = field(default_factory=dict)
+    limited_gpus: Mapping[int, int] = field(default_factory=dict)
 
 
 def served_in_vain(
@@ -236,6 +244,29 @@ class Rests:
                 self._by_job[change.job_id] = rest._replace(lifted_s=math.floor(now_s))
 
 
+LIMIT_HOLDS_S = 3600.0
+"""How long a job is not enlarged again to a size for which a limit left no room: others may go on to use it up."""
+
+
+class SizeLimits:
+    """Sizes at which limits of associations, QOS and partitions have kept jobs from starting."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[int, tuple[int, float]] = {}  # GPUs, and when Slurm last said so
+
+    def gpus(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, int]:
+        """The smallest such size of each job."""
+        known = self._by_job
+        self._by_job = {}
+        for job in jobs:
+            gpus, told_s = known.get(job.job_id, (job.gpus, -math.inf))
+            if exceeds_limit(job):
+                gpus, told_s = min(gpus, job.gpus), now_s
+            if now_s - told_s <= LIMIT_HOLDS_S:
+                self._by_job[job.job_id] = gpus, told_s
+        return {job_id: gpus for job_id, (gpus, _) in self._by_job.items()}
+
+
 LONGEST_LEASE_S = 600.0
 """Total time for which started leases keep nodes for a job, renewals and replacements included. After that something
 that is not modelled must block the job; it is left to Slurm, whose backfill keeps its place."""
@@ -291,6 +322,7 @@ class Memory:
         self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
         self._rests = Rests()
+        self._size_limits = SizeLimits()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
         self._granted_steps = GrantedSteps()
@@ -314,6 +346,7 @@ class Memory:
             fresh_leases=self._lease_use.fresh(now_s),
             rests=self.own_begins_s(jobs, now_s),
             granted_steps=self._granted_steps.of(jobs),
+            limited_gpus=self._size_limits.gpus(jobs, now_s),
         )
 
     def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:

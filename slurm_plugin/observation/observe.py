@@ -61,6 +61,7 @@ class Observation(Struct, frozen=True):
         unmodelled: why a waiting job is left to Slurm, by job id.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         topology_fault: why the network topology is unknown; "" if it is known or not used.
+        limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
 
     """
 
@@ -78,6 +79,7 @@ class Observation(Struct, frozen=True):
     unmodelled: Mapping[int, str] = field(default_factory=dict)
     rests: Mapping[int, float] = field(default_factory=dict)
     topology_fault: str = ""
+    limited_gpus: Mapping[int, int] = field(default_factory=dict)
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """The options in a job's comment; None if there are none, or they are ignored (`option_faults`)."""
@@ -169,6 +171,7 @@ def observe(
         unmodelled=left_to_slurm,
         rests=known.rests,
         topology_fault=seen.topology.fault,
+        limited_gpus=known.limited_gpus,
     )
 
 

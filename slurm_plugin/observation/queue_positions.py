@@ -19,7 +19,7 @@ GPUs than users whose jobs report nothing and are never preempted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -184,16 +184,19 @@ class QueuePositions:
         changes: Sequence[Change],
         most: int,
         beneficiaries: Mapping[int, int | None],
+        unwritten: Container[int] = frozenset(),
     ) -> None:
         """Record which job gets which position in this pass; `ranked` are the snapshot's jobs in the wanted order.
 
         A pass writes at most `most` site factors; if it has reached that number, some jobs may keep their old
-        positions. `beneficiaries` has the job that needs the GPUs, by requeued job.
+        positions, as do those whose new site factors are `unwritten`, postponed or refused. `beneficiaries` has the job
+        that needs the GPUs, by requeued job. May be called again for the same pass.
         """
         snapshot, records = seen.snapshot, seen.jobs
         row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
         waiting = [row[job_id] for job_id in ranked if records[job_id].state == "PENDING"]
-        written = {one.job_id: one.site_factor for one in changes if isinstance(one, SetSiteFactor)}
+        ordered = (one for one in changes if isinstance(one, SetSiteFactor) and one.job_id not in unwritten)
+        written = {one.job_id: one.site_factor for one in ordered}
         loans = {}
         owners, takers = assignment(np.array(waiting, dtype=np.int64), snapshot)
         for own, given in zip(owners.tolist(), takers.tolist(), strict=True):
@@ -201,7 +204,7 @@ class QueuePositions:
                 continue
             peer, job = snapshot.jobs[own], snapshot.jobs[given]
             gain = round(peer.native_priority - job.native_priority)
-            if gain > 0 and len(written) >= most:
+            if gain > 0 and (len(written) >= most or job.job_id in unwritten):
                 factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
                 gain = min(gain, max(0, factor - seen.others_factors.get(job.job_id, 0)))
             loans[job.job_id] = _Exchanged(peer.job_id, gain)

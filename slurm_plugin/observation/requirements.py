@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sched_policy.model import NARROWED, GpuRequest, Job, NodeGpus
 from slurm_plugin.client.records import Amounts, SlurmJob, SlurmNode, Topology, gpu_memory_mib
@@ -167,31 +168,48 @@ def unmodelled(record: SlurmJob, topology: Topology) -> str:
 
 
 class Requirements:
-    """The node sets of waiting jobs, one for each partition and `Needs`; the partition itself if all its nodes do."""
+    """The node sets of waiting jobs: of those with equal sets in a partition one; the partition if all its nodes do.
+
+    Nodes that differ in their names and in what is taken are looked at once: a cluster has few kinds, and there may be
+    thousands of different needs.
+    """
 
     def __init__(self, nodes: Iterable[SlurmNode]) -> None:
-        self._nodes = tuple(nodes)
+        self._kinds: defaultdict[SlurmNode, list[str]] = defaultdict(list)
+        for node in nodes:
+            self._kinds[_kind(node)].append(node.name)
         self._known: dict[tuple[str, Needs], NodeSet] = {}
+        self._sets: dict[tuple[str, frozenset[SlurmNode], frozenset[str]], NodeSet] = {}
 
     def node_set(self, record: SlurmJob) -> NodeSet:
         """The nodes for a modelled job; an empty set if no node of its partitions has what it asks for."""
         needs = Needs.of(record)
         key = record.partition, needs
         if key not in self._known:
-            members = [node for node in self._nodes if not node.partitions.isdisjoint(record.partitions)]
-            fitting = frozenset(node.name for node in members if needs.are_met_by(node))
-            whole = not self._nodes or len(fitting) == len(members)
-            name = record.partition if whole else f"{record.partition}{NARROWED}{needs.words()}]"
-            self._known[key] = NodeSet(name, fitting)
+            members = [kind for kind in self._kinds if not kind.partitions.isdisjoint(record.partitions)]
+            kinds = frozenset(kind for kind in members if needs.are_met_by(kind))
+            alike = record.partition, kinds, needs.excluded
+            if alike not in self._sets:
+                fitting = frozenset(name for kind in kinds for name in self._kinds[kind]) - needs.excluded
+                whole = len(fitting) == sum(len(self._kinds[kind]) for kind in members)
+                name = record.partition if whole else f"{record.partition}{NARROWED}{needs.words()}]"
+                self._sets[alike] = NodeSet(name, fitting)
+            self._known[key] = self._sets[alike]
         return self._known[key]
 
     def names_by_node(self) -> Mapping[str, frozenset[str]]:
         """For each node the names of the sets that it is in, except whole partitions."""
         names: defaultdict[str, set[str]] = defaultdict(set)
-        for (partition, _), found in self._known.items():
+        for (partition, *_), found in self._sets.items():
             for node in found.nodes if found.name != partition else ():
                 names[node].add(found.name)
         return {node: frozenset(sets) for node, sets in names.items()}
+
+
+def _kind(node: SlurmNode) -> SlurmNode:
+    """What decides whether an empty node would do for a job, but for nodes that it excludes."""
+    taken = {"cpus_taken": 0, "memory_taken_mib": 0, "other_gres_taken": (), "gpus_taken": 0}
+    return replace(node, name="", state="", **taken)
 
 
 class FreeResources(Struct):
@@ -234,10 +252,10 @@ def _without_gpu_jobs(node: SlurmNode) -> FreeResources:
 def fits(record: SlurmJob, free: Mapping[SlurmNode, FreeResources]) -> bool:
     """Whether the job could start on what is free."""
     needs = Needs.of(record)
-    gpus = [there.gpus for node, there in free.items() if _is_suitable(record, needs, node, there)]
+    gpus = [there.gpus for node, there in free.items() if there.gpus > 0 and _is_suitable(record, needs, node, there)]
     if record.gpus_per_node is not None:
         return sum(one >= record.gpus_per_node for one in gpus) >= record.nodes
-    return sum(max(0, one) for one in gpus) >= record.gpus
+    return sum(gpus) >= record.gpus
 
 
 def allocate(records: Iterable[SlurmJob], free: Mapping[SlurmNode, FreeResources]) -> None:

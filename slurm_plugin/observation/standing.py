@@ -79,6 +79,15 @@ _RESERVED = ("ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, May 
 """Slurm's reasons for a job that would run into a reservation; leases are reservations too."""
 
 
+_LIMITS = re.compile(r"((Assoc|QOS)(Grp|Max)|Max)(GRES|Node|C[Pp][Uu]|Mem|Billing)(?!PerLimit)\w*|PartitionNodeLimit")
+"""Slurm's reasons for a job that is too large for what its association, QOS or partition may use, all or by now."""
+
+
+def exceeds_limit(record: SlurmJob) -> bool:
+    """Whether a pending job is kept from starting by a limit that it might keep at a smaller size."""
+    return record.state == "PENDING" and _LIMITS.fullmatch(record.reason) is not None
+
+
 def waits_for_room(record: SlurmJob) -> bool:
     """Whether Slurm would start the job if its GPUs were free: only then others may be preempted for it.
 

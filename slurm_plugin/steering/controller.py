@@ -15,6 +15,7 @@ from sched_policy import catalog
 from sched_policy.checked import checked_plan
 from sched_policy.model import Job, JobState
 from sched_policy.plan import Plan, Preemption
+from sched_policy.policy import Policy
 from sched_policy.queue_order import queue_order
 from slurm_plugin.audit import Before, Reasons, apply
 from slurm_plugin.audit_file import AuditTrail
@@ -44,12 +45,14 @@ from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalcul
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.grouping import withdrawal
 from slurm_plugin.steering.pass_log import PassLog
-from slurm_plugin.steering.places import by_priority, on_own_places, put_first, started_on_own_places
+from slurm_plugin.steering.places import OwnPlaces, by_priority, on_own_places, put_first, started_on_own_places
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import (
     SteeringLimits,
     changes,
+    reduced_to_limits,
     restored,
+    within_limits,
     without_leases,
     without_own_factors,
     without_rests,
@@ -99,7 +102,7 @@ class Controller:
         self._probed: tuple[SlurmVersion, str] | None = None
         self._own_factors = OwnFactors.of_daemon(kept)
         self._positions = QueuePositions(kept.with_name("lent_places.json"))
-        self._waited: tuple[Job, ...] = ()
+        self._waited = OwnPlaces()
         self._ended_runs = EndedRuns(kept.with_name("ended_runs.json"))
         self._run_times: LearntRunTimes | None = None
         self._trail = _trail(config)
@@ -171,11 +174,14 @@ class Controller:
             self._run_times,
         )
         if charged := self._positions.charged:
-            self._positions.give_back(charged & started_on_own_places(seen.snapshot, self._waited))
+            self._positions.give_back(charged & started_on_own_places(seen, self._waited))
         self._ended_runs.note(seen.snapshot)
         self._jobs = seen.jobs
         self._memory.note_jobs(seen.snapshot, {job_id: record.uid for job_id, record in seen.jobs.items()})
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
+        plan = within_limits(plan, seen)
+        if isinstance(self._policy, Policy) and self._policy.resize is not None:
+            plan = reduced_to_limits(plan, seen)
         self._memory.note_plan(seen.snapshot, plan.held_back)
         self._comment_refused &= {job_id for job_id, record in seen.jobs.items() if record.state != "PENDING"}
         wanted = self._without_refused_comments(changes(plan, seen, limits))
@@ -188,18 +194,18 @@ class Controller:
     def reconcile(self, now_s: float) -> Pass:
         """Observe, plan, and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
         try:
-            return self._carried_out(self._timely(self.decide(now_s)), now_s)
+            decided = self.decide(now_s)
+            timely = self._timely(decided)
+            postponed = _reordered(decided.changes) - _reordered(timely.changes)
+            return self._carried_out(timely, postponed, now_s)
         finally:
             self._tracker.settle()
 
-    def _carried_out(self, decided: Pass, now_s: float) -> Pass:
+    def _carried_out(self, decided: Pass, postponed: frozenset[int], now_s: float) -> Pass:
         self._own_factors.note(decided.changes, decided.seen.jobs)
         self._memory.note_changes(decided.changes, decided.seen.jobs, now_s)
-        if self._limits and self._limits.scope != "partition":
-            ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
-            beneficiaries = self._tracker.beneficiaries
-            self._positions.note(ranked, decided.seen, decided.changes, most, beneficiaries)
-            self._waited = on_own_places(decided.seen.snapshot)
+        beneficiaries = self._tracker.beneficiaries
+        self._note_positions(decided, beneficiaries, postponed)
         self._positions.save()
         self._ended_runs.save()
         before = Before.of(decided.seen.jobs, decided.seen.reservations)
@@ -214,6 +220,8 @@ class Controller:
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
             failures += self._apply(leaving, before, reasons, now_s)
+        if refused := _reordered(one.change for one in failures if not isinstance(one, Unanswered)):
+            self._note_positions(decided, beneficiaries, postponed | refused)
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
         self._log.note(decided.seen, decided.plan, decided.changes, failures)
@@ -224,6 +232,15 @@ class Controller:
         }
         self._note_sweeps(decided, failures)
         return Pass(decided.seen, decided.plan, decided.changes, failures)
+
+    def _note_positions(
+        self, decided: Pass, beneficiaries: Mapping[int, int | None], unwritten: frozenset[int]
+    ) -> None:
+        if self._limits is None or self._limits.scope == "partition":
+            return
+        ranked, most = queue_order(decided.plan, decided.seen.snapshot), self._limits.order.max_per_pass
+        self._positions.note(ranked, decided.seen, decided.changes, most, beneficiaries, unwritten)
+        self._waited = on_own_places(decided.seen.snapshot)
 
     def _apply(
         self, changes: Sequence[Change], before: Before, reasons: Reasons, now_s: float
@@ -386,6 +403,11 @@ def _given_back(seen: Observation, others: Mapping[int, int], most: int) -> tupl
     """
     strays = (seen.jobs[job_id] for job_id in sorted(_strays(seen)))
     return tuple(without_own_factors(strays, others))[:most]
+
+
+def _reordered(changes: Iterable[Change]) -> frozenset[int]:
+    """The jobs that get new site factors by these changes."""
+    return frozenset(change.job_id for change in changes if isinstance(change, SetSiteFactor))
 
 
 def _strays(seen: Observation) -> AbstractSet[int]:

@@ -28,7 +28,7 @@ from sched_policy.place import Consolidate
 from sched_policy.plan import Plan
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import places, queue_order
-from sched_policy.snapshot import Snapshot
+from sched_policy.snapshot import Nodes, Snapshot
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
@@ -313,25 +313,44 @@ def by_priority(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...
     return tuple(job.job_id for job in sorted(waiting, key=rank))
 
 
-def on_own_places(snapshot: Snapshot) -> tuple[Job, ...]:
-    """The first pending jobs, in the order of Slurm's own priorities."""
+class OwnPlaces(Struct, frozen=True):
+    """What a pass has seen: the first pending `jobs`, in the order of Slurm's own priorities, and who ran where.
+
+    `nodes` know the names by which these jobs' partitions say what they need (`requirements.NodeSet`).
+    """
+
+    jobs: tuple[Job, ...] = ()
+    running: frozenset[int] = frozenset()
+    nodes: Nodes = Nodes(())
+
+
+def on_own_places(snapshot: Snapshot) -> OwnPlaces:
+    """The pending jobs of a pass, for `started_on_own_places` in the next one."""
     waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.eligible and job.native_priority]
-    return tuple(heapq.nsmallest(_REPLAYED, waiting, lambda job: (-job.native_priority, job.submit_s, job.job_id)))
+    first = heapq.nsmallest(_REPLAYED, waiting, lambda job: (-job.native_priority, job.submit_s, job.job_id))
+    return OwnPlaces(tuple(first), frozenset(job.job_id for job in snapshot.running), snapshot.nodes)
 
 
-def started_on_own_places(snapshot: Snapshot, waited: Sequence[Job]) -> frozenset[int]:
+def started_on_own_places(seen: Observation, waited: OwnPlaces) -> frozenset[int]:
     """Which of the jobs that `waited` in the last pass Slurm would have started by now in its own order.
 
-    Replays the backfill cycle: the GPUs of the jobs that have started since then are given out again in that order.
+    Replays the backfill cycle: the GPUs of the jobs that have started since then are given out again in that order. Of
+    an array as many tasks must start as have started.
     """
+    snapshot, ids = seen.snapshot, {job.job_id for job in waited.jobs}
+    began = {
+        job.job_id: job.job_id if job.job_id in ids else seen.jobs[job.job_id].array_job_id
+        for job in snapshot.running
+        if job.job_id not in waited.running
+    }
+    left = [job for job in snapshot.running if began.get(job.job_id) not in ids]
+    profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, waited.nodes, left, absences=snapshot.absences))
     there = {job.job_id for job in snapshot.jobs}
-    began = {job.job_id for job in waited} & {job.job_id for job in snapshot.running}
-    left = [job for job in snapshot.running if job.job_id not in began]
-    profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
-    queue = [job for job in waited if job.job_id in there]
-    return frozenset(
-        start.job_id for start in Backfill(RESERVED).schedule(profile, snapshot.now_s, queue, Consolidate()).starts
-    )
+    queue = [job for job in waited.jobs if job.job_id in there]
+    booked = Backfill(RESERVED).schedule(profile, snapshot.now_s, queue, Consolidate())
+    tasks = Counter(began.values())
+    started = Counter(start.job_id for start in booked.starts)
+    return frozenset(job_id for job_id, count in started.items() if count >= tasks[job_id])
 
 
 def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from explsched.preemption_record import FORMER_PREFIX
 from explsched.preemption_record import PREFIX as PREEMPTION_PREFIX
+from sched_policy.model import Job
 from sched_policy.plan import Plan, Reservation, Resize
 from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import (
@@ -36,6 +38,7 @@ from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
     REST_S,
     SETTLE_S,
+    exceeds_limit,
     has_settled,
     is_in_anothers_lease,
     lease_name,
@@ -248,6 +251,31 @@ def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> CreateRese
 def _overlap(new: CreateReservation, lease: SlurmReservation) -> bool:
     in_time = new.start_s < lease.end_s and lease.start_s < new.start_s + 60 * new.duration_min
     return in_time and not set(new.nodes).isdisjoint(lease.nodes)
+
+
+def within_limits(plan: Plan, seen: Observation) -> Plan:
+    """The plan without sizes for which limits leave no room: a plan knows no limits."""
+    kept = (one for one in plan.resizes if one.request.total < seen.limited_gpus.get(one.job_id, math.inf))
+    return replace(plan, resizes=tuple(kept))
+
+
+def reduced_to_limits(plan: Plan, seen: Observation) -> Plan:
+    """The plan with smaller sizes for elastic jobs that wait because of a limit.
+
+    One may have been enlarged beyond it, and would wait for as long as others of its account run.
+    """
+    limited = (job for job in seen.snapshot.jobs if job.elastic is not None and exceeds_limit(seen.jobs[job.job_id]))
+    return replace(
+        plan, resizes=(*plan.resizes, *itertools.chain.from_iterable(_reduced(job, seen) for job in limited))
+    )
+
+
+def _reduced(job: Job, seen: Observation) -> Iterator[Resize]:
+    sizes = job.elastic.requests() if job.elastic is not None else ()
+    smaller = max((size for size in sizes if size.total < job.request.total), key=lambda size: size.total, default=None)
+    if smaller is not None:
+        why = f"a limit keeps it from starting with {job.request.total} GPUs ({seen.jobs[job.job_id].reason})"
+        yield Resize(job.job_id, smaller, why)
 
 
 def resize_changes(plan: Plan, seen: Observation) -> tuple[SetNodeCount | SetGres, ...]:

@@ -43,9 +43,12 @@ def test_a_failed_write_keeps_the_old_state(tmp_path: Path, monkeypatch: pytest.
     assert [found.name for found in tmp_path.iterdir()] == ["state.json"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"replicas": 1}', '{"replicas": [{"service": "x"}]}'])
-def test_a_damaged_state_file_is_ignored(tmp_path: Path, text: str) -> None:
-    (tmp_path / "s").write_text(text)
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b'{"replicas": 1}', b'{"replicas": [{"service": "x"}]}', b'{"replicas": [{"service": "\xff"}]}'],
+)
+def test_a_damaged_state_file_is_ignored(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "s").write_bytes(text)
     assert state.read(tmp_path / "s", Memory) is None
 
 

@@ -139,13 +139,17 @@ def test_what_is_put_aside_while_it_is_read_is_read_once(tmp_path: Path) -> None
     assert [one.after for one in (first, *reading)] == [1, 2]
 
 
-def test_a_line_that_was_cut_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("line", [b'{"time_s": 1\n', b'{"time_s": 1, "job": 5, "field": "\xff"}\n'])
+def test_a_line_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     trail = AuditTrail(tmp_path / "audit.jsonl", 1, 2)
     trail.write([entry(5, 1)])
     with trail.path.open("ab") as file:
-        file.write(b'{"time_s": 1\n')
+        file.write(line)
     trail.write([entry(5, 2)])
     assert [one.after for one in read(trail.path)] == [1, 2]
+    assert [one.after for one in RecentEntries(trail.path, 3600, 10).now(NOW_S)] == [1, 2]
     assert "audit line left out" in caplog.text
 
 

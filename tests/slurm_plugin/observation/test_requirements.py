@@ -151,6 +151,20 @@ def test_a_node_with_gpus_of_several_types_is_left_out_for_a_job_that_wants_one(
     assert 5 in look(record(5, gpu_type="1g.10gb"), nodes=(mixed,)).unmodelled
 
 
+def test_jobs_that_the_same_nodes_suit_are_planned_on_one_set_however_their_needs_differ() -> None:
+    """Of one set for each amount of memory a pass takes minutes: pipelines ask for what their inputs need."""
+    nodes = (node("n1"), node("n2", cpus_taken=8, memory_taken_mib=32_000), node("n3", memory_mib=9_000))
+    asking = [record(5 + at, natives=(100,), memory_mib=10_000 + at) for at in range(3)]
+    without = record(8, natives=(100,), memory_mib=10_000, excluded_nodes=("n1",))
+    seen = look(*asking, without, record(9, natives=(100,)), nodes=nodes)
+    sets = {job.job_id: job.partition for job in seen.snapshot.jobs}
+    usable = {number: seen.snapshot.nodes.usable(name).tolist() for number, name in sets.items()}
+    assert len({sets[5], sets[6], sets[7]}) == 1
+    assert usable[5] == [True, True, False]
+    assert usable[8] == [False, True, False]
+    assert sets[9] == "main"
+
+
 def test_a_job_in_several_partitions_is_planned_on_the_nodes_of_all() -> None:
     one = SlurmNode("n1", "IDLE", 4, frozenset({"long"}))
     seen = look(record(5, partition="main,long"), nodes=(one,))

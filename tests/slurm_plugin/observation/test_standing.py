@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.observation.standing import FairShares, JobStanding, lane, last_wait_s, standing_of
+from slurm_plugin.observation.standing import FairShares, JobStanding, exceeds_limit, lane, last_wait_s, standing_of
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record
 
@@ -78,3 +78,28 @@ def test_fair_share_is_known_of_associations_that_wait() -> None:
 def test_a_lane_is_what_fair_share_alone_decides_in(other: dict[str, Any]) -> None:
     assert lane(record(1)) == lane(record(2, user="bob"))
     assert lane(record(1)) != lane(record(2, **other))
+
+
+@pytest.mark.parametrize(
+    ("reason", "may_fit"),
+    [
+        ("QOSMaxGRESPerUser", True),
+        ("QOSGrpGRES", True),
+        ("AssocGrpGRES", True),
+        ("AssocGrpNodeLimit", True),
+        ("QOSMaxCpuPerUserLimit", True),
+        ("AssocGrpCPURunMinutesLimit", True),
+        ("PartitionNodeLimit", True),
+        ("MaxGRESPerAccount", True),
+        ("MaxMemPerLimit", False),
+        ("QOSMinGRES", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("AssocMaxJobsLimit", False),
+        ("QOSMaxWallDurationPerJobLimit", False),
+        ("Resources", False),
+        ("None", False),
+    ],
+)
+def test_limits_below_which_a_smaller_job_might_be(reason: str, *, may_fit: bool) -> None:
+    assert exceeds_limit(waiting(reason=reason)) == may_fit
+    assert not exceeds_limit(waiting(reason=reason, state="RUNNING"))

@@ -307,6 +307,30 @@ def test_the_size_of_a_waiting_job_on_one_node(tmp_path: Path, monkeypatch: pyte
     assert controller(slurm, tmp_path, monkeypatch, plan).decide(NOW_S).changes == (SetGres(5, "gpu:2"),)
 
 
+def test_a_job_that_a_limit_keeps_waiting_is_made_smaller_and_not_enlarged_again_for_an_hour(tmp_path: Path) -> None:
+    """It was enlarged onto idle GPUs of which its account may not have as many."""
+    elastic = asking(5, comment="explsched:elastic=1-4&checkpoint=USR1", reason="AssocGrpGRES", time_limit_s=36_000.0)
+    slurm = FakeSlurm((elastic,))
+    loop = Controller(slurm, configured(tmp_path, policy="fifo"))
+
+    def resized(after_s: float) -> list[Change]:
+        steps = loop.decide(NOW_S + after_s).changes
+        return [step for step in steps if isinstance(step, SetGres | SignalJob)]
+
+    assert resized(0) == [SetGres(5, "gpu:2")]
+    slurm.set(5, gpus=2, gpus_per_node=2, gres_per_node="gpu:2", reason="None")
+    assert resized(15) == []
+    slurm.set(5, state="RUNNING", start_s=NOW_S + 20, node_names=("n1",), gpu_nodes=(("n1", 2),))
+    assert resized(3600) == []
+    assert resized(3601) == [SignalJob(5, "USR1")]
+
+
+def test_a_policy_that_resizes_no_job_leaves_its_size_to_its_owner(tmp_path: Path) -> None:
+    slurm = FakeSlurm((asking(5, comment="explsched:elastic=1-4", reason="AssocGrpGRES"),))
+    changed = Controller(slurm, configured(tmp_path, policy="slurm")).decide(NOW_S).changes
+    assert not any(isinstance(change, SetGres) for change in changed)
+
+
 def test_room_is_made_for_a_job_whose_reason_our_own_write_has_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +360,26 @@ def test_a_restarted_daemon_lends_no_place_twice(tmp_path: Path, monkeypatch: py
     slurm.carried_out.clear()
     Controller(slurm, config).reconcile(NOW_S + 1)
     assert set(slurm.carried_out) == {SetSiteFactor(1, -250), SetSiteFactor(3, 50)}  # the place of 700 is left
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_who_starts_before_its_site_factor_is_written_costs_no_other_job_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """Whether Slurm refuses it, or it waits for the end of a backfill cycle."""
+    if not is_refused:
+        monkeypatch.setattr("slurm_plugin.steering.backpressure.Gap.timely", lambda *_given: ())
+    order = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+    config = replace(configured(tmp_path), order=order, policy="srsf")
+    old = record(1, natives=(900,), priority=900, submit_s=NOW_S - 50, eligible_s=NOW_S - 50)
+    slurm = FakeSlurm((old, replace(old, job_id=2, natives=(700,), priority=700, time_limit_s=60.0)))
+    slurm.refuses = lambda change: isinstance(change, SetSiteFactor)
+    loop = Controller(slurm, config)
+    loop.reconcile(NOW_S)
+    assert slurm.carried_out == []
+    slurm.set(2, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None)
+    slurm.known[4] = replace(old, job_id=4, user="bob", natives=(800,), priority=800)
+    assert loop.reconcile(NOW_S + 1).seen.others_factors == {}
 
 
 @pytest.mark.parametrize("is_refused", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -12,12 +13,11 @@ from msgspec.structs import replace
 
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.changes import SetSiteFactor
-from slurm_plugin.client.records import ClusterRecords, SlurmJob
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.places import on_own_places, place_changes, put_first, started_on_own_places
-from tests.sched_policy import builders
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
@@ -31,8 +31,6 @@ def waiting(job_id: int, user: str, native: int, **fields: Any) -> SlurmJob:
 
 
 def look(jobs: Sequence[SlurmJob], others: Mapping[int, int] | None = None) -> Observation:
-    from pathlib import Path
-
     remembered = Remembered(others_factors=others or {})
     return observe(ClusterRecords((), tuple(jobs), ()), ProgressSpool(Path("/nowhere")), NOW_S, remembered=remembered)
 
@@ -255,19 +253,54 @@ def test_jobs_for_which_others_made_room_come_first_in_their_partition_in_their_
     assert put_first(set(), look(jobs), planned) == planned
 
 
+def on_nodes(*jobs: SlurmJob) -> Observation:
+    """What a pass sees of a cluster of two nodes with four GPUs, of which the first is larger."""
+    nodes = [SlurmNode(name, "IDLE", 4, frozenset({"main"}), features=has) for name, has in NODES.items()]
+    return observe(ClusterRecords(tuple(nodes), jobs, ()), ProgressSpool(Path("/nowhere")), NOW_S)
+
+
+NODES = {"n1": frozenset({"nvlink"}), "n2": frozenset[str]()}
+
+
+def on(node: str, gpus: int, job: SlurmJob, start_s: float = NOW_S) -> SlurmJob:
+    """The job once it has started there."""
+    held = {"gpus": gpus, "gpus_per_node": gpus, "gpu_nodes": ((node, gpus),), "node_names": (node,)}
+    return replace(job, state="RUNNING", start_s=start_s, natives=(), **held)
+
+
+ONE = {"gpus": 1, "gpus_per_node": 1, "reason": "Resources"}
+LARGE = waiting(1, "ada", 900, reason="Resources")
+FULL = on("n1", 4, waiting(8, "eve", 0), 0.0)
+
+
 def test_a_cycle_is_played_again_on_the_places_that_jobs_have_of_their_own() -> None:
     """Job 2 ran on job 1's place. On its own it would have started too where job 1, which is larger, fits nowhere."""
-    own = {"user": "ada", "scope": "ada", "peers": "p"}
-    large = builders.job(1, 4, native_priority=900.0, **own)
-    small = builders.job(2, 1, native_priority=700.0, **own)
-    other = builders.job(3, 1, native_priority=800.0, user="bob")
-    waited = on_own_places(builders.snapshot(large, small, other))
-    assert [one.job_id for one in waited] == [1, 3, 2]
-    full = builders.running(8, "n1", 4, user="eve")
-    began = (builders.running(2, "n2", 1, ran_s=5.0, **own), builders.running(3, "n2", 1, ran_s=5.0, user="bob"))
-    crowded = builders.snapshot(full, builders.running(9, "n2", 2, ran_s=0.0, user="eve"), *began, large)
+    small, other = waiting(2, "ada", 700, **ONE), waiting(3, "bob", 800, **ONE)
+    waited = on_own_places(on_nodes(LARGE, small, other).snapshot)
+    assert [one.job_id for one in waited.jobs] == [1, 3, 2]
+    began = on("n2", 1, small), on("n2", 1, other)
+    crowded = on_nodes(FULL, on("n2", 2, waiting(9, "eve", 0), 0.0), *began, LARGE)
     assert started_on_own_places(crowded, waited) == {2, 3}
-    roomy = builders.snapshot(full, *began, large)
-    assert started_on_own_places(roomy, waited) == {1}  # it would have taken the node
-    tight = builders.snapshot(full, builders.running(9, "n2", 3, ran_s=0.0, user="eve"), began[0], other, large)
+    assert started_on_own_places(on_nodes(FULL, *began, LARGE), waited) == {1}  # it would have taken the node
+    tight = on_nodes(FULL, on("n2", 3, waiting(9, "eve", 0), 0.0), began[0], other, LARGE)
     assert started_on_own_places(tight, waited) == {3}
+
+
+def test_a_cycle_is_played_again_on_the_nodes_that_suited_a_job_which_nobody_else_waits_for() -> None:
+    small = waiting(2, "ada", 700, features="nvlink", time_limit_s=60.0, **ONE)
+    others = on("n1", 3, waiting(8, "eve", 0), NOW_S - 60), on("n2", 4, waiting(9, "eve", 0), NOW_S - 60)
+    waited = on_own_places(on_nodes(LARGE, small, *others).snapshot)
+    assert started_on_own_places(on_nodes(LARGE, on("n1", 1, small), *others), waited) == {2}
+
+
+def test_tasks_of_an_array_have_started_on_its_own_place_if_all_of_them_would_have() -> None:
+    array = waiting(2, "ada", 700, array_tasks=5, array_job_id=2, **ONE)
+    earlier = on("n2", 1, replace(array, job_id=5, array_tasks=1), 0.0)
+    held = on("n2", 1, waiting(9, "eve", 0), 0.0)
+    waited = on_own_places(on_nodes(LARGE, array, earlier, FULL, held).snapshot)
+    tasks = [on("n2", 1, replace(array, job_id=number, array_tasks=1)) for number in (6, 7)]
+    left = replace(array, array_tasks=3)
+    assert started_on_own_places(on_nodes(LARGE, left, earlier, FULL, held, *tasks), waited) == {2}
+    other = waiting(3, "bob", 800, **ONE)
+    waited = on_own_places(on_nodes(LARGE, other, array, earlier, FULL, held).snapshot)
+    assert started_on_own_places(on_nodes(LARGE, other, left, earlier, FULL, held, *tasks), waited) == {3}
