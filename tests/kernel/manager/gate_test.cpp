@@ -111,6 +111,48 @@ void what_never_fits_passes_in_the_end() {
     });
 }
 
+int connection_of_another_client(const Daemon& daemon) {
+    shared::Hello hello{};
+    hello.preamble = shared::preamble(shared::MessageKind::kHello);
+    hello.request_permille = hello.limit_permille = 1000;
+    hello.gpu_uuid = kGpu.uuid;
+    const int fd = daemon_under_test::connect_to(daemon.socket());
+    char answer[shared::kLongestMessage];
+    CHECK(send(fd, &hello, sizeof(hello), 0) == sizeof(hello));
+    CHECK(recv(fd, answer, sizeof(answer), 0) == sizeof(shared::Welcome));
+    return fd;
+}
+
+// It passes, says why, and is served when there is room. The first of all, so that no gate has been attached
+// with another standard error.
+void who_finds_all_slots_taken_is_told() {
+    const Daemon daemon(manager_program);
+    std::vector<int> others;
+    for (std::uint32_t i = 0; i < shared::kSlots; ++i) others.push_back(connection_of_another_client(daemon));
+    int pipe_ends[2];
+    REQUIRE(pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK) == 0);
+    const int kept = dup(STDERR_FILENO);
+    dup2(pipe_ends[1], STDERR_FILENO);
+    in_client(daemon, "best-effort", [&] {
+        std::string said;
+        CHECK(soon([&] {
+            CHECK(admission_of(kSmall) == Admission::kPassThrough);
+            char text[512];
+            const ssize_t got = read(pipe_ends[0], text, sizeof(text));
+            said.append(text, got < 0 ? 0 : static_cast<std::size_t>(got));
+            return said.find('\n') != std::string::npos;
+        }));
+        dup2(kept, STDERR_FILENO);
+        CHECK(said.find("64 processes use this GPU already") != std::string::npos);
+        CHECK(number_in(daemon.status(), "malformed") == 0);
+        CHECK(shutdown(others.front(), SHUT_RDWR) == 0);
+        CHECK(granted_soon(kSmall));
+    });
+    dup2(kept, STDERR_FILENO);
+    for (const int fd : {kept, pipe_ends[0], pipe_ends[1]}) close(fd);
+    for (const int fd : others) close(fd);
+}
+
 // A launch is no system call to a program: it looks at errno only after those that it makes.
 void errno_is_kept() {
     Daemon daemon(manager_program);
@@ -344,6 +386,7 @@ void threads_share_one_registration() {
 
 int main(int, char** argv) {
     manager_program = argv[1];
+    who_finds_all_slots_taken_is_told();
     without_a_manager_everything_passes();
     launches_are_granted_and_counted();
     launches_wait_for_room_and_get_it();
