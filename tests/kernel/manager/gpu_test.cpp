@@ -166,6 +166,7 @@ void of_many_only_a_few_run_at_the_same_time() {
     gpu.join(tenant(Class::kHigh), kNow);
     std::vector<std::uint32_t> low;
     for (int i = 0; i < 5; ++i) low.push_back(*gpu.join(tenant(Class::kBestEffort), kNow));
+    for (const std::uint32_t slot : low) launch(gpu, slot, 1000 * kMs);
     std::vector<int> turns(low.size(), 0);
     for (std::uint64_t now_ns = kNow; now_ns < kNow + 100 * kMs; now_ns += kMs) {
         gpu.serve(now_ns);
@@ -177,6 +178,22 @@ void of_many_only_a_few_run_at_the_same_time() {
         CHECK(together == 2);
     }
     for (const int turn : turns) CHECK(turn >= 30 && turn <= 50);
+}
+
+// A notebook, a training that reads its data.
+void who_has_nothing_to_do_takes_no_turn() {
+    Gpu gpu(settings(Policy::kGroup), {});
+    gpu.join(tenant(Class::kHigh), kNow);
+    std::vector<std::uint32_t> low;
+    for (int i = 0; i < 5; ++i) low.push_back(*gpu.join(tenant(Class::kBestEffort), kNow));
+    launch(gpu, low[3], 1000 * kMs);
+    for (std::uint64_t now_ns = kNow; now_ns < kNow + 100 * kMs; now_ns += kMs) {
+        gpu.serve(now_ns);
+        for (const std::uint32_t slot : low) CHECK(open(gpu, slot));
+    }
+    for (const std::uint32_t slot : low) launch(gpu, slot, 1000 * kMs);
+    gpu.serve(kNow + 100 * kMs);
+    CHECK(std::count_if(low.begin(), low.end(), [&](std::uint32_t slot) { return open(gpu, slot); }) == 2);
 }
 
 // What runs on when a high-priority client begins: an allowance in which one gate is open, and a batch. Of
@@ -472,6 +489,7 @@ int main() {
     a_launch_in_the_last_moment_keeps_the_gates_shut();
     who_dies_keeps_nothing_shut();
     of_many_only_a_few_run_at_the_same_time();
+    who_has_nothing_to_do_takes_no_turn();
     what_runs_on_is_a_share_of_the_latency_for_all_together();
     who_takes_more_than_it_gets_is_kept_no_more();
     gates_are_shut_when_the_allowance_is_over();
