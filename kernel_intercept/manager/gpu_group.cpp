@@ -73,7 +73,9 @@ void Gpu::end_period(std::uint32_t slot, std::uint64_t issued_ns) {
     const shared::Control& control = page_->control;
     const std::uint32_t kept = control.kept.load(std::memory_order_relaxed);
     if (period.idle_since_ns > since_ns && since_ns > stood_still_until_ns_) {
-        beside_.ended({control.beside.load(), kept < shared::kSlots ? std::uint64_t{1} << kept : 0,
+        // An idle client does no harm, which tells nothing of its work.
+        beside_.ended({working(control.beside.load()),
+                       working(kept < shared::kSlots ? std::uint64_t{1} << kept : 0),
                        control.allowance_ns.load(), period.idle_since_ns - since_ns, work_ns});
     }
     period.idle_since_ns = 0;
@@ -144,12 +146,11 @@ void Gpu::set_batch(std::uint64_t open, bool allowed) {
     page_->control.kept.store(keeps_now ? kept : shared::kSlots, std::memory_order_relaxed);
 }
 
-// Of the best-effort clients those that take turns. Who has nothing to do takes none from the others.
-std::uint64_t Gpu::rivals(std::uint64_t low) const {
-    if (__builtin_popcountll(low) <= kMostOpen) return low;
-    std::uint64_t working = 0;
-    each_bit(low, [&](std::uint32_t slot) { working |= std::uint64_t{!progress(slot).idle()} << slot; });
-    return working;
+// Those that have work on the GPU, or before a gate.
+std::uint64_t Gpu::working(std::uint64_t clients) const {
+    std::uint64_t found = 0;
+    each_bit(clients, [&](std::uint32_t slot) { found |= std::uint64_t{!progress(slot).idle()} << slot; });
+    return found;
 }
 
 // Those of the rivals whose turn it is, and when the next one's comes, 0 for never.
@@ -212,8 +213,9 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     });
     if (busy) return next_ns;
     std::uint64_t turn_ns = 0;
-    const std::uint64_t rivals = this->rivals(low), chosen = choose_open(rivals, now_ns, turn_ns);
-    const std::uint64_t others = rivals & ~chosen;
+    // Who has nothing to do takes no turn from others.
+    const std::uint64_t rivals = __builtin_popcountll(low) <= kMostOpen ? low : working(low);
+    const std::uint64_t chosen = choose_open(rivals, now_ns, turn_ns), others = rivals & ~chosen;
     const bool long_idle = now_ns >= last_end_ns + kLongIdleNs;
     set_batch(chosen == 0 ? low : chosen, !long_idle);
     each_bit(low & ~others,
