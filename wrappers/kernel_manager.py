@@ -152,6 +152,8 @@ def stop(room: Path) -> None:
     """End the room's manager, if it runs. It may be the child of an `sxrun` that is gone."""
     try:
         pid, _, born = (room / "sexplkmd.pid").read_text().partition(" ")
+        if not pid.isdecimal():  # its file was opened and not written: the disk was full, or the writer was killed
+            return
         descriptor = os.pidfd_open(int(pid))
     except (FileNotFoundError, ProcessLookupError):
         return

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 
 #include "kernel_intercept/gate/admission.hpp"
@@ -54,6 +55,27 @@ void blank(const void* at, std::size_t size) {
 }
 
 KeptDescriptor standard_error;
+
+// Whether the answer is of that kind, which is then in `message`.
+template <typename Message>
+bool is_message(const std::array<char, shared::kLongestMessage>& answer, ssize_t size,
+                shared::MessageKind kind, Message& message) {
+    if (size != sizeof(message)) return false;
+    std::memcpy(&message, answer.data(), sizeof(message));
+    const shared::Preamble expected = shared::preamble(kind);
+    return std::memcmp(&message, &expected, sizeof(expected)) == 0;
+}
+
+// Once in a process: it asks again and again.
+void tell_refusal(const shared::Refused& refused) {
+    static std::atomic<bool> told{false};
+    if (told.exchange(true)) return;
+    char text[256];
+    constexpr const char* kFormat =
+        "explsched: the kernel manager does not serve this process: %.*s; kernel launches pass unmanaged\n";
+    std::snprintf(text, sizeof(text), kFormat, int{sizeof(refused.reason)}, refused.reason.data());
+    tell(text);
+}
 
 bool same_user(int fd) {
     ucred peer{};
@@ -134,8 +156,8 @@ bool Link::hear(int patience_ms) noexcept {
     const int fresh = fresh_socket_.number();
     pollfd ready{fresh, POLLIN, 0};
     if (poll(&ready, 1, patience_ms) == 0) return false;
-    shared::Welcome welcome{};
-    iovec part{&welcome, sizeof(welcome)};
+    std::array<char, shared::kLongestMessage> answer{};
+    iovec part{answer.data(), answer.size()};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * shared::kWelcomeDescriptors)];
     msghdr message{};
     message.msg_iov = &part;
@@ -150,9 +172,11 @@ bool Link::hear(int patience_ms) noexcept {
         header->cmsg_len <= CMSG_LEN(sizeof(fds))) {
         std::memcpy(fds, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
     }
-    const shared::Preamble expected = shared::preamble(shared::MessageKind::kWelcome);
-    const bool welcomed = got == sizeof(welcome) && std::memcmp(&welcome, &expected, sizeof(expected)) == 0 &&
-                          adopt(fds, welcome);
+    shared::Welcome welcome{};
+    shared::Refused refused{};
+    const bool welcomed =
+        is_message(answer, got, shared::MessageKind::kWelcome, welcome) && adopt(fds, welcome);
+    if (is_message(answer, got, shared::MessageKind::kRefused, refused)) tell_refusal(refused);
     for (const int fd : fds) {
         if (fd >= 0) close(fd);
     }

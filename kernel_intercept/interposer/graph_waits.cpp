@@ -5,6 +5,7 @@
 
 #include "kernel_intercept/interposer/boundaries.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/graph_cost.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -93,6 +94,7 @@ GraphWaits::GraphWaits(Graph graph, const ContextRecord* gpu) noexcept : graph_(
         kernels += is_kernel(nodes.all[i]) ? 1 : 0;
         if (kernels < kKernelsPerPiece || borders.all[i].edges != 1) continue;
         const std::size_t edge = borders.all[i].number - 1;
+        if (graph_cost_of_node(to.all[edge], *gpu).collective) continue;  // its peers may be there already
         if (!add(*gpu, from.all[edge], to.all[edge])) {
             remove();  // an edge may be cut, and nothing in its place
             return;

@@ -9,9 +9,9 @@ namespace explsched::intercept {
 bool new_graphs_wait(const ContextRecord& gpu) noexcept;
 
 // While it lives, `graph` has a wait for the context's gate (null: none) after every few kernels, where it
-// can be cut in two between one node and another: an executable graph that is made of it meanwhile keeps
-// them, and the program's graph does not. The places depend on the graph's form alone, so that an update
-// finds the same ones.
+// can be cut in two between one node and another, and the second is no collective: an executable graph that
+// is made of it meanwhile keeps them, and the program's graph does not. The places depend on the graph's form
+// and on where collectives are, so that an update finds the same ones.
 class GraphWaits {
    public:
     GraphWaits(Graph graph, const ContextRecord* gpu) noexcept;

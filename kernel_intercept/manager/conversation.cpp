@@ -49,11 +49,12 @@ void Server::hear(std::uint64_t id) {
 void Server::answer(Connection& connection, std::uint64_t id, const char* data, std::size_t size) {
     shared::Preamble preamble{};
     if (size < sizeof(preamble) || size > shared::kLongestMessage)
-        return refuse(connection, id, "message of a wrong size");
+        return refuse_malformed(connection, id, "message of a wrong size");
     std::memcpy(&preamble, data, sizeof(preamble));
-    if (preamble.magic != shared::kMessageMagic) return refuse(connection, id, "not a message of explsched");
+    if (preamble.magic != shared::kMessageMagic)
+        return refuse_malformed(connection, id, "not a message of explsched");
     if (preamble.version != shared::kProtocolVersion)
-        return refuse(connection, id, "another version of the protocol");
+        return refuse_malformed(connection, id, "another version of the protocol");
     if (preamble.kind == shared::MessageKind::kNotify && size == sizeof(preamble) &&
         connection.gpu != nullptr)
         return;
@@ -73,16 +74,18 @@ void Server::answer(Connection& connection, std::uint64_t id, const char* data, 
     }
     shared::Hello hello{};
     if (preamble.kind != shared::MessageKind::kHello || size != sizeof(hello) || connection.gpu != nullptr) {
-        return refuse(connection, id, "message of a wrong kind or size");
+        return refuse_malformed(connection, id, "message of a wrong kind or size");
     }
     std::memcpy(&hello, data, sizeof(hello));
-    if (const char* fault = fault_of(hello)) return refuse(connection, id, fault);
+    if (const char* fault = fault_of(hello)) return refuse_malformed(connection, id, fault);
     try {
         welcome(connection, hello);
-    } catch (const std::system_error& error) {  // no descriptor or no memory for another GPU
+    } catch (const std::system_error& error) {
         log(error.what());
+        return refuse(connection, id, "no memory or file descriptor is left for another GPU");
     }
-    if (connection.gpu == nullptr) refuse(connection, id, "no slot is free");
+    static_assert(shared::kSlots == 64);
+    if (connection.gpu == nullptr) refuse(connection, id, "64 processes use this GPU already");
 }
 
 void Server::welcome(Connection& connection, const shared::Hello& hello) {
@@ -118,8 +121,12 @@ void Server::welcome(Connection& connection, const shared::Hello& hello) {
     }
 }
 
-void Server::refuse(Connection& connection, std::uint64_t id, const char* reason) {
+void Server::refuse_malformed(Connection& connection, std::uint64_t id, const char* reason) {
     ++totals_.malformed;
+    refuse(connection, id, reason);
+}
+
+void Server::refuse(Connection& connection, std::uint64_t id, const char* reason) {
     shared::Refused reply{shared::preamble(shared::MessageKind::kRefused), {}};
     std::strncpy(reply.reason.data(), reason, reply.reason.size() - 1);
     send(connection.socket.get(), &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -88,7 +88,8 @@ class Gpu {
     std::uint64_t expected_beside(std::uint64_t low);
     void forget_old_peaks(std::uint64_t now_ns);
     void set_batch(std::uint64_t open, bool allowed);
-    std::uint64_t choose_open(std::uint64_t low, std::uint64_t now_ns, std::uint64_t& next_ns);
+    std::uint64_t working(std::uint64_t clients) const;
+    std::uint64_t choose_open(std::uint64_t rivals, std::uint64_t now_ns, std::uint64_t& next_ns);
     std::uint64_t serve_quota(std::uint64_t now_ns);
     bool grant_paid();  // whether some still wait
     std::uint64_t busy_until_ns(std::uint64_t now_ns);

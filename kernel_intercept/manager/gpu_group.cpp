@@ -73,7 +73,9 @@ void Gpu::end_period(std::uint32_t slot, std::uint64_t issued_ns) {
     const shared::Control& control = page_->control;
     const std::uint32_t kept = control.kept.load(std::memory_order_relaxed);
     if (period.idle_since_ns > since_ns && since_ns > stood_still_until_ns_) {
-        beside_.ended({control.beside.load(), kept < shared::kSlots ? std::uint64_t{1} << kept : 0,
+        // An idle client does no harm, which tells nothing of its work.
+        beside_.ended({working(control.beside.load()),
+                       working(kept < shared::kSlots ? std::uint64_t{1} << kept : 0),
                        control.allowance_ns.load(), period.idle_since_ns - since_ns, work_ns});
     }
     period.idle_since_ns = 0;
@@ -144,20 +146,27 @@ void Gpu::set_batch(std::uint64_t open, bool allowed) {
     page_->control.kept.store(keeps_now ? kept : shared::kSlots, std::memory_order_relaxed);
 }
 
-// The clients whose turn it is, and when the next one's comes, 0 for never.
-std::uint64_t Gpu::choose_open(std::uint64_t low, std::uint64_t now_ns, std::uint64_t& next_ns) {
+// Those that have work on the GPU, or before a gate.
+std::uint64_t Gpu::working(std::uint64_t clients) const {
+    std::uint64_t found = 0;
+    each_bit(clients, [&](std::uint32_t slot) { found |= std::uint64_t{!progress(slot).idle()} << slot; });
+    return found;
+}
+
+// Those of the rivals whose turn it is, and when the next one's comes, 0 for never.
+std::uint64_t Gpu::choose_open(std::uint64_t rivals, std::uint64_t now_ns, std::uint64_t& next_ns) {
     next_ns = 0;
-    if (__builtin_popcountll(low) <= kMostOpen) return low;
+    if (__builtin_popcountll(rivals) <= kMostOpen) return rivals;
     if (now_ns >= turn_ends_ns_) {
         turn_ends_ns_ = now_ns + kTurnNs;
         do {
             first_open_ = (first_open_ + 1) % shared::kSlots;
-        } while ((low >> first_open_ & 1) == 0);
+        } while ((rivals >> first_open_ & 1) == 0);
     }
     next_ns = turn_ends_ns_;
     std::uint64_t chosen = 0;
     for (std::uint32_t i = 0; __builtin_popcountll(chosen) < kMostOpen; ++i)
-        chosen |= low & std::uint64_t{1} << (first_open_ + i) % shared::kSlots;
+        chosen |= rivals & std::uint64_t{1} << (first_open_ + i) % shared::kSlots;
     return chosen;
 }
 
@@ -204,11 +213,14 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     });
     if (busy) return next_ns;
     std::uint64_t turn_ns = 0;
-    const std::uint64_t open = choose_open(low, now_ns, turn_ns);
+    // Who has nothing to do takes no turn from others.
+    const std::uint64_t rivals = __builtin_popcountll(low) <= kMostOpen ? low : working(low);
+    const std::uint64_t chosen = choose_open(rivals, now_ns, turn_ns), others = rivals & ~chosen;
     const bool long_idle = now_ns >= last_end_ns + kLongIdleNs;
-    set_batch(open, !long_idle);
-    each_bit(open, [&](std::uint32_t slot) { shared::open_gate(signals_->clients[slot].gate, seen[slot]); });
-    each_bit(low & ~open, [&](std::uint32_t slot) {
+    set_batch(chosen == 0 ? low : chosen, !long_idle);
+    each_bit(low & ~others,
+             [&](std::uint32_t slot) { shared::open_gate(signals_->clients[slot].gate, seen[slot]); });
+    each_bit(others, [&](std::uint32_t slot) {
         if (shared::is_open(seen[slot])) shared::close_gate(signals_->clients[slot].gate);
     });
     const std::uint64_t allowance_ns = control.allowance_ns.load(std::memory_order_relaxed);

@@ -47,6 +47,7 @@ class Server {
     void hear(std::uint64_t id);
     void answer(Connection& connection, std::uint64_t id, const char* data, std::size_t size);
     void welcome(Connection& connection, const shared::Hello& hello);
+    void refuse_malformed(Connection& connection, std::uint64_t id, const char* reason);
     void refuse(Connection& connection, std::uint64_t id, const char* reason);
     void drop(std::uint64_t id);
     void work();

@@ -38,6 +38,12 @@ def test_a_process_that_has_a_managers_old_number_is_left_alone(
         assert process.poll() is None
 
 
+def test_a_number_that_was_not_written_ends_nobody(tmp_path: Path) -> None:
+    """The file of a disk that was full, or of an `sxrun` that was killed."""
+    (tmp_path / "sexplkmd.pid").touch()
+    kernel_manager.stop(tmp_path)
+
+
 def test_a_manager_that_does_not_end_is_killed(
     tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

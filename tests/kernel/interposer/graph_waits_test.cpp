@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
+#include <vector>
 
 #include "tests/kernel/interposer/gate_log.hpp"
 #include "tests/kernel/interposer/session.hpp"
@@ -29,6 +31,12 @@ bool ends(CUstream stream) {
         usleep(1000);
     }
     return false;
+}
+
+// Of a driver that takes none the graphs do not wait.
+bool takes_waits() {
+    const char* fault = std::getenv("FAKECUDA_FAULT");
+    return fault == nullptr || std::strcmp(fault, "no_wait_node") != 0;
 }
 
 // From such graphs neither nodes nor edges can be removed, so that none may be added.
@@ -67,6 +75,45 @@ void a_graph_is_whole_again(CUstream stream, CUfunction function) {
     CHECK_EQUAL(nodes_in(graph), kLaunches);
     DO(cuGraphExecDestroy(exec));
     DO(cuGraphDestroy(graph));
+}
+
+CUgraph captured(CUstream stream, const std::vector<CUfunction>& functions) {
+    CUgraph graph{};
+    DO(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (const CUfunction function : functions) launch(function, 528, stream);
+    DO(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+// The peers of a collective may be there already, and wait: behind the kernels before it, it runs, while what
+// follows it waits.
+void a_collective_in_a_graph_does_not_wait(CUstream stream, CUmodule module, CUfunction function) {
+    const CUfunction collective = explsched::test::function_of(module, "_Z10ncclKernelv");
+    CUstream other{};
+    DO(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    const auto set_gate = [&](bool shut) {
+        if (shut) setenv("GATE_SHUT", "1", 1);
+        if (!shut) unsetenv("GATE_SHUT");
+        launch(function, 528, other);
+    };
+    CUgraph ends_with_it = captured(stream, {function, function, function, function, collective});
+    CUgraph goes_on =
+        captured(stream, {function, function, function, function, collective, function, function});
+    CUgraphExec without_wait{}, with_wait{};
+    CUgraphExecUpdateResultInfo info{};
+    DO(cuGraphInstantiate(&without_wait, ends_with_it, 0));
+    DO(cuGraphInstantiate(&with_wait, goes_on, 0));
+    DO(cuGraphExecUpdate(with_wait, goes_on, &info));
+    set_gate(true);
+    DO(cuGraphLaunch(without_wait, stream));
+    CHECK(ends(stream));
+    DO(cuGraphLaunch(with_wait, stream));
+    if (takes_waits()) CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+    set_gate(false);
+    CHECK(ends(stream));
+    for (CUgraphExec exec : {without_wait, with_wait}) DO(cuGraphExecDestroy(exec));
+    for (CUgraph graph : {ends_with_it, goes_on}) DO(cuGraphDestroy(graph));
+    DO(cuStreamDestroy(other));
 }
 
 // Whichever context is current when the program updates it.
@@ -115,12 +162,14 @@ void a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(CUstrea
 int main() {
     explsched::test::open_context(0);
     told_to_gate();  // what an earlier run left
-    const CUfunction function = explsched::test::function_of(explsched::test::load_module(), "_Z4halfv");
+    const CUmodule module = explsched::test::load_module();
+    const CUfunction function = explsched::test::function_of(module, "_Z4halfv");
     CUstream stream{};
     DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     launch_until_told("signals 0", function, stream);
     a_graph_that_allocates_memory_stays_as_it_is(stream, function);
     a_graph_is_whole_again(stream, function);
+    a_collective_in_a_graph_does_not_wait(stream, module, function);
     a_graph_waits_for_the_gate_of_its_own_context(stream, function);
     a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(stream, function);
 }

@@ -2,7 +2,8 @@
 // manager necessary, so that the interposer's side of the contract can be tested alone.
 //
 // GATE_COST="ns compute bandwidth" is the answer of every look-up; GATE_SAMPLE=1 samples every launch.
-// GATE_SIGNALS=1 gives memory for the GPU's signals, and =2 that of a manager that came after.
+// GATE_SIGNALS=1 gives memory for the GPU's signals, and =2 that of a manager that came after. With GATE_SHUT
+// the gate in it is shut at the next call that asks for it, a launch's.
 // Without GATE_LOG nothing is done: for measuring the interposer itself.
 
 #include <fcntl.h>
@@ -110,7 +111,7 @@ Signals signals(int) noexcept {
     const std::size_t slot = *manager == '2' ? 1 : 0;
     ManagerSignals& memory = signals_of(slot);
     explsched::shared::ClientSignals& own = memory[slot];
-    own.gate = explsched::shared::kOpen;
+    own.gate = std::getenv("GATE_SHUT") == nullptr ? explsched::shared::kOpen : explsched::shared::kClosure;
     const auto at = [&memory](const void* word) {
         return static_cast<std::size_t>(static_cast<const char*>(word) -
                                         reinterpret_cast<const char*>(&memory));

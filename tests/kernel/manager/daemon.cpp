@@ -1,8 +1,10 @@
 #include "tests/kernel/manager/daemon.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernel_intercept/shared/descriptor.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
 
 namespace daemon_under_test {
@@ -59,8 +62,14 @@ void Daemon::start() {
     throw std::runtime_error(program_ + " does not listen");
 }
 
+// Returns when it has ended and holds no lock: also where a child of the test does this, of which the daemon
+// is no child.
 void Daemon::kill_hard() {
+    const shared::Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
     kill(pid_, SIGKILL);
+    pollfd ended{process.get(), POLLIN, 0};
+    while (process && poll(&ended, 1, -1) < 1) {
+    }
     waitpid(pid_, nullptr, 0);
     pid_ = -1;
 }

@@ -80,10 +80,10 @@ inline Admission admission_of(const KernelCost& cost, int ordinal = 0) {
     return gate::admit(ordinal, gate::kUncounted, cost).admission;
 }
 
-// Repeats until it holds, for at most ten seconds.
+// Repeats until it holds, for at most half a minute: a client looks for a new manager every ten seconds.
 template <typename Condition>
 bool soon(const Condition& condition) {
-    for (int i = 0; i < 10'000; ++i) {
+    for (int i = 0; i < 30'000; ++i) {
         if (condition()) return true;
         usleep(1000);
     }

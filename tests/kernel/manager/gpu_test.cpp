@@ -166,6 +166,7 @@ void of_many_only_a_few_run_at_the_same_time() {
     gpu.join(tenant(Class::kHigh), kNow);
     std::vector<std::uint32_t> low;
     for (int i = 0; i < 5; ++i) low.push_back(*gpu.join(tenant(Class::kBestEffort), kNow));
+    for (const std::uint32_t slot : low) launch(gpu, slot, 1000 * kMs);
     std::vector<int> turns(low.size(), 0);
     for (std::uint64_t now_ns = kNow; now_ns < kNow + 100 * kMs; now_ns += kMs) {
         gpu.serve(now_ns);
@@ -177,6 +178,22 @@ void of_many_only_a_few_run_at_the_same_time() {
         CHECK(together == 2);
     }
     for (const int turn : turns) CHECK(turn >= 30 && turn <= 50);
+}
+
+// A notebook, a training that reads its data.
+void who_has_nothing_to_do_takes_no_turn() {
+    Gpu gpu(settings(Policy::kGroup), {});
+    gpu.join(tenant(Class::kHigh), kNow);
+    std::vector<std::uint32_t> low;
+    for (int i = 0; i < 5; ++i) low.push_back(*gpu.join(tenant(Class::kBestEffort), kNow));
+    launch(gpu, low[3], 1000 * kMs);
+    for (std::uint64_t now_ns = kNow; now_ns < kNow + 100 * kMs; now_ns += kMs) {
+        gpu.serve(now_ns);
+        for (const std::uint32_t slot : low) CHECK(open(gpu, slot));
+    }
+    for (const std::uint32_t slot : low) launch(gpu, slot, 1000 * kMs);
+    gpu.serve(kNow + 100 * kMs);
+    CHECK(std::count_if(low.begin(), low.end(), [&](std::uint32_t slot) { return open(gpu, slot); }) == 2);
 }
 
 // What runs on when a high-priority client begins: an allowance in which one gate is open, and a batch. Of
@@ -225,6 +242,7 @@ void who_takes_more_than_it_gets_is_kept_no_more() {
     const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
     const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
     slot_of(gpu, low).client.reports = 1;
+    launch(gpu, low, 3'600'000 * kMs);
     const shared::Control& control = gpu.page().control;
     std::uint64_t now_ns = kNow;
     std::array<int, 3> kept{};
@@ -238,6 +256,28 @@ void who_takes_more_than_it_gets_is_kept_no_more() {
         for (const std::uint64_t end_ns = now_ns + kMs / 2; now_ns < end_ns;) now_ns = gpu.serve(now_ns);
     }
     CHECK(kept[0] >= 1 && kept[1] + kept[2] <= 1);
+}
+
+// Nor is it left running for longer when it works, for then it may do as much harm as any.
+void who_has_nothing_to_do_is_not_taken_to_be_harmless() {
+    Gpu gpu(settings(Policy::kGroup), {});
+    const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
+    const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
+    slot_of(gpu, low).client.reports = 1;
+    const shared::Control& control = gpu.page().control;
+    std::uint64_t now_ns = kNow, longest_ns = 0;
+    int beside = 0;
+    for (int i = 0; i < 4000; ++i) {
+        longest_ns = std::max(longest_ns, control.allowance_ns.load());
+        beside += control.beside.load() != 0;
+        begin(gpu, high, 4 * kMs, now_ns);
+        gpu.serve(now_ns);
+        now_ns += 4 * kMs;
+        finish(gpu, high);
+        for (const std::uint64_t end_ns = now_ns + kMs / 2; now_ns < end_ns;) now_ns = gpu.serve(now_ns);
+    }
+    CHECK(longest_ns > 0 && longest_ns <= 4 * kMs * 60 / 1000 * 2);  // as long as half of it may be lost
+    CHECK(beside <= 1 + 4000 / 256);                                 // trials
 }
 
 void gates_are_shut_when_the_allowance_is_over() {
@@ -315,6 +355,7 @@ void a_pause_of_all_is_no_slowdown() {
     Gpu gpu(settings(Policy::kGroup), {});
     const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
     const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
+    launch(gpu, low, 3'600'000 * kMs);
     std::uint64_t now_ns = kNow;
     const auto periods = [&](int count, std::uint64_t pause_ns) {
         int beside = 0;
@@ -472,8 +513,10 @@ int main() {
     a_launch_in_the_last_moment_keeps_the_gates_shut();
     who_dies_keeps_nothing_shut();
     of_many_only_a_few_run_at_the_same_time();
+    who_has_nothing_to_do_takes_no_turn();
     what_runs_on_is_a_share_of_the_latency_for_all_together();
     who_takes_more_than_it_gets_is_kept_no_more();
+    who_has_nothing_to_do_is_not_taken_to_be_harmless();
     gates_are_shut_when_the_allowance_is_over();
     quota_follows_what_the_gpu_has_done();
     a_newcomer_has_as_much_as_the_first_ever();
