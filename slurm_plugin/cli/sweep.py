@@ -29,7 +29,7 @@ examples:
   sexplsched sweep list
   sexplsched sweep show digits --plot digits.png
   sexplsched sweep run sweep.yaml
-  sexplsched sweep export digits digits.csv && sexplsched compare --trace digits.csv --cluster 1x4
+  sexplsched sweep export digits digits.csv
 """
 POLL_S = 5.0
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
