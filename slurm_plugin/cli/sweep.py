@@ -13,7 +13,7 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli import Commands, config_option, examples, is_stdout, json_option, known_users, one_form, own_name
-from explsched.errors import ExplschedError, UnknownNameError
+from explsched.errors import ExplschedError, UnknownNameError, with_extra
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
@@ -183,7 +183,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 
     file = search_file.load(path)
     if find_spec("optuna") is None:
-        raise search_file.SearchError(f"{path}: sweep run needs Optuna: pip install 'explsched[optuna]'")
+        raise search_file.SearchError(f"{path}: sweep run needs Optuna: {with_extra('optuna')}")
     from slurm_plugin.sweeps.search import Search
 
     search = Search(path, file, configuration.load(config_path), config_path)
