@@ -18,6 +18,7 @@ ExplschedError
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -54,6 +55,11 @@ class SlurmError(ExplschedError):
 
 class SlurmUnreachableError(SlurmError):
     """slurmctld does not answer (down, restarting, timed out). Worth trying again later."""
+
+
+def with_extra(extra: str) -> str:
+    """The command that adds an extra of pyproject.toml to the environment that runs, which may have no pip."""
+    return f"pip --python {shlex.quote(sys.executable)} install 'explsched[{extra}]'"
 
 
 def warn(program: str, text: str) -> None:

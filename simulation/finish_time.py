@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
-from explsched.errors import PolicyError
+from explsched.errors import PolicyError, with_extra
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Floats, Ints, Snapshot
 
@@ -155,7 +155,7 @@ def solved_shares(claims: Claims) -> Floats | None:
     try:
         import cvxpy as cp
     except ImportError as error:
-        raise PolicyError("shares by a solver need cvxpy: pip install 'explsched[exact]'") from error
+        raise PolicyError(f"shares by a solver need cvxpy: {with_extra('exact')}") from error
 
     shares = cp.Variable(len(claims.gpus))
     rho = cp.multiply(1.0 / claims.isolated_s, claims.age_s + cp.multiply(claims.work_s, cp.inv_pos(shares)))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from explsched.atomic_file import output
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, with_extra
 from simulation.results.outcome import Ending, JobRecord, TraceOutcome, span_s, utilisation_series
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise PlotError(f"{path}: unknown kind of picture {path.suffix!r}; accepted: {', '.join(SUFFIXES)}")
     if find_spec("matplotlib") is None:
-        raise PlotError(f"{path}: pictures need matplotlib, which is not installed: pip install 'explsched[plots]'")
+        raise PlotError(f"{path}: pictures need matplotlib: {with_extra('plots')}")
 
 
 def draw(outcomes: Sequence[TraceOutcome], path: Path) -> None:

@@ -32,7 +32,7 @@ _EXAMPLES = """\b
 example:
   sexplsched doctor --json
 """
-_BUILD = "install explsched again with a C++ compiler, on Linux: pip install --force-reinstall --no-deps explsched"
+_BUILD = "install explsched again where a C++ compiler is, on Linux; see docs/kernels.md#installation"
 _USER = "explsched"
 _FORMER_SPOOL_MODE = 0o1777
 _ON_PATH = "apt-get install slurm-client, or name its place: PATH here, and in /etc/default/sexplschedd for the service"

@@ -59,7 +59,7 @@ def findings(client: CliClient, config: Config) -> Iterator[Finding]:
         if config.policy in _SHARE and not any(node.shards for node in nodes):
             found = f"policy {config.policy} lets jobs share GPUs, but no node has shards: none will"
             yield Finding(
-                "sharing", "note", found, "set Gres=gpu:N,shard:M, see docs/admin.md#groups-of-jobs-on-one-gpu"
+                "sharing", "note", found, "set Gres=gpu:N,shard:M, see docs/sharing.md#groups-of-jobs-on-one-gpu"
             )
         yield _backfill(can, load)
         yield from _topology(client.topology(nodes))

@@ -21,7 +21,7 @@ from msgspec import to_builtins
 
 from explsched import log
 from explsched.cli import config_option, json_option, known_users, own_name
-from explsched.errors import ExplschedError, UnknownNameError
+from explsched.errors import ExplschedError, UnknownNameError, with_extra
 from explsched.tables import Column, is_terminal, lines, printable, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
@@ -316,7 +316,7 @@ examples:
   sexplsched top
   sexplsched top --me --iterate 2
 
-Needs Textual: pip install 'explsched[top]'. Keys are as in htop; F1 lists them.
+Needs Textual, the extra `top`. Keys are as in htop; F1 lists them.
 """
 _SOCKET_MODE = 0o660
 
@@ -392,7 +392,7 @@ def top(user: str | None, me: bool, iterate: float, config_path: Path | None) ->
     from importlib.util import find_spec  # `status` does not need it
 
     if find_spec("textual") is None:
-        raise TopError("sexplsched top needs Textual: pip install 'explsched[top]'")
+        raise TopError(f"sexplsched top needs Textual: {with_extra('top')}")
     if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         raise TopError("sexplsched top needs a terminal; elsewhere: sexplsched status --iterate 5")
     from slurm_plugin.cli.screen import Screen

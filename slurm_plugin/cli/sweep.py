@@ -13,7 +13,7 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli import Commands, config_option, examples, is_stdout, json_option, known_users, one_form, own_name
-from explsched.errors import ExplschedError, UnknownNameError
+from explsched.errors import ExplschedError, UnknownNameError, with_extra
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
@@ -29,7 +29,7 @@ examples:
   sexplsched sweep list
   sexplsched sweep show digits --plot digits.png
   sexplsched sweep run sweep.yaml
-  sexplsched sweep export digits digits.csv && sexplsched compare --trace digits.csv --cluster 1x4
+  sexplsched sweep export digits digits.csv
 """
 POLL_S = 5.0
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
@@ -183,7 +183,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 
     file = search_file.load(path)
     if find_spec("optuna") is None:
-        raise search_file.SearchError(f"{path}: sweep run needs Optuna: pip install 'explsched[optuna]'")
+        raise search_file.SearchError(f"{path}: sweep run needs Optuna: {with_extra('optuna')}")
     from slurm_plugin.sweeps.search import Search
 
     search = Search(path, file, configuration.load(config_path), config_path)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.atomic_file import output
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, with_extra
 from explsched.parameters import listed, shown
 from sched_policy.model import Direction, Job, JobState, Parameter
 from slurm_plugin import job_options
@@ -302,7 +302,7 @@ def draw(found: SweepResults, path: Path) -> None:
     if path.suffix.lower() not in PICTURES:
         raise SweepFileError(f"{path}: unknown kind of picture {path.suffix!r}; accepted: {', '.join(PICTURES)}")
     if find_spec("matplotlib") is None:
-        raise SweepFileError(f"{path}: pictures need matplotlib: pip install 'explsched[plots]'")
+        raise SweepFileError(f"{path}: pictures need matplotlib: {with_extra('plots')}")
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # two dollars in a user's name for something are no formula

@@ -139,9 +139,37 @@ def test_every_command_that_is_named_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+    for target, section in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
         if not target.startswith("https://"):
             assert (page.parent / target).exists(), target
+            assert not section or section in _sections(page.parent / target if target else page), f"{target}#{section}"
+
+
+def test_pages_and_sections_that_messages_name_exist() -> None:
+    sections = {named(page): _sections(page) for page in PAGES}
+    found = {
+        (str(path.relative_to(ROOT)), page, section)
+        for room in (
+            "explsched",
+            "inference_gateway",
+            "kernel_intercept",
+            "scripts",
+            "simulation",
+            "slurm_plugin",
+            "wrappers",
+        )
+        for path in (ROOT / room).rglob("*.py")
+        for page, section in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", path.read_text())
+    }
+    assert len(found) > 5
+    assert not [(path, page) for path, page, _ in found if page not in sections]
+    assert not [(path, page, section) for path, page, section in found if section and section not in sections[page]]
+
+
+def _sections(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    headings = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

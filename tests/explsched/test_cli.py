@@ -109,28 +109,29 @@ def test_a_moment_that_no_clock_shows_is_wrong_usage() -> None:
         MOMENT.convert("0001-01-01T00:00+14:00", None, None)
 
 
-def leaves(command: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:
+def commands(command: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(words), command
     if not isinstance(command, click.Group):
-        yield " ".join(words), command
         return
     context = click.Context(command)
     for name in command.list_commands(context):
         found = command.get_command(context, name)
         assert found is not None
-        yield from leaves(found, *words, name)
+        yield from commands(found, *words, name)
 
 
 def test_each_command_has_an_example_that_its_options_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("ncu.csv").touch()
-    known = dict(leaves(root, "sexplsched"))
+    known = dict(commands(root, "sexplsched"))
     assert len(known) > 50
     for name, command in known.items():
-        lines = re.findall(r"^ .*(?:^|[ (])(sexplsched .*)$", command.epilog or "", re.MULTILINE)
-        own = [line for line in lines if line.startswith(name)]
-        assert own, f"{name} --help has no example"
-        for line in lines:
-            typed = re.split(r" (?:&&|\||>|2>)|\)", line)[0]
+        lines = re.findall(r"^ (.*\bsexplsched .*)$", command.epilog or "", re.MULTILINE)
+        examples = [
+            typed for line in lines for typed in re.findall(r"(?:^|[ (])(sexplsched .*?)(?= &&| \|| 2?>|\)|$)", line)
+        ]
+        assert any(typed.startswith(name) for typed in examples), f"{name} --help has no example"
+        for typed in examples:
             try:
                 parsed(root, shlex.split(typed)[1:])
             except click.exceptions.Exit:  # an option such as --keys, which answers at once

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from explsched import spool
+from slurm_plugin.observation import sweep_record
 from wrappers import node_mps
 
 ETC = Path(__file__).parents[2] / "slurm_plugin" / "etc"
@@ -68,6 +69,22 @@ def test_the_spool_is_open_and_sticky_and_gives_its_group_away(tmp_path: Path) -
     assert found.st_mode & 0o7777 == spool.MODE
     (group,) = [line for line in (tmp_path / "etc" / "group").read_text().splitlines() if line.startswith("explsched:")]
     assert found.st_gid == int(group.split(":")[2])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories to others")
+def test_the_record_of_sweeps_outlives_old_progress_files(tmp_path: Path) -> None:
+    """The daemon itself keeps it for 90 days; nothing else in the spool is needed for longer than the rule says."""
+    (tmp_path / "etc").mkdir()
+    run("systemd-sysusers", f"--root={tmp_path}", str(ETC / "explsched.sysusers"))
+    rules = tmp_path / "explsched.conf"
+    rules.write_text((ETC / "explsched.tmpfiles").read_text().replace(" 30d\n", " 0\n"))  # everything is old enough
+    run("systemd-tmpfiles", f"--root={tmp_path}", "--create", str(rules))
+    progress = tmp_path / "var/spool/explsched/progress"
+    for name in (sweep_record.NAME, "1.jsonl"):
+        (progress / name).touch()
+    done = run("systemd-tmpfiles", f"--root={tmp_path}", "--clean", str(rules))
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in progress.iterdir()] == [sweep_record.NAME]
 
 
 def test_signals_for_the_daemon_do_not_reach_its_children(tmp_path: Path) -> None:

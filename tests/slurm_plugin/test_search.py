@@ -148,7 +148,7 @@ def run(*words: object) -> Any:
 def test_a_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.cli.sweep.find_spec", lambda _name: None)
     done = run(written(tmp_path))
-    assert "sweep run needs Optuna: pip install 'explsched[optuna]'" in str(done.exception)
+    assert f"sweep run needs Optuna: pip --python {sys.executable} install 'explsched[optuna]'" in str(done.exception)
     assert not (tmp_path / "digits.sweep").exists()
 
 
