@@ -213,6 +213,19 @@ def test_a_variable_that_names_what_cannot_be_followed_is_told_and_the_command_r
     assert done.stderr.startswith("sxrun: EXPLSCHED_FOLLOW is ignored: --follow train.log: unknown kind of file")
 
 
+@pytest.mark.parametrize("option", ["--follow", "--metrics-jsonl"])
+def test_of_several_tasks_of_a_step_the_first_one_reports_what_all_see(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    path = tmp_path / "m.jsonl"
+    write = f'echo \'{{"step": 1, "loss": 0.5}}\' >>{path}'
+    for task in ("1", "0"):
+        monkeypatch.setenv("SLURM_PROCID", task)
+        done = subprocess.run([*SXRUN, option, str(path), "--", "sh", "-c", write], capture_output=True, check=True)
+        assert done.stderr == b""
+    assert reports(job) == [(1, 0.5)]
+
+
 def test_what_is_followed_may_have_a_name_that_is_no_utf_8(job: Path, tmp_path: Path) -> None:
     write = b"printf 'step,loss\\n1,0.5\\n' > caf\xe9.csv"
     subprocess.run([*SXRUN, "--follow", b"caf\xe9.csv", "--", "sh", "-c", write], cwd=tmp_path, check=True)
