@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -643,6 +644,22 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     (tmp_path / "turned.yaml").write_text(yaml.safe_dump(turned, sort_keys=False))
     assert run(tmp_path / "turned.yaml").exit_code == 0
     assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
+
+
+@optuna_is_needed
+def test_a_copy_of_a_search_is_refused_and_one_that_was_moved_goes_on(tmp_path: Path, slurm: Path) -> None:
+    original, other = tmp_path / "original", tmp_path / "other"
+    original.mkdir()
+    other.mkdir()
+    assert run(written(original)).exit_code == 0
+    shutil.copytree(original / "digits.sweep", other / "digits.sweep", symlinks=True)
+    done = run(written(other))
+    assert f"{other}/digits.sweep is a copy of {original}/digits.sweep, another search" in str(done.exception)
+    assert run(written(original)).exit_code == 0
+    shutil.rmtree(original)
+    assert run(written(other)).exit_code == 0
+    (other / "digits.sweep").rename(other / "more.sweep")
+    assert "more.sweep is a copy of" in str(run(written(other, name="more")).exception)
 
 
 @optuna_is_needed
