@@ -134,6 +134,7 @@ def test_users_output_settings_do_not_reach_our_commands(monkeypatch: pytest.Mon
         ('{"name": "a", "required_gpus": -1}', ">= 0.*required_gpus"),
         ('{"name": "a", "required_gpus": "2"}', "Expected `int`, got `str`.*required_gpus"),
         ('{"name": "a\\nb"}', "matching regex.*name"),
+        ('{"name": "a\\n"}', "matching regex.*name"),
         ("{}", "missing required field `name`"),
     ],
 )
