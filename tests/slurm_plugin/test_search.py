@@ -20,13 +20,13 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from explsched.cli import root
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmUnreachableError
 from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin import config as configuration
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.sweeps.search import SearchStanding
+from slurm_plugin.sweeps.search import Search, SearchStanding
 from slurm_plugin.sweeps.search_file import load
 from tests.docs.blocks import ROOT, blocks
 from tests.slurm_kit import record
@@ -163,6 +163,29 @@ def test_waiting_tells_how_far_the_search_is(tmp_path: Path, monkeypatch: pytest
     assert [line.split(" (")[0] for line in done.stderr.splitlines()] == [f"digits: {n} trials ended" for n in (0, 1)]
     assert all(line.endswith("it continues without this command") for line in done.stderr.splitlines())
     assert done.stdout.startswith("digits: 2 trials ended")
+
+
+def test_who_waits_goes_on_waiting_while_slurmctld_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SearchStanding("digits", str(tmp_path), 0, 0, 2, 0.0, None, None, {}, finished=False)
+    found = iter([first, None, None, first, replace(first, ended=2, finished=True)])
+
+    def advance(_search: Search, _now_s: float) -> SearchStanding:
+        if (standing := next(found)) is None:
+            raise SlurmUnreachableError("squeue: Connection refused")
+        return standing
+
+    monkeypatch.setattr("slurm_plugin.cli.sweep.POLL_S", 0.0)
+    monkeypatch.setattr("slurm_plugin.sweeps.search.Search.advance", advance)
+    done = run(written(tmp_path), "--wait")
+    assert done.exit_code == 0, done.output
+    shown = [line.split(" (")[0] for line in done.stderr.splitlines()]
+    assert shown == [
+        "digits: 0 trials ended",
+        "squeue: Connection refused; waiting until it answers",
+        "digits: 0 trials ended",
+    ]
 
 
 SLURM = """\
