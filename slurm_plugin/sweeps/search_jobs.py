@@ -267,11 +267,14 @@ def _output(path: Path) -> str:
 
 
 def _script_of_pass(words: Sequence[str]) -> str:
-    """Where the command is killed, as for want of memory, the pass is made again; `repeat` is for all other errors."""
+    """A pass that is killed, as for want of memory, or finds no Python on its node is made again.
+
+    `repeat` is for all other errors.
+    """
     return f"""#!/bin/sh
 {shlex.join(words)}
 status=$?
-if [ $status -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {_MOST_REPEATS} ]; then
+if [ $status -ge 126 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {_MOST_REPEATS} ]; then
   {shlex.join(_REQUEUE)} "$SLURM_JOB_ID"
 fi
 exit $status

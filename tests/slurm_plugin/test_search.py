@@ -365,8 +365,11 @@ def test_a_pass_of_slurms_that_is_killed_is_made_again(in_slurm: Path, slurm: Pa
 
 
 @optuna_is_needed
-@pytest.mark.parametrize(("what", "status", "requeued"), [("kill -9 $$", 137, True), ("exit 1", 1, False)])
-def test_a_pass_whose_process_is_killed_is_requeued(
+@pytest.mark.parametrize(
+    ("what", "status", "requeued"),
+    [("kill -9 $$", 137, True), ("exit 1", 1, False), ("exec /not/mounted/python", 127, True)],
+)
+def test_a_pass_whose_process_is_killed_or_not_there_is_requeued(
     in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, what: str, status: int, *, requeued: bool
 ) -> None:
     """Slurm's job is the shell above it, which a kill for want of memory leaves."""
