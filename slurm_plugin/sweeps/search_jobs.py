@@ -230,7 +230,8 @@ class SearchJobs:
     def _pass_later(self, when: str) -> int:
         """Submit a small job that makes a pass; returns its id."""
         options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
-        command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
+        python = [sys.executable, "-P"]  # without modules of the directory that the trials run in
+        command = [*python, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
         words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._name_of_passes}", "--ntasks=1"]
         words += ["--time=10", "--requeue", "--open-mode=append", _output(self._directory / "passes.log")]
         words += [f"--chdir={self._working_directory}"]

@@ -384,6 +384,17 @@ def test_a_pass_whose_process_is_killed_or_not_there_is_requeued(
 
 
 @optuna_is_needed
+def test_a_pass_takes_no_module_of_the_directory_in_which_trials_run(in_slurm: Path, slurm: Path) -> None:
+    assert run(in_slurm).exit_code == 0
+    (slurm.parent / "random.py").write_text("raise SystemExit(9)\n")
+    (slurm.parent / "optuna.py").write_text("raise SystemExit(9)\n")
+    script = (slurm.parent / "script").read_text()
+    done = subprocess.run(["sh", "-c", script], cwd=slurm.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("digits: 0 trials ended")
+
+
+@optuna_is_needed
 def test_a_pass_whose_trials_slurm_refuses_is_made_again(in_slurm: Path, slurm: Path) -> None:
     (slurm.parent / "refuses").touch()
     assert "no such partition" in str(run(in_slurm).exception)
