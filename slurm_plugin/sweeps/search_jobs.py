@@ -230,8 +230,7 @@ class SearchJobs:
     def _pass_later(self, when: str) -> int:
         """Submit a small job that makes a pass; returns its id."""
         options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
-        python = [sys.executable, "-P"]  # without modules of the directory that the trials run in
-        command = [*python, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
+        command = _ours("explsched.cli", "sweep", "run", str(self._path), *options)
         words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._name_of_passes}", "--ntasks=1"]
         words += ["--time=10", "--requeue", "--open-mode=append", _output(self._directory / "passes.log")]
         words += [f"--chdir={self._working_directory}"]
@@ -267,6 +266,11 @@ def _output(path: Path) -> str:
     return f"--output={str(path).replace('%', '%%')}"
 
 
+def _ours(module: str, *words: str) -> list[str]:
+    """A command of this installation, on PATH or not. Modules in the directory that trials run in are not taken."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
 def _script_of_pass(words: Sequence[str]) -> str:
     """A pass that is killed, as for want of memory, or finds no Python on its node is made again.
 
@@ -292,5 +296,5 @@ if [ "$runs" != "$SLURM_JOB_ID" ]; then
   echo "this trial is run by job $runs"
   exit 0
 fi
-exec sxrun {shlex.join(words)}
+exec {shlex.join(_ours("wrappers.sxrun", *words))}
 """

@@ -262,7 +262,7 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     assert {"--gpus-per-node=2", "--requeue", "--partition=main", "--job-name=digits-0"} <= set(first)
     script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
     trial = tmp_path / "digits.sweep/trials/0"
-    assert f"exec sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
+    assert f" -m wrappers.sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
     assert {"--dependency=afterany:1?afterany:3", "--partition=main"} <= set(following)
 
 
@@ -321,6 +321,16 @@ def test_a_trial_that_cannot_be_claimed_fails_and_says_so(tmp_path: Path, slurm:
     assert done.returncode == 1
     assert done.stdout.startswith("this trial cannot be claimed: ln: ")
     assert f"{trial}/claim" in done.stdout
+
+
+@optuna_is_needed
+def test_a_trial_runs_where_explsched_is_not_on_its_path(tmp_path: Path, slurm: Path) -> None:
+    run(written(tmp_path, parallel=1, command=["echo", "trained"]))
+    job = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "EXPLSCHED_PROGRESS_FILE": str(tmp_path / "progress")}
+    script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
+    done = subprocess.run(["bash", "-c", script], env=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("trained --lr=")
 
 
 @optuna_is_needed
