@@ -209,7 +209,7 @@ def _value(kind: object, value: object, where: str, faults: list[str]) -> object
             return _WRONG
         return _each(kind, inner, value, where, faults)
     try:
-        return msgspec.convert(_finite(value), kind, dec_hook=_path)
+        return _converted(kind, _finite(value))
     except msgspec.ValidationError:
         if isinstance(value, str) and _NUMBER_WITH_EXPONENT.fullmatch(value):  # text is not accepted here
             number = float(value)
@@ -226,7 +226,7 @@ def _each(
     sections: dict[str, Section] = {}
     for name, value in data.items():
         try:
-            key: str = msgspec.convert(name, name_kind)
+            key = str(_converted(name_kind, name))
         except msgspec.ValidationError:
             faults.append(f"{where}: name {name!r}: must be {accepted_values(name_kind)}")
             continue
@@ -258,6 +258,17 @@ def _named_sections(kind: object) -> type[Section] | None:
     if get_origin(bare) is not dict:
         return None
     return _section(get_args(bare)[1])
+
+
+def _converted(kind: object, value: object) -> object:
+    """The value as a type. In a pattern `$` would accept a line break at the end."""
+    found = msgspec.convert(value, kind, dec_hook=_path)
+    several = isinstance(found, tuple)
+    metas = get_args(get_args(_bare(kind))[0] if several else kind)[1:]
+    is_ended = any(isinstance(meta, Meta) and (meta.pattern or "").endswith("$") for meta in metas)
+    if is_ended and any(isinstance(text, str) and text.endswith("\n") for text in (found if several else (found,))):
+        raise msgspec.ValidationError("Expected no line break at the end")
+    return found
 
 
 def _finite(value: object) -> object:

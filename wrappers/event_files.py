@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from wrappers.follow import LogTail, Reading, Reporter, default_metric
@@ -19,6 +20,9 @@ _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
 _LONGEST = 1 << 20
 """Longer records are pictures and histograms, which are passed over."""
+
+_LOOKING = 0.05
+"""The share of the time in which new files are looked for, at most."""
 
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _DT_FLOAT, _DT_DOUBLE = 1, 2
@@ -93,27 +97,46 @@ class EventReporter(Reporter):
 class EventTail(LogTail):
     """The event files of a directory and those below it. Files that were there before are a former run's.
 
-    Several may grow side by side: PyTorch's `add_scalars` begins one for each tag, Keras one for the validation.
+    Several may grow side by side: PyTorch's `add_scalars` begins one for each tag, Keras one for the validation. Where
+    it takes long to look for new ones, as in a large tree on a file server, that is done seldom.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__(directory)
-        self._former = frozenset(self._files())
+        self._clock_s = clock_s
+        self._next_look_s = 0.0
+        self._former = self._files()
         self._tails: dict[Path, LogTail] = {}
 
     def pass_on(self, reporter: Reporter) -> bool:
         """Feed the reporter with the next bytes of each file; whether there were any."""
+        if self._feed(reporter, self._tails):
+            return True
+        if self._clock_s() < self._next_look_s:
+            return False
+        new = {path: LogTail(path, from_start=True) for path in self._files() - self._former - self._tails.keys()}
+        self._tails |= new
+        return self._feed(reporter, new)
+
+    def finish(self, reporter: Reporter) -> None:
+        """To the end, also of a file that was begun since the last look for new ones."""
+        self._next_look_s = 0.0
+        super().finish(reporter)
+
+    def _feed(self, reporter: Reporter, tails: Mapping[Path, LogTail]) -> bool:
         fed = []
-        for path in self._files():
-            if path not in self._former:
-                reporter.turn_to(path)
-                fed.append(self._tails.setdefault(path, LogTail(path, from_start=True)).pass_on(reporter))
+        for path in sorted(tails, key=_age):
+            reporter.turn_to(path)
+            fed.append(tails[path].pass_on(reporter))
         return any(fed)
 
-    def _files(self) -> list[Path]:
+    def _files(self) -> set[Path]:
         """Those that can be seen now: directories come and go, as of checkpoints."""
-        found = (Path(at, name) for at, _, names in os.walk(self._path) for name in names if "tfevents" in name)
-        return sorted(found, key=_age)
+        began_s = self._clock_s()
+        found = {Path(at, name) for at, _, names in os.walk(self._path) for name in names if "tfevents" in name}
+        ended_s = self._clock_s()
+        self._next_look_s = ended_s + (ended_s - began_s) / _LOOKING
+        return found
 
 
 def _age(path: Path) -> tuple[str, str]:

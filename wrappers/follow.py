@@ -246,14 +246,19 @@ class LogTail:
     def follow(self, reporter: Reporter, ended: Callable[[], bool]) -> None:
         """Feed the reporter until `ended`, which waits for a poll interval, is true; then once more to the end."""
         while not ended():
-            self._catch_up(reporter)
-        self._catch_up(reporter)
+            self.catch_up(reporter)
+        self.finish(reporter)
         reporter.close()
 
-    def _catch_up(self, reporter: Reporter) -> None:
+    def catch_up(self, reporter: Reporter) -> None:
+        """Feed the reporter with what there is now."""
         for _ in range(_MOST_READS):
             if not self.pass_on(reporter):
                 break
+
+    def finish(self, reporter: Reporter) -> None:
+        """Feed the reporter with all that is left; nothing more will be written."""
+        self.catch_up(reporter)
 
     def pass_on(self, reporter: Reporter) -> bool:
         """Feed the reporter with the next bytes; whether there were any."""

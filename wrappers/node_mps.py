@@ -4,7 +4,7 @@ A daemon that a job starts ends with it, and the CUDA programs of the other jobs
 for each user and set of GPUs, with the first job that comes, and ends it with the last that leaves. `sxrun` finds it by
 the job's GPUs.
 
-    Prolog=.../python -m wrappers.node_mps prolog      Epilog=.../python -m wrappers.node_mps epilog
+    Prolog=.../python -I -m wrappers.node_mps prolog      Epilog=.../python -I -m wrappers.node_mps epilog
 
 With `--all-users` behind both, one daemon of root's serves the jobs of all users on the GPUs.
 
@@ -159,7 +159,7 @@ def main() -> int:
     """Run one of the two, as named by the first argument. Always 0, but for wrong arguments (2)."""
     actions = {"prolog": begin, "epilog": end}
     if len(sys.argv) < 2 or sys.argv[1] not in actions or sys.argv[2:] not in ([], [_ALL_USERS]):
-        sys.stderr.write(f"usage: python -m wrappers.node_mps prolog | epilog [{_ALL_USERS}]\n")
+        sys.stderr.write(f"usage: python -I -m wrappers.node_mps prolog | epilog [{_ALL_USERS}]\n")
         return 2
     try:
         actions[sys.argv[1]](os.environ, None if sys.argv[2:] else user_of(os.environ))

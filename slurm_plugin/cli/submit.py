@@ -38,7 +38,7 @@ class TaskError(ExplschedError):
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A task as its file describes it."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+    name: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
     required_gpus: Annotated[int, Meta(ge=0, le=100_000)] = 1
     min_gpu_memory: Annotated[int, Meta(ge=0)] = 0
     params: dict[str, str | int | float | bool | list[str]] = {}

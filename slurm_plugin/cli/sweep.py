@@ -13,7 +13,7 @@ import click
 from msgspec import to_builtins
 
 from explsched.cli import Commands, config_option, examples, is_stdout, json_option, known_users, one_form, own_name
-from explsched.errors import ExplschedError, UnknownNameError, with_extra
+from explsched.errors import ExplschedError, SlurmUnreachableError, UnknownNameError, with_extra
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
@@ -188,13 +188,16 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 
     search = Search(path, file, configuration.load(config_path), config_path)
     standing = search.advance(time.time())
-    told = -1
+    fault, told = "", (-1, "")
     while wait and not standing.finished:
-        if standing.ended != told:  # a search takes hours, and Ctrl-C does not end it
-            told = standing.ended
-            click.echo(f"{_standing(standing)}; it continues without this command", err=True)
+        if told != (standing.ended, fault):  # a search takes hours, and Ctrl-C does not end it
+            told = standing.ended, fault
+            click.echo(fault or f"{_standing(standing)}; it continues without this command", err=True)
         time.sleep(POLL_S)
-        standing = search.advance(time.time())
+        try:
+            standing, fault = search.advance(time.time()), ""
+        except SlurmUnreachableError as error:  # slurmctld may be restarted meanwhile
+            fault = f"{error}; waiting until it answers"
     if as_json:
         click.echo(json.dumps(to_builtins(standing), indent=1))
         return

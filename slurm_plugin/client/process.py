@@ -19,6 +19,9 @@ from explsched.errors import SlurmError, SlurmUnreachableError
 
 # Defaults that users and sites set for their own terminals; they would change what we parse.
 _FOREIGN = ("SQUEUE_", "SINFO_", "SPRIO_", "SCONTROL_", "SDIAG_", "SCANCEL_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
+_OTHER_SUBMISSIONS = ("SBATCH_CLUSTERS", "SBATCH_ARRAY_INX", "SBATCH_WAIT")
+"""Users' defaults with which sbatch submits elsewhere, several jobs, or does not return while one runs."""
+
 _UNREACHABLE = (
     "Unable to contact slurm controller",
     "Connection refused",
@@ -49,11 +52,13 @@ def submission(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for sbatch: without what tells of the job we may run in ourselves, for jobs inherit it.
 
     Slurm sets what belongs to the new job; anything left over, such as SLURM_MEM_PER_NODE, would contradict it. The
-    locale that makes our commands' output readable is not the job's either.
+    locale that makes our commands' output readable is not the job's either. What it submits is one job, of this
+    cluster.
     """
     locale = {"LC_ALL": os.environ["LC_ALL"]} if "LC_ALL" in os.environ else {}
+    left_out = ("LC_ALL", *_OTHER_SUBMISSIONS)
     ours = {key: value for key, value in environment.items() if key == "SLURM_CONF" or not key.startswith("SLURM_")}
-    return {**{key: value for key, value in ours.items() if key != "LC_ALL"}, **locale}
+    return {**{key: value for key, value in ours.items() if key not in left_out}, **locale}
 
 
 def run(

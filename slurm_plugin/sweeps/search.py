@@ -174,15 +174,19 @@ class Search:
     def _identify(self) -> Identity:
         """Which search this is; what must not change with it is compared with what it was begun with.
 
-        Former releases did not note the directory; then it is that of this pass.
+        Former releases did not note the directories; then they are those of this pass. A copy would take the jobs of
+        the original for its own, and by another name its results, too.
         """
         fixed = {"space": self._file.space, "metric": self._file.metric, "direction": self._file.direction}
         space = msgspec.json.encode(list(fixed.values())).decode()
         path = self._directory / "id"
         if not path.exists():
             told = {"id": uuid.uuid4().hex[:16], "space": space, "working_directory": str(Path.cwd())}
-            create_file_durably(path, json.dumps(told))
+            create_file_durably(path, json.dumps({**told, "directory": str(self._directory)}))
         begun = json.loads(path.read_text())
+        original = Path(begun.get("directory") or self._directory)
+        if original.name != self._directory.name or _is_copy(path, original / "id"):
+            raise SearchError(f"{self._directory} is a copy of {original}, another search: begin one without a copy")
         pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
         if differ := ", ".join(name for name, before, now in pairs if before != now):
             raise SearchError(
@@ -292,6 +296,17 @@ class Search:
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._jobs.directory(number) / "result").read_bytes(), type=Result)
+
+
+def _is_copy(own: Path, original: Path) -> bool:
+    """Whether both files are there, and of the same search: one that was moved has left none behind.
+
+    What is mounted twice has the same inode, but may be on another device.
+    """
+    try:
+        return own.stat().st_ino != original.stat().st_ino and own.read_bytes() == original.read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def _mend(journal: Path) -> None:

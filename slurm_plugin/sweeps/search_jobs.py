@@ -230,7 +230,7 @@ class SearchJobs:
     def _pass_later(self, when: str) -> int:
         """Submit a small job that makes a pass; returns its id."""
         options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
-        command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(self._path), *options]
+        command = _ours("explsched.cli", "sweep", "run", str(self._path), *options)
         words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._name_of_passes}", "--ntasks=1"]
         words += ["--time=10", "--requeue", "--open-mode=append", _output(self._directory / "passes.log")]
         words += [f"--chdir={self._working_directory}"]
@@ -266,12 +266,20 @@ def _output(path: Path) -> str:
     return f"--output={str(path).replace('%', '%%')}"
 
 
+def _ours(module: str, *words: str) -> list[str]:
+    """A command of this installation, on PATH or not. Modules in the directory that trials run in are not taken."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
 def _script_of_pass(words: Sequence[str]) -> str:
-    """Where the command is killed, as for want of memory, the pass is made again; `repeat` is for all other errors."""
+    """A pass that is killed, as for want of memory, or finds no Python on its node is made again.
+
+    `repeat` is for all other errors.
+    """
     return f"""#!/bin/sh
 {shlex.join(words)}
 status=$?
-if [ $status -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {_MOST_REPEATS} ]; then
+if [ $status -ge 126 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {_MOST_REPEATS} ]; then
   {shlex.join(_REQUEUE)} "$SLURM_JOB_ID"
 fi
 exit $status
@@ -288,5 +296,5 @@ if [ "$runs" != "$SLURM_JOB_ID" ]; then
   echo "this trial is run by job $runs"
   exit 0
 fi
-exec sxrun {shlex.join(words)}
+exec {shlex.join(_ours("wrappers.sxrun", *words))}
 """

@@ -56,6 +56,18 @@ def test_faults_name_the_whole_path(text: str, words: str) -> None:
     assert any(re.search(words, fault) for fault in faults_of(text)), faults_of(text)
 
 
+def test_a_line_break_at_the_end_matches_no_pattern() -> None:
+    class Names(Section, frozen=True):
+        one: Name = "a"
+        several: Annotated[tuple[Name, ...], Meta(description="names")] = ()
+        words: tuple[str, ...] = ()
+
+    faults: list[str] = []
+    read(Names, {"one": "a\n", "several": ["a", "b\n"], "words": ["echo\n"]}, faults)
+    assert [fault.split(": ")[0] for fault in faults] == ["one", "several"]
+    assert "doors: name 'front\\n': must be a string matching" in faults_of('doors: {"front\\n": {colour: red}}')[0]
+
+
 def test_a_key_that_occurs_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"house.yaml, line 3: is not YAML: key 'front' occurs twice"):
         mapping("doors:\n  front: {colour: red}\n  front: {colour: blue}\n", Path("house.yaml"))

@@ -69,6 +69,14 @@ def test_a_job_inherits_nothing_of_the_job_we_run_in(monkeypatch: pytest.MonkeyP
     assert "LC_ALL" not in process.submission(process.environment({}))
 
 
+@pytest.mark.parametrize("variable", ["SBATCH_CLUSTERS", "SBATCH_ARRAY_INX", "SBATCH_WAIT"])
+def test_a_submission_of_ours_is_one_job_of_this_cluster(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "physics")
+    given = process.submission(process.environment({}))
+    assert [name for name in given if name.startswith("SBATCH_")] == ["SBATCH_ACCOUNT"]
+
+
 def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
     """Slurm's commands would look for it for a minute, and fail with words about DNS where nothing names one."""
     with pytest.raises(SlurmError, match="squeue: SLURM_CONF names /nowhere/slurm.conf: No such file"):
@@ -126,6 +134,7 @@ def test_users_output_settings_do_not_reach_our_commands(monkeypatch: pytest.Mon
         ('{"name": "a", "required_gpus": -1}', ">= 0.*required_gpus"),
         ('{"name": "a", "required_gpus": "2"}', "Expected `int`, got `str`.*required_gpus"),
         ('{"name": "a\\nb"}', "matching regex.*name"),
+        ('{"name": "a\\n"}', "matching regex.*name"),
         ("{}", "missing required field `name`"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,13 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from explsched.cli import root
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmUnreachableError
 from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin import config as configuration
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.sweeps.search import SearchStanding
+from slurm_plugin.sweeps.search import Search, SearchStanding
 from slurm_plugin.sweeps.search_file import load
 from tests.docs.blocks import ROOT, blocks
 from tests.slurm_kit import record
@@ -164,6 +165,29 @@ def test_waiting_tells_how_far_the_search_is(tmp_path: Path, monkeypatch: pytest
     assert done.stdout.startswith("digits: 2 trials ended")
 
 
+def test_who_waits_goes_on_waiting_while_slurmctld_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SearchStanding("digits", str(tmp_path), 0, 0, 2, 0.0, None, None, {}, finished=False)
+    found = iter([first, None, None, first, replace(first, ended=2, finished=True)])
+
+    def advance(_search: Search, _now_s: float) -> SearchStanding:
+        if (standing := next(found)) is None:
+            raise SlurmUnreachableError("squeue: Connection refused")
+        return standing
+
+    monkeypatch.setattr("slurm_plugin.cli.sweep.POLL_S", 0.0)
+    monkeypatch.setattr("slurm_plugin.sweeps.search.Search.advance", advance)
+    done = run(written(tmp_path), "--wait")
+    assert done.exit_code == 0, done.output
+    shown = [line.split(" (")[0] for line in done.stderr.splitlines()]
+    assert shown == [
+        "digits: 0 trials ended",
+        "squeue: Connection refused; waiting until it answers",
+        "digits: 0 trials ended",
+    ]
+
+
 SLURM = """\
 #!{python}
 import json, os, sys
@@ -238,7 +262,7 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     assert {"--gpus-per-node=2", "--requeue", "--partition=main", "--job-name=digits-0"} <= set(first)
     script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
     trial = tmp_path / "digits.sweep/trials/0"
-    assert f"exec sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
+    assert f" -m wrappers.sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
     assert {"--dependency=afterany:1?afterany:3", "--partition=main"} <= set(following)
 
 
@@ -300,6 +324,16 @@ def test_a_trial_that_cannot_be_claimed_fails_and_says_so(tmp_path: Path, slurm:
 
 
 @optuna_is_needed
+def test_a_trial_runs_where_explsched_is_not_on_its_path(tmp_path: Path, slurm: Path) -> None:
+    run(written(tmp_path, parallel=1, command=["echo", "trained"]))
+    job = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "EXPLSCHED_PROGRESS_FILE": str(tmp_path / "progress")}
+    script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
+    done = subprocess.run(["bash", "-c", script], env=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("trained --lr=")
+
+
+@optuna_is_needed
 def test_what_a_killed_pass_left_is_mended(tmp_path: Path, slurm: Path) -> None:
     path = written(tmp_path, parallel=2)
     (tmp_path / "refuses").touch()
@@ -341,8 +375,11 @@ def test_a_pass_of_slurms_that_is_killed_is_made_again(in_slurm: Path, slurm: Pa
 
 
 @optuna_is_needed
-@pytest.mark.parametrize(("what", "status", "requeued"), [("kill -9 $$", 137, True), ("exit 1", 1, False)])
-def test_a_pass_whose_process_is_killed_is_requeued(
+@pytest.mark.parametrize(
+    ("what", "status", "requeued"),
+    [("kill -9 $$", 137, True), ("exit 1", 1, False), ("exec /not/mounted/python", 127, True)],
+)
+def test_a_pass_whose_process_is_killed_or_not_there_is_requeued(
     in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, what: str, status: int, *, requeued: bool
 ) -> None:
     """Slurm's job is the shell above it, which a kill for want of memory leaves."""
@@ -354,6 +391,17 @@ def test_a_pass_whose_process_is_killed_is_requeued(
     script = (slurm.parent / "script").read_text()
     assert subprocess.run(["sh", "-c", script], check=False).returncode == status
     assert is_requeued(slurm) is requeued
+
+
+@optuna_is_needed
+def test_a_pass_takes_no_module_of_the_directory_in_which_trials_run(in_slurm: Path, slurm: Path) -> None:
+    assert run(in_slurm).exit_code == 0
+    (slurm.parent / "random.py").write_text("raise SystemExit(9)\n")
+    (slurm.parent / "optuna.py").write_text("raise SystemExit(9)\n")
+    script = (slurm.parent / "script").read_text()
+    done = subprocess.run(["sh", "-c", script], cwd=slurm.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("digits: 0 trials ended")
 
 
 @optuna_is_needed
@@ -643,6 +691,22 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     (tmp_path / "turned.yaml").write_text(yaml.safe_dump(turned, sort_keys=False))
     assert run(tmp_path / "turned.yaml").exit_code == 0
     assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
+
+
+@optuna_is_needed
+def test_a_copy_of_a_search_is_refused_and_one_that_was_moved_goes_on(tmp_path: Path, slurm: Path) -> None:
+    original, other = tmp_path / "original", tmp_path / "other"
+    original.mkdir()
+    other.mkdir()
+    assert run(written(original)).exit_code == 0
+    shutil.copytree(original / "digits.sweep", other / "digits.sweep", symlinks=True)
+    done = run(written(other))
+    assert f"{other}/digits.sweep is a copy of {original}/digits.sweep, another search" in str(done.exception)
+    assert run(written(original)).exit_code == 0
+    shutil.rmtree(original)
+    assert run(written(other)).exit_code == 0
+    (other / "digits.sweep").rename(other / "more.sweep")
+    assert "more.sweep is a copy of" in str(run(written(other, name="more")).exception)
 
 
 @optuna_is_needed

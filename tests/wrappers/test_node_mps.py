@@ -33,7 +33,7 @@ def variables(node: GpuNode, job: int, gpus: str = "3") -> dict[str, str]:
 def slurmd(node: GpuNode, action: str, job: int, *options: str, **other: str) -> str:
     """Run the prolog or epilog; what it says. It never fails."""
     done = subprocess.run(
-        [sys.executable, "-m", "wrappers.node_mps", action, *options],
+        [sys.executable, "-I", "-m", "wrappers.node_mps", action, *options],
         env={**node.environment, **variables(node, job), **other},
         capture_output=True,
         text=True,

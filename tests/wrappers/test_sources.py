@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import struct
@@ -45,6 +46,10 @@ def reports(path: Path, metric: str = "loss") -> list[tuple[object, object]]:
         return []
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     return [(entry["step"], entry["value"]) for entry in entries if entry.get("metric") == metric]
+
+
+def no_time_passes() -> float:
+    return 0.0
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 1000])
@@ -93,7 +98,7 @@ def test_the_newest_file_of_a_directory_is_followed(job: Path, tmp_path: Path) -
     logs = tmp_path / "logs"
     (logs / "run").mkdir(parents=True)
     (logs / "run" / "events.out.tfevents.1").write_bytes(EVENTS)  # a former run's
-    reporter, tail = EventReporter(None, "test"), EventTail(logs)
+    reporter, tail = EventReporter(None, "test"), EventTail(logs, no_time_passes)
     assert not tail.pass_on(reporter)
     (logs / "run" / "events.out.tfevents.2").write_bytes(EVENTS[:200])
     assert tail.pass_on(reporter)
@@ -108,7 +113,7 @@ def test_a_file_goes_on_beside_newer_ones_until_they_have_the_tag(job: Path, tmp
     """As those of PyTorch's `add_scalars` beside the writer's own."""
     main, newer = tmp_path / "events.out.tfevents.1", tmp_path / "loss_train" / "events.out.tfevents.2"
     newer.parent.mkdir()
-    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path)
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, no_time_passes)
     without = EVENTS.replace(b"loss", b"lass")
     main.write_bytes(EVENTS[:half])
     tail.pass_on(reporter)
@@ -124,6 +129,25 @@ def test_a_file_goes_on_beside_newer_ones_until_they_have_the_tag(job: Path, tmp
         file.write(EVENTS)
     tail.pass_on(reporter)
     assert reports(job) == LOSSES + LOSSES
+
+
+def test_where_looking_takes_long_new_files_are_looked_for_seldom_and_at_the_end(job: Path, tmp_path: Path) -> None:
+    readings_s = itertools.count(0.0, 10.0)  # each look takes 10 s
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, lambda: next(readings_s))
+    (tmp_path / "events.out.tfevents.1").write_bytes(EVENTS)
+    assert not tail.pass_on(reporter)
+    while not tail.pass_on(reporter):
+        assert next(readings_s) < 1000.0
+    assert reports(job) == LOSSES
+    (tmp_path / "events.out.tfevents.2").write_bytes(EVENTS)
+    tail.catch_up(reporter)
+    assert reports(job) == LOSSES
+    with (tmp_path / "events.out.tfevents.1").open("ab") as file:  # known: it is read all the while
+        file.write(EVENTS)
+    tail.catch_up(reporter)
+    assert reports(job) == 2 * LOSSES
+    tail.follow(reporter, lambda: True)
+    assert reports(job) == 3 * LOSSES
 
 
 def test_rows_below_a_header(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,6 +237,19 @@ def test_a_variable_that_names_what_cannot_be_followed_is_told_and_the_command_r
     assert done.stderr.startswith("sxrun: EXPLSCHED_FOLLOW is ignored: --follow train.log: unknown kind of file")
 
 
+@pytest.mark.parametrize("option", ["--follow", "--metrics-jsonl"])
+def test_of_several_tasks_of_a_step_the_first_one_reports_what_all_see(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    path = tmp_path / "m.jsonl"
+    write = f'echo \'{{"step": 1, "loss": 0.5}}\' >>{path}'
+    for task in ("1", "0"):
+        monkeypatch.setenv("SLURM_PROCID", task)
+        done = subprocess.run([*SXRUN, option, str(path), "--", "sh", "-c", write], capture_output=True, check=True)
+        assert done.stderr == b""
+    assert reports(job) == [(1, 0.5)]
+
+
 def test_what_is_followed_may_have_a_name_that_is_no_utf_8(job: Path, tmp_path: Path) -> None:
     write = b"printf 'step,loss\\n1,0.5\\n' > caf\xe9.csv"
     subprocess.run([*SXRUN, "--follow", b"caf\xe9.csv", "--", "sh", "-c", write], cwd=tmp_path, check=True)
@@ -260,7 +297,7 @@ def test_a_directory_of_events_may_lose_directories_meanwhile(
             Path(path).rmdir()
         return look(path)
 
-    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path)
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, no_time_passes)
     (tmp_path / "run/events.out.tfevents.9").write_bytes(EVENTS)
     monkeypatch.setattr("os.scandir", scandir)
     assert tail.pass_on(reporter)
