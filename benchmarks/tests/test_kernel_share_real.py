@@ -123,7 +123,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
 def test_arms_run_and_one_that_cannot_says_why(setup: Setup, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "out.json"
-    words = ["--cpu", "--json", "--seconds", "0.6", "--inference", "tiny", "--training", "tiny", "--eager"]
+    words = ["--cpu", "--json", "--seconds", "3", "--inference", "tiny", "--training", "tiny", "--eager"]
     done = CliRunner().invoke(main, [*words, "--without-mps", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert done.stdout == out.read_text()
@@ -131,11 +131,17 @@ def test_arms_run_and_one_that_cannot_says_why(setup: Setup, tmp_path: Path) -> 
     assert result["device"].startswith("cpu")
     slices = result["arms"]["time slices"]
     assert result["requests_per_s"] == pytest.approx(0.3 * slices["capacity"]["rate"])
-    for phase, seconds in (("alone", 0.4), ("both", 0.6)):
-        assert slices[phase]["requests"] == len(list(arrivals(result["requests_per_s"], seconds)))
+    # A machine that is slow for a moment gets a rate at which the first request comes after the end.
+    arrived = {
+        phase: len(list(arrivals(result["requests_per_s"], seconds))) for phase, seconds in (("alone", 2), ("both", 3))
+    }
+    for phase, requests in arrived.items():
+        assert slices[phase]["requests"] == requests
         assert (slices[phase]["mps"], slices[phase]["gate"]) == (False, None)
-        assert slices[phase]["arrival_p50_ms"] >= slices[phase]["service_p50_ms"] > 0
-    assert slices["ratios"].keys() == {"server_over_alone", "training_over_alone"}
+        if requests:
+            assert slices[phase]["arrival_p50_ms"] >= slices[phase]["service_p50_ms"] > 0
+    assert slices["ratios"].keys() - {"server_over_alone"} == {"training_over_alone"}
+    assert ("server_over_alone" in slices["ratios"]) == all(arrived.values())
     for name in ("explsched without mps", "outputs"):
         assert "the kernel manager is not at /nowhere/manager" in result["arms"][name]["failed"]
 
