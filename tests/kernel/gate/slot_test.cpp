@@ -370,11 +370,11 @@ void a_gate_of_another_is_left_alone(Manager& manager) {
 
 // Our work may still wait for it on the GPU.
 void a_gate_that_we_had_is_opened_when_its_manager_is_gone(Manager& manager) {
-    for (int i = 0; i < 1000 && gate::link_at(0).signals != nullptr; ++i) {
+    for (int i = 0; i < 1000 && gate::links[0].signals != nullptr; ++i) {
         gate::admit(0, 1, kLong);
         usleep(1000);
     }
-    CHECK(gate::link_at(0).signals == nullptr);
+    CHECK(gate::links[0].signals == nullptr);
     CHECK(stays_shut(manager.own().gate));
     manager.page().control.heartbeat_ns = 1;
     for (int i = 0; i < 10'000 && !shared::is_open(manager.own().gate); ++i) usleep(1000);

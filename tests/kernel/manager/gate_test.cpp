@@ -103,7 +103,7 @@ void what_never_fits_passes_in_the_end() {
         CHECK(granted_soon(kSmall));
         const pid_t other = hour_long_client();
         CHECK(soon(our_gate_is_shut));
-        const shared::Counters& counters = gate::link_at(0).own_page()->slots[gate::link_at(0).slot].counters;
+        const shared::Counters& counters = gate::links[0].own_page()->slots[gate::links[0].slot].counters;
         gate::charge(0, gate::kUncounted, {1000, 500, 500});
         CHECK(counters.waits == 0);
         CHECK(soon([&] {
@@ -209,7 +209,7 @@ void a_launch_goes_on_when_another_thread_finds_the_manager_gone() {
     Daemon daemon(manager_program);
     in_client(daemon, "best-effort", [&] {
         CHECK(granted_soon(kSmall));
-        gate::Link& link = gate::link_at(0);
+        gate::Link& link = gate::links[0];
         shared::Page* page = link.own_page();
         REQUIRE(page != nullptr);
         daemon.kill_hard();
