@@ -68,7 +68,9 @@ void tell_refusal(const shared::Refused& refused) {
 }  // namespace
 
 void tell(const char* text) noexcept {
-    if (standard_error.is_ours() && write(standard_error.number(), text, std::strlen(text)) < 0) return;
+    pollfd ready{standard_error.number(), POLLOUT, 0};
+    if (!standard_error.is_ours() || poll(&ready, 1, 0) != 1 || ready.revents != POLLOUT) return;
+    if (write(ready.fd, text, std::strlen(text)) < 0) return;
 }
 
 void Link::attach(const GpuIdentity& gpu, int patience_ms) noexcept {
