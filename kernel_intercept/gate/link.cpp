@@ -191,7 +191,10 @@ bool Link::adopt(const int (&fds)[shared::kWelcomeDescriptors], const shared::We
     }
     slot.store(welcome.slot);
     tenancy.store(welcome.tenancy);
-    for (CountedStream& stream : streams) stream.batches.start_at(0);
+    for (CountedStream& stream : streams) {
+        const StreamLock lock(stream.taken);
+        if (lock.held()) stream.batches.start_at(0);  // else it counts on, and its next report says where
+    }
     pinned.store(false);
     signals.store(new_signals, std::memory_order_release);
     table.store(new_table, std::memory_order_release);
