@@ -50,10 +50,8 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
 void Gpu::leave(std::uint32_t slot) {
     const std::uint64_t bit = std::uint64_t{1} << slot;
     shared::Control& control = page_->control;
-    for (std::atomic<std::uint64_t>* clients :
-         {&control.occupied, &control.high, &control.waiting, &control.beside}) {
+    for (auto* clients : {&control.occupied, &control.high, &control.waiting, &control.beside})
         clients->fetch_and(~bit);
-    }
     signals_->clients[slot].gate.fetch_or(shared::kOpen);  // its work may still wait on the GPU
     new (&page_->slots[slot]) shared::Slot{};
     clients_[slot].tenant.reset();
