@@ -38,6 +38,7 @@ _Part = TypeVar("_Part")
 class JobRow(Struct, frozen=True):
     """One line of `status`. `utility` is in percent of the sweep's known improvement per GPU-hour.
 
+    `gpus` are those that it holds, or asks for while it waits.
     `params` are its hyper-parameters; `params_changed` counts those that differed between its runs.
     `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost. `belongs_to` is
     the id of the array or heterogeneous job that it is a part of, else its own; 0 if a former release wrote the row.

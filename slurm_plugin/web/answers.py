@@ -111,11 +111,12 @@ def sweeps(state: State) -> dict[str, object]:
             "user": user,
             "metric": next((curve.metric for curve in curves[name, user]), ""),
             "best": _best(curves[name, user]),
-            **{one: states(rows[name, user])[one] for one in ("running", "waiting", "paused")},
+            **{one: jobs[one] for one in ("running", "waiting", "paused")},
             "ended": sum(curve.is_over for curve in curves[name, user]),
             "gpu_hours": _gpu_hours(rows[name, user], curves[name, user]),
         }
         for name, user in sorted({*rows, *curves})
+        for jobs in (states(rows[name, user]),)
     ]
     return {"total": len(found), "sweeps": found[: 5 * MOST_ROWS]}
 
