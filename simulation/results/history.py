@@ -20,6 +20,7 @@ _ENDINGS = {
     "TIMEOUT": Ending.TIME_LIMIT,
     "DEADLINE": Ending.TIME_LIMIT,
     "CANCELLED": Ending.ABANDONED,
+    "REQUEUED": Ending.ABANDONED,  # and not back
 }
 
 
@@ -36,7 +37,7 @@ def read(path: Path, cluster: ClusterShape | None = None) -> History:
 
     Time 0 is when the first job began to wait, which is when it was submitted and eligible. All of a completed job's
     time counts as its work, except what its AdminComment records as repeated. Requeues count as preemptions. A job that
-    had other sizes is one of the largest, which needs the GPU-seconds of all of them.
+    had other sizes is one of the largest, which needs the GPU-seconds of all of them. Suspended jobs hold their GPUs.
     Without a cluster, its capacity is taken to be the most GPUs held at once. On which nodes jobs were is not read, so
     there is no fragmentation. Raises `TraceError` for a file of another kind, and for a cluster that is too small.
     """
@@ -61,12 +62,12 @@ def _record(job: PastJob, first_s: float) -> JobRecord:
         job_id=job.job_id,
         submit_s=job.arrival_s - first_s,
         start_s=job.runs[0].start_s - first_s,
-        end_s=job.runs[-1].end_s - first_s,
+        end_s=job.end_s - first_s,
         gpus=job.gpus,
-        run_s=max(0.0, (job.held_gpu_s - job.lost_gpu_s) / job.gpus),
-        held_s=job.held_s,
-        held_gpu_s=job.held_gpu_s,
-        preemptions=sum(run.state != "RESIZING" for run in job.runs[:-1]),
+        run_s=max(0.0, (job.ran_gpu_s - job.lost_gpu_s) / job.gpus),
+        held_s=sum(run.held_s for run in job.runs),
+        held_gpu_s=sum(run.gpus * run.held_s for run in job.runs),
+        preemptions=job.requeues,
         user=job.user,
         ending=_ENDINGS.get(job.state, Ending.FAILED),
         lost_gpu_s=job.lost_gpu_s,
@@ -94,3 +95,5 @@ def _changes(past: Iterable[PastJob]) -> Iterable[tuple[float, int, int, int]]:
             yield run.start_s, run.gpus, 1, -1
             yield run.end_s, -run.gpus, -1, 0
             waits_since_s = run.end_s
+        yield waits_since_s, 0, 0, 1
+        yield job.end_s, 0, 0, -1

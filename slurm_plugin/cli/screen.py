@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Input, Sparkline, Static, TabbedC
 
 from explsched.errors import ExplschedError
 from explsched.tables import printable
-from slurm_plugin.state.published import Curve, JobRow, NodeRow, State, part, waiting
+from slurm_plugin.state.published import Curve, JobRow, NodeRow, State, part, states
 
 _MOST_ROWS = 1000
 """Rows of a table; a filter finds those beyond."""
@@ -220,14 +220,13 @@ class Screen(App[None]):
     def _meters(self, state: State, rows: int) -> str:
         held = sum(bool(holders) for node in state.nodes for holders in node.devices)
         gpus = sum(node.gpus for node in state.nodes)
-        running = sum(row.state == "RUNNING" for row in state.jobs)
+        found = states(state.jobs)
+        jobs = f"running {found['running']}  waiting {found['waiting'] + found['paused']}"
         who = f"user {self._user}" if self._user else "all users"
         shown = f"the first {_MOST_ROWS} of {rows} rows" if rows > _MOST_ROWS else f"{rows} rows"
         about = [who, f"order {self._sort}", f"filter {self._filter!r}" if self._filter else "", shown]
         age = f"{state.age_s(time.time()):.0f} s old" + (", STALE" if state.is_stale(time.time()) else "")
-        first = (
-            f"GPUs {meter(held, gpus)}  running {running}  waiting {waiting(state.jobs)}  policy {state.policy}  {age}"
-        )
+        first = f"GPUs {meter(held, gpus)}  {jobs}  policy {state.policy}  {age}"
         return printable(first) + "\n" + printable(self._fault or ", ".join(filter(None, about)))
 
     def _show_curve(self) -> None:

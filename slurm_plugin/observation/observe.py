@@ -19,6 +19,7 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation, Topology
 from slurm_plugin.config import OrderSection, PreemptionBudget
+from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.policy_job import is_present, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
@@ -84,6 +85,12 @@ class Observation(Struct, frozen=True):
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """The options in a job's comment; None if there are none, or they are ignored (`option_faults`)."""
         return None if job_id in self.option_faults else job_options.parse(self.jobs[job_id].comment)
+
+    def gpu_hours(self, job: Job) -> float:
+        """What a job that waits or runs has used."""
+        past = self.preempted.get(job.job_id)
+        sizes = {one.run: one.gpus for one in past.latest} if past else {}
+        return gpu_hours(job, self.progress.get(job.job_id, _NO_PROGRESS).runs, sizes, self.snapshot.now_s)
 
 
 def observe(

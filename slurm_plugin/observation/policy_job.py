@@ -8,7 +8,7 @@ from sched_policy.model import Elastic, Exploration, GpuPart, Job, JobState
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requirements import asks_for_a_part, gpu_allocation, gpu_request
+from slurm_plugin.observation.requirements import asks_for_a_part, gpu_allocation, gpu_request, part_of_each
 
 _STATES = {
     "PENDING": JobState.PENDING,
@@ -71,7 +71,7 @@ def _part(record: SlurmJob, options: job_options.JobOptions | None, per_gpu: int
     """The part of a GPU that a job asks for: its shards are its memory, and its time unless its options say more."""
     if not asks_for_a_part(record, per_gpu):
         return None
-    memory = record.shards_per_node / per_gpu
+    memory = part_of_each(record, per_gpu)
     said = options.sharing if options else None
     request = memory if said is None or said.request_permille is None else said.request_permille / 1000
     limit = max(request, memory) if said is None or said.limit_permille is None else said.limit_permille / 1000

@@ -25,6 +25,11 @@ def asks_for_a_part(record: SlurmJob, shards_per_gpu: int) -> bool:
     return record.gpus == 0 and 0 < record.shards_per_node < shards_per_gpu
 
 
+def part_of_each(record: SlurmJob, shards_per_gpu: int) -> float:
+    """What the job asks for of each of its GPUs; 1 for whole ones."""
+    return record.shards_per_node / shards_per_gpu if asks_for_a_part(record, shards_per_gpu) else 1.0
+
+
 def gpu_request(record: SlurmJob, shards_per_gpu: int) -> GpuRequest:
     """The GPUs that the job asks for; one of which it needs only a part counts as one."""
     gpus = _gpus_of_shards(record, shards_per_gpu)
@@ -32,6 +37,11 @@ def gpu_request(record: SlurmJob, shards_per_gpu: int) -> GpuRequest:
     if gpus:
         return GpuRequest(record.nodes * gpus, record.nodes, gpus, memory_mib, record.most_switches)
     return GpuRequest(record.gpus, record.nodes, record.gpus_per_node, memory_mib, record.most_switches)
+
+
+def gpus_asked_for(record: SlurmJob, shards_per_gpu: int) -> float:
+    """The GPUs that the job asks for; those of a job on shards are the parts of GPUs that its shards are."""
+    return gpu_request(record, shards_per_gpu).total * part_of_each(record, shards_per_gpu)
 
 
 def least_gpu_memory_mib(constraint: str) -> int:

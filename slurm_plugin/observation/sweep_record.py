@@ -21,12 +21,13 @@ from msgspec import Struct
 
 from explsched.atomic_file import replace_file
 from explsched.log import event
-from sched_policy.model import Direction, Exploration, GpuRequest, Job
+from sched_policy.model import Direction, Exploration, GpuPart, GpuRequest, Job, NodeGpus
 from sched_policy.plan import Plan
 from slurm_plugin import job_options
 from slurm_plugin.client.changes import CancelJob, Change, SignalJob
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.gpu_hours import held_gpus
 from slurm_plugin.observation.policy_job import is_present
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import Scope, standing_of
@@ -41,7 +42,10 @@ _LOG = logging.getLogger("explsched.sweep_record")
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
-    """One line: a training was first seen (`joined`), preempted or stopped, and why."""
+    """One line: a training was first seen (`joined`), or seen to hold other GPUs, preempted or stopped, and why.
+
+    `held_gpus` are as in `gpu_hours`; 0 in the lines of a former release.
+    """
 
     time_s: float
     what: Literal["joined", "paused", "stopped"]
@@ -54,6 +58,7 @@ class Note(Struct, frozen=True, omit_defaults=True):
     gpus: int = 1
     submit_s: float = 0.0
     reason: str = ""
+    held_gpus: float = 0.0
 
     @property
     def training(self) -> tuple[int, int, str]:
@@ -73,7 +78,7 @@ class SweepRecord:
         self._fault = ""
         self._known: tuple[Note, ...] | None = None
         self._has_begun = False
-        self._joined: set[tuple[int, int, str]] = set()
+        self._joined: set[tuple[int, int, str, float]] = set()
         self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
 
     def read(self) -> tuple[Note, ...] | None:
@@ -89,19 +94,19 @@ class SweepRecord:
         if not self._has_begun and (found := self.read()) is not None:
             self._has_begun = True
             kept = _recent(found, now_s)
-            self._joined |= {note.training for note in kept if note.what == "joined"}
+            self._joined |= {(*note.training, note.held_gpus) for note in kept if note.what == "joined"}
             if len(kept) < len(found):
                 self._try(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=0o644))
         trainings = {job.job_id: job for job in jobs if job.exploration and job.exploration.sweep}
         present = (_note("joined", job, records, now_s) for job in trainings.values() if job.array_tasks == 1)
-        fresh = [note for note in present if note.training not in self._joined]
+        fresh = [note for note in present if (*note.training, note.held_gpus) not in self._joined]
         why = {preemption.job_id: preemption.reason for preemption in plan.preemptions}
         why |= {stop.job_id: stop.reason for stop in plan.stops}
         for change in changes:
             if isinstance(change, CancelJob | SignalJob) and change.job_id in trainings:
                 what: Literal["paused", "stopped"] = "stopped" if isinstance(change, CancelJob) else "paused"
                 fresh.append(_note(what, trainings[change.job_id], records, now_s, why.get(change.job_id, "")))
-        self._joined |= {note.training for note in fresh}
+        self._joined |= {(*note.training, note.held_gpus) for note in fresh}
         self._unwritten.extend(fresh)
         if self._unwritten:
             self._try(self._write)
@@ -164,7 +169,7 @@ def ended_before(
     until_s: dict[int, float] = {}
     for note in notes:
         if (note.uid, note.sweep) in sweeps and note.job not in present:
-            joined[note.job] = joined.get(note.job, note)
+            joined[note.job] = note
             until_s[note.job] = note.time_s
     progress = spool.read({job_id: note.uid for job_id, note in joined.items()}, now_s)
     for job_id, reported in progress.items():
@@ -177,8 +182,16 @@ def ended_before(
             since_s[key] = min(since_s[key], note.submit_s)
             told = Exploration(note.sweep, note.metric, note.direction)
             whose = standing_of(sweeps[key][0], scope, 0).scope
-            request = GpuRequest(note.gpus)
-            training = Job(note.job, request, note.submit_s, user=note.user, exploration=told, scope=whose)
+            training = Job(
+                note.job,
+                GpuRequest(note.gpus),
+                note.submit_s,
+                user=note.user,
+                allocation=(NodeGpus("", int(note.held_gpus)),) if note.held_gpus > note.gpus else (),
+                exploration=told,
+                scope=whose,
+                part=GpuPart(*3 * (note.held_gpus / note.gpus,)) if 0 < note.held_gpus < note.gpus else None,
+            )
             found[note.job] = SeenTraining(training, note.uid)
     return found
 
@@ -228,6 +241,7 @@ def _note(
         job.request.total,
         job.submit_s,
         reason,
+        held_gpus(job),
     )
 
 

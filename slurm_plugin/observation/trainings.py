@@ -150,8 +150,6 @@ def _best(job: Job) -> float:
 
 
 def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:
-    """The training as if it ended now, with its run time so far."""
+    """The training as if it ended now, with its run time so far, and the GPUs that it had."""
     job = training.job
-    return training._replace(
-        job=replace(job, state=JobState.PENDING, start_s=None, allocation=(), earlier_s=job.executed_s(now_s))
-    )
+    return training._replace(job=replace(job, state=JobState.PENDING, start_s=None, earlier_s=job.executed_s(now_s)))

@@ -11,6 +11,7 @@ from sched_policy.model import Job, JobState, NodeGpus
 from sched_policy.plan import Start
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.gpu_hours import gpus_of
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
@@ -47,7 +48,7 @@ def _row(view: View, job: Job) -> JobRow:
         name=job.name,
         user=job.user,
         state=job.state.value,
-        gpus=job.request.total,
+        gpus=gpus_of(job),
         tasks=job.array_tasks,
         sweep=(job.exploration.sweep or "") if job.exploration else "",
         step=f"{last.step}{total}" if last else "-",
@@ -55,7 +56,7 @@ def _row(view: View, job: Job) -> JobRow:
         value=last.value if last else None,
         utility=_finite(360_000 * utility.value) if utility and utility.measured else None,
         score=_finite(view.scores[job.job_id].value),
-        gpu_hours=_gpu_hours(view, job, progress, past),
+        gpu_hours=view.seen.gpu_hours(job),
         restarts=job.restarts,
         preempted=past.count,
         lost_gpu_s=past.lost_gpu_s,
@@ -69,16 +70,6 @@ def _row(view: View, job: Job) -> JobRow:
         reason=_reason(view, job, progress),
         belongs_to=record.array_job_id or record.het_job_id or job.job_id,
     )
-
-
-def _gpu_hours(view: View, job: Job, progress: JobProgress, past: PreemptionRecord) -> float:
-    """What it holds now for this run, which may be more than it asked for, and for former runs their sizes if known."""
-    sizes, asked = {one.run: one.gpus for one in past.latest}, job.request.total
-    held = sum(share.gpus for share in job.allocation) or asked
-    record, is_pending = view.seen.jobs[job.job_id], job.state is JobState.PENDING
-    former = (run for run in progress.runs if is_pending or run.restart < record.restarts)
-    former_gpu_s = sum(sizes.get(run.restart, asked) * (run.end_s - run.start_s) for run in former)
-    return (held * job.run_s(view.seen.snapshot.now_s) + former_gpu_s) / 3600
 
 
 def _finite(value: float) -> float | None:
@@ -125,7 +116,7 @@ def _not_steered(view: View, job_id: int, shards_per_gpu: int) -> str:
 
 def _sentences(view: View, job: Job) -> Iterator[str]:
     record = view.seen.jobs[job.job_id]
-    yield f"Job {job.job_id} of {job.user}: {job.state}, {_gpus(job.request.total)} in partition {record.partition}."
+    yield f"Job {job.job_id} of {job.user}: {job.state}, {_gpus(gpus_of(job))} in partition {record.partition}."
     if job.state is JobState.PENDING:
         # None of a job that may not start yet: sprio does not list it.
         factor = "" if record.site_factor is None else f", site factor {record.site_factor}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -26,6 +26,7 @@ from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
 from slurm_plugin.client.changes import Change as SlurmChange
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import takes_jobs
+from slurm_plugin.observation.gpu_hours import held_gpus, whole_s
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.standing import leased_job, may_start
 from slurm_plugin.state import jobs
@@ -34,7 +35,6 @@ from slurm_plugin.state.published import (
     PROGRESS,
     Change,
     Curve,
-    JobRow,
     LeaseRow,
     NodeRow,
     PlanLine,
@@ -43,6 +43,7 @@ from slurm_plugin.state.published import (
     Totals,
     encoded,
     read,
+    states,
 )
 from slurm_plugin.state.view import View
 
@@ -124,21 +125,24 @@ def _devices(
 
 
 def _curves(view: View) -> Iterator[Curve]:
-    for job in view.seen.snapshot.jobs:
+    seen = view.seen
+    for job in seen.snapshot.jobs:
         if job.points:
-            yield _curve(job, job.state.value, view.seen.snapshot.now_s)
-    for job in view.seen.snapshot.ended:
+            told = seen.progress.get(job.job_id, JobProgress())
+            yield _curve(job, told, job.state.value, job.executed_s(seen.snapshot.now_s), seen.gpu_hours(job))
+    for job in seen.snapshot.ended:
         if job.points:
-            told = view.seen.progress.get(job.job_id, JobProgress())
-            state = "COMPLETED" if told.is_done else "ENDED"
-            yield _curve(job, state, view.seen.snapshot.now_s, told.failure)
+            told = seen.progress.get(job.job_id, JobProgress())
+            state, gpu_hours = "COMPLETED" if told.is_done else "ENDED", held_gpus(job) * job.earlier_s / 3600
+            yield _curve(job, told, state, job.earlier_s, gpu_hours, told.failure)
 
 
-def _curve(job: Job, state: str, now_s: float, failure: str = "") -> Curve:
+def _curve(job: Job, progress: JobProgress, state: str, run_s: float, gpu_hours: float, failure: str = "") -> Curve:
     told, every = job.exploration or Exploration(metric=""), math.ceil(len(job.points) / _MOST_POINTS)
     kept = [*job.points[:-1:every], job.points[-1]]
     points = tuple((point.step, point.value) for point in kept)
     best = (min if told.direction is Direction.MIN else max)(point.value for point in job.points)
+    reported_s = progress.run_s([report for report in progress.reports if report.metric == told.metric])
     return Curve(
         jobid=job.job_id,
         user=job.user,
@@ -148,12 +152,14 @@ def _curve(job: Job, state: str, now_s: float, failure: str = "") -> Curve:
         state=state,
         direction=told.direction.value,
         best=best,
-        gpus=job.request.total,
-        run_s=job.executed_s(now_s),
+        gpus=held_gpus(job),
+        run_s=run_s,
         total_steps=job.total_steps,
         params=told.params,
         points=points,
         failure=failure,
+        gpu_hours=gpu_hours,
+        whole_s=whole_s(job.total_steps, (point.step for point in job.points), max(reported_s, default=0.0)),
     )
 
 
@@ -251,27 +257,14 @@ def _gauges(state: State, publish_s: float) -> Iterator[Metric]:
     for use, count in gpu_uses(state.nodes).items():
         uses.add_metric([use], count)
     yield uses
-    of_sweeps: Counter[str] = Counter()
-    for row in state.jobs:
-        if row.sweep:
-            of_sweeps[_training_state(row)] += row.tasks
+    of_sweeps = states(row for row in state.jobs if row.sweep)
     trainings = GaugeMetricFamily("explsched_trainings", "Jobs of sweeps by state", labels=["state"])
-    for name in _TRAINING_STATES:
+    for name in ("running", "waiting", "paused"):
         trainings.add_metric([name], of_sweeps[name])
     yield trainings
     policy = GaugeMetricFamily("explsched_policy_info", "The policy in force", labels=["policy"])
     policy.add_metric([state.policy], 1)
     yield policy
-
-
-_TRAINING_STATES = ("running", "waiting", "paused")
-
-
-def _training_state(row: JobRow) -> str:
-    """running, waiting or paused: a training that waits again after a preemption is paused."""
-    if row.state != JobState.PENDING:
-        return "running"
-    return "paused" if row.preempted else "waiting"
 
 
 def gpu_uses(nodes: Iterable[NodeRow]) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ import os
 import socket
 import stat
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +38,7 @@ _Part = TypeVar("_Part")
 class JobRow(Struct, frozen=True):
     """One line of `status`. `utility` is in percent of the sweep's known improvement per GPU-hour.
 
+    `gpus` are those that it holds, or asks for while it waits.
     `params` are its hyper-parameters; `params_changed` counts those that differed between its runs.
     `restarts` are all requeues, `preempted` those by explsched, and `lost_gpu_s` the work they cost. `belongs_to` is
     the id of the array or heterogeneous job that it is a part of, else its own; 0 if a former release wrote the row.
@@ -73,9 +75,15 @@ class JobRow(Struct, frozen=True):
 COLUMNS = tuple(JobRow.__struct_fields__)
 
 
-def waiting(rows: Iterable[JobRow]) -> int:
-    """How many jobs wait: each task of an array is one, as in sdiag."""
-    return sum(row.tasks for row in rows if row.state == "PENDING")
+def states(rows: Iterable[JobRow]) -> Counter[str]:
+    """How many jobs are running (hold GPUs), waiting, or paused: those that have run and wait again.
+
+    Each task of an array is one, as in sdiag.
+    """
+    found: Counter[str] = Counter()
+    for row in rows:
+        found["running" if row.state != "PENDING" else "paused" if row.restarts else "waiting"] += row.tasks
+    return found
 
 
 class Explanation(Struct, frozen=True):
@@ -92,7 +100,8 @@ class Curve(Struct, frozen=True):
 
     `state` is COMPLETED for a training of a sweep that has reached its end, ENDED for one that ended otherwise, with
     what it reported of that in `failure`. `direction` is `min` or `max`, `best` the best value so far, `run_s` the run
-    time of all runs.
+    time of all runs, `whole_s` that to its last step, None if its steps do not tell; `gpus` are parts of GPUs for a job
+    on shards.
     """
 
     jobid: int
@@ -103,12 +112,14 @@ class Curve(Struct, frozen=True):
     state: str
     direction: str
     best: float
-    gpus: int
+    gpus: float
     run_s: float
     total_steps: int | None
     params: tuple[tuple[str, Parameter], ...]
     points: tuple[tuple[int, float], ...]
     failure: str = ""
+    gpu_hours: float = 0.0
+    whole_s: float | None = None
 
     @property
     def is_over(self) -> bool:

@@ -21,6 +21,7 @@ from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob, Unanswered
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
+from slurm_plugin.observation.gpu_hours import held_gpus
 from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.progress import JobProgress
 
@@ -425,7 +426,7 @@ def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> 
     start_s = now_s if job.start_s is None else job.start_s
     safe_s = max(start_s, progress.checkpoint_s or start_s)
     worked_until_s = max([now_s, *(report.time_s for report in progress.reports[-1:])])
-    lost_gpu_s = job.request.total * max(0.0, min(worked_until_s - safe_s, job.run_s(worked_until_s)))
+    lost_gpu_s = held_gpus(job) * max(0.0, min(worked_until_s - safe_s, job.run_s(worked_until_s)))
     return Interruption(job.restarts, now_s, job.request.total, lost_gpu_s, reason)
 
 

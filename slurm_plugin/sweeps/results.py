@@ -23,8 +23,10 @@ from explsched.parameters import listed, shown
 from sched_policy.model import Direction, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.gpu_hours import gpus_of, held_gpus, saved_gpu_hours, whole_s
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requirements import gpu_request, gpus_asked_for, most_shards_per_gpu
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.sweep_record import Note
 
@@ -48,15 +50,18 @@ class SweepTraining(Struct, frozen=True):
     """One training of a sweep.
 
     `state` is waiting, paused, running, done (it ended by itself), stopped (by explsched) or ended (anything else).
-    `run_s` is the run time of all runs. `saved_gpu_h` is what a stopped training would have run on for, as far as its
-    steps, or the run times of others that are done, tell.
+    `held_gpus` are its `gpus`, or the parts of them that it has by its shards. `run_s` is the run time of all runs.
+    `saved_gpu_h` is what a stopped training would have run on for, as far as its steps, or the run times of others that
+    are done, tell.
     """
 
     job: int
     state: str
     gpus: int
+    held_gpus: float
     submit_s: float
     run_s: float
+    gpu_h: float
     total_steps: int | None
     best: float | None
     restarts: int
@@ -66,11 +71,6 @@ class SweepTraining(Struct, frozen=True):
     saved_gpu_h: float
     reason: str
     curve: tuple[CurvePoint, ...]
-
-    @property
-    def gpu_h(self) -> float:
-        """GPU-hours that it has had."""
-        return self.gpus * self.run_s / 3600
 
     @property
     def step(self) -> int | None:
@@ -122,6 +122,7 @@ class _Member(NamedTuple):
     metric: str
     direction: Direction
     gpus: int
+    held_gpus: float
     submit_s: float
 
 
@@ -138,16 +139,19 @@ def results(
     jobs in Slurm why the policy ranks them where it does. Reports of others that we may not read are told as the
     training's reason.
     """
-    members = {note.job: _Member(*_of_note(note)) for note in notes if note.what == "joined"}
+    members = {note.job: _of_note(note) for note in notes if note.what == "joined"}
     ended = {record.job_id: record for record in recent if record.job_id not in seen.jobs}
-    members |= {job_id: one for job_id, record in ended.items() if (one := _of_record(record)) is not None}
+    per_gpu = most_shards_per_gpu(seen.nodes.values())
+    for job_id, record in ended.items():
+        if (one := _of_record(record, per_gpu)) is not None:
+            members[job_id] = _with_held_gpus(one, members.get(job_id))
     live = {job.job_id: job for job in seen.snapshot.jobs}
     for job in live.values():
         told = job.exploration
         if told is not None and told.sweep is not None:
             uid = seen.jobs[job.job_id].uid
-            gpus = job.request.total
-            members[job.job_id] = _Member(job.user, uid, told.sweep, told.metric, told.direction, gpus, job.submit_s)
+            what = told.sweep, told.metric, told.direction
+            members[job.job_id] = _Member(job.user, uid, *what, gpus_of(job), held_gpus(job), job.submit_s)
     now_s = seen.snapshot.now_s
     over = {job_id: one.uid for job_id, one in members.items() if job_id not in live}
     past = spool.read(over, now_s, submitted_s(ended.values()))
@@ -165,7 +169,7 @@ def results(
     )
 
 
-def _of_record(record: SlurmJob) -> _Member | None:
+def _of_record(record: SlurmJob, per_gpu: int) -> _Member | None:
     """None for a job of no sweep, one whose options cannot be understood, and an array that never started."""
     try:
         options = job_options.parse(record.comment)
@@ -174,12 +178,21 @@ def _of_record(record: SlurmJob) -> _Member | None:
     told = options.exploration if options else None
     if told is None or told.sweep is None or record.array_tasks > 1:
         return None
-    gpus = max(record.gpus, 1)
-    return _Member(record.user, record.uid, told.sweep, told.metric, told.direction, gpus, record.submit_s)
+    gpus = max(gpu_request(record, per_gpu).total, 1)
+    held = gpus_asked_for(record, per_gpu) or 1.0
+    return _Member(record.user, record.uid, told.sweep, told.metric, told.direction, gpus, held, record.submit_s)
 
 
-def _of_note(note: Note) -> tuple[str, int, str, str, Direction, int, float]:
-    return note.user, note.uid, note.sweep, note.metric, note.direction, note.gpus, note.submit_s
+def _with_held_gpus(training: _Member, noted: _Member | None) -> _Member:
+    """With the GPUs that the daemon saw: Slurm's record has those that it asked for."""
+    if noted is None or (training.uid, training.sweep) != (noted.uid, noted.sweep):
+        return training
+    return training._replace(gpus=noted.gpus, held_gpus=noted.held_gpus)
+
+
+def _of_note(note: Note) -> _Member:
+    what, held = (note.sweep, note.metric, note.direction), note.held_gpus or note.gpus
+    return _Member(note.user, note.uid, *what, max(note.gpus, int(held)), held, note.submit_s)
 
 
 def _training(
@@ -203,7 +216,7 @@ def _training(
         state = "stopped" if is_stopped else "done" if is_done else "ended"
         reason = last_word.reason if last_word and is_stopped else "" if is_done else _why_it_ended(progress, why)
     elif job.state is JobState.PENDING:
-        state = "paused" if curve or job.restarts else "waiting"
+        state = "paused" if job.restarts else "waiting"
         past = seen.preempted.get(job_id)
         reason = (past.latest[-1].reason if past and past.latest else last_word.reason if last_word else "") or why
         reason = f"{job.array_tasks} tasks; {reason}" if job.array_tasks > 1 else reason
@@ -213,8 +226,10 @@ def _training(
         job_id,
         state,
         member.gpus,
+        member.held_gpus,
         member.submit_s,
         reported_s if job is None else job.executed_s(seen.snapshot.now_s),
+        member.held_gpus * reported_s / 3600 if job is None else seen.gpu_hours(job),
         progress.total_steps,
         (min if member.direction is Direction.MIN else max)(values, default=None),
         max((run.restart for run in progress.runs), default=0),
@@ -242,21 +257,20 @@ def _with_savings(trainings: Iterable[SweepTraining], direction: Direction) -> l
     """In order, best first, with what stopping has saved."""
     found = list(trainings)
     usual_s = statistics.median([t.run_s for t in found if t.state == "done"] or [0.0])
-    savings = (_saved(training, usual_s) if training.state == "stopped" else 0.0 for training in found)
-    told = [replace(training, saved_gpu_h=saved) for training, saved in zip(found, savings, strict=True)]
+    told = [
+        replace(one, saved_gpu_h=saved_gpu_hours(one.held_gpus, one.run_s, _told_s(one), usual_s))
+        if one.state == "stopped"
+        else one
+        for one in found
+    ]
     sign = 1 if direction is Direction.MIN else -1
     return sorted(told, key=lambda t: (t.best is None, sign * (t.best or 0.0), t.job))
 
 
-def _saved(training: SweepTraining, usual_s: float) -> float:
-    told_s = _told_s(training)
-    return training.gpus * max(0.0, (usual_s if told_s is None else told_s) - training.run_s) / 3600
-
-
 def _told_s(training: SweepTraining) -> float | None:
-    """Run time to its last step, as far as its steps tell: by the furthest, as the last run may have begun anew."""
-    furthest = max((point.step for point in training.curve), default=0)
-    return training.total_steps * training.curve[-1].run_s / furthest if training.total_steps and furthest else None
+    """Run time to its last step, as far as its steps tell."""
+    run_s = training.curve[-1].run_s if training.curve else 0.0
+    return whole_s(training.total_steps, (point.step for point in training.curve), run_s)
 
 
 class SweepFileError(ExplschedError):
@@ -320,7 +334,7 @@ def _picture(found: SweepResults, kind: str) -> bytes:
         is_best = training is best
         label = f"best: job {training.job}" + (f" ({listed(training.params)})" if training.params else "")
         own.plot(
-            [training.gpus * point.run_s / 3600 for point in training.curve],
+            [training.held_gpus * point.run_s / 3600 for point in training.curve],
             [point.value for point in training.curve],
             color="#D55E00" if is_best else "#999999",
             linewidth=1.6 if is_best else 0.7,
@@ -365,7 +379,7 @@ def _lacks(found: SweepResults, usable: list[SweepTraining]) -> Iterator[str]:
 def _best_so_far(found: SweepResults) -> Iterator[tuple[float, float]]:
     """(GPU-hours of all trainings, the best value by then), taking the reports in the order of their run time."""
     better = min if found.direction is Direction.MIN else max
-    reports = sorted((p.run_s, t.job, t.gpus, p.value) for t in found.trainings for p in t.curve)
+    reports = sorted((p.run_s, t.job, t.held_gpus, p.value) for t in found.trainings for p in t.curve)
     before: dict[int, float] = {}
     spent, best = 0.0, None
     for run_s, job, gpus, value in reports:

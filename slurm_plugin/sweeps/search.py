@@ -238,9 +238,10 @@ class Search:
                 raise OSError(errno.EIO, why, str(self._config.progress.spool))
             values = [report.value for report in progress.reports if report.metric == self._file.metric]
             best = (min if self._file.direction == "min" else max)(values, default=None)
-            ran_s, gpus = {run.restart: run.end_s - run.start_s for run in progress.runs}, self._file.job.gpus
+            ran_s = {run.restart: run.end_s - run.start_s for run in progress.runs}
+            gpus: float = self._file.job.gpus
             if job is not None and job.job_id == job_id:  # a run may go on for hours after its last report
-                ran_s[job.restarts], gpus = self._jobs.run_time_s(job_id), job.gpus
+                ran_s[job.restarts], gpus = self._jobs.run_time_s(job_id), self._jobs.gpus(job)
             result = Result(job_id, best, gpus * sum(ran_s.values()) / 3600)
             replace_file_durably(path, msgspec.json.encode(result))
         value = self._result(trial.number).value

@@ -26,6 +26,7 @@ from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
+from slurm_plugin.observation.requirements import gpus_asked_for, most_shards_per_gpu
 from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, Value, argument
 from wrappers import sxbatch
 
@@ -108,6 +109,10 @@ class SearchJobs:
     def directory(self, number: int) -> Path:
         """The trial's own directory."""
         return self._directory / "trials" / str(number)
+
+    def gpus(self, job: SlurmJob) -> float:
+        """The GPUs of a job, as `gpus_asked_for`. Raises `SlurmError`."""
+        return gpus_asked_for(job, most_shards_per_gpu(self._client.nodes()) if job.shards_per_node else 0)
 
     def run_time_s(self, job_id: int) -> float:
         """How long the last run of a job took. Raises `SlurmError` for unknown jobs."""

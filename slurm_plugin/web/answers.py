@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 
 from msgspec import Struct, to_builtins
 
 from slurm_plugin.audit_file import AuditEntry
-from slurm_plugin.state.published import Curve, JobRow, PlanLine, State, part, waiting
+from slurm_plugin.observation.gpu_hours import saved_gpu_hours
+from slurm_plugin.state.published import Curve, JobRow, PlanLine, State, part, states
 
 MOST_ROWS = 200
 _SHOWN = (
@@ -45,15 +47,15 @@ class JobQuery(Struct, frozen=True):
 
 def summary(state: State) -> dict[str, object]:
     """What stands on top of every view, and the utilisation of the last day."""
-    samples = state.samples
+    samples, jobs = state.samples, states(state.jobs)
     return {
         "written_s": state.written_s,
         "stale_after_s": state.stale_after_s,
         "policy": state.policy,
         "cluster": state.cluster.partition("/")[0],
         "totals": to_builtins(state.totals),
-        "running": sum(row.state == "RUNNING" for row in state.jobs),
-        "waiting": waiting(state.jobs),
+        "running": jobs["running"],
+        "waiting": jobs["waiting"] + jobs["paused"],
         "sweeps": len({(row.sweep, row.user) for row in state.jobs if row.sweep}),
         "samples": [[sample.time_s for sample in samples]]
         + [[getattr(sample, name) for sample in samples] for name in ("gpus", "busy_gpus", "waiting")],
@@ -109,13 +111,12 @@ def sweeps(state: State) -> dict[str, object]:
             "user": user,
             "metric": next((curve.metric for curve in curves[name, user]), ""),
             "best": _best(curves[name, user]),
-            "running": sum(row.state == "RUNNING" for row in rows[name, user]),
-            "waiting": waiting(rows[name, user]),
+            **{one: jobs[one] for one in ("running", "waiting", "paused")},
             "ended": sum(curve.is_over for curve in curves[name, user]),
-            "gpu_hours": sum(row.gpu_hours for row in rows[name, user])
-            + sum(curve.gpus * curve.run_s / 3600 for curve in curves[name, user] if curve.is_over),
+            "gpu_hours": _gpu_hours(rows[name, user], curves[name, user]),
         }
         for name, user in sorted({*rows, *curves})
+        for jobs in (states(rows[name, user]),)
     ]
     return {"total": len(found), "sweeps": found[: 5 * MOST_ROWS]}
 
@@ -133,16 +134,17 @@ def sweep(state: State, name: str, user: str, audited: Sequence[AuditEntry]) -> 
     trainings = [_training(curve, rows.get(curve.jobid), why.get(curve.jobid)) for curve in curves]
     reported = {curve.jobid for curve in curves}
     silent = [row for row in rows.values() if row.jobid not in reported]
-    states = Counter(one.state for one in trainings)
+    jobs = states(rows.values())
+    stopped = [one.curve for one in trainings if one.state == "stopped"]
+    usual_s = median([one.curve.run_s for one in trainings if one.state == "done"] or [0.0])
     return {
         "best": _best(curves),
-        "running": sum(row.state == "RUNNING" for row in rows.values()),
-        "waiting": waiting(silent),
-        "stopped": states["stopped"],
-        "paused": states["paused"],
-        "gpu_hours": sum(row.gpu_hours for row in rows.values())
-        + sum(curve.gpus * curve.run_s / 3600 for curve in curves if curve.is_over),
-        "saved_gpu_hours": sum(_saved_gpu_h(one) for one in trainings),
+        "running": jobs["running"],
+        "waiting": jobs["waiting"],
+        "stopped": len(stopped),
+        "paused": jobs["paused"],
+        "gpu_hours": _gpu_hours(rows.values(), curves),
+        "saved_gpu_hours": sum(saved_gpu_hours(one.gpus, one.run_s, one.whole_s, usual_s) for one in stopped),
         "trainings": to_builtins(trainings[:MOST_ROWS]),
         "total": len(trainings),
         "silent": [{field: getattr(row, field) for field in _SHOWN} for row in silent[:MOST_ROWS]],
@@ -159,29 +161,23 @@ class _Training(Struct, frozen=True):
 
 
 def _training(curve: Curve, row: JobRow | None, why: AuditEntry | None) -> _Training:
-    if row is not None and row.state == "PENDING":
-        return _Training(curve, "paused", (why.reason if why else "") or row.reason)
     if row is not None:
-        return _Training(curve, "running", "")
+        (state,) = states([row])
+        return _Training(curve, state, "" if state == "running" else (why.reason if why else "") or row.reason)
     if why is not None and why.rule == "stop":
         return _Training(curve, "stopped", why.reason)
     return _Training(curve, "done", "") if curve.state == "COMPLETED" else _Training(curve, "ended", curve.failure)
 
 
-def _saved_gpu_h(training: _Training) -> float:
-    """What a stopped training would have run on for, as far as its steps tell."""
-    curve = training.curve
-    if training.state != "stopped" or not curve.total_steps or not curve.points or not curve.points[-1][0]:
-        return 0.0
-    whole_s = curve.run_s * curve.total_steps / curve.points[-1][0]
-    return curve.gpus * max(0.0, whole_s - curve.run_s) / 3600
+def _gpu_hours(rows: Iterable[JobRow], curves: Iterable[Curve]) -> float:
+    return sum(row.gpu_hours for row in rows) + sum(curve.gpu_hours for curve in curves if curve.is_over)
 
 
 def _best(curves: Sequence[Curve]) -> float | None:
-    directions = {curve.direction for curve in curves}
-    if len(directions) != 1:  # no training, or trainings that aim at different things
+    aims = {(curve.metric, curve.direction) for curve in curves}
+    if len(aims) != 1:  # no training, or trainings that aim at different things
         return None
-    return (max if directions == {"max"} else min)(curve.best for curve in curves)
+    return (max if curves[0].direction == "max" else min)(curve.best for curve in curves)
 
 
 def plan(state: State) -> dict[str, object]:

@@ -56,6 +56,8 @@ def test_the_history_of_a_real_cluster_is_read(place: Path, tmp_path: Path) -> N
     until(lambda: state_of(client, requeued) == "PENDING", "the job waits again")
     run(cluster, "scontrol", "update", f"job={requeued}", "StartTime=now")  # Slurm makes it wait for two minutes
 
+    of_requeued = ("sacct", f"--jobs={requeued}", "--allocations", "--noheader", "--parsable2", "--format=State")
+    until(lambda: run(cluster, *of_requeued).strip() == "COMPLETED", "the job has ended after its second run")
     until(lambda: len(history(cluster, tmp_path).jobs) == 5, "all jobs have ended and are accounted")
     trace = history(cluster, tmp_path)
     jobs = {job.job_id: job for job in trace.jobs}

@@ -25,7 +25,7 @@ from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin import config as configuration
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.sweeps.search import Search, SearchStanding
 from slurm_plugin.sweeps.search_file import load
 from tests.docs.blocks import ROOT, blocks
@@ -636,19 +636,30 @@ def test_while_the_spool_is_not_read_no_trial_has_failed(
 
 
 @optuna_is_needed
-def test_gpu_hours_are_those_that_slurm_tells(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("gres", "fields", "gpus"),
+    [
+        ("gpu:a100:4", {"gpus": 4}, 4),
+        ("shard:2", {"gpus": 0, "gpus_per_node": None, "shards_per_node": 2}, 0.5),
+    ],
+)
+def test_gpu_hours_are_those_that_slurm_tells(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, gres: str, fields: dict[str, Any], gpus: float
+) -> None:
     """GPUs may be asked for in other ways than `gpus`, and a training may hang after its last report."""
-    job = {"gpus": 0, "sbatch": ["--gres=gpu:a100:4"]}
+    job = {"gpus": 0, "sbatch": [f"--gres={gres}"]}
     path = written(tmp_path, parallel=1, budget={"trials": 1}, job=job)
     run(path)
     (tmp_path / "digits.sweep/trials/0/claim").symlink_to("100")
     events = [{"time_s": 1.0 + 1800 * n, "restart": n // 2, "event": "start"} for n in range(4)]
     (tmp_path / "100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
     (comment,) = (word.partition("=")[2] for word in calls(slurm)[0] if word.startswith("--comment="))
-    ended = record(100, state="TIMEOUT", gpus=4, restarts=1, comment=comment)
+    ended = record(100, state="TIMEOUT", restarts=1, comment=comment, **fields)
     monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: (ended,))
+    node = SlurmNode("n1", "IDLE", 4, frozenset({"main"}), shards=16)
+    monkeypatch.setattr(CliClient, "nodes", lambda _client: (node,))
     (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\n[ $5 = 100 ] && echo 2:00:00\n")
-    assert json.loads(run(path, "--json").stdout)["gpu_h"] == pytest.approx(4 * 2.5)
+    assert json.loads(run(path, "--json").stdout)["gpu_h"] == pytest.approx(gpus * 2.5)
 
 
 @optuna_is_needed

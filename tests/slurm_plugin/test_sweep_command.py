@@ -10,9 +10,10 @@ import os
 import resource
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -23,9 +24,10 @@ from explsched.errors import ExplschedError
 from sched_policy.model import Direction
 from sched_policy.plan import Plan, Preemption, Score, Stop
 from simulation.traces.formats import read_any
+from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.notation import clock
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.config import Config, OrderSection, ProgressSection
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.observe import Observation, observe
@@ -186,6 +188,85 @@ def test_the_page_says_of_a_training_that_is_over_what_sweep_show_says(
     assert json.loads(json.dumps(answers.sweeps(state)))["sweeps"][0]["ended"] == 2
 
 
+@dataclass
+class SharedSlurm(FakeSlurm):
+    """Its GPUs have four shards each."""
+
+    def nodes(self) -> tuple[SlurmNode, ...]:
+        return tuple(msgspec.structs.replace(node, shards=4 * node.gpus) for node in super().nodes())
+
+
+ON_SHARDS: dict[str, Any] = {"gpus": 0, "gpus_per_node": None, "gpu_nodes": (), "shards_per_node": 1}
+
+
+def test_every_view_tells_the_same_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 to 3 end after the pass: 1 is done, 2 was stopped, 3 had a whole node. 4 was suspended, 8 runs no more."""
+    alone = {"gpus": 1, "gpus_per_node": 1, "exclusive": "NODE"}
+    slurm = SharedSlurm(
+        [
+            training(1, **ON_SHARDS),
+            training(2, **ON_SHARDS),
+            training(3, **alone),
+            training(4, start_s=NOW_S - 3600, suspended_s=1800.0),
+            training(5, start_s=NOW_S - 3600, **ON_SHARDS),
+            training(6, start_s=NOW_S - 3600, **alone),
+            training(7, state="PENDING", start_s=None, restarts=1),
+            training(8, state="COMPLETING", start_s=NOW_S - 3600),
+            training(9, state="PENDING", start_s=None),
+        ]
+    )
+    for job_id in range(1, 7):
+        reported(tmp_path, job_id, 3.0, 2.0, 1.0, end=job_id == 1)
+    without_total = (tmp_path / "2.jsonl").read_text().replace(', "total_steps": 100', "").splitlines()[:-1]
+    (tmp_path / "2.jsonl").write_text("".join(f"{line}\n" for line in without_total))
+    scores = tuple(Score(n, 1.0, "") for n in range(1, 10))
+    passed(monkeypatch, tmp_path, slurm, Plan(scores=scores, stops=(Stop(2, "cannot win"),)), NOW_S)
+    assert slurm.cancelled == [2]
+    monkeypatch.undo()
+    del slurm.known[1], slurm.known[2], slurm.known[3]
+    view = View.of(config(tmp_path), slurm.look(), NOW_S)
+    monkeypatch.setattr("slurm_plugin.cli.sweep.look", lambda _path: view)
+    monkeypatch.setattr("slurm_plugin.cli.sweep.remembered", lambda _config, _prefix: ())
+
+    found = shown()
+    told = {t["job"]: (t["state"], t["gpus"], round(3600 * t["gpu_h"])) for t in found["trainings"]}
+    assert told == {
+        1: ("done", 1, 75),  # 300 s with a quarter of a GPU
+        2: ("stopped", 1, 50),
+        3: ("ended", 4, 1200),
+        4: ("running", 4, 4 * 3600),
+        5: ("running", 1, 900),
+        6: ("running", 4, 4 * 3600),
+        7: ("paused", 4, 0),
+        8: ("running", 4, 4 * 3600),
+        9: ("waiting", 4, 0),
+    }
+    assert found["saved_gpu_h"] == pytest.approx(0.25 * 100 / 3600)  # done ones took 300 s
+
+    state = state_of(view, (), ())
+    rows = {row.jobid: (row.gpus, round(3600 * row.gpu_hours)) for row in state.jobs}
+    assert rows == {job_id: told[job_id][1:] for job_id in range(4, 10)}
+    stop = AuditEntry(NOW_S, 2, "JobState", "", "CANCELLED", "", "stop", "cannot win")
+    page = cast("dict[str, Any]", answers.sweep(state, "digits", "ada", (stop,)))
+    of_page = {one["curve"]["jobid"]: (one["state"], one["curve"]["gpu_hours"]) for one in page["trainings"]}
+    assert {job_id: (one, round(3600 * gpu_h)) for job_id, (one, gpu_h) in of_page.items()} == {
+        job_id: (told[job_id][0], told[job_id][2]) for job_id in range(1, 7)
+    }
+    assert page["saved_gpu_hours"] == pytest.approx(found["saved_gpu_h"])
+    (listed,) = json.loads(json.dumps(answers.sweeps(state)))["sweeps"]
+    for one in (page, listed):
+        assert (one["running"], one["waiting"], one["paused"]) == (4, 1, 1)
+        assert one["gpu_hours"] == pytest.approx(found["gpu_h"])
+    assert answers.summary(state)["running"] == 4
+
+
+def test_trainings_that_aim_at_different_things_have_no_best_in_common(digits: FakeSlurm, tmp_path: Path) -> None:
+    digits.known[5] = training(5, COMMENT + "&metric=error")
+    reported(tmp_path, 5, 0.1, metric="error")
+    state = state_of(View.of(config(tmp_path), digits.look(), NOW_S), (), ())
+    assert answers.sweep(state, "digits", "ada", ())["best"] is None
+
+
 def test_a_training_without_sxrun_is_done_after_its_last_step(digits: FakeSlurm, tmp_path: Path) -> None:
     reported(tmp_path, 1, *(1.0 / step for step in range(1, 11)))
     assert {t["state"] for t in shown()["trainings"] if t["job"] == 1} == {"done"}
@@ -271,7 +352,7 @@ def test_a_column_for_each_parameter(digits: FakeSlurm) -> None:
 
 def test_a_picture_takes_no_name_for_a_formula(tmp_path: Path) -> None:
     name, curve = "$x^$_{", (CurvePoint(1, 1.0, 0.5),)
-    one = SweepTraining(1, "done", 1, 0.0, 1.0, 1, 0.5, 0, ((name, name),), 0, 0, 0.0, "", curve)
+    one = SweepTraining(1, "done", 1, 1.0, 0.0, 1.0, 0.0, 1, 0.5, 0, ((name, name),), 0, 0, 0.0, "", curve)
     draw(SweepResults(name, "ada", name, Direction.MIN, (one,)), tmp_path / "x.svg")
     assert (tmp_path / "x.svg").stat().st_size
 

@@ -3,7 +3,8 @@
 Slurm keeps one record per run. A requeued job has several rows with one id, each with the time of its requeue as Submit
 (sacct(1), field Submit); a heterogeneous job has one row per component. Ids may be given again after a reset. Seen on
 Slurm 22.05: a job that is resized gets a new row, too, with the time of the change as Submit and the old Start; a job
-that is requeued after its end has its first row rewritten, as if it had run until the requeue.
+that is requeued after its end has its first row rewritten, as if it had run until the requeue; one that is cancelled
+while its nodes still clean up after a requeue stays REQUEUED for good.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ from simulation.traces.trace import Rejected, Trace, TraceJob
 _MAY_RUN_AGAIN = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
 """States of a run after which Slurm may run the same job again."""
 
-_WILL_RUN_AGAIN = frozenset({"REQUEUED", "RESIZING"})
-"""States of a run after which Slurm does run the same job again."""
-
 
 class PastRun(Struct, frozen=True):
-    """One run of a job: seconds since 1970, and `held_s`, its length without the time it was suspended."""
+    """One run of a job: seconds since 1970, and `ran_s`, its length without the time it was suspended."""
 
     start_s: float
     end_s: float
-    held_s: float
+    ran_s: float
     gpus: int
     state: str
+
+    @property
+    def held_s(self) -> float:
+        """How long it held its GPUs, which a suspended job keeps."""
+        return self.end_s - self.start_s
 
 
 class PastJob(Struct, frozen=True):
@@ -44,8 +47,10 @@ class PastJob(Struct, frozen=True):
         job_id: Slurm's number; a task of an array has its own.
         submit_s: when it was first submitted, in seconds since 1970.
         eligible_s: when it could first have started, not before `submit_s` (dependencies, --begin, holds).
+        end_s: when it ended: with its last run, or when it was cancelled while it waited for another.
         runs: at least one, in order of time. All but the last were cut short: requeued, preempted, node failure.
-        state: Slurm's state of its last run.
+        requeues: how often it was sent back to the queue.
+        state: Slurm's last state of it.
         time_limit_s: its limit per run, None if it had none or its partition's.
         user: its owner.
         queue: its partition.
@@ -57,7 +62,9 @@ class PastJob(Struct, frozen=True):
     job_id: int
     submit_s: float
     eligible_s: float
+    end_s: float
     runs: tuple[PastRun, ...]
+    requeues: int
     state: str
     time_limit_s: float | None
     user: str
@@ -76,9 +83,14 @@ class PastJob(Struct, frozen=True):
         return min(self.eligible_s, self.runs[0].start_s)
 
     @property
-    def held_s(self) -> float:
-        """How long it held its GPUs, all runs together."""
-        return sum(run.held_s for run in self.runs)
+    def ran_s(self) -> float:
+        """How long it ran, all runs together."""
+        return sum(run.ran_s for run in self.runs)
+
+    @property
+    def ran_gpu_s(self) -> float:
+        """GPU-seconds that it ran, of each run with its own GPUs."""
+        return sum(run.gpus * run.ran_s for run in self.runs)
 
     @property
     def held_gpu_s(self) -> float:
@@ -146,7 +158,7 @@ def _gang(components: list[SacctRow]) -> SacctRow:
         leader,
         start_s=min(starts, default=None),
         end_s=max(ends) if len(ends) == len(components) else None,
-        held_s=max(row.held_s for row in components),
+        ran_s=max(row.ran_s for row in components),
         gpus=sum(row.gpus for row in components),
     )
 
@@ -166,8 +178,7 @@ def _split_reused_ids(rows: list[SacctRow]) -> Iterator[list[SacctRow]]:
 def _job(job_rows: list[SacctRow]) -> PastJob:
     """The job that some rows are the runs of; its id is 0 if the file has no number for it."""
     last = job_rows[-1]
-    # sacct does not show a requeued job again before it is eligible.
-    if last.end_s is None or last.state in _WILL_RUN_AGAIN:
+    if last.end_s is None or last.state == "RESIZING":
         raise RowError(f"State: found {last.state}, accepted: jobs that have ended")
     runs = tuple(run for run in map(_run, job_rows) if run is not None)
     if not runs and any(row.start_s is not None and row.start_s == row.end_s for row in job_rows):
@@ -177,19 +188,22 @@ def _job(job_rows: list[SacctRow]) -> PastJob:
     if not 1 <= max(run.gpus for run in runs) <= MOST_GPUS:
         raise RowError("AllocTRES: found no GPUs, accepted: jobs that held some (gres/gpu=1)")
     submit_s = min(row.submit_s for row in job_rows)
+    requeues = sum(row.state != "RESIZING" for row in job_rows[:-1]) + (last.state == "REQUEUED")
     return PastJob(
         job_id=job_rows[0].raw_id or (0 if job_rows[0].slurm_id.task else job_rows[0].slurm_id.base),
         submit_s=submit_s,
         eligible_s=max(
             submit_s, min((row.eligible_s for row in job_rows if row.eligible_s is not None), default=submit_s)
         ),
+        end_s=max(last.end_s, runs[-1].end_s),
         runs=runs,
+        requeues=requeues,
         state=last.state,
         time_limit_s=last.time_limit_s,
         user=last.user,
         queue=last.queue,
         line=last.line,
-        lost_gpu_s=_lost_gpu_s(last, len(job_rows) - 1),
+        lost_gpu_s=_lost_gpu_s(last, requeues),
     )
 
 
@@ -204,8 +218,8 @@ def _run(row: SacctRow) -> PastRun | None:
     if row.start_s is None or row.end_s is None:
         return None
     start_s = max(row.start_s, row.submit_s)
-    held_s = max(row.held_s - (start_s - row.start_s), 0.0)
-    return PastRun(start_s, row.end_s, held_s, row.gpus, row.state) if held_s > 0 else None
+    ran_s = max(row.ran_s - (start_s - row.start_s), 0.0)
+    return PastRun(start_s, row.end_s, ran_s, row.gpus, row.state) if ran_s > 0 else None
 
 
 COMMAND = """\
@@ -225,8 +239,8 @@ sacct does not mark a bar within them.
 def read(path: Path) -> Trace:
     """The jobs of a site's history that have ended and held GPUs.
 
-    `submit_s` is when the job was submitted and eligible, counted from the earliest job. `run_s` is the time it held
-    its GPUs, all its runs together: sacct does not say how much of a run that was cut short had to be done again.
+    `submit_s` is when the job was submitted and eligible, counted from the earliest job. `run_s` is the time it ran,
+    all its runs together: sacct does not say how much of a run that was cut short had to be done again.
     Columns User, Partition, Eligible, ElapsedRaw or Elapsed, TimelimitRaw or Timelimit may be missing, and one of JobID
     and JobIDRaw and one of AllocTRES and ReqTRES. Raises `TraceError` for a file of another kind.
     """
@@ -241,7 +255,7 @@ def _parse(table: Table) -> Trace:
             job_id=job.job_id,
             submit_s=job.arrival_s - first_s,
             gpus=job.gpus,
-            run_s=job.held_s,
+            run_s=job.ran_s,
             time_limit_s=job.time_limit_s,
             user=job.user,
             queue=job.queue,

@@ -137,7 +137,7 @@ _ONE_OF = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"))
 class SacctRow(Struct, frozen=True):
     """One run, or a job that has not run yet. Times in seconds since 1970, None where Slurm knows none.
 
-    `raw_id` is Slurm's plain number of the job, None if the file lacks JobIDRaw. `held_s` is the run's length without
+    `raw_id` is Slurm's plain number of the job, None if the file lacks JobIDRaw. `ran_s` is the run's length without
     suspension.
     """
 
@@ -148,7 +148,7 @@ class SacctRow(Struct, frozen=True):
     eligible_s: float | None
     start_s: float | None
     end_s: float | None
-    held_s: float
+    ran_s: float
     gpus: int
     state: str
     time_limit_s: float | None
@@ -191,7 +191,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
             eligible_s=parse_time_s("Eligible", cell["Eligible"](row)),
             start_s=start_s,
             end_s=end_s,
-            held_s=_held_s(cell["ElapsedRaw"](row), cell["Elapsed"](row), length_s),
+            ran_s=_ran_s(cell["ElapsedRaw"](row), cell["Elapsed"](row), length_s),
             # A waiting job has only a request. Some GPUs (no_consume) are never allocated.
             gpus=count_gpus("AllocTRES", cell["AllocTRES"](row)) or count_gpus("ReqTRES", cell["ReqTRES"](row)),
             state=parse_state("State", cell["State"](row)),
@@ -204,14 +204,14 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
     return parse
 
 
-def _held_s(elapsed_raw: str, elapsed: str, length_s: float) -> float:
+def _ran_s(elapsed_raw: str, elapsed: str, length_s: float) -> float:
     """Slurm's own count, which leaves suspended time out; the length of the run where it was not asked for."""
-    column, held_s = "ElapsedRaw", length_s
+    column, ran_s = "ElapsedRaw", length_s
     if elapsed_raw.strip():
-        held_s = number("ElapsedRaw", elapsed_raw, 0, LONGEST_S)
+        ran_s = number("ElapsedRaw", elapsed_raw, 0, LONGEST_S)
     elif elapsed.strip():
-        column, held_s = "Elapsed", parse_duration_s("Elapsed", elapsed) or 0.0
+        column, ran_s = "Elapsed", parse_duration_s("Elapsed", elapsed) or 0.0
     # A job that still runs has an elapsed time and no end; it is left out later, with that reason.
-    if length_s and held_s > length_s + 1:
-        raise RowError(f"{column}: found {held_s:g} s, accepted: up to {length_s:g} s, the time from Start to End")
-    return held_s
+    if length_s and ran_s > length_s + 1:
+        raise RowError(f"{column}: found {ran_s:g} s, accepted: up to {length_s:g} s, the time from Start to End")
+    return ran_s

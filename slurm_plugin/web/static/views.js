@@ -62,8 +62,8 @@ async function queue(parts, params) {
 async function sweeps() {
   const told = await get("/api/sweeps");
   return [el("h1", {}, "Sweeps"),
-    told.total ? table("Sweeps", [{ title: "Sweep" }, { title: "User" }, { title: "Best", number: true }, { title: "Running", number: true }, { title: "Waiting", number: true }, { title: "Ended", number: true, wide: true }, { title: "GPU-hours", number: true }],
-      told.sweeps.map((one) => [sweepLink(one.sweep, one.user), one.user, one.best === null ? "" : `${one.metric} ${short(one.best)}`, one.running, one.waiting, one.ended, one.gpu_hours]), { hidden: true })
+    told.total ? table("Sweeps", [{ title: "Sweep" }, { title: "User" }, { title: "Best", number: true }, { title: "Running", number: true }, { title: "Waiting", number: true }, { title: "Paused", number: true, wide: true }, { title: "Ended", number: true, wide: true }, { title: "GPU-hours", number: true }],
+      told.sweeps.map((one) => [sweepLink(one.sweep, one.user), one.user, one.best === null ? "" : `${one.metric} ${short(one.best)}`, one.running, one.waiting, one.paused, one.ended, one.gpu_hours]), { hidden: true })
       : card("", el("p", { class: "empty" }, "No sweep waits or runs.")),
     told.total > told.sweeps.length ? el("p", { class: "note" }, `${told.total - told.sweeps.length} more are not shown.`) : null];
 }
@@ -76,7 +76,7 @@ async function sweep(parts) {
   const found = told.trainings;
   const metric = found.length ? found[0].curve.metric : "";
   const rows = found.map(({ curve, state, reason }) => [state === "running" || state === "paused" ? jobLink(curve.jobid) : curve.jobid, badge(state), curve.best,
-    curve.points[curve.points.length - 1][0] + (curve.total_steps ? `/${curve.total_steps}` : ""), (curve.gpus * curve.run_s) / 3600,
+    curve.points[curve.points.length - 1][0] + (curve.total_steps ? `/${curve.total_steps}` : ""), curve.gpu_hours,
     name(curve.params.map(([key, value]) => `${key}=${short(value)}`).join(", ")), reason]);
   const lit = (at) => ({ "data-job": found[at].curve.jobid, on: { mouseenter: () => light(found[at].curve.jobid), mouseleave: () => light(null), focusin: () => light(found[at].curve.jobid), focusout: () => light(null) } });
   const lines = found.length ? parallel(found, metric) : null;

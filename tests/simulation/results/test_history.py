@@ -71,6 +71,30 @@ def test_requeues_are_preemptions_and_the_job_waits_again(tmp_path: Path) -> Non
     ]
 
 
+def test_a_job_that_is_cancelled_while_it_waits_again_waits_until_then(tmp_path: Path) -> None:
+    waited = row(7, 1000, 1010, 1110, 2, "REQUEUED"), row(7, 1110, 0, 1200, 2, "CANCELLED by 0")
+    never_told = row(8, 1000, 1010, 1110, 1, "REQUEUED")
+    past = history.read(file(tmp_path, waited[0], waited[1].replace("|0|1200|1200|", "|None|1200|0|"), never_told))
+    assert [(job.end_s, job.held_s, job.preemptions, job.ending) for job in past.outcome.jobs] == [
+        (190, 100, 1, Ending.ABANDONED),
+        (100, 100, 1, Ending.ABANDONED),
+    ]
+    assert [(use.time_s, use.busy_gpus, use.running_jobs, use.pending_jobs) for use in past.outcome.usage] == [
+        (0, 3, 2, 0),
+        (100, 0, 0, 1),
+        (190, 0, 0, 0),
+    ]
+
+
+def test_a_suspended_job_holds_its_gpus_and_does_no_work(tmp_path: Path) -> None:
+    """As sreport counts GPUs; the job's own time is that of its work."""
+    past = history.read(file(tmp_path, row(7, 1000, 1010, 1110, 2).replace("|100|", "|60|")))
+    (job,) = past.outcome.jobs
+    assert (job.run_s, job.held_s, job.spent_gpu_s) == (60, 100, 200)
+    found = measure(past.outcome)
+    assert (found.held_gpu_h, found.useful_gpu_h) == pytest.approx((200 / 3600, 120 / 3600))
+
+
 def test_each_run_counts_with_its_own_gpus(tmp_path: Path) -> None:
     """An elastic job had 8 GPUs for an hour, then one; another gave back three of its four after an hour."""
     elastic = row(7, 1000, 1000, 4600, 8, "REQUEUED"), row(7, 4600, 4600, 8200, 1)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
-from sched_policy.model import Exploration, Job, JobState
+from sched_policy.model import Exploration, GpuPart, Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import ChangeFailure, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
@@ -341,6 +341,8 @@ def test_without_a_checkpoint_of_its_own_the_whole_run_is_lost() -> None:
     assert interruption(job, JobProgress(reports=(later,), checkpoint_s=NOW_S + 1), "", NOW_S).lost_gpu_s == 2
     was_suspended = replace(job, suspended_s=200.0)
     assert interruption(was_suspended, JobProgress(), "", NOW_S).lost_gpu_s == 200
+    on_shards = replace(job, part=GpuPart(request=0.5, limit=1.0, memory=0.25))
+    assert interruption(on_shards, JobProgress(), "", NOW_S).lost_gpu_s == 150
 
 
 interruptions = st.builds(

@@ -259,7 +259,7 @@ def test_a_large_sweep_says_how_many_of_its_trainings_paused_and_stopped(tmp_pat
         "total": 600,
     }
     (one,) = cast("list[dict[str, object]]", answers.sweeps(state)["sweeps"])
-    assert (one["waiting"], answers.summary(state)["waiting"]) == (307, 307)
+    assert (one["waiting"], one["paused"], answers.summary(state)["waiting"]) == (7, 300, 307)
 
 
 def test_a_proxys_header_is_not_believed_on_a_port() -> None:

@@ -51,6 +51,7 @@ def test_what_slurm_printed_is_read(file: Writer) -> None:
         2: (8, 1, 2, 300),  # the last task of the array has the array's own number
         3: (0, 1, 11, 3600),  # requeued while it ran: both runs
         5: (0, 1, 3, 3600),
+        7: (0, 16, 75, 3600),  # requeued and not back: what it ran
         9: (60, 1, 1, 3600),  # --begin: it arrives when it is eligible
         10: (0, 3, 3, 180),  # two components are one gang
         13: (0, 1, 2, 300),
@@ -61,7 +62,6 @@ def test_what_slurm_printed_is_read(file: Writer) -> None:
     }
     assert {(job.user, job.queue) for job in trace.jobs} == {("ada", "main")}
     assert reasons(trace) == {
-        5: "State: found REQUEUED, accepted: jobs that have ended",
         6: "AllocTRES: found no GPUs, accepted: jobs that held some (gres/gpu=1)",
         17: "Start: the job never ran (State CANCELLED), accepted: jobs that did",
         19: "State: found RUNNING, accepted: jobs that have ended",
@@ -177,6 +177,21 @@ def test_files_of_neighbouring_months_may_be_joined(file: Writer) -> None:
         4: "JobID: found 'JobID', accepted: ids such as 12, 12_3, 12+1 or 12.batch",
         6: "JobID: this run is on line 3 as well",
     }
+
+
+def test_a_job_that_is_cancelled_while_it_waits_again_ends_then(file: Writer) -> None:
+    """Slurm 22.05 tells it so if the nodes had been cleaned up, else it leaves the job REQUEUED for good."""
+    rows = (
+        "5|0|10|50|REQUEUED|gres/gpu=1\n5|50|None|90|CANCELLED by 0|\n6|0|10|50|REQUEUED|gres/gpu=1\n"
+        "7|0|10|50|RESIZING|gres/gpu=2\n7|50|10|Unknown|RUNNING|gres/gpu=1\n"
+    )
+    with open_table(file(HEADER + rows)) as table:
+        jobs, rejected = read_history(table)
+    assert [(job.job_id, job.state, job.ran_s, job.end_s, job.requeues) for job in jobs] == [
+        (5, "CANCELLED", 40, 90, 1),
+        (6, "REQUEUED", 40, 50, 1),
+    ]
+    assert [row.line for row in rejected] == [6]
 
 
 def test_a_gang_has_not_ended_before_all_its_components_have(file: Writer) -> None:
