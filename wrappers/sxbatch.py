@@ -245,6 +245,8 @@ def prepare(options: argparse.Namespace, line: CommandLine, text: str | None) ->
         if [option.name for option in first if option.name in _REQUEUES][-1:] == ["no-requeue"]:
             raise ValueError(f"{CHECKPOINT.flag} with --no-requeue: a job that is preempted must be requeued")
         added.append("--requeue")
+        if _given("open-mode", first, text, "SBATCH_OPEN_MODE") is None:
+            added.append("--open-mode=append")  # else Slurm empties the output of earlier runs
     environment = exported(values, SCHEDULED)
     hidden = [o.variable for o in SCHEDULED if o.is_read_in_job and values.get(o.name)]
     if hidden and not _exports_everything(first, text):
@@ -363,9 +365,8 @@ def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
 
 
 def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
-    """The user's own comment, by sbatch's precedence: command line, script. No variable of sbatch's holds one."""
-    given = [option.value for option in options if option.name == "comment"]
-    found = given[-1] if given else None if script is None else script_value(script, "comment")
+    """The user's own comment. No variable of sbatch's holds one."""
+    found = _given("comment", options, script)
     if found and comment.words(found):
         raise ValueError(
             f"the comment {found!r} has an entry {comment.PREFIX}..., which conflicts with sxbatch's options"
@@ -374,11 +375,15 @@ def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
 
 
 def _exports_everything(options: Sequence[SbatchOption], script: str | None) -> bool:
-    given = [option.value for option in options if option.name == "export"]
-    value = given[-1] if given else os.environ.get("SBATCH_EXPORT")
-    if value is None:
-        value = "ALL" if script is None else script_value(script, "export") or "ALL"
-    return "ALL" in value.upper().split(",")
+    value = _given("export", options, script, "SBATCH_EXPORT")
+    return value is None or "ALL" in value.upper().split(",")
+
+
+def _given(name: str, options: Sequence[SbatchOption], script: str | None, variable: str = "") -> str | None:
+    """The value of an option of sbatch, by its precedence: command line, environment, script."""
+    values = [option.value for option in options if option.name == name]
+    value = values[-1] if values else os.environ.get(variable)
+    return script_value(script, name) if value is None and script is not None else value
 
 
 def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:

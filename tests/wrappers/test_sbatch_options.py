@@ -347,7 +347,12 @@ def test_a_job_does_not_consent_for_those_that_it_submits(
     assert sbatch.read_text().splitlines() == [script]
     monkeypatch.delenv("SLURM_JOB_ID")
     assert sxbatch.main([script]) == 0
-    assert sbatch.read_text().splitlines() == ["--comment=explsched:checkpoint=USR1", "--requeue", script]
+    assert sbatch.read_text().splitlines() == [
+        "--comment=explsched:checkpoint=USR1",
+        "--requeue",
+        "--open-mode=append",
+        script,
+    ]
 
 
 def test_sharing_a_gpu_can_be_asked_for_at_submission(sbatch: Path, script: str) -> None:
