@@ -32,7 +32,7 @@ _TEMPLATE_VARIABLE = "SXBATCH_TEMPLATE"
 _EPILOG = f"""\
 Other options are passed to sbatch. The command line overrides the environment, which overrides lines of the script
 such as '#SXBATCH {SCHEDULED[0].flag}=NAME'. Jobs submitted from within a job do not inherit its permissions
-(--checkpoint, --early-stop). With --template, the command follows '--'.
+({", ".join(option.flag for option in SCHEDULED if option.is_consent)}). With --template, the command follows '--'.
 
 exit status: sbatch's, or 2 for an error of sxbatch.
 
