@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from explsched.checkpoint import DEFAULT_SIGNAL
 from explsched.job_options import comment
 from explsched.job_options.command_line import add, add_version, exported, read_for_submission, variable_lines
 from explsched.job_options.table import CHECKPOINT, PARAMS, SCHEDULED, SWEEP
@@ -57,6 +58,9 @@ _OWN = (
 
 
 _LONGEST_COMMENT = 1024
+_ASSUMED = (CHECKPOINT.name, DEFAULT_SIGNAL)
+"""What jobs that are told nothing go by."""
+
 _REQUEUES = ("requeue", "no-requeue")
 _WITHOUT_SCRIPT = frozenset({"help", "usage", "version", "wrap"})
 """Options of sbatch with which it does not read a script from standard input."""
@@ -248,7 +252,8 @@ def prepare(options: argparse.Namespace, line: CommandLine, text: str | None) ->
         if _given("open-mode", first, text, "SBATCH_OPEN_MODE") is None:
             added.append("--open-mode=append")  # else Slurm empties the output of earlier runs
     environment = exported(values, SCHEDULED)
-    hidden = [o.variable for o in SCHEDULED if o.is_read_in_job and values.get(o.name)]
+    told = {name: value for name, value in values.items() if value and (name, value) != _ASSUMED}
+    hidden = [option.variable for option in SCHEDULED if option.is_read_in_job and option.name in told]
     if hidden and not _exports_everything(first, text):
         sys.stderr.write(f"sxbatch: --export keeps {' and '.join(hidden)} from the job\n")
     words = [word for option in (*kept, *later) for word in option.words]
