@@ -70,6 +70,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "wrappers.mps",
             "wrappers.sxbatch",
             "wrappers.sbatch_options",
+            "wrappers.template",
         }
     ),
     "inference_gateway": frozenset(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from explsched.checkpoint import DEFAULT_SIGNAL
 from explsched.job_options import comment
 from explsched.job_options.command_line import add, add_version, exported, read_for_submission, variable_lines
 from explsched.job_options.table import CHECKPOINT, PARAMS, SCHEDULED, SWEEP
@@ -32,7 +33,7 @@ _TEMPLATE_VARIABLE = "SXBATCH_TEMPLATE"
 _EPILOG = f"""\
 Other options are passed to sbatch. The command line overrides the environment, which overrides lines of the script
 such as '#SXBATCH {SCHEDULED[0].flag}=NAME'. Jobs submitted from within a job do not inherit its permissions
-(--checkpoint, --early-stop). With --template, the command follows '--'.
+({", ".join(option.flag for option in SCHEDULED if option.is_consent)}). With --template, the command follows '--'.
 
 exit status: sbatch's, or 2 for an error of sxbatch.
 
@@ -57,6 +58,9 @@ _OWN = (
 
 
 _LONGEST_COMMENT = 1024
+_ASSUMED = (CHECKPOINT.name, DEFAULT_SIGNAL)
+"""What jobs that are told nothing go by."""
+
 _REQUEUES = ("requeue", "no-requeue")
 _WITHOUT_SCRIPT = frozenset({"help", "usage", "version", "wrap"})
 """Options of sbatch with which it does not read a script from standard input."""
@@ -245,8 +249,11 @@ def prepare(options: argparse.Namespace, line: CommandLine, text: str | None) ->
         if [option.name for option in first if option.name in _REQUEUES][-1:] == ["no-requeue"]:
             raise ValueError(f"{CHECKPOINT.flag} with --no-requeue: a job that is preempted must be requeued")
         added.append("--requeue")
+        if _given("open-mode", first, text, "SBATCH_OPEN_MODE") is None:
+            added.append("--open-mode=append")  # else Slurm empties the output of earlier runs
     environment = exported(values, SCHEDULED)
-    hidden = [o.variable for o in SCHEDULED if o.is_read_in_job and values.get(o.name)]
+    told = {name: value for name, value in values.items() if value and (name, value) != _ASSUMED}
+    hidden = [option.variable for option in SCHEDULED if option.is_read_in_job and option.name in told]
     if hidden and not _exports_everything(first, text):
         sys.stderr.write(f"sxbatch: --export keeps {' and '.join(hidden)} from the job\n")
     words = [word for option in (*kept, *later) for word in option.words]
@@ -363,9 +370,8 @@ def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
 
 
 def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
-    """The user's own comment, by sbatch's precedence: command line, script. No variable of sbatch's holds one."""
-    given = [option.value for option in options if option.name == "comment"]
-    found = given[-1] if given else None if script is None else script_value(script, "comment")
+    """The user's own comment. No variable of sbatch's holds one."""
+    found = _given("comment", options, script)
     if found and comment.words(found):
         raise ValueError(
             f"the comment {found!r} has an entry {comment.PREFIX}..., which conflicts with sxbatch's options"
@@ -374,11 +380,15 @@ def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
 
 
 def _exports_everything(options: Sequence[SbatchOption], script: str | None) -> bool:
-    given = [option.value for option in options if option.name == "export"]
-    value = given[-1] if given else os.environ.get("SBATCH_EXPORT")
-    if value is None:
-        value = "ALL" if script is None else script_value(script, "export") or "ALL"
-    return "ALL" in value.upper().split(",")
+    value = _given("export", options, script, "SBATCH_EXPORT")
+    return value is None or "ALL" in value.upper().split(",")
+
+
+def _given(name: str, options: Sequence[SbatchOption], script: str | None, variable: str = "") -> str | None:
+    """The value of an option of sbatch, by its precedence: command line, environment, script."""
+    values = [option.value for option in options if option.name == name]
+    value = values[-1] if values else os.environ.get(variable)
+    return script_value(script, name) if value is None and script is not None else value
 
 
 def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ done
 export EXPLSCHED_RENDEZVOUS_PORT="${EXPLSCHED_RENDEZVOUS_PORT:-$port}"\
 """
 """Shell, before a job's step: where its processes meet."""
+SXRUN = f'"$(command -v sxrun || echo {shlex.quote(str(Path(sys.executable).with_name("sxrun")))})"'
+"""Shell: the command of the job's PATH, or where that has none, as with `--export=NONE`, that of this installation."""
 _PLAIN = re.compile(r"[\w.:@%+-]*")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*")
 
@@ -79,7 +83,7 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     try:
         made = {"grid": points, "command": list(command), "checkpoint_signal": _CHECKPOINT_SIGNAL}
-        made["rendezvous_port"] = _RENDEZVOUS_PORT
+        made |= {"rendezvous_port": _RENDEZVOUS_PORT, "sxrun": SXRUN}
         rendered = environment.from_string(text).render({**values, **made})
     except (jinja2.TemplateError, ValueError) as error:
         raise TemplateError(f"template {name!r}: {error}") from error

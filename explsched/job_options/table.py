@@ -199,6 +199,7 @@ ELASTIC = Option(
     "MIN-MAX[/N]",
     "the job can run with MIN to MAX GPUs on one node, or with N on each of several nodes",
     Topic.PLACEMENT,
+    is_consent=True,
     is_read_in_job=True,
     former=Former(submission_variables=("SXBATCH_ELASTIC",)),
 )

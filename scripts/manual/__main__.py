@@ -279,7 +279,7 @@ def _job_options_page() -> Page:
     examples = (
         f"sxbatch --{sweep} digits --{checkpoint} USR1 train.sh\n"
         f"sbatch --{SPANK_PREFIX}{sweep}=digits --{SPANK_PREFIX}{checkpoint}=USR1 train.sh\n"
-        f'sbatch --requeue --comment="{PREFIX}{sweep}=digits&{checkpoint}=USR1" train.sh'
+        f'sbatch --requeue --open-mode=append --comment="{PREFIX}{sweep}=digits&{checkpoint}=USR1" train.sh'
     )
     groups = (
         Part("DESCRIPTION", about),

@@ -20,6 +20,7 @@ from msgspec import Meta
 from explsched.errors import ExplschedError
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import gpu_memory_mib
+from wrappers.template import SXRUN
 
 _EXAMPLES = """\b
 examples:
@@ -67,7 +68,7 @@ def sbatch_arguments(
         argv.append(f"--gpus={gpu_type}{':' if gpu_type else ''}{task.required_gpus}")
     if constraint:
         argv.append(f"--constraint={constraint}")
-    return argv, f"#!/bin/bash\nexec {shlex.join(['sxrun', '--', *task.command(typed)])}\n"
+    return argv, f"#!/bin/bash\nexec {SXRUN} -- {shlex.join(task.command(typed))}\n"
 
 
 @click.command(epilog=_EXAMPLES)

@@ -7,6 +7,7 @@
  * slurmstepd puts them into the environment of the tasks. Nothing here fails a job or drains a node: what is
  * wrong is logged, and the job starts.
  */
+#include <ctype.h>
 #include <slurm/spank.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,27 @@ static int take(int index, const char *text, int remote) {
     return 0;
 }
 
+static bool is_submitted_by_a_job(spank_context_t context) {
+    return context == S_CTX_ALLOCATOR && getenv("SLURM_JOB_ID") != NULL;
+}
+
+/*
+ * Slurm gives all that runs in a job its options and control environment by variables, and takes them for
+ * those of a job that is submitted there. Called before it does: that job inherits what `complete` lets it.
+ */
+static void forget_surrounding_job(const char *name) {
+    static const char *const prefixes[] = {"", "SLURM_SPANK_"}; /* as salloc and as sbatch set them */
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        char variable[96];
+        snprintf(variable, sizeof variable, "%s_SLURM_SPANK_OPTION_%s_%s", prefixes[i], plugin_name, name);
+        for (char *at = variable; *at != '\0'; at++) {
+            *at = isalnum((unsigned char)*at) ? *at : '_';
+        }
+        unsetenv(variable);
+    }
+    unsetenv("SLURM_SPANK_" EXPL_CONTROL_VARIABLE);
+}
+
 static void add(spank_t job, const char *name, const struct expl_option *option, const char *usage,
                 size_t index) {
     struct spank_option added = {
@@ -83,6 +105,9 @@ static void add(spank_t job, const char *name, const struct expl_option *option,
         .val = (int)index,
         .cb = take,
     };
+    if (is_submitted_by_a_job(spank_context())) {
+        forget_surrounding_job(name);
+    }
     if (spank_option_register(job, &added) != ESPANK_SUCCESS) {
         slurm_error("explsched: option --%s cannot be registered", name);
     }
@@ -138,10 +163,9 @@ static bool take_variable(spank_t job, spank_context_t context, size_t at, const
  * a job that it submits does not inherit its consents.
  */
 static void complete(spank_t job, spank_context_t context) {
-    bool const is_submitted_by_a_job = context == S_CTX_ALLOCATOR && getenv("SLURM_JOB_ID") != NULL;
     for (size_t i = 0; i < expl_option_count; i++) {
         const struct expl_option *const option = &expl_options[i];
-        if (given.text[i][0] != '\0' || (option->is_consent && is_submitted_by_a_job)) {
+        if (given.text[i][0] != '\0' || (option->is_consent && is_submitted_by_a_job(context))) {
             continue;
         }
         if (!take_variable(job, context, i, option->variable) && option->former_variable != NULL) {

@@ -146,6 +146,43 @@ def test_a_step_inside_a_job_sees_the_jobs_options_once(site: Cluster, library: 
     assert found["LD_PRELOAD"] == str(library)
 
 
+PERMITTED = ("--expl-sweep=a", "--expl-checkpoint=USR1", "--expl-early-stop", "--expl-elastic=1-4")
+
+
+def comments(cluster: Cluster) -> dict[int, str]:
+    return {job.job_id: job.comment for job in CliClient(environment=cluster.env()).jobs()}
+
+
+def test_a_job_does_not_consent_for_those_that_it_submits(site: Cluster, library: Path) -> None:
+    """Slurm repeats a job's SPANK options and control environment to what runs in it."""
+    out = library.parent / "submitting.out"
+    script = f"""#!/bin/sh
+sbatch --parsable --hold --wrap=true
+sbatch --parsable --hold --expl-checkpoint=USR2 --wrap=true
+{command("sxbatch")} --parsable --sweep=b --hold --wrap=true
+"""
+    done = run(site, "sbatch", "--wait", f"--output={out}", *PERMITTED, script=script)
+    assert done.returncode == 0, out.read_text()
+    ids = [int(word) for word in out.read_text().split()]
+    found = comments(site)
+    run(site, "scancel", *map(str, ids))
+    assert [found[job_id] for job_id in ids] == [
+        "explsched:sweep=a",
+        "explsched:sweep=a&checkpoint=USR2",
+        "explsched:sweep=b",
+    ]
+
+
+def test_an_allocations_options_are_for_its_steps_and_not_for_jobs_submitted_from_it(site: Cluster) -> None:
+    line = "srun env; echo id=$(sbatch --parsable --hold --wrap=true)"
+    step = environment_of(run(site, "salloc", *PERMITTED, "sh", "-c", line))
+    submitted = int(step["id"])
+    found = comments(site)[submitted]
+    run(site, "scancel", str(submitted))
+    assert (step["EXPLSCHED_SWEEP"], step["EXPLSCHED_CHECKPOINT"]) == ("a", "USR1")
+    assert found == ""
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [

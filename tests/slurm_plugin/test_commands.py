@@ -17,6 +17,7 @@ from slurm_plugin.client.records import SlurmNode
 from slurm_plugin.config import Config
 from slurm_plugin.state.view import View
 from tests.slurm_kit import FakeSlurm
+from wrappers.template import SXRUN
 
 
 def tool(directory: Path, name: str, body: str) -> None:
@@ -151,7 +152,7 @@ def test_a_tasks_parameters_are_quoted(tmp_path: Path) -> None:
     path.write_text(json.dumps({"name": "t", "required_gpus": 2, "params": params}))
     argv, script = sbatch_arguments(read_task(path), "a100")
     assert argv == ["sbatch", "--parsable", "--job-name=t", "--gpus=2", "--constraint=a100"]
-    assert script.splitlines()[-1] == "exec sxrun -- python 'a b.py' --lr=0.1 '--note=$(touch x)'"
+    assert script.splitlines()[-1] == f"exec {SXRUN} -- python 'a b.py' --lr=0.1 '--note=$(touch x)'"
 
 
 SAMPLE = {
@@ -180,7 +181,7 @@ def test_the_go_schedulers_sample_runs_with_a_typed_command_where_gpus_have_the_
     nodes_with(monkeypatch, "gpumem4g", "a100-80gb", "vram-24gb")
     out = submitted("--config", str(path), "--", "python", "train.py")
     assert "'--job-name=ResNet50 Training' --gpus=2 '--constraint=a100-80gb|vram-24gb'" in out
-    assert "sxrun -- python train.py --model=resnet50 --batch_size=64 --learning_rate=0.001" in out
+    assert f"exec {SXRUN} -- python train.py --model=resnet50 --batch_size=64 --learning_rate=0.001" in out
     with pytest.raises(TaskError, match="no command"):
         submitted("--config", str(path))
 

@@ -338,6 +338,35 @@ def test_a_checkpoint_signal_means_requeue(sbatch: Path, script: str) -> None:
     assert "--requeue" in sbatch.read_text().splitlines()
 
 
+@pytest.mark.parametrize(
+    ("words", "variable", "line", "added"),
+    [
+        ([], "", "", ["--open-mode=append"]),
+        (["--open-mode=truncate"], "", "", []),
+        (["--open", "truncate"], "", "", []),
+        ([], "truncate", "", []),
+        ([], "", "#SBATCH --open-mode=truncate\n", []),
+    ],
+)
+def test_what_earlier_runs_printed_is_kept_unless_told_otherwise(
+    sbatch: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    variable: str,
+    line: str,
+    added: list[str],
+) -> None:
+    """Slurm empties the output file of a job that it starts again."""
+    script = tmp_path / "long.sh"
+    script.write_text(f"#!/bin/sh\n{line}")
+    if variable:
+        monkeypatch.setenv("SBATCH_OPEN_MODE", variable)
+    sxbatch.main(["--checkpoint=USR1", *words, str(script)])
+    comment = "--comment=explsched:checkpoint=USR1"
+    assert sbatch.read_text().splitlines() == [comment, "--requeue", *added, *words, str(script)]
+
+
 def test_dry_run_submits_nothing(sbatch: Path, script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert sxbatch.main(["--dry-run", "--early-stop", script]) == 0
     shown = capsys.readouterr().out

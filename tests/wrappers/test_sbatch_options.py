@@ -245,11 +245,14 @@ def test_the_job_learns_its_metric_and_signal(sbatch: Path, script: str, tmp_pat
     assert {"EXPLSCHED_METRIC=acc", "EXPLSCHED_CHECKPOINT=USR2", "EXPLSCHED_CHECKPOINT_SIGNAL=USR2"} <= set(environment)
 
 
-@pytest.mark.parametrize(("export", "warnings"), [("NONE", 1), ("HOME", 1), ("ALL,X=1", 0)])
+@pytest.mark.parametrize(
+    ("export", "chosen", "warnings"),
+    [("NONE", "USR2", 1), ("HOME", "USR2", 1), ("ALL,X=1", "USR2", 0), ("NONE", "USR1", 0)],  # USR1: so jobs assume
+)
 def test_an_export_that_hides_the_signal_is_said(
-    sbatch: Path, script: str, export: str, warnings: int, capsys: pytest.CaptureFixture[str]
+    sbatch: Path, script: str, export: str, chosen: str, warnings: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sxbatch.main(["--checkpoint=USR1", f"--export={export}", script])
+    sxbatch.main([f"--checkpoint={chosen}", f"--export={export}", script])
     assert capsys.readouterr().err.count("EXPLSCHED_CHECKPOINT") == warnings
 
 
@@ -347,7 +350,12 @@ def test_a_job_does_not_consent_for_those_that_it_submits(
     assert sbatch.read_text().splitlines() == [script]
     monkeypatch.delenv("SLURM_JOB_ID")
     assert sxbatch.main([script]) == 0
-    assert sbatch.read_text().splitlines() == ["--comment=explsched:checkpoint=USR1", "--requeue", script]
+    assert sbatch.read_text().splitlines() == [
+        "--comment=explsched:checkpoint=USR1",
+        "--requeue",
+        "--open-mode=append",
+        script,
+    ]
 
 
 def test_sharing_a_gpu_can_be_asked_for_at_submission(sbatch: Path, script: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from wrappers import template
-from wrappers.template import TemplateError
+from wrappers.template import SXRUN, TemplateError
 
-SWEEP = """\
+SWEEP = f"""\
 #!/usr/bin/env bash
 #SBATCH --job-name=digits
 #SBATCH --array=0-1%2
@@ -27,7 +27,7 @@ case "$SLURM_ARRAY_TASK_ID" in
 1) set -- --lr=0.2 ;;
 *) echo "no parameters for array task $SLURM_ARRAY_TASK_ID" >&2; exit 2 ;;
 esac
-exec sxrun -- python train.py "$@"
+exec {SXRUN} -- python train.py "$@"
 """
 
 
@@ -57,18 +57,28 @@ export EXPLSCHED_RENDEZVOUS_PORT="${EXPLSCHED_RENDEZVOUS_PORT:-$port}"
 # compare addresses, and a node may have several.
 # srun signals every process of the step: torchrun would die of a checkpoint signal, so it is started ignoring it. Its
 # workers answer it from the moment they install their own handler. It starts Python itself.
-exec sxrun -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"
+exec @sxrun@ -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"
 case ${1-} in python | python3) shift ;; esac
 exec torchrun --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-conf="is_host=$((SLURM_NODEID == 0))" \\
   --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$EXPLSCHED_RENDEZVOUS_PORT" \\
   --nnodes="$SLURM_NNODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" "$@"' bash \\
 train.py '--note=$(touch x)'
-"""
+""".replace("@sxrun@", SXRUN)
 
 
 def test_the_torchrun_template() -> None:
     command = ["train.py", "--note=$(touch x)"]
     assert template.render("torchrun", {"nodes": "2", "gpus": "4"}, {}, command) == TORCHRUN
+
+
+def test_a_job_whose_path_has_no_sxrun_finds_that_of_the_installation(tmp_path: Path) -> None:
+    """As with --export=NONE, or where sxbatch was called by its path."""
+    bash, echo = (str(shutil.which(name)) for name in ("bash", "echo"))
+    (tmp_path / "echo").symlink_to(echo)
+    here = {"PATH": str(tmp_path), "SLURM_ARRAY_TASK_ID": "0"}
+    text = template.render("sweep", {}, {"lr": ["0.1"]}, ["echo", "$HOME"])
+    done = subprocess.run([bash, "-c", text], env=here, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "$HOME --lr=0.1\n", "")
 
 
 def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from explsched.job_options.command_line import Found, add, exported, read, read_for_submission
-from explsched.job_options.table import CHECKPOINT, EARLY_STOP, LIMIT, METRIC, SCHEDULED, SHARE, SWEEP, Option
+from explsched.job_options.table import CHECKPOINT, EARLY_STOP, ELASTIC, LIMIT, METRIC, SCHEDULED, SHARE, SWEEP, Option
 
 
 def test_every_option_has_a_variable() -> None:
@@ -66,9 +66,11 @@ def test_variables_of_sxbatch_alone_are_not_read_in_jobs() -> None:
 
 def test_a_job_does_not_consent_for_those_that_it_submits() -> None:
     variables = {SWEEP.variable: "s", CHECKPOINT.variable: "USR1", EARLY_STOP.variable: "1", "EXPLSCHED_STOP": "1"}
-    assert set(read_for_submission(variables, SCHEDULED).values) == {"sweep", "checkpoint", "early-stop"}
+    variables[ELASTIC.variable] = "1-8"
+    assert set(read_for_submission(variables, SCHEDULED).values) == {"sweep", "checkpoint", "early-stop", "elastic"}
     assert set(read_for_submission({**variables, "SLURM_JOB_ID": "7"}, SCHEDULED).values) == {"sweep"}
-    assert set(read({**variables, "SLURM_JOB_ID": "7"}, SCHEDULED).values) == {"sweep", "checkpoint", "early-stop"}
+    inside = read({**variables, "SLURM_JOB_ID": "7"}, SCHEDULED).values
+    assert set(inside) == {"sweep", "checkpoint", "early-stop", "elastic"}
 
 
 def test_what_is_exported_is_read_also_by_scripts_of_before() -> None:
