@@ -48,19 +48,6 @@ class Topic(Enum):
     """Where sxrun and sxreport find the job's progress, if it does not report."""
 
 
-class Former(NamedTuple):
-    """Spellings of a former release, which are read for one release more, with a warning.
-
-    `variables` are read wherever the present one is, `submission_variables` by sxbatch alone.
-    """
-
-    flags: tuple[str, ...] = ()
-    spank_flags: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    submission_variables: tuple[str, ...] = ()
-
-
 class Option(NamedTuple):
     """One option.
 
@@ -74,7 +61,6 @@ class Option(NamedTuple):
             of a job that submits another: nobody consented for the new one.
         is_read_in_job: whether programs inside the job read its variable.
         is_scheduled: whether the scheduler learns of it; else only sxrun has it.
-        former: spellings of a former release.
 
     """
 
@@ -86,7 +72,6 @@ class Option(NamedTuple):
     is_consent: bool = False
     is_read_in_job: bool = False
     is_scheduled: bool = True
-    former: Former = Former()
 
     @property
     def flag(self) -> str:
@@ -127,7 +112,6 @@ SWEEP = Option(
     "NAME",
     "sweep that the job belongs to: trainings of which the best model is wanted",
     Topic.LEARNING,
-    former=Former(submission_variables=("SXBATCH_SWEEP",)),
 )
 METRIC = Option(
     "metric",
@@ -136,7 +120,6 @@ METRIC = Option(
     "metric that measures progress (default: loss)",
     Topic.LEARNING,
     is_read_in_job=True,
-    former=Former(spank_flags=("expl-utility",), submission_variables=("SXBATCH_METRIC",)),
 )
 DIRECTION = Option(
     "direction",
@@ -144,7 +127,6 @@ DIRECTION = Option(
     "min|max",
     "whether the metric should fall or rise (default: min)",
     Topic.LEARNING,
-    former=Former(submission_variables=("SXBATCH_DIRECTION",)),
 )
 PARAMS = Option(
     "params",
@@ -161,10 +143,6 @@ CHECKPOINT = Option(
     Topic.LEARNING,
     is_consent=True,
     is_read_in_job=True,
-    former=Former(
-        variables=("EXPLSCHED_CHECKPOINT_SIGNAL",),
-        submission_variables=("SXBATCH_CHECKPOINT",),
-    ),
 )
 EARLY_STOP = Option(
     "early-stop",
@@ -173,13 +151,6 @@ EARLY_STOP = Option(
     "allow early stopping: the job is cancelled when further training is not worth its GPU time",
     Topic.LEARNING,
     is_consent=True,
-    former=Former(
-        flags=("--stop",),
-        spank_flags=("expl-stop",),
-        keys=("stop",),
-        variables=("EXPLSCHED_STOP",),
-        submission_variables=("SXBATCH_STOP",),
-    ),
 )
 JOB_CLASS = Option(
     "job-class",
@@ -187,11 +158,6 @@ JOB_CLASS = Option(
     "CLASS",
     "guaranteed: dedicated GPUs (default); opportunistic: GPUs left idle by guaranteed jobs",
     Topic.PLACEMENT,
-    former=Former(
-        spank_flags=("expl-policy-class",),
-        keys=("class",),
-        variables=("EXPLSCHED_POLICY_CLASS",),
-    ),
 )
 ELASTIC = Option(
     "elastic",
@@ -200,7 +166,6 @@ ELASTIC = Option(
     "the job can run with MIN to MAX GPUs on one node, or with N on each of several nodes",
     Topic.PLACEMENT,
     is_read_in_job=True,
-    former=Former(submission_variables=("SXBATCH_ELASTIC",)),
 )
 STAGES = Option(
     "stages",
@@ -208,7 +173,6 @@ STAGES = Option(
     "ITERATION/IO/GPU/NET",
     "milliseconds of an iteration and of its stages, running alone; for policies that group jobs on a GPU",
     Topic.PLACEMENT,
-    former=Former(submission_variables=("SXBATCH_STAGES",)),
 )
 SHARE = Option(
     "share",
@@ -217,7 +181,6 @@ SHARE = Option(
     "share the GPU: kernels of class high take precedence; best-effort uses the idle time",
     Topic.SHARING,
     is_read_in_job=True,
-    former=Former(variables=("EXPLSCHED_CLASS",)),
 )
 REQUEST = Option(
     "request",

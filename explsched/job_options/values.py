@@ -126,10 +126,7 @@ class Signal(NamedTuple):
 
 
 class Fraction(NamedTuple):
-    """A fraction of the GPU's time, in thousandths at the finest.
-
-    Whole numbers above 1 are thousandths, as the environment and comments had them before; see `is_former`.
-    """
+    """A fraction of the GPU's time, in thousandths at the finest."""
 
     c_name: str = "fraction"
     accepted: str = "0.001 to 1"
@@ -206,19 +203,12 @@ def permille(text: str) -> int:
     match = _FRACTION.fullmatch(text)
     if match is None or not text.isascii() or len(text) > _FRACTION_CHARACTERS:
         raise ValueError(text)
-    if is_former(text):
-        return int(text)
     # In whole numbers, as in C: there the locale decides how a floating-point number is written.
     value = int(match[1] or "0") * _TEN_THOUSAND + int(match[2][:_DIGITS_READ].ljust(_DIGITS_READ, "0"))
     found = (value + 5) // 10
     if value > _TEN_THOUSAND or found < 1:
         raise ValueError(text)
     return found
-
-
-def is_former(text: str) -> bool:
-    """Whether a fraction is written in thousandths, the former way."""
-    return text.isascii() and text.isdecimal() and len(text) <= _FRACTION_CHARACTERS and 1 < int(text) <= _WHOLE_GPU
 
 
 def sizes(text: str) -> tuple[int, int, int | None]:
