@@ -14,19 +14,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from explsched.job_options.values import (
-    FilePath,
-    Fraction,
-    HyperParameters,
-    Kind,
-    MemoryAmount,
-    OneOf,
-    Signal,
-    Sizes,
-    Stages,
-    Switch,
-    Text,
-)
+from explsched.job_options import values
+from explsched.job_options.values import Kind, one_of
 
 SPANK_PREFIX = "expl-"
 VARIABLE_PREFIX = "EXPLSCHED_"
@@ -108,14 +97,14 @@ class Option(NamedTuple):
 
 SWEEP = Option(
     "sweep",
-    Text(),
+    values.TEXT,
     "NAME",
     "sweep that the job belongs to: trainings of which the best model is wanted",
     Topic.LEARNING,
 )
 METRIC = Option(
     "metric",
-    Text(),
+    values.TEXT,
     "NAME",
     "metric that measures progress (default: loss)",
     Topic.LEARNING,
@@ -123,21 +112,21 @@ METRIC = Option(
 )
 DIRECTION = Option(
     "direction",
-    OneOf(("min", "max")),
+    one_of("min", "max"),
     "min|max",
     "whether the metric should fall or rise (default: min)",
     Topic.LEARNING,
 )
 PARAMS = Option(
     "params",
-    HyperParameters(),
+    values.HYPER_PARAMETERS,
     "K=V,...",
     "hyper-parameters of the training; --key=value and --key value of sxrun's command and explsched.report add to them",
     Topic.LEARNING,
 )
 CHECKPOINT = Option(
     "checkpoint",
-    Signal(),
+    values.SIGNAL,
     "SIGNAL",
     "allow preemption: on SIGNAL the job saves a checkpoint, then it is requeued",
     Topic.LEARNING,
@@ -146,7 +135,7 @@ CHECKPOINT = Option(
 )
 EARLY_STOP = Option(
     "early-stop",
-    Switch(),
+    values.SWITCH,
     "",
     "allow early stopping: the job is cancelled when further training is not worth its GPU time",
     Topic.LEARNING,
@@ -154,14 +143,14 @@ EARLY_STOP = Option(
 )
 JOB_CLASS = Option(
     "job-class",
-    OneOf(("guaranteed", "opportunistic")),
+    one_of("guaranteed", "opportunistic"),
     "CLASS",
     "guaranteed: dedicated GPUs (default); opportunistic: GPUs left idle by guaranteed jobs",
     Topic.PLACEMENT,
 )
 ELASTIC = Option(
     "elastic",
-    Sizes(),
+    values.SIZES,
     "MIN-MAX[/N]",
     "the job can run with MIN to MAX GPUs on one node, or with N on each of several nodes",
     Topic.PLACEMENT,
@@ -169,14 +158,14 @@ ELASTIC = Option(
 )
 STAGES = Option(
     "stages",
-    Stages(),
+    values.STAGES,
     "ITERATION/IO/GPU/NET",
     "milliseconds of an iteration and of its stages, running alone; for policies that group jobs on a GPU",
     Topic.PLACEMENT,
 )
 SHARE = Option(
     "share",
-    OneOf(("high", "best-effort")),
+    one_of("high", "best-effort"),
     "CLASS",
     "share the GPU: kernels of class high take precedence; best-effort uses the idle time",
     Topic.SHARING,
@@ -184,7 +173,7 @@ SHARE = Option(
 )
 REQUEST = Option(
     "request",
-    Fraction(),
+    values.FRACTION,
     "FRACTION",
     "guaranteed fraction of the GPU's time",
     Topic.SHARING,
@@ -192,7 +181,7 @@ REQUEST = Option(
 )
 LIMIT = Option(
     "limit",
-    Fraction(),
+    values.FRACTION,
     "FRACTION",
     "maximum fraction of the GPU's time",
     Topic.SHARING,
@@ -200,7 +189,7 @@ LIMIT = Option(
 )
 MPS = Option(
     "mps",
-    Switch(),
+    values.SWITCH,
     "",
     "start CUDA MPS for the job; without it the GPU is time-sliced between processes",
     Topic.SHARING,
@@ -209,7 +198,7 @@ MPS = Option(
 )
 MEMORY = Option(
     "memory",
-    MemoryAmount(),
+    values.MEMORY_AMOUNT,
     "SIZE",
     "GPU memory limit of each process, such as 20G; exceeding it is an out-of-memory error",
     Topic.SHARING,
@@ -219,7 +208,7 @@ MEMORY = Option(
 
 FOLLOW = Option(
     "follow",
-    FilePath(),
+    values.FILE_PATH,
     "FILE",
     "read progress from the file that the command writes: .csv, .tsv, .jsonl, TensorBoard's events or their directory",
     Topic.FOLLOWING,
@@ -227,7 +216,7 @@ FOLLOW = Option(
 )
 STEP_KEY = Option(
     "step-key",
-    Text(),
+    values.TEXT,
     "NAME",
     "column or key of the step in a file that is followed (default: step)",
     Topic.FOLLOWING,
@@ -235,7 +224,7 @@ STEP_KEY = Option(
 )
 VALUE_KEY = Option(
     "value-key",
-    Text(),
+    values.TEXT,
     "NAME",
     "column, key or tag of the value in a file that is followed (default: the metric's name)",
     Topic.FOLLOWING,
@@ -243,7 +232,7 @@ VALUE_KEY = Option(
 )
 MEASURE_STAGES = Option(
     "measure-stages",
-    Switch(),
+    values.SWITCH,
     "",
     "measure and report how long iterations of a PyTorch training read, compute and communicate",
     Topic.FOLLOWING,
