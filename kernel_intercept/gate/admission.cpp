@@ -31,8 +31,9 @@ bool is_served(const Link& link, const shared::Page& page, std::uint64_t now_ns)
 void raise_peak(Slot& slot, const KernelCost& cost) {
     if (cost.gpu_ns < kShortNs) return;
     const std::uint64_t peak = slot.counters.peak.load(std::memory_order_relaxed);
-    const std::uint64_t after =
-        shared::pack(0, shared::larger(shared::load_of(cost), shared::packed_load(peak)));
+    const shared::Load load =
+        shared::larger(shared::load_of(cost), shared::load_of(shared::unpack_cost(peak)));
+    const std::uint64_t after = shared::pack_cost({0, load.compute_permille, load.bandwidth_permille});
     if (after != peak) slot.counters.peak.store(after, std::memory_order_relaxed);
 }
 
@@ -126,11 +127,6 @@ bool manager_alive(const shared::Control& control, std::uint64_t now_ns) noexcep
     return now_ns < beat + bound;
 }
 
-std::uint64_t charge_of(const KernelCost& cost) noexcept {
-    const shared::Load load = shared::load_of(cost);
-    return cost.gpu_ns * std::max({load.compute_permille, load.bandwidth_permille, 1U}) / 1000;
-}
-
 bool has_room(const shared::Page& page, const shared::Signals& signals, std::uint32_t slot, int stream,
               CountedStream& counted) noexcept {
     if (!needs_gate(page, slot)) return true;
@@ -170,14 +166,15 @@ Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot,
     if (is_high(page, slot)) {
         if (state.client.busy.load(std::memory_order_seq_cst) == shared::kIdle)
             shared::begin_busy(page.control, signals, state, now_ns);
-        if (page.control.policy == shared::Policy::kGroup)
-            shared::shut_gates_in_time(page.control, signals, state, now_ns);
+        shared::shut_gates_in_time(page.control, signals, state, now_ns);
     }
     return boundary;
 }
 
 bool pay(Slot& slot, const KernelCost& cost) noexcept {
-    const std::uint64_t charge = charge_of(cost);
+    const shared::Load load = shared::load_of(cost);
+    const std::uint64_t charge =
+        cost.gpu_ns * std::max({load.compute_permille, load.bandwidth_permille, 1U}) / 1000;
     const bool credit = slot.client.credit_ns.load(std::memory_order_relaxed) > 0;
     slot.client.credit_ns.fetch_sub(static_cast<std::int64_t>(charge), std::memory_order_relaxed);
     slot.counters.charged_ns.fetch_add(charge, std::memory_order_relaxed);

@@ -24,9 +24,6 @@ enum class Patience : std::uint8_t { kMayWait, kMustNotWait };
 Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelCost& cost, Patience patience,
                        std::uint64_t now_ns) noexcept;
 
-// Running time x the larger share, in ns.
-std::uint64_t charge_of(const KernelCost& cost) noexcept;
-
 // The steps of a launch, without a wait: for models in virtual time, too.
 
 // Policy `group`: whether the launch may go into its stream; and what goes with it.
@@ -36,7 +33,7 @@ Boundary enter(shared::Page& page, shared::Signals& signals, std::uint32_t slot,
                CountedStream& counted, const KernelCost& cost, Patience patience,
                std::uint64_t now_ns) noexcept;
 
-// Policy `quota`: whether there is credit, of which the launch is paid.
+// Policy `quota`: whether there is credit, of which the launch is paid: its running time x the larger share.
 bool pay(shared::Slot& slot, const KernelCost& cost) noexcept;
 
 }  // namespace explsched::gate

@@ -1,6 +1,5 @@
 #include "kernel_intercept/gate/gate.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 #include "kernel_intercept/gate/admission.hpp"
@@ -21,7 +20,6 @@ constexpr std::uint32_t kWarmUpLaunches = 1;  // the first launch may load its m
 constexpr std::uint32_t kFirstSamples = 8;
 constexpr std::uint32_t kSampleEvery = 64, kSeldom = 1024;  // the latter once a key is well known
 
-std::array<Link, kMaxGpus> links;
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
 std::atomic<std::uint32_t> look_ups{0}, routed_look_ups{0};
 std::atomic<Link*> newest{nullptr};  // whose profile table is used; all of a manager's clients see the same
@@ -64,11 +62,11 @@ struct Place {
     shared::Signals* signals;
     std::uint32_t slot;
 
-    explicit Place(Link* of)
-        : link(of),
-          page(of == nullptr ? nullptr : of->own_page()),
-          signals(of == nullptr ? nullptr : of->signals.load(std::memory_order_acquire)),
-          slot(of == nullptr ? 0 : of->slot.load(std::memory_order_relaxed)) {}
+    explicit Place(int ordinal)
+        : link(link_of(ordinal)),
+          page(link == nullptr ? nullptr : link->own_page()),
+          signals(link == nullptr ? nullptr : link->signals.load(std::memory_order_acquire)),
+          slot(link == nullptr ? 0 : link->slot.load(std::memory_order_relaxed)) {}
     explicit operator bool() const { return page != nullptr && signals != nullptr; }
 
     shared::Slot& own() const { return page->slots[slot]; }
@@ -78,10 +76,8 @@ struct Place {
     CountedStream& counted(int stream) const { return link->streams[static_cast<std::size_t>(stream)]; }
 };
 
-Place place_on(int ordinal) { return Place(link_of(ordinal)); }
-
-void tell_routes(Link& link) {
-    const Place place(&link);
+void tell_routes(int ordinal) {
+    const Place place(ordinal);
     if (!place) return;
     shared::Counters& counters = place.own().counters;
     counters.look_ups.store(look_ups.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -90,11 +86,13 @@ void tell_routes(Link& link) {
 
 }  // namespace
 
+std::array<Link, kMaxGpus> links;
+
 void attach(int ordinal, const GpuIdentity& gpu) noexcept {
     Link* link = link_of(ordinal);
     if (link == nullptr || link->wanted()) return;
     link->attach(gpu, kAttachPatienceMs);
-    tell_routes(*link);
+    tell_routes(ordinal);
     newest.store(link, std::memory_order_release);
 }
 
@@ -106,8 +104,9 @@ bool manages(int ordinal) noexcept {
 KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept {
     const Link* link = newest.load(std::memory_order_acquire);
     const shared::Table* table = link == nullptr ? nullptr : link->table.load(std::memory_order_acquire);
-    const shared::TableEntry* entry = table == nullptr ? nullptr : shared::find(*table, key_hash);
-    const std::uint64_t cost = entry == nullptr ? 0 : entry->cost.load(std::memory_order_relaxed);
+    const shared::TableEntry* entry = table == nullptr ? nullptr : shared::place_of(table->entries, key_hash);
+    if (entry == nullptr || entry->key.load(std::memory_order_acquire) != key_hash) return estimate;
+    const std::uint64_t cost = entry->cost.load(std::memory_order_relaxed);
     return cost == 0 ? estimate : shared::unpack_cost(cost);
 }
 
@@ -130,7 +129,7 @@ Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept {
 }
 
 Boundary tail(int ordinal, int stream) noexcept {
-    const Place place = place_on(ordinal);
+    const Place place(ordinal);
     if (!place || stream == kUncounted) return {};
     const StreamLock lock(place.counted(stream).taken);
     if (!lock.held()) return {};
@@ -141,11 +140,11 @@ Boundary tail(int ordinal, int stream) noexcept {
 
 bool is_best_effort() noexcept {
     const Settings settings = settings_of_environment();
-    return settings.socket_path[0] != '\0' && settings.priority == shared::Class::kBestEffort;
+    return settings.socket_path[0] != '\0' && settings.hello.priority == shared::Class::kBestEffort;
 }
 
 Signals signals(int ordinal) noexcept {
-    const Place place = place_on(ordinal);
+    const Place place(ordinal);
     if (!place) return {};
     const shared::ClientSignals& own = place.signals->clients[place.slot];
     const auto offset_of = [&place](const void* word) {
@@ -161,11 +160,11 @@ void signals_pinned(int ordinal) noexcept {
 }
 
 void signals_work(int ordinal) noexcept {
-    if (const Place place = place_on(ordinal)) place.own().client.reports.store(1, std::memory_order_relaxed);
+    if (const Place place{ordinal}) place.own().client.reports.store(1, std::memory_order_relaxed);
 }
 
 void collective_launched(int ordinal) noexcept {
-    const Place place = place_on(ordinal);
+    const Place place(ordinal);
     if (!place || place.own().counters.collectives.fetch_add(1, std::memory_order_seq_cst) != 0) return;
     bool others = false;
     shared::each_bit(place.page->control.occupied.load() & ~(std::uint64_t{1} << place.slot),
@@ -179,13 +178,13 @@ void collective_launched(int ordinal) noexcept {
 }
 
 bool graphs_wait(int ordinal) noexcept {
-    const Place place = place_on(ordinal);
+    const Place place(ordinal);
     return place && place.page->control.policy == shared::Policy::kGroup &&
            !is_high(*place.page, place.slot) && start_watchdog();
 }
 
 bool open_stream(int ordinal, int stream) noexcept {
-    const Place place = place_on(ordinal);
+    const Place place(ordinal);
     if (!place) return true;
     shared::Line& line = place.line(stream);
     if (line.done.load() < line.told.load()) return false;
@@ -197,7 +196,7 @@ bool open_stream(int ordinal, int stream) noexcept {
 }
 
 void abandon_stream(int ordinal, int stream) noexcept {
-    const Place place = place_on(ordinal);
+    const Place place(ordinal);
     if (!place) return;
     shared::Line& line = place.line(stream);
     line.done.store(line.told.load());
@@ -206,11 +205,11 @@ void abandon_stream(int ordinal, int stream) noexcept {
 void looked_up(bool routed) noexcept {
     look_ups.fetch_add(1, std::memory_order_relaxed);
     if (routed) routed_look_ups.fetch_add(1, std::memory_order_relaxed);
-    for (Link& link : links) tell_routes(link);
+    for (int i = 0; i < kMaxGpus; ++i) tell_routes(i);
 }
 
 void drained(int ordinal) noexcept {
-    const Place place = place_on(ordinal);
+    const Place place(ordinal);
     if (!place) return;
     const shared::Control& control = place.page->control;
     shared::Slot& slot = place.own();
@@ -226,7 +225,7 @@ void drained(int ordinal) noexcept {
 }
 
 void record(int ordinal, const Sample& sample) noexcept {
-    const Place place = place_on(ordinal);
+    const Place place(ordinal);
     if (!place) return;
     shared::SampleRing& ring = place.own().ring;
     const bool taken = place.link->recording.exchange(true, std::memory_order_acquire);
@@ -244,8 +243,6 @@ void record(int ordinal, const Sample& sample) noexcept {
     }
     if (!taken) place.link->recording.store(false, std::memory_order_release);
 }
-
-Link& link_at(int ordinal) noexcept { return links[static_cast<std::size_t>(ordinal)]; }
 
 void reset_after_fork() noexcept {
     newest = nullptr;

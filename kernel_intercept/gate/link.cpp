@@ -8,14 +8,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <cstdio>
 #include <cstring>
 
 #include "kernel_intercept/gate/admission.hpp"
 #include "kernel_intercept/shared/clock.hpp"
 #include "kernel_intercept/shared/descriptor.hpp"
-#include "kernel_intercept/shared/protocol.hpp"
 
 namespace explsched::gate {
 
@@ -56,16 +54,6 @@ void blank(const void* at, std::size_t size) {
 
 KeptDescriptor standard_error;
 
-// Whether the answer is of that kind, which is then in `message`.
-template <typename Message>
-bool is_message(const std::array<char, shared::kLongestMessage>& answer, ssize_t size,
-                shared::MessageKind kind, Message& message) {
-    if (size != sizeof(message)) return false;
-    std::memcpy(&message, answer.data(), sizeof(message));
-    const shared::Preamble expected = shared::preamble(kind);
-    return std::memcmp(&message, &expected, sizeof(expected)) == 0;
-}
-
 // Once in a process: it asks again and again.
 void tell_refusal(const shared::Refused& refused) {
     static std::atomic<bool> told{false};
@@ -77,24 +65,21 @@ void tell_refusal(const shared::Refused& refused) {
     tell(text);
 }
 
-bool same_user(int fd) {
-    ucred peer{};
-    socklen_t size = sizeof(peer);
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-           (peer.uid == geteuid() || peer.uid == 0);
-}
-
 }  // namespace
 
 void tell(const char* text) noexcept {
-    if (standard_error.is_ours() && write(standard_error.number(), text, std::strlen(text)) < 0) return;
+    pollfd ready{standard_error.number(), POLLOUT, 0};
+    if (!standard_error.is_ours() || poll(&ready, 1, 0) != 1 || ready.revents != POLLOUT) return;
+    if (write(ready.fd, text, std::strlen(text)) < 0) return;
 }
 
 void Link::attach(const GpuIdentity& gpu, int patience_ms) noexcept {
     if (wanted() || changing_.exchange(true)) return;
     settings_ = settings_of_environment();
+    settings_.hello.compute_capability = gpu.compute_capability;
+    settings_.hello.multiprocessors = gpu.multiprocessors;
+    settings_.hello.gpu_uuid = gpu.uuid;
     if (standard_error.number() < 0) standard_error.keep(STDERR_FILENO);
-    gpu_ = gpu;
     if (settings_.socket_path[0] != '\0') {
         if (!greet() || !hear(patience_ms)) back_off(shared::now_ns());
         wanted_ = true;
@@ -134,17 +119,10 @@ bool Link::greet() noexcept {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, settings_.socket_path.data(), sizeof(address.sun_path));
-    shared::Hello hello{};
-    hello.preamble = shared::preamble(shared::MessageKind::kHello);
-    hello.priority = settings_.priority;
-    hello.request_permille = settings_.request_permille;
-    hello.limit_permille = settings_.limit_permille;
-    hello.compute_capability = gpu_.compute_capability;
-    hello.multiprocessors = gpu_.multiprocessors;
-    hello.gpu_uuid = gpu_.uuid;
-    hello.job = settings_.job;
-    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 || !same_user(fd) ||
-        send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+    std::int32_t manager = 0;
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+        !(shared::belongs_to(fd, geteuid(), manager) || shared::belongs_to(fd, 0, manager)) ||
+        send(fd, &settings_.hello, sizeof(shared::Hello), MSG_NOSIGNAL) != sizeof(shared::Hello)) {
         close(fd);
         return false;
     }
@@ -174,9 +152,11 @@ bool Link::hear(int patience_ms) noexcept {
     }
     shared::Welcome welcome{};
     shared::Refused refused{};
-    const bool welcomed =
-        is_message(answer, got, shared::MessageKind::kWelcome, welcome) && adopt(fds, welcome);
-    if (is_message(answer, got, shared::MessageKind::kRefused, refused)) tell_refusal(refused);
+    const auto size = static_cast<std::size_t>(got);
+    const bool welcomed = shared::is_message(answer.data(), size, shared::MessageKind::kWelcome, welcome) &&
+                          adopt(fds, welcome);
+    if (shared::is_message(answer.data(), size, shared::MessageKind::kRefused, refused))
+        tell_refusal(refused);
     for (const int fd : fds) {
         if (fd >= 0) close(fd);
     }
@@ -211,7 +191,10 @@ bool Link::adopt(const int (&fds)[shared::kWelcomeDescriptors], const shared::We
     }
     slot.store(welcome.slot);
     tenancy.store(welcome.tenancy);
-    for (CountedStream& stream : streams) stream.batches.start_at(0);
+    for (CountedStream& stream : streams) {
+        const StreamLock lock(stream.taken);
+        if (lock.held()) stream.batches.start_at(0);  // else it counts on, and its next report says where
+    }
     pinned.store(false);
     signals.store(new_signals, std::memory_order_release);
     table.store(new_table, std::memory_order_release);

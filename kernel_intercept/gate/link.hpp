@@ -84,7 +84,6 @@ class Link {
     std::uint64_t pause_ns_{0};
     KeptDescriptor socket_;        // keeps its number while it can: a late writer must not hit a foreign file
     KeptDescriptor fresh_socket_;  // greeted, not answered yet
-    GpuIdentity gpu_{};
     Settings settings_{};
     struct RetiredGate {
         std::atomic<std::atomic<std::uint32_t>*> word;
@@ -94,10 +93,10 @@ class Link {
     std::size_t retirements_{0};
 };
 
-// Of a CUDA device ordinal below kMaxGpus.
-Link& link_at(int ordinal) noexcept;
+extern std::array<Link, kMaxGpus> links;  // by CUDA device ordinal
 
-// To what standard error was when the first GPU was attached, if it still is: daemons close it, too.
+// To what standard error was when the first GPU was attached, if it still is: daemons close it, too. Nothing
+// where whoever reads it is gone (SIGPIPE), or has stopped: no launch waits for that.
 void tell(const char* text) noexcept;
 
 }  // namespace explsched::gate

@@ -1,5 +1,6 @@
 #include "kernel_intercept/gate/settings.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -29,14 +30,14 @@ Settings settings_of_environment() noexcept {
     Settings settings{};
     copy_text(settings.socket_path, std::getenv(shared::kSocketVariable));
     const char* priority = std::getenv(EXPL_SHARE_VARIABLE);
-    settings.priority = priority != nullptr && std::strcmp(priority, "high") == 0
-                            ? shared::Class::kHigh
-                            : shared::Class::kBestEffort;
-    settings.limit_permille = permille(EXPL_LIMIT_VARIABLE, 1000);
-    settings.request_permille = permille(EXPL_REQUEST_VARIABLE, settings.limit_permille);
-    if (settings.request_permille > settings.limit_permille)
-        settings.request_permille = settings.limit_permille;
-    copy_text(settings.job, std::getenv("SLURM_JOB_ID"));
+    shared::Hello& hello = settings.hello;
+    hello.preamble = shared::preamble(shared::MessageKind::kHello);
+    hello.priority = priority != nullptr && std::strcmp(priority, "high") == 0 ? shared::Class::kHigh
+                                                                               : shared::Class::kBestEffort;
+    hello.limit_permille = permille(EXPL_LIMIT_VARIABLE, 1000);
+    hello.request_permille =
+        std::min(permille(EXPL_REQUEST_VARIABLE, hello.limit_permille), hello.limit_permille);
+    copy_text(hello.job, std::getenv("SLURM_JOB_ID"));
     return settings;
 }
 

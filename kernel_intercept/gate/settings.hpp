@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 
 #include "kernel_intercept/shared/protocol.hpp"
 
@@ -10,10 +9,7 @@ namespace explsched::gate {
 
 struct Settings {
     std::array<char, 108> socket_path;  // of the manager; empty if there is none
-    shared::Class priority;
-    std::uint32_t request_permille;
-    std::uint32_t limit_permille;
-    std::array<char, 64> job;
+    shared::Hello hello;                // what it is told, but for the GPU
 };
 
 // EXPLSCHED_KM_SOCKET, SLURM_JOB_ID, and the job options share, request and limit

@@ -37,8 +37,7 @@ void* watch_for_ever(void*) {
     for (;;) {
         timed_wait(kPeriodNs);
         const std::uint64_t now_ns = shared::now_ns();
-        for (int i = 0; i < kMaxGpus; ++i)
-            watch_link(link_at(i), watches[static_cast<std::size_t>(i)], now_ns);
+        for (std::size_t i = 0; i < links.size(); ++i) watch_link(links[i], watches[i], now_ns);
     }
 }
 
@@ -82,7 +81,7 @@ bool watch_gate(GateWatch& watch, std::atomic<std::uint32_t>& gate, const shared
     const bool orphaned = page == nullptr || !manager_alive(page->control, now_ns);
     const bool too_long = now_ns - watch.shut_since_ns >= kLongestShutNs;
     if (!orphaned && !too_long && now_ns >= watch.forced_until_ns) return false;
-    if (too_long) watch.forced_until_ns = now_ns + kForcedOpenNs;
+    if (too_long) watch.forced_until_ns = now_ns + shared::kForcedOpenNs;
     watch.shut_since_ns = 0;
     return shared::open_gate(gate, word);
 }

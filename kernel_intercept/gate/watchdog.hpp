@@ -10,7 +10,6 @@
 namespace explsched::gate {
 
 constexpr std::uint64_t kLongestShutNs = 200'000'000;  // shut this long: open in any case, for a while
-constexpr std::uint64_t kForcedOpenNs = 50'000'000;
 
 // Starts the thread that watches, once in a process. False if there is none: then nothing may wait on the
 // GPU.

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/server.hpp"
@@ -12,6 +11,9 @@
 
 namespace explsched::manager {
 
+namespace {
+
+// Why a hello cannot be accepted, or nullptr.
 const char* fault_of(const shared::Hello& hello) {
     if (hello.priority != shared::Class::kHigh && hello.priority != shared::Class::kBestEffort)
         return "unknown class";
@@ -32,6 +34,8 @@ std::string hex(const std::array<unsigned char, 16>& uuid) {
     return text;
 }
 
+}  // namespace
+
 void Server::hear(std::uint64_t id) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
@@ -41,62 +45,65 @@ void Server::hear(std::uint64_t id) {
         const ssize_t got = recv(found->second.socket.get(), data.data(), data.size(), MSG_TRUNC);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (got <= 0) return drop(id);
-        answer(found->second, id, data.data(), static_cast<std::size_t>(got));
+        if (const char* fault = answer(found->second, id, data.data(), static_cast<std::size_t>(got))) {
+            ++totals_.malformed;
+            refuse(found->second, id, fault);
+        }
         if (connections_.count(id) == 0) return;
     }
 }
 
-void Server::answer(Connection& connection, std::uint64_t id, const char* data, std::size_t size) {
+// Why the message is malformed, or nullptr.
+const char* Server::answer(Connection& connection, std::uint64_t id, const char* data, std::size_t size) {
+    using shared::MessageKind;
+    const auto is = [&](MessageKind kind, auto& message) {
+        return shared::is_message(data, size, kind, message);
+    };
+    const auto reply = [&](const void* message, std::size_t bytes) {
+        if (send(connection.socket.get(), message, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop(id);
+        return nullptr;
+    };
     shared::Preamble preamble{};
-    if (size < sizeof(preamble) || size > shared::kLongestMessage)
-        return refuse_malformed(connection, id, "message of a wrong size");
-    std::memcpy(&preamble, data, sizeof(preamble));
-    if (preamble.magic != shared::kMessageMagic)
-        return refuse_malformed(connection, id, "not a message of explsched");
-    if (preamble.version != shared::kProtocolVersion)
-        return refuse_malformed(connection, id, "another version of the protocol");
-    if (preamble.kind == shared::MessageKind::kNotify && size == sizeof(preamble) &&
-        connection.gpu != nullptr)
-        return;
-    if (preamble.kind == shared::MessageKind::kStatus && size == sizeof(preamble)) {
-        const std::string text = status();
-        if (send(connection.socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-            drop(id);
-        return;
-    }
     shared::Forget forget{};
-    if (preamble.kind == shared::MessageKind::kForget && size == sizeof(forget)) {
-        std::memcpy(&forget, data, sizeof(forget));
+    shared::Hello hello{};
+    if (size < sizeof(preamble) || size > shared::kLongestMessage) return "message of a wrong size";
+    std::memcpy(&preamble, data, sizeof(preamble));
+    if (preamble.magic != shared::kMessageMagic) return "not a message of explsched";
+    if (preamble.version != shared::kProtocolVersion) return "another version of the protocol";
+    if (is(MessageKind::kNotify, preamble) && connection.gpu != nullptr) return nullptr;
+    if (is(MessageKind::kStatus, preamble)) {
+        const std::string text = status();
+        return reply(text.data(), text.size());
+    }
+    if (is(MessageKind::kForget, forget)) {
         profiles_.forget(forget.key);
         keeper_.save_soon();
-        if (send(connection.socket.get(), &forget, sizeof(forget), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop(id);
-        return;
+        return reply(&forget, sizeof(forget));
     }
-    shared::Hello hello{};
-    if (preamble.kind != shared::MessageKind::kHello || size != sizeof(hello) || connection.gpu != nullptr) {
-        return refuse_malformed(connection, id, "message of a wrong kind or size");
-    }
-    std::memcpy(&hello, data, sizeof(hello));
-    if (const char* fault = fault_of(hello)) return refuse_malformed(connection, id, fault);
-    try {
-        welcome(connection, hello);
-    } catch (const std::system_error& error) {
-        log(error.what());
-        return refuse(connection, id, "no memory or file descriptor is left for another GPU");
-    }
-    static_assert(shared::kSlots == 64);
-    if (connection.gpu == nullptr) refuse(connection, id, "64 processes use this GPU already");
+    if (!is(MessageKind::kHello, hello) || connection.gpu != nullptr)
+        return "message of a wrong kind or size";
+    if (const char* fault = fault_of(hello)) return fault;
+    if (const char* reason = welcome(connection, hello)) refuse(connection, id, reason);
+    return nullptr;
 }
 
-void Server::welcome(Connection& connection, const shared::Hello& hello) {
+// Why the client gets no slot, or nullptr.
+const char* Server::welcome(Connection& connection, const shared::Hello& hello) {
+    static_assert(shared::kSlots == 64);
+    constexpr const char* kFull = "64 processes use this GPU already";
     const std::string uuid = hex(hello.gpu_uuid);
-    if (gpus_.size() >= shared::kSlots && gpus_.count(uuid) == 0) return;  // no machine has as many
-    if (gpus_.count(uuid) == 0) gpus_.emplace(uuid, std::make_unique<Gpu>(settings_, hello));
+    if (gpus_.size() >= shared::kSlots && gpus_.count(uuid) == 0) return kFull;  // no machine has as many
+    try {
+        if (gpus_.count(uuid) == 0) gpus_.emplace(uuid, std::make_unique<Gpu>(settings_, hello));
+    } catch (const std::system_error& error) {
+        log(error.what());
+        return "no memory or file descriptor is left for another GPU";
+    }
     Gpu& gpu = *gpus_.at(uuid);
     const auto slot = gpu.join(
         {connection.pid, hello.job.data(), hello.priority, hello.request_permille, hello.limit_permille},
         shared::now_ns());
-    if (!slot) return;
+    if (!slot) return kFull;
     connection.gpu = &gpu;
     connection.slot = *slot;
     shared::Welcome reply{shared::preamble(shared::MessageKind::kWelcome), *slot, sizeof(shared::Page),
@@ -119,11 +126,7 @@ void Server::welcome(Connection& connection, const shared::Hello& hello) {
         // Its end will be seen as a hang-up.
         log("pid " + std::to_string(connection.pid) + ": welcome: " + std::strerror(errno));
     }
-}
-
-void Server::refuse_malformed(Connection& connection, std::uint64_t id, const char* reason) {
-    ++totals_.malformed;
-    refuse(connection, id, reason);
+    return nullptr;
 }
 
 void Server::refuse(Connection& connection, std::uint64_t id, const char* reason) {

@@ -1,10 +1,6 @@
 #include "kernel_intercept/manager/gpu.hpp"
 
 #include <algorithm>
-#include <vector>
-
-#include "kernel_intercept/shared/clock.hpp"
-#include "kernel_intercept/shared/futex.hpp"
 
 namespace explsched::manager {
 
@@ -53,10 +49,9 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
 
 void Gpu::leave(std::uint32_t slot) {
     const std::uint64_t bit = std::uint64_t{1} << slot;
-    page_->control.occupied.fetch_and(~bit);
-    page_->control.high.fetch_and(~bit);
-    page_->control.waiting.fetch_and(~bit);
-    page_->control.beside.fetch_and(~bit);
+    shared::Control& control = page_->control;
+    for (auto* clients : {&control.occupied, &control.high, &control.waiting, &control.beside})
+        clients->fetch_and(~bit);
     signals_->clients[slot].gate.fetch_or(shared::kOpen);  // its work may still wait on the GPU
     new (&page_->slots[slot]) shared::Slot{};
     clients_[slot].tenant.reset();
@@ -80,25 +75,8 @@ void Gpu::beat(std::uint64_t now_ns) {
     if (settings_.policy == shared::Policy::kQuota) refill(now_ns);
 }
 
-bool Gpu::waits(std::uint32_t slot) const {
-    const std::uint32_t gate = page_->slots[slot].client.gate.load(std::memory_order_acquire);
-    return (gate & shared::kGateState) == shared::kGateWaiting;
-}
-
-void Gpu::grant(std::uint32_t slot) {
-    shared::ClientState& client = page_->slots[slot].client;
-    std::uint32_t gate = client.gate.load(std::memory_order_acquire);
-    const bool waiting = (gate & shared::kGateState) == shared::kGateWaiting;
-    client.granted_ns.store(shared::now_ns(), std::memory_order_relaxed);
-    if (waiting &&
-        client.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted)) {
-        shared::futex_wake_all(client.gate);
-    }
-}
-
 std::uint64_t Gpu::serve(std::uint64_t now_ns) {
-    if (settings_.policy == shared::Policy::kGroup) return serve_group(now_ns);
-    return serve_quota(now_ns);
+    return settings_.policy == shared::Policy::kGroup ? serve_group(now_ns) : serve_quota(now_ns);
 }
 
 // Timings are read some time after their launch, so a co-run lasts a while longer than it is seen.

@@ -97,8 +97,6 @@ class Gpu {
     void refill(std::uint64_t now_ns);
     void feel_pressure();
     CoRun co_run();
-    bool waits(std::uint32_t slot) const;
-    void grant(std::uint32_t slot);
 
     Settings settings_;
     shared::Hello identity_;

@@ -20,7 +20,6 @@ constexpr std::uint64_t kLongIdleNs = 100'000'000, kSeldomNs = 1'000'000;
 constexpr std::uint64_t kLeastBatchNs = 25'000, kMostBatchNs = 1'000'000, kFirstBatchNs = 100'000;
 constexpr std::uint64_t kBatchesOn = 3;  // of what runs on, a batch is this part
 constexpr std::uint64_t kLeastAllowanceNs = 100'000;
-constexpr std::uint64_t kForcedOpenNs = 50'000'000;  // as the watchdog's
 constexpr std::uint64_t kPeakMemoryNs = 1'000'000'000;
 
 // More open at the same time make each other, and whoever comes, slow; so the others wait for their turn.
@@ -87,8 +86,8 @@ void Gpu::end_period(std::uint32_t slot, std::uint64_t issued_ns) {
 // clients.
 std::uint64_t Gpu::expected_beside(std::uint64_t low) {
     const auto peak = [this](std::uint32_t slot) {
-        return shared::larger(shared::packed_load(page_->slots[slot].counters.peak.load()),
-                              clients_[slot].peak);
+        const std::uint64_t word = page_->slots[slot].counters.peak.load();
+        return shared::larger(shared::load_of(shared::unpack_cost(word)), clients_[slot].peak);
     };
     shared::Load high;
     each_bit(page_->control.high.load(), [&](std::uint32_t slot) { high = high + peak(slot); });
@@ -108,7 +107,8 @@ void Gpu::forget_old_peaks(std::uint64_t now_ns) {
     if (now_ns < peaks_from_ns_ + kPeakMemoryNs) return;
     peaks_from_ns_ = now_ns;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
-        clients_[slot].peak = shared::packed_load(page_->slots[slot].counters.peak.exchange(0));
+        const std::uint64_t word = page_->slots[slot].counters.peak.exchange(0);
+        clients_[slot].peak = shared::load_of(shared::unpack_cost(word));
     });
 }
 
@@ -207,7 +207,7 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
             clients_[slot].open_since_ns = 0;
         } else if (clients_[slot].open_since_ns == 0) {
             clients_[slot].open_since_ns = now_ns;
-        } else if (now_ns >= clients_[slot].open_since_ns + kForcedOpenNs) {
+        } else if (now_ns >= clients_[slot].open_since_ns + shared::kForcedOpenNs) {
             shared::close_gate(signals_->clients[slot].gate);
         }
     });

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "kernel_intercept/manager/gpu.hpp"
+#include "kernel_intercept/shared/clock.hpp"
+#include "kernel_intercept/shared/futex.hpp"
 
 namespace explsched::manager {
 
@@ -16,17 +18,23 @@ constexpr std::uint64_t kIdleNs = 100'000;
 constexpr std::int64_t kEarlyNs = 300'000;
 constexpr std::uint64_t kHighNs = 5'000'000;
 
+bool is_waiting(std::uint32_t gate) { return (gate & shared::kGateState) == shared::kGateWaiting; }
+
 }  // namespace
 
 bool Gpu::grant_paid() {
     bool unpaid = false;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
-        if (!waits(slot)) return;
-        if (page_->slots[slot].client.credit_ns.load(std::memory_order_relaxed) > 0) {
-            grant(slot);
-        } else {
+        shared::ClientState& client = page_->slots[slot].client;
+        std::uint32_t gate = client.gate.load(std::memory_order_acquire);
+        if (!is_waiting(gate)) return;
+        if (client.credit_ns.load(std::memory_order_relaxed) <= 0) {
             unpaid = true;
+            return;
         }
+        client.granted_ns.store(shared::now_ns(), std::memory_order_relaxed);
+        if (client.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted))
+            shared::futex_wake_all(client.gate);
     });
     return unpaid;
 }
@@ -114,8 +122,8 @@ bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vec
                                                   -2 * policy::kDebtNs, 2 * policy::kDebtNs);
         const bool active = client.charged_ns != client.refilled_ns;
         members.push_back({client.tenant->request_permille, client.tenant->limit_permille,
-                           client.tenant->priority == shared::Class::kHigh, waits(slot), active, credit_ns,
-                           client.room_ns});
+                           client.tenant->priority == shared::Class::kHigh,
+                           is_waiting(state.client.gate.load()), active, credit_ns, client.room_ns});
         slots.push_back(slot);
     });
     const std::vector<policy::Member> after = rule(members);

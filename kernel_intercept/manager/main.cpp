@@ -1,13 +1,10 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <stdexcept>
 
@@ -20,19 +17,13 @@ namespace {
 using namespace explsched;
 
 int print_status(const manager::Settings& settings) {
-    const shared::Descriptor connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, manager::socket_path(settings).c_str(), sizeof(address.sun_path) - 1);
+    const shared::Descriptor connection = manager::connected_to(manager::socket_path(settings), 0);
     const timeval patience{2, 0};
     setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     const shared::Preamble question = shared::preamble(shared::MessageKind::kStatus);
     std::string text(shared::kLongestStatus, '\0');
-    ssize_t got = -1;
-    if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
-        send(connection.get(), &question, sizeof(question), MSG_NOSIGNAL) == sizeof(question)) {
-        got = recv(connection.get(), text.data(), text.size(), 0);
-    }
+    ssize_t got = send(connection.get(), &question, sizeof(question), MSG_NOSIGNAL);
+    if (got > 0) got = recv(connection.get(), text.data(), text.size(), 0);
     if (got <= 0) throw std::runtime_error(settings.directory + ": no manager answers");
     text.resize(static_cast<std::size_t>(got));
     std::puts(text.c_str());
@@ -45,7 +36,7 @@ void close_standard_streams(const manager::Settings& settings) {
     const std::string path = settings.directory + "/kernel-manager.log";
     const shared::Descriptor log(
         open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!nothing || !log) throw std::runtime_error(path + ": " + std::strerror(errno));
+    if (!nothing || !log) manager::fail(path);
     dup2(nothing.get(), STDIN_FILENO);
     dup2(nothing.get(), STDOUT_FILENO);
     dup2(log.get(), STDERR_FILENO);
@@ -54,9 +45,9 @@ void close_standard_streams(const manager::Settings& settings) {
 // Returns in the daemon. The command itself ends when the daemon is ready (0) or has failed (1).
 int detach() {
     int ready[2];
-    if (pipe2(ready, O_CLOEXEC) != 0) throw std::runtime_error(std::string("pipe: ") + std::strerror(errno));
+    if (pipe2(ready, O_CLOEXEC) != 0) manager::fail("pipe");
     const pid_t child = fork();
-    if (child < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
+    if (child < 0) manager::fail("fork");
     if (child != 0) {
         close(ready[1]);
         char byte = 0;

@@ -3,8 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include <cerrno>
-#include <system_error>
+#include "kernel_intercept/manager/log.hpp"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -14,17 +13,12 @@ namespace explsched::manager {
 
 shared::Descriptor sealed_memory(const char* name, std::size_t size, Access access, void*& address) {
     shared::Descriptor memory(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!memory || ftruncate(memory.get(), static_cast<off_t>(size)) != 0)
-        throw std::system_error(errno, std::generic_category(), "memfd_create");
+    if (!memory || ftruncate(memory.get(), static_cast<off_t>(size)) != 0) fail("memfd_create");
     address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-    if (address == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap of a memfd");
+    if (address == MAP_FAILED) fail("mmap of a memfd");
     const int seals =
         F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (access == Access::kOthersRead ? F_SEAL_FUTURE_WRITE : 0);
-    if (fcntl(memory.get(), F_ADD_SEALS, seals) != 0) {
-        const std::system_error error(errno, std::generic_category(), "sealing a memfd");
-        munmap(address, size);
-        throw error;
-    }
+    if (fcntl(memory.get(), F_ADD_SEALS, seals) != 0) fail("sealing a memfd");
     return memory;
 }
 

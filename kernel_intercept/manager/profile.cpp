@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cinttypes>
 #include <cstdio>
-#include <optional>
 #include <stdexcept>
 
 #include "kernel_intercept/shared/packed.hpp"
@@ -21,16 +21,17 @@ namespace {
 constexpr std::array<std::string_view, 3> kSources{"timing", "nvml", "ncu"};
 constexpr std::size_t kCells = 11;
 
-std::string quoted(std::string_view text) { return "'" + std::string(text.substr(0, 40)) + "'"; }
+[[noreturn]] void refuse(std::string_view what, std::string_view found, const std::string& accepted) {
+    throw std::invalid_argument(std::string(what) + ": found '" + std::string(found.substr(0, 40)) +
+                                "', accepted " + accepted);
+}
 
 template <typename Number>
 Number whole(std::string_view column, std::string_view text, std::uint64_t most, int base = 10) {
     std::uint64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-    if (error != std::errc{} || end != text.data() + text.size() || value > most) {
-        throw std::invalid_argument(std::string(column) + ": found " + quoted(text) +
-                                    ", accepted are whole numbers from 0 to " + std::to_string(most));
-    }
+    if (error != std::errc{} || end != text.data() + text.size() || value > most)
+        refuse(column, text, "are whole numbers from 0 to " + std::to_string(most));
     return static_cast<Number>(value);
 }
 
@@ -46,26 +47,20 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 Dim3 dim3(std::string_view column, std::string_view text) {
     const auto parts = split(text, ',');
-    if (parts.size() != 3)
-        throw std::invalid_argument(std::string(column) + ": found " + quoted(text) + ", accepted is x,y,z");
+    if (parts.size() != 3) refuse(column, text, "is x,y,z");
     const auto extent = [&](std::size_t i) { return whole<std::uint32_t>(column, parts[i], UINT32_MAX); };
     return {extent(0), extent(1), extent(2)};
 }
 
 std::uint64_t name_hash(std::string_view text) {
-    const auto digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-    if (text.size() != 16 || !std::all_of(text.begin(), text.end(), digit)) {
-        throw std::invalid_argument("name_hash: found " + quoted(text) +
-                                    ", accepted are 16 hexadecimal digits");
-    }
+    if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string_view::npos)
+        refuse("name_hash", text, "are 16 hexadecimal digits");
     return whole<std::uint64_t>("name_hash", text, UINT64_MAX, 16);
 }
 
 Source source_named(std::string_view text) {
     const auto found = std::find(kSources.begin(), kSources.end(), text);
-    if (found == kSources.end()) {
-        throw std::invalid_argument("source: found " + quoted(text) + ", accepted are timing, nvml and ncu");
-    }
+    if (found == kSources.end()) refuse("source", text, "are timing, nvml and ncu");
     return static_cast<Source>(found - kSources.begin());
 }
 
@@ -89,25 +84,15 @@ Profile parse_line(std::string_view line) {
             0};
 }
 
-std::string text_of(const Dim3& extents) {
-    return std::to_string(extents.x) + ',' + std::to_string(extents.y) + ',' + std::to_string(extents.z);
-}
-
 void append(std::string& text, const Profile& profile) {
-    std::array<char, 17> hash{};
-    std::snprintf(hash.data(), hash.size(), "%016llx",
-                  static_cast<unsigned long long>(profile.key.name_hash));
-    text += hash.data();
-    for (const std::string& cell :
-         {text_of(profile.key.grid), text_of(profile.key.block),
-          std::to_string(profile.key.dynamic_shared_bytes), std::to_string(profile.key.compute_capability),
-          std::to_string(profile.samples), std::to_string(profile.cost.gpu_ns),
-          std::to_string(profile.cost.compute_permille), std::to_string(profile.cost.bandwidth_permille),
-          std::string(kSources[static_cast<std::size_t>(profile.source)])}) {
-        text += '\t';
-        text += cell;
-    }
-    text += '\t';
+    const auto& [name_hash, grid, block, shared_bytes, compute_capability] = profile.key;
+    std::array<char, 256> cells{};
+    std::snprintf(cells.data(), cells.size(),
+                  "%016" PRIx64 "\t%u,%u,%u\t%u,%u,%u\t%u\t%u\t%" PRIu64 "\t%" PRIu64 "\t%u\t%u\t%s\t",
+                  name_hash, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
+                  compute_capability, profile.samples, profile.cost.gpu_ns, profile.cost.compute_permille,
+                  profile.cost.bandwidth_permille, kSources[static_cast<std::size_t>(profile.source)].data());
+    text += cells.data();
     for (const char c : profile.name) text += c >= ' ' && c <= '~' ? c : '?';
     text += '\n';
 }
@@ -119,14 +104,9 @@ ProfileText parse_profiles(std::string_view text) {
     if (text.empty()) return result;
     if (text.back() == '\n') text.remove_suffix(1);
     const auto lines = split(text, '\n');
-    if (lines[0] != kTitle) {
-        throw std::invalid_argument("line 1: found " + quoted(lines[0]) + ", accepted is '" +
-                                    std::string(kTitle) + "'");
-    }
-    if (lines.size() > 1 && lines[1] != kColumns) {
-        throw std::invalid_argument("line 2: found " + quoted(lines[1]) +
-                                    ", accepted are the column names of version 1");
-    }
+    if (lines[0] != kTitle) refuse("line 1", lines[0], "is '" + std::string(kTitle) + "'");
+    if (lines.size() > 1 && lines[1] != kColumns)
+        refuse("line 2", lines[1], "are the column names of version 1");
     for (std::size_t i = 2; i < lines.size(); ++i) {
         try {
             result.profiles.push_back(parse_line(lines[i]));

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <stdexcept>
 #include <utility>
 
+#include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/profile_store.hpp"
 #include "kernel_intercept/manager/start.hpp"
 #include "kernel_intercept/shared/descriptor.hpp"
@@ -19,10 +19,6 @@ namespace explsched::manager {
 namespace {
 
 using shared::Descriptor;
-
-[[noreturn]] void fail(const std::string& path) {
-    throw std::runtime_error(path + ": " + std::strerror(errno));
-}
 
 std::string contents(const std::string& path) {
     const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -73,12 +69,12 @@ std::vector<Profile> save_profiles(const std::string& path, const std::vector<Pr
     if (std::filesystem::create_directories(directory, error)) chmod(directory.c_str(), 0700);
     const Descriptor held = locked(path + ".lock", F_OFD_SETLKW);
     std::map<std::uint64_t, Profile> all;
-    for (const Profile& profile : ours) all.insert_or_assign(shared::hash_of(profile.key), profile);
+    for (const Profile& profile : ours) all.insert_or_assign(hash_of(profile.key), profile);
     for (const Profile& profile : load_profiles(path).profiles) {
-        const std::uint64_t hash = shared::hash_of(profile.key);
+        const std::uint64_t hash = hash_of(profile.key);
         if (forgotten.count(hash) != 0) continue;
-        const auto found = all.find(hash);
-        all.insert_or_assign(hash, found == all.end() ? profile : merged(found->second, profile));
+        const auto [found, is_new] = all.emplace(hash, profile);
+        if (!is_new) found->second = merged(found->second, profile);
     }
     std::vector<Profile> result;
     result.reserve(all.size());

@@ -10,18 +10,14 @@ ProfileStore::ProfileStore() : table_("explsched-profiles", Access::kOthersRead)
 }
 
 void ProfileStore::add(const shared::RingSample& sample, CoRun co_run) {
-    const std::uint64_t hash = shared::hash_of(sample.key);
-    const auto found = profiles_.find(hash);
+    const std::uint64_t hash = hash_of(sample.key);
     if (sample.cost.gpu_ns == 0 || sample.cost.gpu_ns > shared::kTimeMask ||
-        (found == profiles_.end() && profiles_.size() >= kMostKernels)) {
+        (profiles_.count(hash) == 0 && profiles_.size() >= kMostKernels)) {
         ++refused_;
         return;
     }
     Profile& profile =
-        found != profiles_.end()
-            ? found->second
-            : profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, "", 0})
-                  .first->second;
+        profiles_.emplace(hash, Profile{sample.key, 0, sample.cost, Source::kTiming, ""}).first->second;
     profile = with_sample(std::move(profile), sample.cost, co_run);
     if (const std::string_view name(sample.name.data()); name.size() > profile.name.size())
         profile.name = name;
@@ -31,25 +27,21 @@ void ProfileStore::add(const shared::RingSample& sample, CoRun co_run) {
 
 void ProfileStore::adopt(const std::vector<Profile>& profiles) {
     for (const Profile& profile : profiles) {
-        const std::uint64_t hash = shared::hash_of(profile.key);
+        const std::uint64_t hash = hash_of(profile.key);
         if (forgotten_.count(hash) != 0) continue;
-        const auto found = profiles_.find(hash);
         const std::size_t most = profile.source == Source::kTiming ? kMostFromFile : kMostKernels;
-        if (found == profiles_.end() && profiles_.size() >= most) {
+        if (profiles_.count(hash) == 0 && profiles_.size() >= most) {
             refused_ += profiles_.size() >= kMostKernels ? 1 : 0;
             continue;
         }
-        if (found == profiles_.end()) {
-            profiles_.emplace(hash, profile);
-        } else {
-            found->second = merged(found->second, profile);
-        }
-        publish(hash, shared::pack_cost(profiles_.at(hash).cost));
+        const auto [found, is_new] = profiles_.emplace(hash, profile);
+        if (!is_new) found->second = merged(found->second, profile);
+        publish(hash, shared::pack_cost(found->second.cost));
     }
 }
 
 void ProfileStore::forget(const KernelKey& key) {
-    const std::uint64_t hash = shared::hash_of(key);
+    const std::uint64_t hash = hash_of(key);
     forgotten_.insert(hash);
     if (profiles_.erase(hash) != 0) publish(hash, 0);
 }
@@ -59,14 +51,10 @@ void ProfileStore::left_out(const std::set<std::uint64_t>& hashes) {
 }
 
 void ProfileStore::publish(std::uint64_t hash, std::uint64_t cost) {
-    for (std::uint32_t step = 0; step < shared::kTableEntries; ++step) {
-        shared::TableEntry& entry = table_->entries[(hash + step) % shared::kTableEntries];
-        const std::uint64_t key = entry.key.load(std::memory_order_relaxed);
-        if (key != 0 && key != hash) continue;
-        entry.cost.store(cost, std::memory_order_relaxed);
-        entry.key.store(hash, std::memory_order_release);
-        return;
-    }
+    shared::TableEntry* entry = shared::place_of(table_->entries, hash);
+    if (entry == nullptr) return;
+    entry->cost.store(cost, std::memory_order_relaxed);
+    entry->key.store(hash, std::memory_order_release);
 }
 
 std::vector<Profile> ProfileStore::profiles() const {

@@ -1,5 +1,6 @@
 #include "kernel_intercept/manager/server.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/start.hpp"
@@ -22,22 +22,12 @@ namespace {
 constexpr std::uint64_t kListener = 0, kTimer = 1, kSignals = 2, kFirstId = 2;
 constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
 }  // namespace
-
-bool belongs_to(int socket, std::uint32_t uid, std::int32_t& pid) {
-    ucred peer{};
-    socklen_t size = sizeof(peer);
-    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-    pid = peer.pid;
-    return peer.uid == uid;
-}
 
 Server::Server(const Settings& settings)
     : settings_(settings), keeper_(profiles_, settings.profiles, settings.save_ns), next_id_(kFirstId) {
     make_directory(settings.directory);
-    lock_ = only_instance(settings.directory);
+    lock_ = locked(settings.directory + "/kernel-manager.lock", F_OFD_SETLK);  // one manager serves it
     keeper_.load();
     epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
     timer_.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -94,7 +84,7 @@ void Server::accept_clients() {
             if (errno != EAGAIN) log(std::string("accept: ") + std::strerror(errno));
             return;  // to come again when the next one comes, or goes
         }
-        if (!belongs_to(connection.socket.get(), geteuid(), connection.pid)) {
+        if (!shared::belongs_to(connection.socket.get(), geteuid(), connection.pid)) {
             ++totals_.foreign;
             continue;
         }

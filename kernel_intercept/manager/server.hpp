@@ -45,9 +45,8 @@ class Server {
     void handle(std::uint64_t what);
     void accept_clients();
     void hear(std::uint64_t id);
-    void answer(Connection& connection, std::uint64_t id, const char* data, std::size_t size);
-    void welcome(Connection& connection, const shared::Hello& hello);
-    void refuse_malformed(Connection& connection, std::uint64_t id, const char* reason);
+    const char* answer(Connection& connection, std::uint64_t id, const char* data, std::size_t size);
+    const char* welcome(Connection& connection, const shared::Hello& hello);
     void refuse(Connection& connection, std::uint64_t id, const char* reason);
     void drop(std::uint64_t id);
     void work();
@@ -63,13 +62,5 @@ class Server {
     Totals totals_{};
     bool stopping_{false};
 };
-
-// Whether the process at the other end of a unix socket belongs to `uid`; its pid through `pid`.
-bool belongs_to(int socket, std::uint32_t uid, std::int32_t& pid);
-
-// Why a hello cannot be accepted, or nullptr.
-const char* fault_of(const shared::Hello& hello);
-
-std::string hex(const std::array<unsigned char, 16>& uuid);
 
 }  // namespace explsched::manager

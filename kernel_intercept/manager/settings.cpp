@@ -32,25 +32,18 @@ const char* const kUsage =
 
 namespace {
 
-double number(const char* option, const char* text, double least, double most) {
+// The two below throw std::invalid_argument with what is accepted.
+std::uint32_t permille(const char* text, double least) {
     char* end = nullptr;
     const double value = std::strtod(text, &end);
-    if (end == text || *end != '\0' || !(value >= least && value <= most)) {
-        throw std::invalid_argument(std::string(option) + ": found '" + text +
-                                    "', accepted is a number from " + std::to_string(least) + " to " +
-                                    std::to_string(most));
-    }
-    return value;
-}
-
-std::uint32_t permille(const char* option, const char* text, double least) {
-    return static_cast<std::uint32_t>(std::lround(number(option, text, least, 1) * 1000));
+    if (end == text || *end != '\0' || !(value >= least && value <= 1))
+        throw std::invalid_argument("is a number from " + std::to_string(least) + " to 1.000000");
+    return static_cast<std::uint32_t>(std::lround(value * 1000));
 }
 
 shared::Policy policy_named(const std::string& name) {
-    if (name == "group") return shared::Policy::kGroup;
-    if (name == "quota") return shared::Policy::kQuota;
-    throw std::invalid_argument("--policy: found '" + name + "', accepted are group and quota");
+    if (name != "group" && name != "quota") throw std::invalid_argument("are group and quota");
+    return name == "group" ? shared::Policy::kGroup : shared::Policy::kQuota;
 }
 
 constexpr int kFirst = 256;  // beyond what getopt returns of itself
@@ -65,21 +58,26 @@ const Option kOptions[] = {
     {"dir", required_argument, [](auto& line, auto* text) { line.settings.directory = text; }},
     {"policy", required_argument, [](auto& line, auto* text) { line.settings.policy = policy_named(text); }},
     {"cap-compute", required_argument,
-     [](auto& line, auto* text) {
-         line.settings.cap_compute_permille = permille("--cap-compute", text, 0.01);
-     }},
+     [](auto& line, auto* text) { line.settings.cap_compute_permille = permille(text, 0.01); }},
     {"cap-bandwidth", required_argument,
-     [](auto& line, auto* text) {
-         line.settings.cap_bandwidth_permille = permille("--cap-bandwidth", text, 0.01);
-     }},
+     [](auto& line, auto* text) { line.settings.cap_bandwidth_permille = permille(text, 0.01); }},
     {"hp-share", required_argument,
-     [](auto& line, auto* text) { line.settings.high_share_permille = permille("--hp-share", text, 0); }},
+     [](auto& line, auto* text) { line.settings.high_share_permille = permille(text, 0); }},
     {"profiles", required_argument, [](auto& line, auto* text) { line.settings.profiles = text; }},
     {"foreground", no_argument, [](auto& line, auto*) { line.settings.foreground = true; }},
     {"status", no_argument, [](auto& line, auto*) { line.action = Action::kStatus; }},
     {"version", no_argument, [](auto& line, auto*) { line.action = Action::kVersion; }},
     {"help", no_argument, [](auto& line, auto*) { line.action = Action::kHelp; }},
 };
+
+std::string default_profiles_path() {
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    // The XDG base directory specification: a relative path is to be ignored.
+    const std::string base =
+        cache != nullptr && *cache == '/' ? cache : std::string(home == nullptr ? "" : home) + "/.cache";
+    return base + "/explsched/kernels-v1.tsv";
+}
 
 }  // namespace
 
@@ -96,7 +94,13 @@ CommandLine parse_command_line(int argc, char** argv) {
             throw std::invalid_argument(std::string("option ") + argv[optind - 1] +
                                         (found == ':' ? ": a value is missing" : ": unknown; see --help"));
         }
-        kOptions[found - kFirst].take(line, optarg);
+        const Option& option = kOptions[found - kFirst];
+        try {
+            option.take(line, optarg);
+        } catch (const std::invalid_argument& accepted) {
+            throw std::invalid_argument(std::string("--") + option.name + ": found '" + optarg +
+                                        "', accepted " + accepted.what());
+        }
         if (line.action > Action::kStatus) return line;  // nothing else counts
     }
     if (optind < argc)
@@ -111,14 +115,5 @@ CommandLine parse_command_line(int argc, char** argv) {
 }
 
 std::string socket_path(const Settings& settings) { return settings.directory + "/kernel-manager.sock"; }
-
-std::string default_profiles_path() {
-    const char* cache = std::getenv("XDG_CACHE_HOME");
-    const char* home = std::getenv("HOME");
-    // The XDG base directory specification: a relative path is to be ignored.
-    const std::string base =
-        cache != nullptr && *cache == '/' ? cache : std::string(home == nullptr ? "" : home) + "/.cache";
-    return base + "/explsched/kernels-v1.tsv";
-}
 
 }  // namespace explsched::manager

@@ -33,6 +33,5 @@ CommandLine parse_command_line(int argc, char** argv);
 extern const char* const kUsage;
 
 std::string socket_path(const Settings& settings);
-std::string default_profiles_path();
 
 }  // namespace explsched::manager

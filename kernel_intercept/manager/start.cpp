@@ -14,7 +14,8 @@
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
-#include <system_error>
+
+#include "kernel_intercept/manager/log.hpp"
 
 namespace explsched::manager {
 
@@ -22,20 +23,11 @@ using shared::Descriptor;
 
 namespace {
 
-int unix_socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
-
 sockaddr_un address_of(const std::string& path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
     return address;
-}
-
-// A living manager has the lock, too, but cleaners of /tmp remove that file; they leave its socket alone.
-bool is_listened_at(const sockaddr_un& address) {
-    const Descriptor probe(unix_socket());
-    return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
-           errno == EAGAIN;  // by one that many want to talk to
 }
 
 constexpr std::uint64_t kTimesliceNs = 100'000;  // the shortest that Linux gives
@@ -53,10 +45,9 @@ static_assert(sizeof(Attributes) == 48);
 }  // namespace
 
 void make_directory(const std::string& path) {
-    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-        throw std::runtime_error(path + ": " + std::strerror(errno));
+    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) fail(path);
     struct stat info {};
-    if (lstat(path.c_str(), &info) != 0) throw std::runtime_error(path + ": " + std::strerror(errno));
+    if (lstat(path.c_str(), &info) != 0) fail(path);
     if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
         throw std::runtime_error(path + ": accepted is a directory of this user with mode 0700");
     }
@@ -69,26 +60,31 @@ Descriptor locked(const std::string& path, int command) {
     whole.l_whence = SEEK_SET;
     while (!file || fcntl(file.get(), command, &whole) != 0) {
         if (file && errno == EINTR) continue;
-        const bool is_held = errno == EAGAIN || errno == EACCES;
-        throw std::runtime_error(path + ": " +
-                                 (file && is_held ? "another manager has it" : std::strerror(errno)));
+        if (file && (errno == EAGAIN || errno == EACCES))
+            throw std::runtime_error(path + ": another manager has it");
+        fail(path);
     }
     return file;
 }
 
-Descriptor only_instance(const std::string& directory) {
-    return locked(directory + "/kernel-manager.lock", F_OFD_SETLK);
+Descriptor connected_to(const std::string& path, int flags) {
+    Descriptor connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+    const sockaddr_un address = address_of(path);
+    if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+        connection.reset();
+    return connection;
 }
 
 Descriptor listen_at(const std::string& path) {
-    Descriptor listener(unix_socket());
-    const sockaddr_un address = address_of(path);
-    if (is_listened_at(address)) throw std::runtime_error(path + ": another manager serves it");
+    // A living manager has the lock, too, but cleaners of /tmp remove that file; they leave its socket alone.
+    if (connected_to(path, SOCK_NONBLOCK) || errno == EAGAIN)  // or many want to talk to it
+        throw std::runtime_error(path + ": another manager serves it");
     unlink(path.c_str());  // of a manager that was killed
-    if (!listener ||
-        bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+    Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const sockaddr_un address = address_of(path);
+    if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
         chmod(path.c_str(), 0600) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
-        throw std::system_error(errno, std::generic_category(), path);
+        fail(path);
     }
     return listener;
 }
@@ -100,7 +96,7 @@ Descriptor stop_signals() {
     sigaddset(&signals, SIGINT);
     sigprocmask(SIG_BLOCK, &signals, nullptr);
     Descriptor descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!descriptor) throw std::system_error(errno, std::generic_category(), "signalfd");
+    if (!descriptor) fail("signalfd");
     return descriptor;
 }
 

@@ -15,10 +15,10 @@ void make_directory(const std::string& path);
 // F_OFD_SETLK, or F_OFD_SETLKW to wait for it. Throws std::runtime_error that names the file.
 shared::Descriptor locked(const std::string& path, int command);
 
-// Throws std::runtime_error if another manager serves the directory.
-shared::Descriptor only_instance(const std::string& directory);
+// A socket that is connected to who listens at `path`; none, with the reason in errno, where nobody does.
+shared::Descriptor connected_to(const std::string& path, int flags);
 
-// Throws std::runtime_error if somebody listens there already, std::system_error if it fails.
+// Throws std::runtime_error if somebody listens there already, or if it fails.
 shared::Descriptor listen_at(const std::string& path);
 
 // A signalfd of SIGTERM and SIGINT, which are blocked for this thread and those it starts.

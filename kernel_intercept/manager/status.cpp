@@ -8,17 +8,11 @@ namespace {
 
 std::string quoted(const std::string& text) {
     std::string result = "\"";
-    for (const char c : text) {
+    for (const unsigned char c : text) {
         char escaped[8];
-        if (c == '"' || c == '\\') {
-            result += '\\';
-            result += c;
-        } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) {
-            std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned char>(c));
-            result += escaped;
-        } else {
-            result += c;
-        }
+        const bool is_special = c == '"' || c == '\\', is_printable = c >= 0x20 && c < 0x7f;
+        std::snprintf(escaped, sizeof(escaped), is_special ? "\\%c" : is_printable ? "%c" : "\\u%04x", c);
+        result += escaped;
     }
     return result + '"';
 }

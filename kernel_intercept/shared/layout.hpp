@@ -61,7 +61,7 @@ struct alignas(64) Counters {
     std::atomic<std::uint64_t> launches;
     std::atomic<std::uint64_t> charged_ns;     // running time x the larger share
     std::atomic<std::uint64_t> busy_since_ns;  // of a high-priority client: first launch after it was idle
-    std::atomic<std::uint64_t> peak;           // packed: the largest shares of kernels that are not short
+    std::atomic<std::uint64_t> peak;  // packed: the largest shares of kernels that are not short, no time
     std::atomic<std::uint64_t> waits;
     std::atomic<std::uint64_t> waited_ns;
     std::atomic<std::uint64_t> longest_wait_ns;
@@ -121,7 +121,7 @@ inline void begin_busy(const Control& control, Signals& signals, Slot& slot, std
 }
 inline void shut_gates_in_time(const Control& control, Signals& signals, Slot& slot, std::uint64_t now_ns) {
     const std::uint64_t since_ns = slot.counters.busy_since_ns.load(std::memory_order_relaxed);
-    if (slot.client.busy.load(std::memory_order_relaxed) != kBegun ||
+    if (control.policy != Policy::kGroup || slot.client.busy.load(std::memory_order_relaxed) != kBegun ||
         now_ns < since_ns + control.allowance_ns.load(std::memory_order_relaxed))
         return;
     slot.client.busy.store(kGatesShut, std::memory_order_seq_cst);
@@ -141,14 +141,13 @@ struct Table {
     alignas(64) std::array<TableEntry, kTableEntries> entries;
 };
 
-using explsched::hash_of;
-
-inline const TableEntry* find(const Table& table, std::uint64_t hash) {
+// The entry of a key, or the free one that it would get; null in a full table without it.
+template <typename Entries>
+auto place_of(Entries& entries, std::uint64_t hash) -> decltype(entries.data()) {
     for (std::uint32_t step = 0; step < kTableEntries; ++step) {
-        const TableEntry& entry = table.entries[(hash + step) % kTableEntries];
+        auto& entry = entries[(hash + step) % kTableEntries];
         const std::uint64_t key = entry.key.load(std::memory_order_acquire);
-        if (key == hash) return &entry;
-        if (key == 0) return nullptr;
+        if (key == hash || key == 0) return &entry;
     }
     return nullptr;
 }

@@ -1,4 +1,4 @@
-// A time and a load in one 64-bit word, so that both change together without a lock.
+// A cost in one 64-bit word, so that its parts change together without a lock.
 #pragma once
 
 #include <algorithm>
@@ -29,28 +29,18 @@ constexpr Load load_of(const KernelCost& cost) {
             std::min<std::uint32_t>(cost.bandwidth_permille, 1000)};
 }
 
-constexpr std::uint64_t kTimeBits = 44;
-constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << kTimeBits) - 1;
+constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 44) - 1;
 
-constexpr std::uint64_t pack(std::uint64_t time, Load load) {
-    return (time & kTimeMask) << 20 | std::uint64_t{load.compute_permille & 0x3ffU} << 10 |
-           (load.bandwidth_permille & 0x3ffU);
-}
-
-constexpr std::uint64_t packed_time(std::uint64_t word) { return word >> 20; }
-
-constexpr Load packed_load(std::uint64_t word) {
-    return {static_cast<std::uint32_t>(word >> 10 & 0x3ff), static_cast<std::uint32_t>(word & 0x3ff)};
-}
-
-// A cost in one word: running times up to 4.8 hours.
+// Running times up to 4.8 hours.
 constexpr std::uint64_t pack_cost(const KernelCost& cost) {
-    return pack(std::min(cost.gpu_ns, kTimeMask), load_of(cost));
+    const Load load = load_of(cost);
+    return std::min(cost.gpu_ns, kTimeMask) << 20 | std::uint64_t{load.compute_permille} << 10 |
+           load.bandwidth_permille;
 }
 
 constexpr KernelCost unpack_cost(std::uint64_t word) {
-    const Load load = packed_load(word);
-    return {packed_time(word), load.compute_permille, load.bandwidth_permille};
+    return {word >> 20, static_cast<std::uint32_t>(word >> 10 & 0x3ff),
+            static_cast<std::uint32_t>(word & 0x3ff)};
 }
 
 }  // namespace explsched::shared

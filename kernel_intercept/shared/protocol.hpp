@@ -1,9 +1,12 @@
 // Messages between a client and the manager: one SEQPACKET datagram each, both on one machine.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "kernel_intercept/shared/layout.hpp"
@@ -70,6 +73,24 @@ constexpr std::size_t kLongestMessage = 256;
 constexpr std::size_t kLongestStatus = std::size_t{128} * 1024;
 
 constexpr Preamble preamble(MessageKind kind) { return {kMessageMagic, kProtocolVersion, kind}; }
+
+// Whether a datagram is a message of that kind, which is then in `message`.
+template <typename Message>
+bool is_message(const void* data, std::size_t size, MessageKind kind, Message& message) {
+    if (size != sizeof(message)) return false;
+    std::memcpy(&message, data, sizeof(message));
+    const Preamble expected = preamble(kind);
+    return std::memcmp(&message, &expected, sizeof(expected)) == 0;
+}
+
+// Whether the process at the other end of a unix socket belongs to `uid`; its pid through `pid`.
+inline bool belongs_to(int socket, std::uint32_t uid, std::int32_t& pid) {
+    ucred peer{};
+    socklen_t size = sizeof(peer);
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+    pid = peer.pid;
+    return peer.uid == uid;
+}
 
 static_assert(sizeof(Preamble) == 8 && sizeof(Hello) == 112 && sizeof(Welcome) == 24 &&
               sizeof(Refused) == 128 && sizeof(Forget) == 48);

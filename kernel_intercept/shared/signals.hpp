@@ -31,6 +31,8 @@ struct Line {
 // opens it sees that it was closed anew.
 constexpr std::uint32_t kOpen = 1;
 constexpr std::uint32_t kClosure = 2;
+// A gate that its client has opened because it was shut for too long stays open for so long.
+constexpr std::uint64_t kForcedOpenNs = 50'000'000;
 
 struct ClientSignals {
     alignas(64) std::atomic<std::uint32_t> gate;

@@ -24,9 +24,8 @@ from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.progress import JobProgress
 
-_FRESH_S = 60.0
-"""How long a checkpoint counts as fresh. A preemption begun by an earlier daemon is finished if its grace period ended
-at most this long ago, and a job whose preemption was dropped need not save again if it is selected again."""
+_RESUMED_S = 60.0
+"""A preemption begun by an earlier daemon is finished if its grace period ended at most this long ago."""
 
 _SAVED_S = 60.0
 """slurmctld saves its state every few seconds, so a requeue acknowledged this long ago survives its crash. Requeued
@@ -335,16 +334,25 @@ class PreemptionTracker:
                 self._dropped[job_id] = self._underway.pop(job_id)  # no job would benefit: this one continues
 
     def _resume_dropped(self, preemptions: Iterable[Preemption], look: _Look) -> None:
-        """Resume dropped preemptions that the plan selects again while the job's checkpoint is still fresh."""
+        """Resume dropped preemptions that the plan selects again while it is not worth while to save once more."""
         self._dropped = {
             job_id: step
             for job_id, step in self._dropped.items()
-            if look.runs_on(job_id, step) and look.now_s - _signalled_or_saved_s(step, look.reported(job_id)) < _FRESH_S
+            if look.runs_on(job_id, step) and look.now_s < self._resumable_until_s(step, look.reported(job_id))
         }
         for preemption in preemptions:
             if preemption.job_id not in self._underway and (step := self._dropped.pop(preemption.job_id, None)):
                 again = replace(step, reason=preemption.reason, beneficiary=preemption.beneficiary)
                 self._underway[preemption.job_id] = again
+
+    def _resumable_until_s(self, step: _Underway, progress: JobProgress) -> float:
+        """As long after a checkpoint as saving it took: later the work since would cost more than to save again.
+
+        Before that for the grace period: the job may still be saving.
+        """
+        if (saved_s := _saved_s(step, progress)) is None:
+            return step.signalled_s + self._budget.grace_s
+        return saved_s + min(saved_s - step.signalled_s, self._budget.grace_s)  # by a wrong clock it may seem long
 
     def _retry_lost_requeues(self, look: _Look) -> None:
         """Requeue jobs again that have left but that Slurm shows as running, still in the same run.
@@ -368,7 +376,7 @@ class PreemptionTracker:
     def _restore_budget(self, records: Iterable[PreemptionRecord], now_s: float) -> None:
         """Once: drop preemptions that an earlier daemon left too long ago, and count what it spent this hour."""
         if not self._is_restored:
-            late_s = now_s - self._budget.grace_s - _FRESH_S
+            late_s = now_s - self._budget.grace_s - _RESUMED_S
             self._underway = {job_id: step for job_id, step in self._underway.items() if step.signalled_s > late_s}
             times_s = [one.time_s for record in records for one in record.latest]
             times_s += [step.signalled_s for step in self._underway.values() if not step.noted]
@@ -384,7 +392,7 @@ class PreemptionTracker:
 
     def _is_ready(self, job_id: int, step: _Underway, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         is_clear = step.beneficiary is None or step.noted or now_s >= self._clear_from_s
-        has_saved = _has_saved(step, progress.get(job_id, JobProgress()))
+        has_saved = _saved_s(step, progress.get(job_id, JobProgress())) is not None
         return is_clear and (has_saved or now_s - step.signalled_s >= self._budget.grace_s)
 
     def _within_budget(self, now_s: float) -> bool:
@@ -397,14 +405,9 @@ def _last_report_s(progress: JobProgress) -> float | None:
     return progress.reports[-1].time_s if progress.reports else None
 
 
-def _has_saved(step: _Underway, progress: JobProgress) -> bool:
-    return progress.checkpoint_s is not None and progress.checkpoint_s != step.checkpoint_before_s
-
-
-def _signalled_or_saved_s(step: _Underway, progress: JobProgress) -> float:
-    """When the job saved its checkpoint for this preemption; if it has not, when it was signalled."""
-    saved_s = progress.checkpoint_s if _has_saved(step, progress) else None
-    return step.signalled_s if saved_s is None else saved_s
+def _saved_s(step: _Underway, progress: JobProgress) -> float | None:
+    """When the job saved the checkpoint that it was asked for; None if it has not."""
+    return None if progress.checkpoint_s == step.checkpoint_before_s else progress.checkpoint_s
 
 
 def _still_waits(job: Job | None) -> bool:

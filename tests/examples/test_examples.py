@@ -75,7 +75,7 @@ def values(directory: Path) -> list[dict[str, Any]]:
     return [line for line in reports(directory) if "value" in line]
 
 
-def wait_for(process: subprocess.Popen[bytes], directory: Path, event: str | None, patience_s: float = 120) -> None:
+def wait_for(process: subprocess.Popen[bytes], directory: Path, event: str | None, patience_s: float = 300) -> None:
     """Until a report of a value, or the event of this name, is there."""
     deadline_s = time.monotonic() + patience_s
     while not any(line.get("event") == event and (event or "value" in line) for line in reports(directory)):
@@ -86,7 +86,7 @@ def wait_for(process: subprocess.Popen[bytes], directory: Path, event: str | Non
 
 def test_a_training_reports_a_loss_that_falls(example: Example, tmp_path: Path) -> None:
     process = start(example, tmp_path, *example.quick)
-    assert process.wait(120) == 0, (tmp_path / "output").read_text()
+    assert process.wait(300) == 0, (tmp_path / "output").read_text()
     points = [line for line in reports(tmp_path) if line.get("metric") == "loss"]
     assert [line["step"] for line in points] == sorted(line["step"] for line in points)
     assert all(line["total_steps"] > points[0]["step"] for line in points)
@@ -102,7 +102,7 @@ def test_a_batch_in_parts_trains_as_the_whole_batch_does(tmp_path: Path) -> None
     for directory in runs.values():
         directory.mkdir()
     training = [start(example, where, "--epochs=1", sub_batches=parts) for parts, where in runs.items()]
-    assert [process.wait(120) for process in training] == [0, 0]
+    assert [process.wait(300) for process in training] == [0, 0]
     whole, in_parts = ([line["value"] for line in reports(where)] for where in runs.values())
     assert len(whole) == 1
     assert in_parts == pytest.approx(whole, rel=1e-4)

@@ -65,10 +65,10 @@ def test_the_audit_file_tells_what_slurm_has_and_a_reset_takes_it_back(
     assert comments[holder] == "JS1:abc"
     again = sexplsched(small, "admin", "reset", "-f", str(tmp_path / "explsched.yaml"))
     assert "nothing of explsched is left in Slurm" in again.output
-    run(small, "scontrol", "update", f"JobId={waiting[0]}", "SiteFactor=7")
+    run(small, "scontrol", "update", f"JobId={gang}", "SiteFactor=7")  # the others would start with it, and lose it
     (spool.parent / "site_factors.json").write_text("as a full disk may leave it")
     kept = sexplsched(small, "admin", "reset", "-f", str(tmp_path / "explsched.yaml")).output
-    assert f"are kept (job {waiting[0]}: 7)" in kept
+    assert f"are kept (job {gang}: 7)" in kept
     assert "nothing of explsched is left in Slurm" not in kept
     assert [entry for entry in read(spool.parent / "audit.jsonl", time.time() - 600) if "reset" in entry.reason]
 

@@ -168,7 +168,7 @@ void the_largest_shares_are_remembered() {
     site.launch(kLow, {50 * kUs, 300, 100});
     site.launch(kLow, {50 * kUs, 100, 400});
     site.launch(kLow, {2 * kUs, 900, 900});
-    CHECK(site.page->slots[kLow].counters.peak == shared::pack(0, {300, 400}));
+    CHECK(site.page->slots[kLow].counters.peak == shared::pack_cost({0, 300, 400}));
 }
 
 void quota_is_paid_of_credit_or_by_debt() {

@@ -26,35 +26,36 @@ Settings with(const char* name = nullptr, const std::string& value = "") {
 
 void nothing_said_is_best_effort_without_a_limit() {
     const Settings settings = with();
-    CHECK(settings.priority == Class::kBestEffort && settings.socket_path[0] == '\0');
-    CHECK(settings.limit_permille == 1000 && settings.request_permille == 1000 && settings.job[0] == '\0');
+    CHECK(settings.hello.priority == Class::kBestEffort && settings.socket_path[0] == '\0');
+    CHECK(settings.hello.limit_permille == 1000 && settings.hello.request_permille == 1000 &&
+          settings.hello.job[0] == '\0');
 }
 
 void only_high_is_high() {
-    CHECK(with(EXPL_SHARE_VARIABLE, "high").priority == Class::kHigh);
+    CHECK(with(EXPL_SHARE_VARIABLE, "high").hello.priority == Class::kHigh);
     for (const char* text : {"", "best-effort", "High", "highest", "high ", "1"})
-        CHECK(with(EXPL_SHARE_VARIABLE, text).priority == Class::kBestEffort);
+        CHECK(with(EXPL_SHARE_VARIABLE, text).hello.priority == Class::kBestEffort);
 }
 
 void shares_are_fractions_and_others_count_as_unset() {
-    CHECK(with(EXPL_REQUEST_VARIABLE, "0.001").request_permille == 1);
-    CHECK(with(EXPL_REQUEST_VARIABLE, "0.3").request_permille == 300);
-    CHECK(with(EXPL_LIMIT_VARIABLE, "1").limit_permille == 1000);
+    CHECK(with(EXPL_REQUEST_VARIABLE, "0.001").hello.request_permille == 1);
+    CHECK(with(EXPL_REQUEST_VARIABLE, "0.3").hello.request_permille == 300);
+    CHECK(with(EXPL_LIMIT_VARIABLE, "1").hello.limit_permille == 1000);
     for (const char* text :
          {"", "0", "-5", "300", "1000", "1.5", "0.3x", "300x", "x", "99999999999999999999"}) {
-        CHECK(with(EXPL_REQUEST_VARIABLE, text).request_permille == 1000);
-        CHECK(with(EXPL_LIMIT_VARIABLE, text).limit_permille == 1000);
+        CHECK(with(EXPL_REQUEST_VARIABLE, text).hello.request_permille == 1000);
+        CHECK(with(EXPL_LIMIT_VARIABLE, text).hello.limit_permille == 1000);
     }
 }
 
 // The manager refuses a client whose request exceeds its limit.
 void the_limit_bounds_the_request() {
-    CHECK(with(EXPL_LIMIT_VARIABLE, "0.2").request_permille == 200);
+    CHECK(with(EXPL_LIMIT_VARIABLE, "0.2").hello.request_permille == 200);
     with(EXPL_LIMIT_VARIABLE, "0.2");
     setenv(EXPL_REQUEST_VARIABLE, "0.7", 1);
-    CHECK(gate::settings_of_environment().request_permille == 200);
+    CHECK(gate::settings_of_environment().hello.request_permille == 200);
     setenv(EXPL_REQUEST_VARIABLE, "0.1", 1);
-    CHECK(gate::settings_of_environment().request_permille == 100);
+    CHECK(gate::settings_of_environment().hello.request_permille == 100);
 }
 
 // Half of a path is another path.
@@ -63,8 +64,8 @@ void what_is_too_long_is_left_out() {
     const std::string fits(room, 'x'), too_long(room + 1, 'x');
     CHECK(with("EXPLSCHED_KM_SOCKET", fits).socket_path.data() == fits);
     CHECK(with("EXPLSCHED_KM_SOCKET", too_long).socket_path[0] == '\0');
-    CHECK(with("SLURM_JOB_ID", "4711").job.data() == std::string("4711"));
-    CHECK(with("SLURM_JOB_ID", std::string(64, '9')).job[0] == '\0');
+    CHECK(with("SLURM_JOB_ID", "4711").hello.job.data() == std::string("4711"));
+    CHECK(with("SLURM_JOB_ID", std::string(64, '9')).hello.job[0] == '\0');
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -316,6 +317,17 @@ class Pipe {
         return got <= 0 ? "" : std::string(text, static_cast<std::size_t>(got));
     }
 
+    // No more fits into it, and who writes to it waits.
+    void fill() const {
+        while (write(ends_[1], "x", 1) == 1) {
+        }
+        REQUIRE(errno == EAGAIN && fcntl(ends_[1], F_SETFL, 0) == 0);
+    }
+    void close_reader() {
+        close(ends_[0]);
+        ends_[0] = -1;
+    }
+
    private:
     int ends_[2];
 };
@@ -333,6 +345,18 @@ void two_processes_with_collectives_on_a_gpu_are_warned(Manager& manager, const 
     CHECK(said_during(collective).empty());
     manager.slot().counters.collectives = 0;
     CHECK(Pipe().said_during(collective).empty());  // a file of the program that has got the number
+}
+
+// Who reads standard error has stopped, or is gone: that holds up no launch, and ends no program.
+void what_nobody_reads_is_not_told(Manager& manager, Pipe& standard_error) {
+    const auto warn = [&] {
+        manager.slot().counters.collectives = 0;
+        gate::collective_launched(0);
+    };
+    standard_error.fill();
+    CHECK(standard_error.said_during(warn).find("NCCL") == std::string::npos);
+    standard_error.close_reader();
+    standard_error.said_during(warn);
 }
 
 void a_slot_of_another_is_left_alone(Manager& manager) {
@@ -370,11 +394,11 @@ void a_gate_of_another_is_left_alone(Manager& manager) {
 
 // Our work may still wait for it on the GPU.
 void a_gate_that_we_had_is_opened_when_its_manager_is_gone(Manager& manager) {
-    for (int i = 0; i < 1000 && gate::link_at(0).signals != nullptr; ++i) {
+    for (int i = 0; i < 1000 && gate::links[0].signals != nullptr; ++i) {
         gate::admit(0, 1, kLong);
         usleep(1000);
     }
-    CHECK(gate::link_at(0).signals == nullptr);
+    CHECK(gate::links[0].signals == nullptr);
     CHECK(stays_shut(manager.own().gate));
     manager.page().control.heartbeat_ns = 1;
     for (int i = 0; i < 10'000 && !shared::is_open(manager.own().gate); ++i) usleep(1000);
@@ -384,7 +408,7 @@ void a_gate_that_we_had_is_opened_when_its_manager_is_gone(Manager& manager) {
 }  // namespace
 
 int main() {
-    const Pipe standard_error;
+    Pipe standard_error;
     std::optional<Manager> served;
     standard_error.said_during([&] { served.emplace(); });
     Manager& manager = *served;
@@ -404,6 +428,7 @@ int main() {
     a_second_thread_is_woken_by_the_first(manager);
     a_late_manager_floods_nothing(manager);
     two_processes_with_collectives_on_a_gpu_are_warned(manager, standard_error);
+    what_nobody_reads_is_not_told(manager, standard_error);
     a_gate_of_another_is_left_alone(manager);
     a_slot_of_another_is_left_alone(manager);
     a_gate_that_we_had_is_opened_when_its_manager_is_gone(manager);

@@ -103,7 +103,7 @@ void what_never_fits_passes_in_the_end() {
         CHECK(granted_soon(kSmall));
         const pid_t other = hour_long_client();
         CHECK(soon(our_gate_is_shut));
-        const shared::Counters& counters = gate::link_at(0).own_page()->slots[gate::link_at(0).slot].counters;
+        const shared::Counters& counters = gate::links[0].own_page()->slots[gate::links[0].slot].counters;
         gate::charge(0, gate::kUncounted, {1000, 500, 500});
         CHECK(counters.waits == 0);
         CHECK(soon([&] {
@@ -209,7 +209,7 @@ void a_launch_goes_on_when_another_thread_finds_the_manager_gone() {
     Daemon daemon(manager_program);
     in_client(daemon, "best-effort", [&] {
         CHECK(granted_soon(kSmall));
-        gate::Link& link = gate::link_at(0);
+        gate::Link& link = gate::links[0];
         shared::Page* page = link.own_page();
         REQUIRE(page != nullptr);
         daemon.kill_hard();
@@ -217,6 +217,25 @@ void a_launch_goes_on_when_another_thread_finds_the_manager_gone() {
         const gate::Decision decision =
             gate::admit_managed(link, *page, 0, kSmall, gate::Patience::kMayWait, shared::now_ns());
         CHECK(decision.admission == Admission::kPassThrough && !decision.boundary.waits);
+    });
+}
+
+// What a launch counts must not change under it: the thread of one may be held up in the middle.
+void a_new_manager_leaves_a_stream_to_the_thread_that_counts_in_it() {
+    Daemon daemon(manager_program);
+    in_client(daemon, "best-effort", [&] {
+        CHECK(granted_soon(kSmall));
+        gate::CountedStream& held = gate::links[0].streams[2];
+        for (int stream = 2; stream < 4; ++stream) gate::charge(0, stream, kSmall);
+        held.taken = true;
+        daemon.kill_hard();
+        CHECK(soon([] { return admission_of(kSmall) == Admission::kPassThrough && !gate::links[0].page; }));
+        daemon.start();
+        CHECK(granted_soon(kSmall));
+        CHECK(held.batches.launched(0) == kSmall.gpu_ns);
+        CHECK(gate::links[0].streams[3].batches.launched(0) == 0);
+        held.taken = false;
+        daemon.kill_hard();
     });
 }
 
@@ -394,6 +413,7 @@ int main(int, char** argv) {
     a_dead_client_gives_back_what_it_held();
     a_killed_manager_lets_pass_and_a_new_one_takes_over();
     a_launch_goes_on_when_another_thread_finds_the_manager_gone();
+    a_new_manager_leaves_a_stream_to_the_thread_that_counts_in_it();
     a_hung_manager_lets_pass_until_it_goes_on();
     a_fork_registers_anew();
     a_program_that_closes_our_files_goes_on();

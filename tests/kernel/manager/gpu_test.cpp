@@ -361,7 +361,7 @@ void a_pause_of_all_is_no_slowdown() {
         int beside = 0;
         for (int i = 0; i < count; ++i) {
             for (const std::uint32_t slot : {high, low})
-                slot_of(gpu, slot).counters.peak = shared::pack(0, {300, 300});
+                slot_of(gpu, slot).counters.peak = shared::pack_cost({0, 300, 300});
             beside += gpu.page().control.beside >> low & 1;
             begin(gpu, high, kMs, now_ns);
             gpu.serve(now_ns);

@@ -114,9 +114,9 @@ void only_the_same_user_is_served() {
     int pair[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
     std::int32_t pid = 0;
-    CHECK(manager::belongs_to(pair[0], geteuid(), pid) && pid == getpid());
-    CHECK(!manager::belongs_to(pair[0], geteuid() + 1, pid));
-    CHECK(!manager::belongs_to(0x7fff, geteuid(), pid));
+    CHECK(belongs_to(pair[0], geteuid(), pid) && pid == getpid());
+    CHECK(!belongs_to(pair[0], geteuid() + 1, pid));
+    CHECK(!belongs_to(0x7fff, geteuid(), pid));
     close(pair[0]);
     close(pair[1]);
     if (geteuid() != 0) return;  // only root can become somebody else

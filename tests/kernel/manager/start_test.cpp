@@ -66,16 +66,15 @@ void the_directory_is_its_users_alone() {
 
 void one_instance_has_the_lock_and_a_link_is_none() {
     const std::string path = scratch + "/locked";
-    make_directory(path);
     {
-        const auto lock = only_instance(path);
-        CHECK(lock.get() >= 0 && refuses([&] { only_instance(path); }));
-        CHECK(mode_of(path + "/kernel-manager.lock") == 0600);
+        const auto lock = locked(path, F_OFD_SETLK);
+        CHECK(lock.get() >= 0 && refuses([&] { locked(path, F_OFD_SETLK); }));
+        CHECK(mode_of(path) == 0600);
     }
-    CHECK(only_instance(path).get() >= 0);  // the other has ended
-    fs::remove(path + "/kernel-manager.lock");
-    fs::create_symlink(scratch + "/elsewhere", path + "/kernel-manager.lock");
-    CHECK(refuses([&] { only_instance(path); }) && !fs::exists(scratch + "/elsewhere"));
+    CHECK(locked(path, F_OFD_SETLK).get() >= 0);  // the other has ended
+    fs::remove(path);
+    fs::create_symlink(scratch + "/elsewhere", path);
+    CHECK(refuses([&] { locked(path, F_OFD_SETLK); }) && !fs::exists(scratch + "/elsewhere"));
 }
 
 void the_socket_is_its_users_alone_and_replaces_a_dead_ones() {

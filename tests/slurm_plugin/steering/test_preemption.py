@@ -184,16 +184,16 @@ def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | 
 
 
 def let_go() -> PreemptionTracker:
-    """Job 5 was asked at second 0 and saved at 5; at 10 nobody needed its GPUs any more."""
+    """Job 5 was asked at second 0 and saved at 8; at 10 nobody needed its GPUs any more."""
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
     assert served(tracker, 0, job(7)) == [SignalJob(5, "USR1")]
     jobs = {5: running(5, "n1", exploration=CONSENT)}
-    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10) == ()
+    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=8)}, {}, 10) == ()
     return tracker
 
 
 def test_a_job_that_was_let_go_and_is_asked_again_soon_need_not_save_again() -> None:
-    changes = served(let_go(), 20, job(7), checkpoint_s=5)
+    changes = served(let_go(), 15, job(7), checkpoint_s=8)
     assert RequeueJob(5) in changes
     assert not any(isinstance(change, SignalJob) for change in changes)
 
@@ -204,10 +204,10 @@ def test_a_job_that_was_let_go_while_it_still_saves_is_not_signalled_twice() -> 
     assert RequeueJob(5) in served(tracker, 25, job(7), checkpoint_s=24)
 
 
-def test_a_job_that_was_let_go_long_ago_is_asked_anew() -> None:
+def test_a_job_that_was_let_go_and_has_worked_for_longer_than_it_takes_to_save_is_asked_anew() -> None:
     tracker = let_go()
     tracker.limits(PreemptionBudget(grace_s=100, max_per_hour=2))
-    assert served(tracker, 66, job(7), checkpoint_s=5) == [SignalJob(5, "USR1")]
+    assert served(tracker, 20, job(7), checkpoint_s=8) == [SignalJob(5, "USR1")]
 
 
 def test_a_run_that_was_not_asked_owes_nothing_to_the_one_before() -> None:
