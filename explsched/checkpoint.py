@@ -26,8 +26,7 @@ DEFAULT_SIGNAL = "USR1"
 
 def signal_name(environment: Mapping[str, str]) -> str:
     """The signal that asks this job for a checkpoint, from its environment."""
-    names = (CHECKPOINT.variable, *CHECKPOINT.former.variables)
-    return next(filter(None, map(environment.get, names)), DEFAULT_SIGNAL)
+    return environment.get(CHECKPOINT.variable) or DEFAULT_SIGNAL
 
 
 def signal_number(name: str) -> signal.Signals:

@@ -23,8 +23,6 @@ from msgspec.structs import replace
 from explsched.errors import ExplschedError
 
 PREFIX = "explsched-preemption:"
-FORMER_PREFIX = "explsched:"
-"""As a former release wrote it, in the AdminComment; read for one release more. In the comment it means job options."""
 MOST_BYTES = 900
 """Longest word that is written. Slurm refuses comments of more than 1024 bytes."""
 
@@ -128,9 +126,8 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
     Raises `RecordError`.
     """
     words = admin_comment.split()
-    prefixes = (PREFIX, FORMER_PREFIX)
-    ours = [word for prefix in reversed(prefixes) for word in words if word.startswith(prefix)]
-    others = admin_comment.strip() if not ours else " ".join(word for word in words if not word.startswith(prefixes))
+    ours = [word for word in words if word.startswith(PREFIX)]
+    others = admin_comment.strip() if not ours else " ".join(word for word in words if not word.startswith(PREFIX))
     record = PreemptionRecord(submit_s, others=others)
     if not ours:
         return record

@@ -6,9 +6,7 @@ without any of them the defaults hold.
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,13 +14,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from explsched import strict_yaml
-from explsched.log import event
 from explsched.preemption_record import PreemptionRecord
 from explsched.strict_yaml import ConfigError as ConfigError
 from explsched.strict_yaml import Section
 from sched_policy import catalog
 
-_LOG = logging.getLogger("explsched.config")
 DEFAULT_PATH = Path("/etc/explsched/explsched.yaml")
 PATH_VARIABLE = "SEXPLSCHED_CONFIG"
 _EXAMPLE_HEAD = """\
@@ -30,20 +26,6 @@ _EXAMPLE_HEAD = """\
 ## remove one # from a line (and from its section's line) to set it. explsched.yaml(5) explains the keys,
 ## `sexplsched config check` checks this file, `systemctl reload sexplschedd` applies it.
 """
-FORMER_KEYS = {
-    "slurm.most_per_pass": "max_per_pass",
-    "order.longest_wait_s": "max_wait_s",
-    "order.record": "site_factor_file",
-    "utility.stop_least_share": "stop_min_share",
-    "utility.silent_order": "no_report_order",
-    "preemption.most_per_pass": "max_per_pass",
-    "preemption.most_per_hour": "max_per_hour",
-    "preemption.most_per_job_per_hour": "max_per_job_per_hour",
-    "preemption.most_per_job": "max_per_job",
-    "backpressure.widest_interval_s": "max_interval_s",
-}
-"""Names of keys before release 0.1.0, and what they are called now. Read for that one release, with a warning."""
-
 _PASSES_TO_LEAVE = 4
 """Passes from the plan that a job should save and leave to the requeue, its grace period not counted; some to spare."""
 
@@ -354,8 +336,7 @@ def load(option: Path | None = None) -> Config:
 def parse(text: str, path: Path) -> Config:
     """Check the text of a configuration file; `path` only serves the messages."""
     faults: list[str] = []
-    data = _with_present_names(strict_yaml.mapping(text, path), path, faults)
-    config = strict_yaml.read(Config, data, faults) or Config()
+    config = strict_yaml.read(Config, strict_yaml.mapping(text, path), faults) or Config()
     if not catalog.POLICIES.knows(config.policy):
         known = strict_yaml.accepted(config.policy, catalog.POLICIES.names())
         faults.append(f"policy: unknown policy {config.policy!r}{known}")
@@ -383,23 +364,6 @@ def parse(text: str, path: Path) -> Config:
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return config
-
-
-def _with_present_names(data: Mapping[object, object], path: Path, faults: list[str]) -> Mapping[object, object]:
-    """The values of a file with former names of keys replaced; a key that stands under both names is a fault."""
-    sections = {name: dict(values) for name, values in data.items() if isinstance(values, Mapping)}
-    for former, present in FORMER_KEYS.items():
-        name, _, key = former.partition(".")
-        values = sections.get(name, {})
-        if key not in values:
-            continue
-        if present in values:
-            faults.append(f"{former}: is the former name of {name}.{present}, which is there, too")
-        else:
-            values[present] = values[key]
-            event(_LOG, logging.WARNING, "former name of a key", file=str(path), found=former, now=f"{name}.{present}")
-        del values[key]
-    return {**data, **sections}
 
 
 def example() -> str:

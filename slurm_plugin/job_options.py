@@ -49,7 +49,7 @@ class JobOptions(Struct, frozen=True):
     """What one job said. `exploration` and `sharing` are None if it said nothing about them.
 
     `guaranteed` is its class (AntMan), true unless it said otherwise. `elastic` are the sizes at which it can run.
-    `stages` is where its iterations spend their time (Muri). `warnings` name former spellings that it used.
+    `stages` is where its iterations spend their time (Muri).
     """
 
     exploration: Exploration | None = None
@@ -57,7 +57,6 @@ class JobOptions(Struct, frozen=True):
     sharing: GpuSharing | None = None
     elastic: Elastic | None = None
     stages: StageProfile | None = None
-    warnings: tuple[str, ...] = ()
 
 
 class JobOptionError(ExplschedError):
@@ -68,19 +67,17 @@ class JobOptionError(ExplschedError):
 def parse(text: str) -> JobOptions | None:
     """The job's options; None if its comment has no `explsched:` word. Raises `JobOptionError`."""
     try:
-        word = comment.read(text)
+        given = comment.read(text)
     except ValueError as error:
         raise JobOptionError(str(error)) from error
-    if word is None:
+    if given is None:
         return None
-    given = word.values
     return JobOptions(
         exploration=_exploration(given) if not given or given.keys() & _LEARNING else None,
         guaranteed=given.get(JOB_CLASS.name, _GUARANTEED) == _GUARANTEED,
         sharing=_sharing(given) if given.keys() & _SHARING else None,
         elastic=Elastic(*values.sizes(given[ELASTIC.name])) if ELASTIC.name in given else None,
         stages=stage_profile(given[STAGES.name]) if STAGES.name in given else None,
-        warnings=word.warnings,
     )
 
 

@@ -46,8 +46,6 @@ examples:
   sxbatch --sweep digits --template sweep --param-grid lr=0.1,0.01 --param gpus=1 -- python train.py
 """
 _JOB = {option.name: bool(option.metavar) for option in SCHEDULED}
-_FORMER = {flag.removeprefix("--"): option for option in SCHEDULED for flag in option.former.flags}
-_FORMER_TAKES = {name: bool(option.metavar) for name, option in _FORMER.items()}
 
 # True: takes a value
 _OWN = (
@@ -75,13 +73,13 @@ class _Parser(argparse.ArgumentParser):
 
 def read(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine, str | None]:
     """Our options, from the command line, the environment and the script; the rest in its order; the script's text."""
-    line = split(words, _OWN | _FORMER_TAKES)
+    line = split(words, _OWN)
     for name in line.unknown:
         meant = _nearest_own(name, _OWN)
         if meant:
             raise ValueError(f"unknown option --{name} (did you mean --{meant}?)")
     parser = options_parser()
-    options = parser.parse_args(_present(line.own, ""))
+    options = parser.parse_args(line.own)
     _apply_environment(options)
     script = None if options.template else _script(line)
     if script is not None:
@@ -152,28 +150,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _present(words: Sequence[str], where: str) -> list[str]:
-    """The words with options of a former release in their present spelling, of which the user is told."""
-    found = []
-    for word in words:
-        name, equals, value = word.removeprefix("--").partition("=")
-        option = _FORMER.get(name)
-        if option is not None:
-            _warn(f"{where}--{name} is now {option.flag}; the former name will not be read by the next release")
-        found.append(word if option is None else f"{option.flag}{equals}{value}")
-    return found
-
-
 def _apply_script_lines(parser: argparse.ArgumentParser, options: argparse.Namespace, script: str) -> None:
     """`#SXBATCH` lines of the script fill in what is still open. Of several lines the last counts, as for sbatch."""
     for number, words in reversed(directives(script, "#SXBATCH")):
-        line = split(words, _JOB | _FORMER_TAKES)
+        line = split(words, _JOB)
         if line.options or line.rest:
             strange = line.options[0].words[0] if line.options else line.rest[0]
             accepted = ", ".join(f"--{name}" for name in _JOB)
             raise ValueError(f"line {number} of the script: #SXBATCH {strange!r} (accepted: {accepted})")
         try:
-            found = parser.parse_args(_present(line.own, f"line {number} of the script: #SXBATCH "))
+            found = parser.parse_args(line.own)
             _fill(options, job_values(found))
         except ValueError as error:
             raise ValueError(f"line {number} of the script: #SXBATCH: {error}") from error

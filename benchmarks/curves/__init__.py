@@ -1,1 +1,1 @@
-"""Learning curves of real trainings, recorded once; `curves.npz` is read by `simulation.traces.learning`."""
+"""Learning curves of real trainings, recorded once; `curves.npz` is read by `benchmarks.exploratory.recorded`."""

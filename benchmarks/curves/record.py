@@ -18,7 +18,7 @@ from rich.progress import track
 from benchmarks.curves import models
 from benchmarks.curves.search import trainings
 from benchmarks.curves.tasks import Task, task
-from simulation.traces.learning import LearningCurves, RecordedCurve, Training
+from benchmarks.exploratory.recorded import LearningCurves, RecordedCurve, Training
 
 OUT = Path(__file__).with_name("curves.npz")
 

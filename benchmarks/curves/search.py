@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from simulation.traces.learning import Training
+from benchmarks.exploratory.recorded import Training
 
 
 @dataclass(frozen=True, slots=True)

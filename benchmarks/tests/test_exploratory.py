@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.exploratory import main, measure
+from benchmarks.exploratory.__main__ import main, measure
+from benchmarks.exploratory.recorded import LearningCurves
+from benchmarks.tests.curve_builders import falling, recorded
 from sched_policy import catalog
 from sched_policy.model import Exploration
-from simulation.traces.learning import Learning, LearningCurves, RecordedCurve, Training
+from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 
 FIFO = catalog.build("fifo")
@@ -55,9 +57,7 @@ def test_the_best_of_each_sweep_counts_against_itself_left_alone() -> None:
 
 
 def test_the_command_prints_json_last(tmp_path: Path) -> None:
-    training = Training("toys", "mlp", 8, 1, "sgd", 0.1, 0.0, 0.0, 16, 40, 1)
-    losses = [0.1 * i + (1 - 0.1 * i) * np.exp(-0.05 * (i + 1) * np.arange(41)) for i in range(5)]
-    curves = [RecordedCurve(replace(training, seed=i), fall) for i, fall in enumerate(losses)]
+    curves = [recorded(falling(0.1 * i, 0.05 * (i + 1)), seed=i) for i in range(5)]
     LearningCurves(curves).save(tmp_path / "c.npz")
     options = ["--seeds", "2", "--jobs", "20", "--policies", "explsched,fifo", "--curves", str(tmp_path / "c.npz")]
     done = CliRunner().invoke(main, options, catch_exceptions=False)

@@ -11,7 +11,7 @@ pytest.importorskip("sklearn", reason="recording needs the extra `demo`: scikit-
 
 from benchmarks.curves.record import losses, record
 from benchmarks.curves.search import SPACES, trainings
-from simulation.traces.learning import Training
+from benchmarks.exploratory.recorded import Training
 
 IRIS = Training("iris", "mlp", 16, 1, "adamw", 0.01, 0.0, 0.0, 16, 3, 1)
 HOPELESS = replace(IRIS, data="diabetes", optimiser="sgd", lr=1e6, epochs=30)

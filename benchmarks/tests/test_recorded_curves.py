@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from benchmarks.exploratory import CLUSTER, CURVES
-from simulation.traces.exploratory import Workload, abandoned_share
-from simulation.traces.learning import LearningCurves
+from benchmarks.exploratory.__main__ import CLUSTER, CURVES
+from benchmarks.exploratory.recorded import LearningCurves
+from benchmarks.exploratory.workload import Workload, abandoned_share
 
 RECORDED = LearningCurves.load(CURVES)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from explsched.job_options.table import Option
-from explsched.job_options.values import Fraction, is_former
 
 _JOB = "SLURM_JOB_ID"
 
@@ -55,8 +54,6 @@ def _meaning(option: Option) -> str:
 def _canonical(option: Option) -> Callable[[str], str]:
     def canonical(text: str) -> str:
         try:
-            if isinstance(option.kind, Fraction) and is_former(text):  # which a command line never accepted
-                raise ValueError(f"found {text!r}, accepted: {option.kind.accepted}")
             return option.canonical(text) if text else ""
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
@@ -65,7 +62,7 @@ def _canonical(option: Option) -> Callable[[str], str]:
 
 
 class Found(NamedTuple):
-    """Values in their canonical form by the option's name, and what is wrong or old-fashioned about variables."""
+    """Values in their canonical form by the option's name, and what is wrong with other variables."""
 
     values: dict[str, str]
     warnings: tuple[str, ...]
@@ -73,7 +70,15 @@ class Found(NamedTuple):
 
 def read(environment: Mapping[str, str], options: Iterable[Option]) -> Found:
     """What the environment says, for the job it belongs to. A variable with an unusable value is passed over."""
-    return _read(environment, ((option, option.former.variables) for option in options))
+    values: dict[str, str] = {}
+    warnings: list[str] = []
+    for option in options:
+        if text := environment.get(option.variable):
+            try:
+                values[option.name] = option.canonical(text)
+            except ValueError as error:
+                warnings.append(f"{option.variable} is ignored: {error}")
+    return Found(values, tuple(warnings))
 
 
 def read_for_submission(environment: Mapping[str, str], options: Iterable[Option]) -> Found:
@@ -82,45 +87,9 @@ def read_for_submission(environment: Mapping[str, str], options: Iterable[Option
     Inside a job the variables are that job's own, so its consents are passed over: they do not hold for another job.
     """
     inside = bool(environment.get(_JOB))
-    return _read(
-        environment,
-        (
-            (option, option.former.variables + option.former.submission_variables)
-            for option in options
-            if not (inside and option.is_consent)
-        ),
-    )
+    return read(environment, (option for option in options if not (inside and option.is_consent)))
 
 
 def exported(values: Mapping[str, str], options: Iterable[Option]) -> dict[str, str]:
-    """The variables that say these values; where jobs read them, in the former spelling, too, for one release more."""
-    found: dict[str, str] = {}
-    for option in options:
-        if option.name in values:
-            names = (option.variable, *(option.former.variables if option.is_read_in_job else ()))
-            found |= dict.fromkeys(names, values[option.name])
-    return found
-
-
-def _read(environment: Mapping[str, str], wanted: Iterable[tuple[Option, tuple[str, ...]]]) -> Found:
-    values: dict[str, str] = {}
-    warnings: list[str] = []
-    for option, former in wanted:
-        name = next((name for name in (option.variable, *former) if environment.get(name)), None)
-        if name is None:
-            continue
-        text = environment[name]
-        try:
-            values[option.name] = option.canonical(text)
-            warnings += _advice(option, name, text)
-        except ValueError as error:
-            warnings.append(f"{name} is ignored: {error}")
-    return Found(values, tuple(warnings))
-
-
-def _advice(option: Option, name: str, text: str) -> Iterator[str]:
-    value = option.canonical(text)
-    if name != option.variable:
-        yield f"{name} is now {option.variable}; the former name will not be read by the next release"
-    elif isinstance(option.kind, Fraction) and is_former(text):
-        yield f"{name}={text} is now {name}={value}; thousandths will not be read by the next release"
+    """The variables that say these values."""
+    return {option.variable: values[option.name] for option in options if option.name in values}

@@ -6,12 +6,10 @@ version lets a user set, shows to everybody and keeps through a requeue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote
 
 from explsched.job_options.table import SCHEDULED, Option
-from explsched.job_options.values import Fraction, is_former
 
 PREFIX = "explsched:"
 CONTROL_VARIABLE = "EXPLSCHED_OPTIONS"
@@ -20,14 +18,6 @@ UNQUOTED = "/@"
 """Characters that stand for themselves in a value, besides letters, digits and `_.-~`."""
 
 _KEYS = {option.key: option for option in SCHEDULED}
-_FORMER = {key: option for option in SCHEDULED for key in option.former.keys}
-
-
-class Word(NamedTuple):
-    """Values in their canonical form by the option's name, and warnings about former spellings."""
-
-    values: dict[str, str]
-    warnings: tuple[str, ...]
 
 
 def write(values: Mapping[str, str]) -> str:
@@ -41,8 +31,11 @@ def words(comment: str) -> list[str]:
     return [word for word in comment.split() if word.startswith(PREFIX)]
 
 
-def read(comment: str) -> Word | None:
-    """What the job says; None if its comment has no word of ours. Raises ValueError with what was found."""
+def read(comment: str) -> dict[str, str] | None:
+    """Values in their canonical form by the option's name; None if the comment has no word of ours.
+
+    Raises ValueError with what was found.
+    """
     ours = words(comment)
     if not ours:
         return None
@@ -53,27 +46,16 @@ def read(comment: str) -> Word | None:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError as error:
         raise ValueError(f"{ours[0]!r} is not of the form {PREFIX}key=value&key=value") from error
-    unknown = [key for key, _ in pairs if key not in _KEYS and key not in _FORMER]
+    unknown = [key for key, _ in pairs if key not in _KEYS]
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r} in {ours[0]!r} (known: {', '.join(_KEYS)})")
-    texts = [(_KEYS.get(key) or _FORMER[key], key, text) for key, text in pairs]
-    if len({option.name for option, _, _ in texts}) != len(texts):
+    if len(dict(pairs)) != len(pairs):
         raise ValueError(f"{ours[0]!r} names a key twice")
-    values = {option.name: _canonical(option, key, text) for option, key, text in texts if text}
-    return Word(values, tuple(_advice(texts)))
+    return {_KEYS[key].name: _canonical(_KEYS[key], text) for key, text in pairs if text}
 
 
-def _canonical(option: Option, key: str, text: str) -> str:
+def _canonical(option: Option, text: str) -> str:
     try:
         return option.canonical(text)
     except ValueError as error:
-        raise ValueError(f"{key}: {error}") from error
-
-
-def _advice(texts: Iterable[tuple[Option, str, str]]) -> Iterable[str]:
-    for option, key, text in texts:
-        if key != option.key:
-            yield f"the key {key} is now {option.key}; the former name will not be read by the next release"
-        if isinstance(option.kind, Fraction) and is_former(text):
-            present = option.canonical(text)
-            yield f"{key}={text} is now {key}={present}; thousandths will not be read by the next release"
+        raise ValueError(f"{option.key}: {error}") from error

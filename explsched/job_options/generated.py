@@ -1,4 +1,4 @@
-"""What is made from the table: the C header, the table in job_submit.lua, and the tables of the docs.
+"""What is made from the table: the C header, the names in job_submit.lua, and the table of the docs.
 
     python -m explsched.job_options.generated header FILE      # CMake calls it
     python -m explsched.job_options.generated lua TEMPLATE     # prints job_submit.lua
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from explsched.job_options.comment import CONTROL_VARIABLE, PREFIX, UNQUOTED
 from explsched.job_options.table import CHECKPOINT, OPTIONS, SCHEDULED, Option, Topic
-from explsched.job_options.values import MAX_GPUS, PAIRS_BYTES, TEXT_BYTES, Fraction
+from explsched.job_options.values import MAX_GPUS, PAIRS_BYTES, TEXT_BYTES
 
 PLACEHOLDER = "-- @job_options@\n"
 BEGIN = "<!-- job options: made by `python -m explsched.job_options.generated docs`, do not edit -->\n"
@@ -38,25 +38,13 @@ def job_submit_script(template: str) -> str:
     return before + _lua_table() + after
 
 
-def with_tables(page: str) -> str:
-    """A page of docs with the present tables between its marks. Raises ValueError for a page without marks."""
+def with_table(page: str) -> str:
+    """A page of docs with the present table between its marks. Raises ValueError for a page without marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page has no lines {BEGIN.strip()!r} and {END.strip()!r}")
-    return before + BEGIN + "\n" + "\n".join(_tables()) + "\n\n" + END + after
-
-
-def former_spellings(option: Option) -> tuple[str, ...]:
-    """The former spellings of an option, as a person would have typed them."""
-    former = option.former
-    return (
-        *former.flags,
-        *(f"--{name}" for name in former.spank_flags),
-        *former.variables,
-        *former.submission_variables,
-        *(f"{key}=" for key in former.keys),
-    )
+    return before + BEGIN + "\n" + "\n".join(_table()) + "\n\n" + END + after
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(job_submit_script(path.read_text(encoding="utf-8")))
         return 0
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    after = header() if asked.what == "header" else with_tables(before)
+    after = header() if asked.what == "header" else with_table(before)
     if after != before:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(after, encoding="utf-8")
@@ -89,20 +77,12 @@ def _header_lines() -> Iterator[str]:
     yield f"#define EXPL_UNQUOTED {_quoted('_.-~' + UNQUOTED)}"
     yield ""
     for option in OPTIONS:
-        name = option.yaml_key.upper()
-        yield f"#define EXPL_{name}_VARIABLE {_quoted(option.variable)}"
-        if option.former.variables:
-            yield f"#define EXPL_{name}_FORMER_VARIABLE {_quoted(_former_variable(option))}"
+        yield f"#define EXPL_{option.yaml_key.upper()}_VARIABLE {_quoted(option.variable)}"
     yield ""
-    yield "/* OPTION(name, argument, usage, accepted, variable, former variable, key, shares the GPU, is a consent,"
-    yield " * is read in the job, kind, choices and a NULL) */"
+    yield "/* OPTION(name, argument, usage, accepted, variable, key, shares the GPU, is a consent, kind,"
+    yield " * choices and a NULL) */"
     yield "#define EXPL_OPTIONS(OPTION) \\"
     yield " \\\n".join(f"    OPTION({', '.join(_row(option))})" for option in SCHEDULED)
-    yield ""
-    yield "/* FORMER(former name, index of the option) */"
-    yield "#define EXPL_FORMER_OPTIONS(FORMER) \\"
-    former = [(name, at) for at, option in enumerate(SCHEDULED) for name in option.former.spank_flags]
-    yield " \\\n".join(f"    FORMER({_quoted(name)}, {at})" for name, at in former)
     yield ""
     yield "#endif"
 
@@ -113,19 +93,12 @@ def _row(option: Option) -> Iterator[str]:
     yield _quoted(f"[explsched] {option.help}")
     yield _quoted(option.kind.accepted)
     yield _quoted(option.variable)
-    yield _quoted(_former_variable(option)) if option.former.variables else "NULL"
     yield _quoted(option.key)
     yield str(option.topic is Topic.SHARING).lower()
     yield str(option.is_consent).lower()
-    yield str(option.is_read_in_job).lower()
     yield f"expl_{option.kind.c_name}"
     yield from map(_quoted, option.kind.choices)
     yield "NULL"
-
-
-def _former_variable(option: Option) -> str:
-    (name,) = option.former.variables
-    return name
 
 
 def _quoted(text: str) -> str:
@@ -133,37 +106,21 @@ def _quoted(text: str) -> str:
 
 
 def _lua_table() -> str:
-    former = {key: option.key for option in SCHEDULED for key in option.former.keys}
     lines = [
         f"local PREFIX = {json.dumps(PREFIX)}",
         f"local CONTROL_VARIABLE = {json.dumps(CONTROL_VARIABLE)}",
         f"local CHECKPOINT = {json.dumps(CHECKPOINT.key)}",
         f"local CHECKPOINT_FLAG = {json.dumps(f'--{CHECKPOINT.spank_name}')}",
-        "local FORMER_KEYS = {",
-        *(f"    [{json.dumps(key)}] = {json.dumps(present)}," for key, present in former.items()),
-        "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _tables() -> Iterator[str]:
+def _table() -> Iterator[str]:
     yield "| option | accepted | meaning |"
     yield "|---|---|---|"
     for option in OPTIONS:
         only = "" if option.is_scheduled else " (`sxrun` only)"
-        yield f"| `{option.name}` | {_cell(_accepted(option))} | {_cell(option.help)}{only} |"
-    yield ""
-    yield "| now | former spellings, read for one release more |"
-    yield "|---|---|"
-    for option in SCHEDULED:
-        former = [f"`{word}`" for word in former_spellings(option)]
-        former += ["thousandths, as in `300` for 0.3"] if isinstance(option.kind, Fraction) else []
-        if former:
-            yield f"| `{option.name}` | {', '.join(former)} |"
-
-
-def _accepted(option: Option) -> str:
-    return option.kind.accepted
+        yield f"| `{option.name}` | {_cell(option.kind.accepted)} | {_cell(option.help)}{only} |"
 
 
 def _cell(text: str) -> str:

@@ -8,12 +8,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/*
- * Thousandths from 1 to 1000; 0 for what is no fraction from 0.001 to 1. Whole numbers above 1 are
- * thousandths already, the former way to write them: then *is_former is set, unless it is NULL.
- */
-static inline unsigned expl_permille(const char *text, bool *is_former) {
-    enum { CHARACTERS = 20, WHOLE = 1000, UNIT = 10000 };
+/* Thousandths from 1 to 1000; 0 for what is no fraction from 0.001 to 1. */
+static inline unsigned expl_permille(const char *text) {
+    enum { CHARACTERS = 20, UNIT = 10000 };
     unsigned long whole = 0;
     unsigned long part = 0;
     unsigned long weight = UNIT;
@@ -37,16 +34,9 @@ static inline unsigned expl_permille(const char *text, bool *is_former) {
         if (has_point) {
             weight /= 10; /* 0 from the fifth digit on: those are passed over */
             part += digit * weight;
-        } else if (whole <= WHOLE) {
+        } else if (whole <= 1) {
             whole = whole * 10 + digit;
         }
-    }
-    bool const former = !has_point && whole > 1 && whole <= WHOLE;
-    if (is_former != NULL) {
-        *is_former = former;
-    }
-    if (former) {
-        return (unsigned)whole;
     }
     unsigned long const value = whole * UNIT + part;
     return digits > 0 && value <= UNIT ? (unsigned)((value + 5) / 10) : 0;

@@ -14,19 +14,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from explsched.job_options.values import (
-    FilePath,
-    Fraction,
-    HyperParameters,
-    Kind,
-    MemoryAmount,
-    OneOf,
-    Signal,
-    Sizes,
-    Stages,
-    Switch,
-    Text,
-)
+from explsched.job_options import values
+from explsched.job_options.values import Kind, one_of
 
 SPANK_PREFIX = "expl-"
 VARIABLE_PREFIX = "EXPLSCHED_"
@@ -48,19 +37,6 @@ class Topic(Enum):
     """Where sxrun and sxreport find the job's progress, if it does not report."""
 
 
-class Former(NamedTuple):
-    """Spellings of a former release, which are read for one release more, with a warning.
-
-    `variables` are read wherever the present one is, `submission_variables` by sxbatch alone.
-    """
-
-    flags: tuple[str, ...] = ()
-    spank_flags: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    submission_variables: tuple[str, ...] = ()
-
-
 class Option(NamedTuple):
     """One option.
 
@@ -74,7 +50,6 @@ class Option(NamedTuple):
             of a job that submits another: nobody consented for the new one.
         is_read_in_job: whether programs inside the job read its variable.
         is_scheduled: whether the scheduler learns of it; else only sxrun has it.
-        former: spellings of a former release.
 
     """
 
@@ -86,7 +61,6 @@ class Option(NamedTuple):
     is_consent: bool = False
     is_read_in_job: bool = False
     is_scheduled: bool = True
-    former: Former = Former()
 
     @property
     def flag(self) -> str:
@@ -123,106 +97,84 @@ class Option(NamedTuple):
 
 SWEEP = Option(
     "sweep",
-    Text(),
+    values.TEXT,
     "NAME",
     "sweep that the job belongs to: trainings of which the best model is wanted",
     Topic.LEARNING,
-    former=Former(submission_variables=("SXBATCH_SWEEP",)),
 )
 METRIC = Option(
     "metric",
-    Text(),
+    values.TEXT,
     "NAME",
     "metric that measures progress (default: loss)",
     Topic.LEARNING,
     is_read_in_job=True,
-    former=Former(spank_flags=("expl-utility",), submission_variables=("SXBATCH_METRIC",)),
 )
 DIRECTION = Option(
     "direction",
-    OneOf(("min", "max")),
+    one_of("min", "max"),
     "min|max",
     "whether the metric should fall or rise (default: min)",
     Topic.LEARNING,
-    former=Former(submission_variables=("SXBATCH_DIRECTION",)),
 )
 PARAMS = Option(
     "params",
-    HyperParameters(),
+    values.HYPER_PARAMETERS,
     "K=V,...",
     "hyper-parameters of the training; --key=value and --key value of sxrun's command and explsched.report add to them",
     Topic.LEARNING,
 )
 CHECKPOINT = Option(
     "checkpoint",
-    Signal(),
+    values.SIGNAL,
     "SIGNAL",
     "allow preemption: on SIGNAL the job saves a checkpoint, then it is requeued",
     Topic.LEARNING,
     is_consent=True,
     is_read_in_job=True,
-    former=Former(
-        variables=("EXPLSCHED_CHECKPOINT_SIGNAL",),
-        submission_variables=("SXBATCH_CHECKPOINT",),
-    ),
 )
 EARLY_STOP = Option(
     "early-stop",
-    Switch(),
+    values.SWITCH,
     "",
     "allow early stopping: the job is cancelled when further training is not worth its GPU time",
     Topic.LEARNING,
     is_consent=True,
-    former=Former(
-        flags=("--stop",),
-        spank_flags=("expl-stop",),
-        keys=("stop",),
-        variables=("EXPLSCHED_STOP",),
-        submission_variables=("SXBATCH_STOP",),
-    ),
 )
 JOB_CLASS = Option(
     "job-class",
-    OneOf(("guaranteed", "opportunistic")),
+    one_of("guaranteed", "opportunistic"),
     "CLASS",
     "guaranteed: dedicated GPUs (default); opportunistic: GPUs left idle by guaranteed jobs",
     Topic.PLACEMENT,
-    former=Former(
-        spank_flags=("expl-policy-class",),
-        keys=("class",),
-        variables=("EXPLSCHED_POLICY_CLASS",),
-    ),
 )
 ELASTIC = Option(
     "elastic",
-    Sizes(),
+    values.SIZES,
     "MIN-MAX[/N]",
     "the job can run with MIN to MAX GPUs on one node, or with N on each of several nodes",
     Topic.PLACEMENT,
     is_consent=True,
     is_read_in_job=True,
-    former=Former(submission_variables=("SXBATCH_ELASTIC",)),
 )
 STAGES = Option(
     "stages",
-    Stages(),
+    values.STAGES,
     "ITERATION/IO/GPU/NET",
     "milliseconds of an iteration and of its stages, running alone; for policies that group jobs on a GPU",
     Topic.PLACEMENT,
-    former=Former(submission_variables=("SXBATCH_STAGES",)),
 )
 SHARE = Option(
     "share",
-    OneOf(("high", "best-effort")),
+    one_of("high", "best-effort"),
     "CLASS",
     "share the GPU: kernels of class high take precedence; best-effort uses the idle time",
     Topic.SHARING,
     is_read_in_job=True,
-    former=Former(variables=("EXPLSCHED_CLASS",)),
 )
 REQUEST = Option(
     "request",
-    Fraction(),
+    values.FRACTION,
     "FRACTION",
     "guaranteed fraction of the GPU's time",
     Topic.SHARING,
@@ -230,7 +182,7 @@ REQUEST = Option(
 )
 LIMIT = Option(
     "limit",
-    Fraction(),
+    values.FRACTION,
     "FRACTION",
     "maximum fraction of the GPU's time",
     Topic.SHARING,
@@ -238,7 +190,7 @@ LIMIT = Option(
 )
 MPS = Option(
     "mps",
-    Switch(),
+    values.SWITCH,
     "",
     "start CUDA MPS for the job; without it the GPU is time-sliced between processes",
     Topic.SHARING,
@@ -247,7 +199,7 @@ MPS = Option(
 )
 MEMORY = Option(
     "memory",
-    MemoryAmount(),
+    values.MEMORY_AMOUNT,
     "SIZE",
     "GPU memory limit of each process, such as 20G; exceeding it is an out-of-memory error",
     Topic.SHARING,
@@ -257,7 +209,7 @@ MEMORY = Option(
 
 FOLLOW = Option(
     "follow",
-    FilePath(),
+    values.FILE_PATH,
     "FILE",
     "read progress from the file that the command writes: .csv, .tsv, .jsonl, TensorBoard's events or their directory",
     Topic.FOLLOWING,
@@ -265,7 +217,7 @@ FOLLOW = Option(
 )
 STEP_KEY = Option(
     "step-key",
-    Text(),
+    values.TEXT,
     "NAME",
     "column or key of the step in a file that is followed (default: step)",
     Topic.FOLLOWING,
@@ -273,7 +225,7 @@ STEP_KEY = Option(
 )
 VALUE_KEY = Option(
     "value-key",
-    Text(),
+    values.TEXT,
     "NAME",
     "column, key or tag of the value in a file that is followed (default: the metric's name)",
     Topic.FOLLOWING,
@@ -281,7 +233,7 @@ VALUE_KEY = Option(
 )
 MEASURE_STAGES = Option(
     "measure-stages",
-    Switch(),
+    values.SWITCH,
     "",
     "measure and report how long iterations of a PyTorch training read, compute and communicate",
     Topic.FOLLOWING,

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from explsched.parameters import of_pairs
 
 TEXT_BYTES = 128
 PAIRS_BYTES = 512
 MAX_GPUS = 100_000
+_PATH_BYTES = 4095
+_SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "ALRM", "URG")
 _SIZES = re.compile(r"([0-9]{1,6})-([0-9]{1,6})(?:/([0-9]{1,6}))?")
 _FRACTION = re.compile(r"(?=\.?[0-9])([0-9]*)\.?([0-9]*)")
 _FRACTION_CHARACTERS = 20
@@ -26,170 +29,114 @@ _TEN_THOUSAND = 10_000
 _DIGITS_READ = 4
 
 
-class Kind(Protocol):
-    """A kind of value."""
+class Kind(NamedTuple):
+    """A kind of value.
 
-    @property
-    def c_name(self) -> str:
-        """The kind's function in the SPANK plugin."""
+    Attributes:
+        c_name: the kind's function in the SPANK plugin.
+        accepted: what is accepted, for messages and manuals.
+        canonical: from what a person types to the form in which it is written. Raises ValueError.
+        choices: the values, if they can be listed.
 
-    @property
-    def accepted(self) -> str:
-        """What is accepted, for messages and manuals."""
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The values, if they can be listed."""
-
-    def canonical(self, text: str) -> str:
-        """The form in which the value is written. Raises ValueError if it is not acceptable."""
-
-
-class Text(NamedTuple):
-    """A name of the user's own, such as that of a metric."""
-
-    c_name: str = "text"
-    accepted: str = f"1 to {TEXT_BYTES} bytes of text without control characters"
-    choices: tuple[str, ...] = ()
-
-    def canonical(self, text: str) -> str:
-        """The text itself."""
-        if not 1 <= len(text.encode()) <= TEXT_BYTES or any(c < " " or c == "\x7f" for c in text):
-            raise ValueError(text)
-        return text
-
-
-class HyperParameters(NamedTuple):
-    """Hyper-parameters."""
-
-    c_name: str = "pairs"
-    accepted: str = f"K=V,K=V, such as lr=0.1,width=64, at most {PAIRS_BYTES} bytes"
-    choices: tuple[str, ...] = ()
-
-    def canonical(self, text: str) -> str:
-        """The text itself."""
-        if len(text.encode()) > PAIRS_BYTES or any(c < " " or c == "\x7f" for c in text):
-            raise ValueError(text)
-        of_pairs(text)
-        return text
-
-
-class FilePath(NamedTuple):
-    """The name of a file. Only programs inside the job have such options."""
-
-    c_name: str = "text"
-    accepted: str = "a path of at most 4095 bytes"
-    choices: tuple[str, ...] = ()
-
-    def canonical(self, text: str) -> str:
-        """The text itself."""
-        if not 1 <= len(os.fsencode(text)) <= 4095 or "\0" in text:
-            raise ValueError(text)
-        return text
-
-
-class OneOf(NamedTuple):
-    """One of a few words."""
-
-    choices: tuple[str, ...]
-    c_name: str = "one_of"
-
-    @property
-    def accepted(self) -> str:
-        """The words."""
-        return ", ".join(self.choices)
-
-    def canonical(self, text: str) -> str:
-        """The word itself."""
-        if text not in self.choices:
-            raise ValueError(text)
-        return text
-
-
-class Signal(NamedTuple):
-    """A signal that a job can catch, that Slurm sends by this name, and that Slurm does not use itself."""
-
-    choices: tuple[str, ...] = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "ALRM", "URG")
-    c_name: str = "signal_name"
-
-    @property
-    def accepted(self) -> str:
-        """The names."""
-        return ", ".join(self.choices)
-
-    def canonical(self, text: str) -> str:
-        """The name in capitals, without SIG."""
-        name = text.upper().removeprefix("SIG")
-        if name not in self.choices or not text.isascii():
-            raise ValueError(text)
-        return name
-
-
-class Fraction(NamedTuple):
-    """A fraction of the GPU's time, in thousandths at the finest.
-
-    Whole numbers above 1 are thousandths, as the environment and comments had them before; see `is_former`.
     """
 
-    c_name: str = "fraction"
-    accepted: str = "0.001 to 1"
+    c_name: str
+    accepted: str
+    canonical: Callable[[str], str]
     choices: tuple[str, ...] = ()
 
-    def canonical(self, text: str) -> str:
-        """A decimal fraction, such as 0.25."""
-        return f"{permille(text) / _WHOLE_GPU:g}"
+
+def _text(text: str) -> str:
+    if not 1 <= len(text.encode()) <= TEXT_BYTES or _has_control_characters(text):
+        raise ValueError(text)
+    return text
 
 
-class MemoryAmount(NamedTuple):
-    """An amount of a GPU's memory, with Slurm's suffixes: powers of 1024, and mebibytes without one."""
-
-    c_name: str = "text"
-    accepted: str = "whole numbers with K, M, G or T, such as 20G; M if without; at least 1M"
-    choices: tuple[str, ...] = ()
-
-    def canonical(self, text: str) -> str:
-        """Whole mebibytes, such as 20480M."""
-        return f"{memory_mib(text)}M"
+def _pairs(text: str) -> str:
+    if len(text.encode()) > PAIRS_BYTES or _has_control_characters(text):
+        raise ValueError(text)
+    of_pairs(text)
+    return text
 
 
-class Sizes(NamedTuple):
-    """`MIN-MAX` GPUs on one node, or `MIN-MAX/N`: N on each of several nodes."""
-
-    c_name: str = "sizes"
-    accepted: str = f"MIN-MAX or MIN-MAX/N, such as 1-8 or 8-32/8 (1 <= MIN < MAX <= {MAX_GPUS}, both multiples of N)"
-    choices: tuple[str, ...] = ()
-
-    def canonical(self, text: str) -> str:
-        """The text itself."""
-        sizes(text)
-        return text
+def _has_control_characters(text: str) -> bool:
+    return any(c < " " or c == "\x7f" for c in text)
 
 
-class Stages(NamedTuple):
-    """Milliseconds of one iteration that runs alone, and of its three stages."""
-
-    c_name: str = "stages"
-    accepted: str = "four numbers of milliseconds ITERATION/IO/GPU/NET, as in 110/60/45/5"
-    choices: tuple[str, ...] = ()
-
-    def canonical(self, text: str) -> str:
-        """The text itself."""
-        stages_ms(text)
-        return text
+def _path(text: str) -> str:
+    if not 1 <= len(os.fsencode(text)) <= _PATH_BYTES or "\0" in text:
+        raise ValueError(text)
+    return text
 
 
-class Switch(NamedTuple):
-    """On or off. On a command line the option alone switches on."""
+def _signal(text: str) -> str:
+    """In capitals, without SIG."""
+    name = text.upper().removeprefix("SIG")
+    if name not in _SIGNALS or not text.isascii():
+        raise ValueError(text)
+    return name
 
-    c_name: str = "one_of"
-    accepted: str = "0, 1"
-    choices: tuple[str, ...] = ("0", "1")
 
-    def canonical(self, text: str) -> str:
-        """1 for on, 0 for off."""
-        if text not in self.choices:
+def _fraction(text: str) -> str:
+    """A decimal fraction, such as 0.25."""
+    return f"{permille(text) / _WHOLE_GPU:g}"
+
+
+def _memory(text: str) -> str:
+    """Whole mebibytes, such as 20480M."""
+    return f"{memory_mib(text)}M"
+
+
+def _sizes(text: str) -> str:
+    sizes(text)
+    return text
+
+
+def _stages(text: str) -> str:
+    stages_ms(text)
+    return text
+
+
+def one_of(*words: str) -> Kind:
+    """One of a few words."""
+
+    def canonical(text: str) -> str:
+        if text not in words:
             raise ValueError(text)
         return text
+
+    return Kind("one_of", ", ".join(words), canonical, words)
+
+
+TEXT = Kind("text", f"1 to {TEXT_BYTES} bytes of text without control characters", _text)
+"""A name of the user's own, such as that of a metric."""
+
+HYPER_PARAMETERS = Kind("pairs", f"K=V,K=V, such as lr=0.1,width=64, at most {PAIRS_BYTES} bytes", _pairs)
+
+FILE_PATH = Kind("text", f"a path of at most {_PATH_BYTES} bytes", _path)
+"""Only programs inside the job have such options."""
+
+SIGNAL = Kind("signal_name", ", ".join(_SIGNALS), _signal, _SIGNALS)
+"""A signal that a job can catch, that Slurm sends by this name, and that Slurm does not use itself."""
+
+FRACTION = Kind("fraction", "0.001 to 1", _fraction)
+"""A fraction of the GPU's time, in thousandths at the finest."""
+
+MEMORY_AMOUNT = Kind("text", "whole numbers with K, M, G or T, such as 20G; M if without; at least 1M", _memory)
+"""An amount of a GPU's memory, with Slurm's suffixes: powers of 1024, and mebibytes without one."""
+
+SIZES = Kind(
+    "sizes",
+    f"MIN-MAX or MIN-MAX/N, such as 1-8 or 8-32/8 (1 <= MIN < MAX <= {MAX_GPUS}, both multiples of N)",
+    _sizes,
+)
+"""`MIN-MAX` GPUs on one node, or `MIN-MAX/N`: N on each of several nodes."""
+
+STAGES = Kind("stages", "four numbers of milliseconds ITERATION/IO/GPU/NET, as in 110/60/45/5", _stages)
+"""Milliseconds of one iteration that runs alone, and of its three stages."""
+
+SWITCH = one_of("0", "1")
+"""On or off. On a command line the option alone switches on."""
 
 
 def memory_mib(text: str) -> int:
@@ -206,19 +153,12 @@ def permille(text: str) -> int:
     match = _FRACTION.fullmatch(text)
     if match is None or not text.isascii() or len(text) > _FRACTION_CHARACTERS:
         raise ValueError(text)
-    if is_former(text):
-        return int(text)
     # In whole numbers, as in C: there the locale decides how a floating-point number is written.
     value = int(match[1] or "0") * _TEN_THOUSAND + int(match[2][:_DIGITS_READ].ljust(_DIGITS_READ, "0"))
     found = (value + 5) // 10
     if value > _TEN_THOUSAND or found < 1:
         raise ValueError(text)
     return found
-
-
-def is_former(text: str) -> bool:
-    """Whether a fraction is written in thousandths, the former way."""
-    return text.isascii() and text.isdecimal() and len(text) <= _FRACTION_CHARACTERS and 1 < int(text) <= _WHOLE_GPU
 
 
 def sizes(text: str) -> tuple[int, int, int | None]:

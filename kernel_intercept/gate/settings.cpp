@@ -18,15 +18,9 @@ void copy_text(std::array<char, N>& to, const char* text) {
     if (length < N) std::memcpy(to.data(), text, length);
 }
 
-// Of a variable, or of what a former release called it.
-const char* text_of(const char* name, const char* former_name) {
-    const char* text = std::getenv(name);
-    return text == nullptr || *text == '\0' ? std::getenv(former_name) : text;
-}
-
 std::uint32_t permille(const char* name, std::uint32_t otherwise) {
     const char* text = std::getenv(name);
-    const std::uint32_t value = text == nullptr ? 0 : expl_permille(text, nullptr);
+    const std::uint32_t value = text == nullptr ? 0 : expl_permille(text);
     return value == 0 ? otherwise : value;
 }
 
@@ -35,7 +29,7 @@ std::uint32_t permille(const char* name, std::uint32_t otherwise) {
 Settings settings_of_environment() noexcept {
     Settings settings{};
     copy_text(settings.socket_path, std::getenv(shared::kSocketVariable));
-    const char* priority = text_of(EXPL_SHARE_VARIABLE, EXPL_SHARE_FORMER_VARIABLE);
+    const char* priority = std::getenv(EXPL_SHARE_VARIABLE);
     shared::Hello& hello = settings.hello;
     hello.preamble = shared::preamble(shared::MessageKind::kHello);
     hello.priority = priority != nullptr && std::strcmp(priority, "high") == 0 ? shared::Class::kHigh

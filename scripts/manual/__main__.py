@@ -20,7 +20,6 @@ import jinja2
 from explsched import strict_yaml
 from explsched.cli import root
 from explsched.job_options.comment import PREFIX
-from explsched.job_options.generated import former_spellings
 from explsched.job_options.table import CHECKPOINT, OPTIONS, SPANK_PREFIX, SWEEP, VARIABLE_PREFIX, Option
 from slurm_plugin import daemon
 from slurm_plugin.config import DEFAULT_PATH, PATH_VARIABLE, Config
@@ -291,9 +290,8 @@ def _job_options_page() -> Page:
 
 
 def _job_option(option: Option) -> Entry:
-    former = former_spellings(option)
     text = f"{option.help[:1].upper()}{option.help[1:]}. Accepted: {option.kind.accepted}."
-    return Entry(option.name, f"{text} Formerly {', '.join(former)}." if former else text)
+    return Entry(option.name, text)
 
 
 def _filled(groups: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec import Struct, to_builtins
@@ -42,10 +42,7 @@ class TraceReplay(Struct, frozen=True):
             return
         from simulation import muri
 
-        if policy not in muri.names():
-            raise PolicyError(
-                f"unknown policy {policy!r} (known under the muri conventions: {', '.join(muri.names())})"
-            )
+        muri.check(policy)
 
     def warnings(self, policies: Sequence[str]) -> tuple[str, ...]:
         """What these policies need and the trace lacks, and what they do without it; one sentence for each need.
@@ -132,6 +129,7 @@ def built(name: str) -> SchedulingPolicy:
 
 _SHOWN_ROWS = 3
 _DEFAULT = Settings()
+_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def replay_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -153,12 +151,13 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
         shape = read_cluster(cluster)
         command(replay=TraceReplay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
 
+    made: Callable[..., None] = wrapped
     for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+        made = option(made)
+    return made
 
 
-def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def cluster_option(*, required: bool) -> _Decorator:
     """`--cluster`: the cluster's shape."""
     return click.option(
         "--cluster",
@@ -166,21 +165,6 @@ def cluster_option(*, required: bool) -> Callable[[Callable[..., None]], Callabl
         metavar="NODESxGPUS|FILE",
         help="Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
     )
-
-
-def _setting(
-    option: str, name: str, kind: type | click.IntRange, metavar: str, text: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An option of the slurm conventions; None if it is not given, so that other conventions can refuse it."""
-    default = getattr(_DEFAULT, name)
-    shown = (
-        ("off" if name.endswith("interval_s") else "none")
-        if default is None
-        else f"{default:g}"
-        if isinstance(default, float)
-        else default
-    )
-    return click.option(option, name, type=kind, metavar=metavar, help=f"{text}  [slurm conventions; default: {shown}]")
 
 
 def check_policies(replay: TraceReplay, names: Sequence[str]) -> None:
@@ -238,8 +222,9 @@ def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_str
 
 def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
     """The settings of the conventions; options that were not given keep the defaults of the conventions."""
-    mine = _SLURM if conventions == "slurm" else _MURI
-    wrong = [option for name, option in {**_SLURM, **_MURI}.items() if given[name] is not None and name not in mine]
+    mine = _SLURM.keys() if conventions == "slurm" else _MURI.keys()
+    flags = {**{name: setting.flag for name, setting in _SLURM.items()}, **_MURI}
+    wrong = [flag for name, flag in flags.items() if given[name] is not None and name not in mine]
     if wrong:
         raise click.UsageError(f"{', '.join(wrong)}: not accepted with --conventions {conventions}")
     chosen = {name: given[name] for name in mine if given[name] is not None}
@@ -260,7 +245,7 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
         return Settings(**chosen)
     except SimulationSettingsError as error:
         name, colon, fault = str(error).partition(":")
-        raise click.UsageError(f"{_SLURM.get(name, name)}{colon}{fault}") from error
+        raise click.UsageError(f"{_SLURM[name].flag if name in _SLURM else name}{colon}{fault}") from error
 
 
 def _with_history(how: Settings | MuriOptions, path: Path) -> Settings:
@@ -272,20 +257,52 @@ def _with_history(how: Settings | MuriOptions, path: Path) -> Settings:
     return replace(how, history=history.jobs)
 
 
+class _Setting(NamedTuple):
+    """An option of the slurm conventions, which is named as its field of `Settings`."""
+
+    flag: str
+    kind: type | click.IntRange
+    metavar: str
+    text: str
+
+    def option(self, name: str) -> _Decorator:
+        """As click has it; None if it is not given, so that other conventions can refuse it."""
+        default = getattr(_DEFAULT, name)
+        if default is None:
+            default = "off" if name.endswith("interval_s") else "none"
+        shown = f"{default:g}" if isinstance(default, float) else default
+        text = f"{self.text}  [slurm conventions; default: {shown}]"
+        return click.option(self.flag, name, type=self.kind, metavar=self.metavar, help=text)
+
+
 _SLURM = {
-    "estimates": "--estimates",
-    "interval_s": "--interval",
-    "backfill_interval_s": "--backfill-interval",
-    "backfill_offset_s": "--backfill-offset",
-    "main_interval_s": "--main-interval",
-    "main_offset_s": "--main-offset",
-    "checkpoint_s": "--checkpoint",
-    "restart_s": "--restart",
-    "shards": "--shards",
-    "shard_rule": "--shard-rule",
-    "scaling": "--scaling",
-    "seed": "--seed",
-    "until_s": "--until",
+    "estimates": _Setting(
+        "--estimates", str, "exact|limit|learnt|noisy:SIGMA", "Run-time estimates that policies get."
+    ),
+    "interval_s": _Setting("--interval", float, "SECONDS", "Time between passes of the policy."),
+    "backfill_interval_s": _Setting(
+        "--backfill-interval", float, "SECONDS", "Time between passes of Slurm's backfill."
+    ),
+    "backfill_offset_s": _Setting("--backfill-offset", float, "SECONDS", "Phase offset of the backfill cycle."),
+    "main_interval_s": _Setting("--main-interval", float, "SECONDS", "Time between passes of Slurm's main scheduler."),
+    "main_offset_s": _Setting("--main-offset", float, "SECONDS", "Phase offset of the main scheduler's cycle."),
+    "checkpoint_s": _Setting("--checkpoint", float, "SECONDS", "Time that a preempted job takes to save."),
+    "restart_s": _Setting("--restart", float, "SECONDS", "Time that a restarted job takes to load."),
+    "shards": _Setting(
+        "--shards",
+        click.IntRange(min=1),
+        "N",
+        (
+            "Shards per GPU; each job takes one, and Slurm gives a free one to the next job. Needs --main-interval or "
+            "--backfill-interval."
+        ),
+    ),
+    "shard_rule": _Setting(
+        "--shard-rule", str, "first-fit|least-loaded", "How Slurm chooses among GPUs with free shards."
+    ),
+    "scaling": _Setting("--scaling", float, "EXPONENT", "Speed of elastic jobs is GPUs ^ EXPONENT; 1 is linear."),
+    "seed": _Setting("--seed", click.IntRange(min=0), "N", "Random seed for estimate noise."),
+    "until_s": _Setting("--until", float, "SECONDS", "End at this time of the trace, even if jobs still run."),
 }
 _MURI = {
     "autopack": "--autopack",
@@ -295,7 +312,7 @@ _MURI = {
     "durations": "--durations",
     "shares": "--shares",
 }
-_OPTIONS = (
+_OPTIONS: tuple[_Decorator, ...] = (
     click.option(
         "--trace",
         "trace_path",
@@ -317,38 +334,13 @@ _OPTIONS = (
         show_default=True,
         help="Simulate a Slurm cluster, or reproduce the published simulator of Muri.",
     ),
-    _setting(
-        "--estimates", "estimates", str, "exact|limit|learnt|noisy:SIGMA", "Run-time estimates that policies get."
-    ),
+    *(setting.option(name) for name, setting in _SLURM.items()),
     click.option(
         "--history",
         "history_path",
         type=click.Path(path_type=Path),
         help="Trace of earlier jobs, for --estimates learnt.  [slurm conventions]",
     ),
-    _setting("--interval", "interval_s", float, "SECONDS", "Time between passes of the policy."),
-    _setting(
-        "--backfill-interval", "backfill_interval_s", float, "SECONDS", "Time between passes of Slurm's backfill."
-    ),
-    _setting("--backfill-offset", "backfill_offset_s", float, "SECONDS", "Phase offset of the backfill cycle."),
-    _setting("--main-interval", "main_interval_s", float, "SECONDS", "Time between passes of Slurm's main scheduler."),
-    _setting("--main-offset", "main_offset_s", float, "SECONDS", "Phase offset of the main scheduler's cycle."),
-    _setting("--checkpoint", "checkpoint_s", float, "SECONDS", "Time that a preempted job takes to save."),
-    _setting("--restart", "restart_s", float, "SECONDS", "Time that a restarted job takes to load."),
-    _setting(
-        "--shards",
-        "shards",
-        click.IntRange(min=1),
-        "N",
-        "Shards per GPU; each job takes one, and Slurm gives a free one to the next job. Needs --main-interval or "
-        "--backfill-interval.",
-    ),
-    _setting(
-        "--shard-rule", "shard_rule", str, "first-fit|least-loaded", "How Slurm chooses among GPUs with free shards."
-    ),
-    _setting("--scaling", "scaling", float, "EXPONENT", "Speed of elastic jobs is GPUs ^ EXPONENT; 1 is linear."),
-    _setting("--seed", "seed", click.IntRange(min=0), "N", "Random seed for estimate noise."),
-    _setting("--until", "until_s", float, "SECONDS", "End at this time of the trace, even if jobs still run."),
     click.option(
         "--autopack/--no-autopack",
         default=None,

@@ -152,8 +152,13 @@ def names() -> tuple[str, ...]:
     return tuple(_POLICIES)
 
 
-def simulate(trace: Trace, cluster: ClusterShape, policy: str, options: MuriOptions | None = None) -> TraceOutcome:
-    """Replay a trace. Raises `PolicyError` for an unknown policy, `TraceError` for jobs that can never run."""
+def check(policy: str) -> None:
+    """Raise `PolicyError` for a policy that cannot be replayed under these conventions."""
     if policy not in _POLICIES:
         raise PolicyError(f"unknown policy {policy!r} (known under the muri conventions: {', '.join(_POLICIES)})")
+
+
+def simulate(trace: Trace, cluster: ClusterShape, policy: str, options: MuriOptions | None = None) -> TraceOutcome:
+    """Replay a trace. Raises `PolicyError` for an unknown policy, `TraceError` for jobs that can never run."""
+    check(policy)
     return replay(policy, trace, cluster, _POLICIES[policy](cluster, options or MuriOptions()))

@@ -140,11 +140,11 @@ def command(change: Change, names: Mapping[int, str] = _NO_NAMES, spelled: Calla
             return f"delete ReservationName={_safe(name)}"
         case ExtendReservation(name, end_s):
             return f"update ReservationName={_safe(name)} EndTime={spelled(end_s)}"
-        case CreateReservation(name, start_s, minutes, nodes, users, partition, flags):
+        case CreateReservation(name, start_s, minutes, nodes, users, partition):
             return (
                 f"create reservation ReservationName={_safe(name)} StartTime={spelled(start_s)} "
                 f"Duration={int(minutes)} Nodes={_list(nodes)} Users={_list(users)} "
-                f"PartitionName={_safe(partition)} Flags={_list(flags)}"
+                f"PartitionName={_safe(partition)} Flags=FLEX,NO_HOLD_JOBS_AFTER,IGNORE_JOBS"
             )
         case _:
             raise SlurmError(f"scontrol has no command for {change}")

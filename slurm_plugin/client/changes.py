@@ -21,7 +21,6 @@ class CreateReservation(Struct, frozen=True):
     nodes: tuple[str, ...]
     users: tuple[str, ...]
     partition: str
-    flags: tuple[str, ...] = ("FLEX", "NO_HOLD_JOBS_AFTER", "IGNORE_JOBS")
 
 
 class ExtendReservation(Struct, frozen=True):

@@ -129,6 +129,10 @@ def _reservations() -> tuple[SlurmReservation, ...]:
     """All reservations."""
     import pyslurm
 
+    try:
+        found = pyslurm.Reservations.load()
+    except pyslurm.RPCError as error:
+        raise SlurmUnreachableError(f"pyslurm: {error}") from error
     return tuple(
         SlurmReservation(
             name=reservation.name,
@@ -138,7 +142,7 @@ def _reservations() -> tuple[SlurmReservation, ...]:
             users=tuple(reservation.users or ()),
             flags=frozenset(flag.name for flag in type(reservation.flags) if flag in reservation.flags),
         )
-        for reservation in _loaded(pyslurm.Reservations.load).values()
+        for reservation in found.values()
     )
 
 
@@ -163,16 +167,8 @@ def _carry_out(pyslurm: Any, change: Change) -> None:  # noqa: ANN401  an option
             pyslurm.Job(job_id).modify(pyslurm.JobSubmitDescription(site_factor=factor))
         case DeleteReservation(name):
             pyslurm.Reservation(name).delete()
-        case CreateReservation(name, start_s, minutes, names, users, partition, flags):
+        case CreateReservation(name, start_s, minutes, names, users, partition):
             kinds = pyslurm.ReservationFlags
-            known = {
-                "FLEX": kinds.FLEX,
-                "NO_HOLD_JOBS_AFTER": kinds.NO_JOB_HOLD_AFTER_END,
-                "IGNORE_JOBS": kinds.IGNORE_RUNNING_JOBS,
-            }
-            wanted = known[flags[0]]
-            for flag in flags[1:]:
-                wanted |= known[flag]
             pyslurm.Reservation(
                 name,
                 start_time=round(start_s),  # a float is refused as an invalid time
@@ -180,16 +176,7 @@ def _carry_out(pyslurm: Any, change: Change) -> None:  # noqa: ANN401  an option
                 nodes=",".join(names),
                 users=list(users),
                 partition=partition,
-                flags=wanted,
+                flags=kinds.FLEX | kinds.NO_JOB_HOLD_AFTER_END | kinds.IGNORE_RUNNING_JOBS,
             ).create()
         case _:
             raise SlurmError(f"pyslurm is not used for {change}")
-
-
-def _loaded(load: Any) -> Any:  # noqa: ANN401
-    import pyslurm
-
-    try:
-        return load()
-    except pyslurm.RPCError as error:
-        raise SlurmUnreachableError(f"pyslurm: {error}") from error

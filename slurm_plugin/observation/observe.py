@@ -331,13 +331,10 @@ def _is_spent(past: PreemptionRecord | None, budget: PreemptionBudget | None, no
 
 def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:
     try:
-        found = job_options.parse(record.comment)
+        return job_options.parse(record.comment)
     except job_options.JobOptionError as error:
         faults[record.job_id] = str(error)
         return None
-    if found is not None and found.warnings:
-        _log_once("job options in a former spelling", record.job_id, "; ".join(found.warnings))
-    return found
 
 
 @lru_cache(maxsize=100_000)

@@ -141,21 +141,7 @@ class QueuePositions:
         # gets from now on.
         begun = counted | left.keys() | tasks.keys()
         counted = frozenset(job_id for job_id in begun if job_id in records and job_id not in waiting)
-        swaps, settled = {}, {}
-        for job_id, swap in self._notes.swaps.items():
-            job = records.get(job_id)
-            other = None if swap.beneficiary is None else records.get(swap.beneficiary)
-            if job is None or job.restarts == swap.run:
-                continue  # it was not requeued after all (Slurm counts a requeue at once), so it has freed no position
-            if job.state == "RUNNING":
-                continue  # it started again before it needed a position; its owner may requeue it later
-            if swap.beneficiary is not None and (other is None or other.state == "CANCELLED"):
-                continue  # the beneficiary does not run, so no position has been freed
-            is_free = other is None or other.state != "PENDING"
-            if is_free and job.state == "PENDING" and job.natives and swap.kind in ("", _kind(job)):
-                settled[job_id] = max(0, swap.priority - job.priority_with(0))
-            else:
-                swaps[job_id] = swap
+        settled, swaps = _settled(self._notes.swaps, records)
         stood = self._notes.stood | {job_id: at for job_id, at in self._waited.items() if job_id not in waiting}
         self._notes = _Notes(
             used | settled,
@@ -230,6 +216,27 @@ class QueuePositions:
         """Save the records; call it before the changes are sent to Slurm. A write error stops nothing."""
         if self._file is not None and self._notes != self._saved and self._file.write(self._notes):
             self._saved = self._notes
+
+
+def _settled(swaps: Mapping[int, _Swap], records: Mapping[int, SlurmJob]) -> tuple[dict[int, int], dict[int, _Swap]]:
+    """By requeued job, what it gains now that its beneficiary runs; and the swaps that are still open."""
+    settled: dict[int, int] = {}
+    left: dict[int, _Swap] = {}
+    for job_id, swap in swaps.items():
+        job = records.get(job_id)
+        other = None if swap.beneficiary is None else records.get(swap.beneficiary)
+        if job is None or job.restarts == swap.run:
+            continue  # it was not requeued after all (Slurm counts a requeue at once), so it has freed no position
+        if job.state == "RUNNING":
+            continue  # it started again before it needed a position; its owner may requeue it later
+        if swap.beneficiary is not None and (other is None or other.state == "CANCELLED"):
+            continue  # the beneficiary does not run, so no position has been freed
+        is_free = other is None or other.state != "PENDING"
+        if is_free and job.state == "PENDING" and job.natives and swap.kind in ("", _kind(job)):
+            settled[job_id] = max(0, swap.priority - job.priority_with(0))
+        else:
+            left[job_id] = swap
+    return settled, left
 
 
 def _cleared(

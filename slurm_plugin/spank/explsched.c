@@ -49,27 +49,14 @@ enum { EXPL_FOUND_SIZE = 1024 };
 static struct expl_values given; /* one process serves one job: sbatch, srun, salloc or a slurmstepd */
 
 /* Called once per option found in the environment of a step and once per option of the command line: the last
- * wins. An index behind the table is that of a former name. */
+ * wins. */
 static int take(int index, const char *text, int remote) {
-    bool const is_former = (size_t)index >= expl_option_count;
-    const struct expl_former_option *const former =
-        is_former ? &expl_former_options[(size_t)index - expl_option_count] : NULL;
-    size_t const at = is_former ? former->option : (size_t)index;
-    const char *const name = is_former ? former->name : expl_options[at].name;
-    if (is_former && remote == 0) {
-        slurm_info("explsched: --%s is now --%s; the former name will not be read by the next release", name,
-                   expl_options[at].name);
-    }
-    const struct expl_option *const option = &expl_options[at];
+    (void)remote;
+    const struct expl_option *const option = &expl_options[index];
     const char *const value = option->argument != NULL ? text : "1";
-    enum expl_verdict const verdict = option->canonical(option->choices, value, given.text[at]);
-    if (verdict == EXPL_REFUSED) {
-        slurm_error("--%s=%s: accepted: %s", name, value, option->accepted);
+    if (!option->canonical(option->choices, value, given.text[index])) {
+        slurm_error("--%s=%s: accepted: %s", option->name, value, option->accepted);
         return -1;
-    }
-    if (verdict == EXPL_FORMER && remote == 0) {
-        slurm_info("explsched: --%s=%s is now --%s=%s; thousandths will not be read by the next release",
-                   name, value, option->name, given.text[at]);
     }
     return 0;
 }
@@ -95,24 +82,6 @@ static void forget_surrounding_job(const char *name) {
     unsetenv("SLURM_SPANK_" EXPL_CONTROL_VARIABLE);
 }
 
-static void add(spank_t job, const char *name, const struct expl_option *option, const char *usage,
-                size_t index) {
-    struct spank_option added = {
-        .name = (char *)name, /* SPANK copies it */
-        .arginfo = (char *)option->argument,
-        .usage = (char *)usage,
-        .has_arg = option->argument != NULL,
-        .val = (int)index,
-        .cb = take,
-    };
-    if (is_submitted_by_a_job(spank_context())) {
-        forget_surrounding_job(name);
-    }
-    if (spank_option_register(job, &added) != ESPANK_SUCCESS) {
-        slurm_error("explsched: option --%s cannot be registered", name);
-    }
-}
-
 int slurm_spank_init(spank_t job, int count, char *words[]) {
     (void)count;
     (void)words;
@@ -121,13 +90,21 @@ int slurm_spank_init(spank_t job, int count, char *words[]) {
         return 0;
     }
     for (size_t i = 0; i < expl_option_count; i++) {
-        add(job, expl_options[i].name, &expl_options[i], expl_options[i].usage, i);
-    }
-    for (size_t i = 0; i < expl_former_option_count; i++) {
-        const struct expl_option *const present = &expl_options[expl_former_options[i].option];
-        char usage[128];
-        snprintf(usage, sizeof usage, "[explsched] former name of --%s", present->name);
-        add(job, expl_former_options[i].name, present, usage, expl_option_count + i);
+        const struct expl_option *const option = &expl_options[i];
+        if (is_submitted_by_a_job(context)) {
+            forget_surrounding_job(option->name);
+        }
+        struct spank_option added = {
+            .name = (char *)option->name, /* SPANK copies it */
+            .arginfo = (char *)option->argument,
+            .usage = (char *)option->usage,
+            .has_arg = option->argument != NULL,
+            .val = (int)i,
+            .cb = take,
+        };
+        if (spank_option_register(job, &added) != ESPANK_SUCCESS) {
+            slurm_error("explsched: option --%s cannot be registered", option->name);
+        }
     }
     return 0;
 }
@@ -140,22 +117,14 @@ static const char *variable(spank_t job, spank_context_t context, const char *na
     return spank_getenv(job, name, found, size) == ESPANK_SUCCESS ? found : NULL;
 }
 
-/* What the variable `name` says of an option; false if it says nothing. */
-static bool take_variable(spank_t job, spank_context_t context, size_t at, const char *name) {
+/* Takes what the option's variable says, if it says anything. */
+static void take_variable(spank_t job, spank_context_t context, size_t at) {
     const struct expl_option *const option = &expl_options[at];
     char found[EXPL_FOUND_SIZE] = "";
-    const char *const text = variable(job, context, name, found, sizeof found);
-    if (text == NULL || text[0] == '\0') {
-        return false;
+    const char *const text = variable(job, context, option->variable, found, sizeof found);
+    if (text != NULL && text[0] != '\0' && !option->canonical(option->choices, text, given.text[at])) {
+        slurm_error("explsched: %s=%s is ignored: accepted: %s", option->variable, text, option->accepted);
     }
-    enum expl_verdict const verdict = option->canonical(option->choices, text, given.text[at]);
-    if (verdict == EXPL_REFUSED) {
-        slurm_error("explsched: %s=%s is ignored: accepted: %s", name, text, option->accepted);
-    } else if (context != S_CTX_REMOTE && (verdict == EXPL_FORMER || name != option->variable)) {
-        slurm_info("explsched: %s=%s is now %s=%s; the former spelling will not be read by the next release",
-                   name, text, option->variable, given.text[at]);
-    }
-    return true;
 }
 
 /*
@@ -164,12 +133,8 @@ static bool take_variable(spank_t job, spank_context_t context, size_t at, const
  */
 static void complete(spank_t job, spank_context_t context) {
     for (size_t i = 0; i < expl_option_count; i++) {
-        const struct expl_option *const option = &expl_options[i];
-        if (given.text[i][0] != '\0' || (option->is_consent && is_submitted_by_a_job(context))) {
-            continue;
-        }
-        if (!take_variable(job, context, i, option->variable) && option->former_variable != NULL) {
-            take_variable(job, context, i, option->former_variable);
+        if (given.text[i][0] == '\0' && !(expl_options[i].is_consent && is_submitted_by_a_job(context))) {
+            take_variable(job, context, i);
         }
     }
 }

@@ -3,15 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OPTION(name, argument, usage, accepted, variable, former, key, shares, consents, read, kind, ...) \
-    {name, argument, usage,    accepted, variable, former,                                                \
-     key,  shares,   consents, read,     kind,     (const char *const[]){__VA_ARGS__}},
+#define OPTION(name, argument, usage, accepted, variable, key, shares, consents, kind, ...) \
+    {name, argument, usage,    accepted, variable,                                          \
+     key,  shares,   consents, kind,     (const char *const[]){__VA_ARGS__}},
 const struct expl_option expl_options[] = {EXPL_OPTIONS(OPTION)};
 const size_t expl_option_count = sizeof expl_options / sizeof expl_options[0];
-
-#define FORMER(name, option) {name, option},
-const struct expl_former_option expl_former_options[] = {EXPL_FORMER_OPTIONS(FORMER)};
-const size_t expl_former_option_count = sizeof expl_former_options / sizeof expl_former_options[0];
 
 _Static_assert(sizeof expl_options / sizeof expl_options[0] <= EXPL_OPTION_MAX, "raise EXPL_OPTION_MAX");
 

@@ -8,31 +8,20 @@
 #include "slurm_plugin/spank/value.h"
 
 struct expl_option {
-    const char *name;            /* long option */
-    const char *argument;        /* its name in the help text; NULL for a switch */
-    const char *usage;           /* help text */
-    const char *accepted;        /* what an error message says about good values */
-    const char *variable;        /* environment twin; also what the tasks see */
-    const char *former_variable; /* as a former release named it; NULL if it is new */
-    const char *key;             /* key of the job's `explsched:` comment */
-    bool shares_gpu;             /* giving it asks for the kernels to be gated */
-    bool is_consent;             /* holds for the job it was given to, not for jobs that this one submits */
-    bool is_read_in_job;         /* programs in the job read its variable */
+    const char *name;     /* long option */
+    const char *argument; /* its name in the help text; NULL for a switch */
+    const char *usage;    /* help text */
+    const char *accepted; /* what an error message says about good values */
+    const char *variable; /* environment twin; also what the tasks see */
+    const char *key;      /* key of the job's `explsched:` comment */
+    bool shares_gpu;      /* giving it asks for the kernels to be gated */
+    bool is_consent;      /* holds for the job it was given to, not for jobs that this one submits */
     expl_canonical_f *canonical;
     const char *const *choices; /* ends with NULL */
 };
 
 extern const struct expl_option expl_options[];
 extern const size_t expl_option_count;
-
-/* The long option of a former release, and the index of what it is now. */
-struct expl_former_option {
-    const char *name;
-    size_t option;
-};
-
-extern const struct expl_former_option expl_former_options[];
-extern const size_t expl_former_option_count;
 
 enum { EXPL_OPTION_MAX = 16, EXPL_WORD_SIZE = 16 * (3 * EXPL_VALUE_SIZE + 32) };
 

@@ -168,12 +168,8 @@ static bool is_switched_off(spank_t job) {
 void expl_task_environment(spank_t job, const struct expl_values *values,
                            const struct expl_settings *settings) {
     for (size_t i = 0; i < expl_option_count; i++) {
-        if (values->text[i][0] == '\0') {
-            continue;
-        }
-        set(job, expl_options[i].variable, values->text[i], REPLACE);
-        if (expl_options[i].is_read_in_job && expl_options[i].former_variable != NULL) {
-            set(job, expl_options[i].former_variable, values->text[i], REPLACE); /* for one release more */
+        if (values->text[i][0] != '\0') {
+            set(job, expl_options[i].variable, values->text[i], REPLACE);
         }
     }
     if (settings->spool != NULL) {

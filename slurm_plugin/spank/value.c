@@ -8,9 +8,9 @@
 
 static const char digits[] = "0123456789";
 
-static enum expl_verdict accept(const char *text, char *value) {
+static bool accept(const char *text, char *value) {
     int const written = snprintf(value, EXPL_VALUE_SIZE, "%s", text);
-    return written >= 0 && written < EXPL_VALUE_SIZE ? EXPL_ACCEPTED : EXPL_REFUSED;
+    return written >= 0 && written < EXPL_VALUE_SIZE;
 }
 
 /* Whether it has 1 to `most` bytes, none of them a control character. */
@@ -26,24 +26,24 @@ static bool is_text(const char *text, size_t most) {
 }
 
 /* Of any characters but control characters: the comment has it URL-encoded. */
-enum expl_verdict expl_text(const char *const *choices, const char *text, char *value) {
+bool expl_text(const char *const *choices, const char *text, char *value) {
     (void)choices;
-    return is_text(text, EXPL_TEXT_BYTES) ? accept(text, value) : EXPL_REFUSED;
+    return is_text(text, EXPL_TEXT_BYTES) && accept(text, value);
 }
 
 /* K=V,K=V: a name is a letter or _, then letters, digits and any of _./-; a value has no comma. */
-enum expl_verdict expl_pairs(const char *const *choices, const char *text, char *value) {
+bool expl_pairs(const char *const *choices, const char *text, char *value) {
     (void)choices;
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789./-";
     enum { FIRST = 53 };
     if (!is_text(text, EXPL_PAIRS_BYTES)) {
-        return EXPL_REFUSED;
+        return false;
     }
     for (const char *at = text;; at++) {
         size_t const length = strspn(at, letters);
         if (length < 1 || length > EXPL_TEXT_BYTES || memchr(letters, *at, FIRST) == NULL ||
             at[length] != '=') {
-            return EXPL_REFUSED;
+            return false;
         }
         at += strcspn(at, ",");
         if (*at == '\0') {
@@ -52,31 +52,30 @@ enum expl_verdict expl_pairs(const char *const *choices, const char *text, char 
     }
 }
 
-enum expl_verdict expl_one_of(const char *const *choices, const char *text, char *value) {
+bool expl_one_of(const char *const *choices, const char *text, char *value) {
     for (; *choices != NULL; choices++) {
         if (strcmp(*choices, text) == 0) {
             return accept(text, value);
         }
     }
-    return EXPL_REFUSED;
+    return false;
 }
 
-enum expl_verdict expl_signal_name(const char *const *choices, const char *text, char *value) {
+bool expl_signal_name(const char *const *choices, const char *text, char *value) {
     const char *const name = strncasecmp(text, "SIG", 3) == 0 ? text + 3 : text;
     for (; *choices != NULL; choices++) {
         if (strcasecmp(*choices, name) == 0) {
             return accept(*choices, value);
         }
     }
-    return EXPL_REFUSED;
+    return false;
 }
 
-enum expl_verdict expl_fraction(const char *const *choices, const char *text, char *value) {
+bool expl_fraction(const char *const *choices, const char *text, char *value) {
     (void)choices;
-    bool is_former = false;
-    unsigned const permille = expl_permille(text, &is_former);
+    unsigned const permille = expl_permille(text);
     if (permille == 0) {
-        return EXPL_REFUSED;
+        return false;
     }
     if (permille == 1000) {
         snprintf(value, EXPL_VALUE_SIZE, "1");
@@ -86,11 +85,11 @@ enum expl_verdict expl_fraction(const char *const *choices, const char *text, ch
             value[--length] = '\0';
         }
     }
-    return is_former ? EXPL_FORMER : EXPL_ACCEPTED;
+    return true;
 }
 
 /* MIN-MAX GPUs, or MIN-MAX/N. */
-enum expl_verdict expl_sizes(const char *const *choices, const char *text, char *value) {
+bool expl_sizes(const char *const *choices, const char *text, char *value) {
     (void)choices;
     unsigned least = 0;
     unsigned most = 0;
@@ -98,15 +97,15 @@ enum expl_verdict expl_sizes(const char *const *choices, const char *text, char 
     int end = 0;
     size_t const length = strlen(text);
     if (strspn(text, "0123456789-/") != length || strchr(text, '-') != strrchr(text, '-')) {
-        return EXPL_REFUSED; /* a second minus would be a sign */
+        return false; /* a second minus would be a sign */
     }
     if (sscanf(text, "%6u-%6u%n/%6u%n", &least, &most, &end, &per_node, &end) < 2 || (size_t)end != length) {
-        return EXPL_REFUSED;
+        return false;
     }
     if (least < 1 || least >= most || most > EXPL_MAX_GPUS || per_node < 1) {
-        return EXPL_REFUSED;
+        return false;
     }
-    return least % per_node == 0 && most % per_node == 0 ? accept(text, value) : EXPL_REFUSED;
+    return least % per_node == 0 && most % per_node == 0 && accept(text, value);
 }
 
 /* The length of a number of milliseconds, at most 9 digits and 6 behind a point; 0 if there is none. */
@@ -120,7 +119,7 @@ static size_t milliseconds(const char *text) {
 }
 
 /* ITERATION/IO/GPU/NET; the iteration and one of the others must take time. */
-enum expl_verdict expl_stages(const char *const *choices, const char *text, char *value) {
+bool expl_stages(const char *const *choices, const char *text, char *value) {
     (void)choices;
     enum { NUMBERS = 4 };
     const char *at = text;
@@ -130,10 +129,10 @@ enum expl_verdict expl_stages(const char *const *choices, const char *text, char
         takes_time[i] = strcspn(at, "123456789") < length;
         at += length;
         if (length == 0 || *at != (i + 1 < NUMBERS ? '/' : '\0')) {
-            return EXPL_REFUSED;
+            return false;
         }
         at++;
     }
     bool const right = takes_time[0] && (takes_time[1] || takes_time[2] || takes_time[3]);
-    return right ? accept(text, value) : EXPL_REFUSED;
+    return right && accept(text, value);
 }

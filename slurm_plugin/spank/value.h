@@ -2,21 +2,17 @@
 #ifndef EXPLSCHED_SPANK_VALUE_H
 #define EXPLSCHED_SPANK_VALUE_H
 
+#include <stdbool.h>
+
 #include "explsched/job_options.h"
 
 enum { EXPL_VALUE_SIZE = EXPL_PAIRS_BYTES + 8 };
 
-enum expl_verdict {
-    EXPL_REFUSED,
-    EXPL_ACCEPTED,
-    EXPL_FORMER, /* accepted, but a form that the next release will not read */
-};
-
 /*
- * Writes the canonical form of `text` to `value` (EXPL_VALUE_SIZE bytes). `choices` ends with NULL and is
- * empty for kinds whose values cannot be listed.
+ * Writes the canonical form of `text` to `value` (EXPL_VALUE_SIZE bytes); false for what is not accepted.
+ * `choices` ends with NULL and is empty for kinds whose values cannot be listed.
  */
-typedef enum expl_verdict expl_canonical_f(const char *const *choices, const char *text, char *value);
+typedef bool expl_canonical_f(const char *const *choices, const char *text, char *value);
 
 expl_canonical_f expl_text;
 expl_canonical_f expl_pairs;

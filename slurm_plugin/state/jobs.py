@@ -138,7 +138,6 @@ def _sentences(view: View, job: Job) -> Iterator[str]:
     yield from _history(view, job)
     yield from _sizes(view, job)
     yield from _sharing(view, job)
-    yield from _former_spellings(view, job)
 
 
 def _nearness(view: View, placement: Sequence[NodeGpus]) -> str:
@@ -282,12 +281,6 @@ def _sharing(view: View, job: Job) -> Iterator[str]:
         "limit": _fraction(options.sharing.limit_permille),
     }
     yield f"Its kernels share a GPU: {', '.join(f'{name} {value}' for name, value in told.items() if value)}."
-
-
-def _former_spellings(view: View, job: Job) -> Iterator[str]:
-    options = view.seen.options(job.job_id)
-    for warning in options.warnings if options else ():
-        yield f"In its comment {warning}."
 
 
 def _gpus(count: int) -> str:

@@ -12,7 +12,6 @@ from typing import Literal, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.preemption_record import FORMER_PREFIX
 from explsched.preemption_record import PREFIX as PREEMPTION_PREFIX
 from sched_policy.model import Job
 from sched_policy.plan import Plan, Reservation, Resize
@@ -317,7 +316,7 @@ def _with_count(gres: str, count: int) -> str:
     return ":".join([*words, *([] if last.isdecimal() else [last]), str(count)])
 
 
-_OURS = (GROUP_PREFIX, PREEMPTION_PREFIX, FORMER_PREFIX)
+_OURS = (GROUP_PREFIX, PREEMPTION_PREFIX)
 
 
 def taken_back(found: ClusterRecords, others_factors: Mapping[int, int], now_s: float) -> tuple[Change, ...]:
@@ -352,7 +351,7 @@ def without_rests(
 
 def _delayed_by_daemon(job: SlurmJob, now_s: float) -> bool:
     """Whether a daemon that is gone has delayed the job, as far as can be told: we have paused it, and not for long."""
-    is_ours = any(word.startswith((PREEMPTION_PREFIX, FORMER_PREFIX)) for word in job.admin_comment.split())
+    is_ours = any(word.startswith(PREEMPTION_PREFIX) for word in job.admin_comment.split())
     if not is_ours or job.restarts == 0 or not waits_for_begin(job, now_s):
         return False
     return waits_for_requeue_delay(job, now_s) or (job.eligible_s or 0.0) - now_s <= REST_S

@@ -23,7 +23,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job's environment; returns its progress file."""
     path = tmp_path / "progress.jsonl"
     monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(path))
-    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_METRIC", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
+    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_METRIC", "EXPLSCHED_CHECKPOINT"):
         monkeypatch.delenv(name, raising=False)
     return path
 

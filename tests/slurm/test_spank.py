@@ -267,22 +267,3 @@ def test_help_lists_the_options(site: Cluster) -> None:
     for tool in ("sbatch", "srun", "salloc"):
         shown = run(site, tool, "--help").stdout
         assert set(re.findall(r"--(expl-[\w-]+)", shown)) >= {option.spank_name for option in SCHEDULED}
-
-
-def test_former_spellings_are_read_and_the_present_ones_are_told(site: Cluster) -> None:
-    options = ("--expl-stop", "--expl-utility=eval/acc")
-    done = run(site, "sbatch", "--parsable", "--hold", *options, script="#!/bin/sh\ntrue\n", EXPLSCHED_CLASS="high")
-    assert done.returncode == 0, done.stderr
-    for words in ("--expl-stop is now --expl-early-stop", "--expl-utility is now --expl-metric"):
-        assert words in done.stderr
-    assert "EXPLSCHED_CLASS=high is now EXPLSCHED_SHARE=high" in done.stderr
-    (job,) = [job for job in CliClient(environment=site.env()).jobs() if job.job_id == int(done.stdout)]
-    run(site, "scancel", done.stdout.strip())
-    assert job.comment == "explsched:metric=eval/acc&early-stop=1&share=high"
-
-
-def test_former_keys_of_a_comment_are_told(site: Cluster) -> None:
-    done = run(site, "sbatch", "--parsable", "--hold", "--comment=explsched:stop=1", script="#!/bin/sh\ntrue\n")
-    run(site, "scancel", done.stdout.strip())
-    assert done.returncode == 0, done.stderr
-    assert "the comment's key stop is now early-stop" in done.stderr

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from explsched import strict_yaml
 from slurm_plugin import config
 from slurm_plugin.config import ConfigError
 
@@ -102,25 +101,3 @@ def test_where_the_file_in_etc_cannot_be_looked_for_the_defaults_do_not_hold(
         config.load()
     monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "none" / "explsched.yaml")
     assert config.load() == config.Config()
-
-
-def test_a_former_name_of_a_key_is_still_read_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    text = "utility: {silent_order: fifo}\nbackpressure: {widest_interval_s: 90, cycle_s: 3}\nslurm: {most_per_pass: 7}"
-    found = config.parse(text, PATH)
-    assert (found.utility.no_report_order, found.slurm.max_per_pass) == ("fifo", 7)
-    assert (found.backpressure.max_interval_s, found.backpressure.cycle_s) == (90, 3)
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
-    assert "utility.no_report_order" in caplog.text
-
-
-def test_every_former_key_has_a_present_one() -> None:
-    known = {key.name for key in strict_yaml.keys(config.Config)}
-    for former, present in config.FORMER_KEYS.items():
-        section = former.partition(".")[0]
-        assert former not in known
-        assert f"{section}.{present}" in known
-
-
-def test_a_key_under_both_its_names_is_a_fault() -> None:
-    with pytest.raises(ConfigError, match=r"preemption.most_per_hour: is the former name of preemption.max_per_hour"):
-        config.parse("preemption: {most_per_hour: 3, max_per_hour: 4}", PATH)

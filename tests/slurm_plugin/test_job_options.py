@@ -40,14 +40,6 @@ def test_stages_are_milliseconds_of_an_iteration() -> None:
     assert parse("explsched:stages=110/60/45.5/0") == JobOptions(stages=StageProfile(0.11, 0.06, 0.0455, 0.0))
 
 
-def test_former_keys_are_read_and_named() -> None:
-    found = parse("explsched:stop=1&class=opportunistic")
-    assert found is not None
-    assert found.exploration == Exploration(None, "loss", Direction.MIN, may_stop=True)
-    assert not found.guaranteed
-    assert ["early-stop" in found.warnings[0], "job-class" in found.warnings[1]] == [True, True]
-
-
 def test_sxbatch_writes_what_the_daemon_reads() -> None:
     hostile = "a b&early-stop=1#$(x)\u00e9'"
     words = [f"--sweep={hostile}", "--checkpoint=USR1", "--stages=110/60/45/5", "--elastic=8-32/8", "--limit=0.3"]

@@ -57,15 +57,6 @@ def test_contradictions_are_refused(controller: Controller) -> None:
     assert "--expl-checkpoint=USR1 with --no-requeue" in controller.told[1]
 
 
-def test_former_keys_are_told_and_mean_the_present_ones(controller: Controller) -> None:
-    done = controller.submit("explsched:stop=1&class=opportunistic", "early-stop=1&job-class=opportunistic")
-    assert done.answer == 0
-    assert [text.partition(";")[0] for text in controller.told] == [
-        "explsched: the comment's key stop is now early-stop",
-        "explsched: the comment's key class is now job-class",
-    ]
-
-
 def test_a_template_without_the_placeholder_is_refused() -> None:
     with pytest.raises(ValueError, match="job_options"):
         job_submit_script("return slurm.SUCCESS")

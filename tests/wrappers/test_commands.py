@@ -22,7 +22,7 @@ SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job's environment; returns its progress file."""
     monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "progress"))
-    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
+    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_CHECKPOINT"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "progress"
 
@@ -165,12 +165,12 @@ def test_steps_of_an_elastic_job_get_its_present_size(job: Path, monkeypatch: py
 def test_the_command_is_told_where_to_report_and_what_asks_for_a_checkpoint(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    argv = [*SXRUN, "sh", "-c", "echo $EXPLSCHED_SPOOL $EXPLSCHED_CHECKPOINT $EXPLSCHED_CHECKPOINT_SIGNAL"]
+    argv = [*SXRUN, "sh", "-c", "echo $EXPLSCHED_SPOOL $EXPLSCHED_CHECKPOINT"]
     monkeypatch.delenv("EXPLSCHED_SPOOL", raising=False)
-    assert subprocess.check_output(argv, text=True) == "/var/spool/explsched/progress USR1 USR1\n"
+    assert subprocess.check_output(argv, text=True) == "/var/spool/explsched/progress USR1\n"
     monkeypatch.setenv("EXPLSCHED_SPOOL", "/scratch/spool")
-    monkeypatch.setenv("EXPLSCHED_CHECKPOINT_SIGNAL", "USR2")
-    assert subprocess.check_output(argv, text=True) == "/scratch/spool USR2 USR2\n"
+    monkeypatch.setenv("EXPLSCHED_CHECKPOINT", "USR2")
+    assert subprocess.check_output(argv, text=True) == "/scratch/spool USR2\n"
 
 
 def test_a_run_ended_by_a_signal_is_not_the_end_of_the_job(job: Path) -> None:

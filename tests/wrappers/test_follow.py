@@ -20,7 +20,7 @@ SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job's environment; returns its progress file."""
     monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "progress"))
-    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_CHECKPOINT_SIGNAL", "EXPLSCHED_METRIC"):
+    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_METRIC"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "progress"
 

@@ -19,7 +19,7 @@ SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
 @pytest.fixture(autouse=True)
 def outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_JOB_ID", "EXPLSCHED_PROGRESS_FILE", "EXPLSCHED_CHECKPOINT", "EXPLSCHED_CHECKPOINT_SIGNAL"):
+    for name in ("SLURM_JOB_ID", "EXPLSCHED_PROGRESS_FILE", "EXPLSCHED_CHECKPOINT"):
         monkeypatch.delenv(name, raising=False)
 
 

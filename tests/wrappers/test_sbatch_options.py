@@ -242,7 +242,7 @@ def test_a_pipe_is_not_read_twice(sbatch: Path, tmp_path: Path) -> None:
 def test_the_job_learns_its_metric_and_signal(sbatch: Path, script: str, tmp_path: Path) -> None:
     sxbatch.main(["--metric", "acc", "--checkpoint", "sigusr2", script])
     environment = (tmp_path / "env").read_text().splitlines()
-    assert {"EXPLSCHED_METRIC=acc", "EXPLSCHED_CHECKPOINT=USR2", "EXPLSCHED_CHECKPOINT_SIGNAL=USR2"} <= set(environment)
+    assert {"EXPLSCHED_METRIC=acc", "EXPLSCHED_CHECKPOINT=USR2"} <= set(environment)
 
 
 @pytest.mark.parametrize(
@@ -295,34 +295,6 @@ def test_a_dry_run_is_one_comment_line_and_the_script(
 def test_a_script_whose_name_begins_like_an_option(sbatch: Path) -> None:
     assert sxbatch.main(["--early-stop", "--", "-odd.sh", "-x"]) == 0
     assert sbatch.read_text().splitlines() == ["--comment=explsched:early-stop=1", "--", "-odd.sh", "-x"]
-
-
-FORMER = [
-    (["--stop"], {}, "#!/bin/sh\n", "sxbatch: --stop is now --early-stop;"),
-    ([], {"SXBATCH_STOP": "1"}, "#!/bin/sh\n", "sxbatch: SXBATCH_STOP is now EXPLSCHED_EARLY_STOP;"),
-    ([], {"EXPLSCHED_STOP": "1"}, "#!/bin/sh\n", "sxbatch: EXPLSCHED_STOP is now EXPLSCHED_EARLY_STOP;"),
-    ([], {}, "#!/bin/sh\n#SXBATCH --stop\n", "sxbatch: line 2 of the script: #SXBATCH --stop is now --early-stop;"),
-]
-
-
-@pytest.mark.parametrize(("words", "variables", "text", "warning"), FORMER)
-def test_former_spellings_are_read_and_the_present_one_is_named(
-    sbatch: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    variables: dict[str, str],
-    text: str,
-    warning: str,
-) -> None:
-    script = tmp_path / "former.sh"
-    script.write_text(text)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert sxbatch.main([*words, str(script)]) == 0
-    assert sbatch.read_text().splitlines()[0] == "--comment=explsched:early-stop=1"
-    assert capsys.readouterr().err.startswith(warning)
 
 
 def test_an_empty_value_sets_the_environment_aside(sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,16 +76,6 @@ def test_the_environment_asks_too_and_options_count_first(node: GpuNode) -> None
     assert "CUDA_MPS_CLIENT_PRIORITY" not in given
 
 
-def test_former_variables_are_read_and_the_present_ones_are_named(node: GpuNode) -> None:
-    done = node.sxrun("--mps", "--", "env", EXPLSCHED_CLASS="high", EXPLSCHED_LIMIT="300")
-    given = done.variables()
-    assert (given["EXPLSCHED_SHARE"], given["EXPLSCHED_CLASS"], given["EXPLSCHED_LIMIT"]) == ("high", "high", "0.3")
-    assert [line.partition(";")[0] for line in done.err.splitlines()] == [
-        "sxrun: EXPLSCHED_CLASS is now EXPLSCHED_SHARE",
-        "sxrun: EXPLSCHED_LIMIT=300 is now EXPLSCHED_LIMIT=0.3",
-    ]
-
-
 def test_the_mps_daemon_is_started_without_what_the_job_preloads(node: GpuNode) -> None:
     of_daemon = 'tr "\\0" "\\n" < "/proc/$(cat "$CUDA_MPS_PIPE_DIRECTORY"/*.pid)/environ"'
     given = node.sxrun("--mps", "--", "sh", "-c", of_daemon, LD_PRELOAD=str(node.library)).variables()

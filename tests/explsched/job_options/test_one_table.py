@@ -35,9 +35,7 @@ def product_files() -> Iterator[Path]:
 
 def distinctive_spellings(option: Option) -> Iterator[str]:
     """Spellings that mean nothing else wherever they stand."""
-    former = option.former
-    yield from (option.variable, *former.variables, *former.submission_variables)
-    yield from (option.spank_name, *former.spank_flags)
+    yield from (option.variable, option.spank_name)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -62,13 +60,13 @@ READERS += [ROOT / "explsched/job_options/command_line.py", ROOT / "slurm_plugin
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: path.name)
 def test_readers_take_keys_from_the_table(path: Path) -> None:
-    assert not {key for option in SCHEDULED for key in (option.key, *option.former.keys)} & set(literals(path))
+    assert not {option.key for option in SCHEDULED} & set(literals(path))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "wrappers").glob("*.py")), ids=lambda path: path.name)
 def test_commands_take_flags_from_the_table(path: Path) -> None:
     others = {"sxreport.py": {"--metric"}}.get(path.name, set())  # of a value that is reported
-    assert {flag for option in OPTIONS for flag in (option.flag, *option.former.flags)} & set(literals(path)) <= others
+    assert {option.flag for option in OPTIONS} & set(literals(path)) <= others
 
 
 def test_native_sources_take_names_from_the_header() -> None:
@@ -80,8 +78,6 @@ def test_native_sources_take_names_from_the_header() -> None:
 def test_names_are_unlike() -> None:
     spellings = [text for option in OPTIONS for text in (option.name, *distinctive_spellings(option))]
     assert len(set(spellings)) == len(spellings)
-    keys = [key for option in SCHEDULED for key in (option.key, *option.former.keys)]
-    assert len(set(keys)) == len(keys)
 
 
 def test_commands_have_the_options_of_the_table() -> None:
@@ -100,9 +96,9 @@ def test_yaml_has_the_names_and_values_of_the_table() -> None:
 
 def test_the_docs_show_the_present_table() -> None:
     page = (ROOT / "docs/researcher.md").read_text()
-    assert generated.with_tables(page) == page, "run python -m explsched.job_options.generated docs docs/researcher.md"
+    assert generated.with_table(page) == page, "run python -m explsched.job_options.generated docs docs/researcher.md"
     with pytest.raises(ValueError, match="no lines"):
-        generated.with_tables("a page")
+        generated.with_table("a page")
 
 
 def test_the_manual_explains_every_option() -> None:

@@ -16,8 +16,8 @@ namespace {
 
 // The settings of an environment with this variable alone, or with none.
 Settings with(const char* name = nullptr, const std::string& value = "") {
-    for (const char* each : {"EXPLSCHED_KM_SOCKET", EXPL_SHARE_VARIABLE, EXPL_SHARE_FORMER_VARIABLE,
-                             EXPL_REQUEST_VARIABLE, EXPL_LIMIT_VARIABLE, "SLURM_JOB_ID"}) {
+    for (const char* each : {"EXPLSCHED_KM_SOCKET", EXPL_SHARE_VARIABLE, EXPL_REQUEST_VARIABLE,
+                             EXPL_LIMIT_VARIABLE, "SLURM_JOB_ID"}) {
         unsetenv(each);
     }
     if (name != nullptr) setenv(name, value.c_str(), 1);
@@ -37,21 +37,12 @@ void only_high_is_high() {
         CHECK(with(EXPL_SHARE_VARIABLE, text).hello.priority == Class::kBestEffort);
 }
 
-void the_former_name_is_read_where_the_present_one_says_nothing() {
-    CHECK(with(EXPL_SHARE_FORMER_VARIABLE, "high").hello.priority == Class::kHigh);
-    setenv(EXPL_SHARE_VARIABLE, "", 1);
-    CHECK(gate::settings_of_environment().hello.priority == Class::kHigh);
-    setenv(EXPL_SHARE_VARIABLE, "best-effort", 1);
-    CHECK(gate::settings_of_environment().hello.priority == Class::kBestEffort);
-}
-
 void shares_are_fractions_and_others_count_as_unset() {
     CHECK(with(EXPL_REQUEST_VARIABLE, "0.001").hello.request_permille == 1);
     CHECK(with(EXPL_REQUEST_VARIABLE, "0.3").hello.request_permille == 300);
     CHECK(with(EXPL_LIMIT_VARIABLE, "1").hello.limit_permille == 1000);
-    CHECK(with(EXPL_REQUEST_VARIABLE, "300").hello.request_permille == 300);  // thousandths: the former way
-    CHECK(with(EXPL_LIMIT_VARIABLE, "1000").hello.limit_permille == 1000);
-    for (const char* text : {"", "0", "-5", "1001", "1.5", "0.3x", "300x", "x", "99999999999999999999"}) {
+    for (const char* text :
+         {"", "0", "-5", "300", "1000", "1.5", "0.3x", "300x", "x", "99999999999999999999"}) {
         CHECK(with(EXPL_REQUEST_VARIABLE, text).hello.request_permille == 1000);
         CHECK(with(EXPL_LIMIT_VARIABLE, text).hello.limit_permille == 1000);
     }
@@ -82,7 +73,6 @@ void what_is_too_long_is_left_out() {
 int main() {
     nothing_said_is_best_effort_without_a_limit();
     only_high_is_high();
-    the_former_name_is_read_where_the_present_one_says_nothing();
     shares_are_fractions_and_others_count_as_unset();
     the_limit_bounds_the_request();
     what_is_too_long_is_left_out();

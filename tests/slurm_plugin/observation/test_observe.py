@@ -213,7 +213,7 @@ def test_jobs_without_gpus_are_none_of_ours(tmp_path: Path) -> None:
     no_gpus = {"gpus": 0, "gpus_per_node": None}
     records = (
         record(1, **no_gpus),
-        record(2, state="RUNNING", comment="explsched:checkpoint=USR1&stop=1", **no_gpus),
+        record(2, state="RUNNING", comment="explsched:checkpoint=USR1&early-stop=1", **no_gpus),
         record(3, shards_per_node=1, **no_gpus),
         record(4),
     )

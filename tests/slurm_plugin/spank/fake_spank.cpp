@@ -73,11 +73,4 @@ void slurm_error(const char* format, ...) {
     va_end(arguments);
 }
 
-void slurm_info(const char* format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    slurm.advice.push_back(formatted(format, arguments));
-    va_end(arguments);
-}
-
 }  // extern "C"

@@ -29,7 +29,6 @@ struct Slurm {
     std::map<std::string, std::string> control;      // of the job, as slurmctld gets it
     std::map<std::string, Option> options;
     std::vector<std::string> errors;  // logged
-    std::vector<std::string> advice;  // logged as information
     bool refuses{false};              // all that it is told
 };
 
@@ -41,15 +40,12 @@ int give(const std::string& name, const char* text = nullptr);
 // slurm_spank_task_init with the words of plugstack.conf; its status.
 int task_init(std::vector<std::string> words = {});
 
-inline bool any_has(const std::vector<std::string>& lines, const std::string& part) {
-    for (const std::string& line : lines) {
+inline bool logged(const std::string& part) {
+    for (const std::string& line : slurm.errors) {
         if (line.find(part) != std::string::npos) return true;
     }
     return false;
 }
-
-inline bool logged(const std::string& part) { return any_has(slurm.errors, part); }
-inline bool advised(const std::string& part) { return any_has(slurm.advice, part); }
 
 // In a process of its own, as Slurm does: the plugin keeps what it was given.
 template <typename Test>

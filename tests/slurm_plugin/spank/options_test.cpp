@@ -21,8 +21,8 @@ std::optional<std::string> canonical(const std::string& name, const std::string&
     for (std::size_t i = 0; i < expl_option_count; ++i) {
         char value[EXPL_VALUE_SIZE] = "";
         if (name != expl_options[i].name) continue;
-        const expl_verdict verdict = expl_options[i].canonical(expl_options[i].choices, text.c_str(), value);
-        return verdict == EXPL_REFUSED ? std::nullopt : std::optional<std::string>(value);
+        const bool accepted = expl_options[i].canonical(expl_options[i].choices, text.c_str(), value);
+        return accepted ? std::optional<std::string>(value) : std::nullopt;
     }
     std::abort();
 }
@@ -32,7 +32,7 @@ bool refused(const std::string& name, const std::string& text) { return !canonic
 void options_are_there_where_jobs_are_made_and_run_and_nowhere_else() {
     for (const spank_context_t context : {S_CTX_LOCAL, S_CTX_ALLOCATOR, S_CTX_REMOTE}) {
         in_process(context, [] {
-            CHECK(init() == 0 && slurm.options.size() == expl_option_count + expl_former_option_count);
+            CHECK(init() == 0 && slurm.options.size() == expl_option_count);
             CHECK(slurm.options.at("expl-early-stop").argument.empty());
             CHECK(slurm.options.at("expl-sweep").argument == "NAME");
         });
@@ -44,7 +44,7 @@ void options_are_there_where_jobs_are_made_and_run_and_nowhere_else() {
 void what_slurm_refuses_is_logged_and_no_job_fails() {
     in_process(S_CTX_ALLOCATOR, [] {
         slurm.refuses = true;
-        CHECK(init() == 0 && slurm.errors.size() == expl_option_count + expl_former_option_count);
+        CHECK(init() == 0 && slurm.errors.size() == expl_option_count);
         CHECK(logged("option --expl-share cannot be registered"));
     });
     in_process(S_CTX_ALLOCATOR, [] {
@@ -70,7 +70,7 @@ void slurmctld_is_told_what_was_given_and_nothing_else() {
         CHECK(give("expl-sweep", "a b&c") == 0 && give("expl-early-stop") == 0);
         CHECK(give("expl-checkpoint", "SIGUSR1") == 0);
         CHECK(submit() == 0 && comment() == "sweep=a%20b%26c&checkpoint=USR1&early-stop=1");
-        CHECK(slurm.errors.empty() && slurm.advice.empty());
+        CHECK(slurm.errors.empty());
     });
     in_process(S_CTX_ALLOCATOR, [] {  // inside a job, which has options of its own
         slurm.control["EXPLSCHED_OPTIONS"] = "sweep=of-the-outer-job";
@@ -110,32 +110,6 @@ void a_variable_with_nonsense_is_told_and_ignored() {
     });
 }
 
-// One release more. A step of the job is told the same again: that is no news.
-void former_spellings_are_read_and_the_present_one_is_named() {
-    in_process(S_CTX_ALLOCATOR, [] {
-        init();
-        CHECK(give("expl-utility", "accuracy") == 0 && advised("--expl-utility is now --expl-metric;"));
-        CHECK(give("expl-stop") == 0 && advised("--expl-stop is now --expl-early-stop;"));
-        CHECK(give("expl-policy-class", "vip") == -1);
-        CHECK(logged("--expl-policy-class=vip: accepted: guaranteed, opportunistic"));
-        CHECK(give("expl-limit", "300") == 0 && advised("--expl-limit=300 is now --expl-limit=0.3;"));
-        CHECK(submit() == 0 && comment() == "metric=accuracy&early-stop=1&limit=0.3");
-    });
-    in_process(S_CTX_ALLOCATOR, [] {
-        setenv("EXPLSCHED_CLASS", "high", 1);
-        setenv("EXPLSCHED_STOP", "1", 1);
-        setenv("EXPLSCHED_EARLY_STOP", "0", 1);
-        init();
-        CHECK(submit() == 0 && comment() == "early-stop=0&share=high" && slurm.advice.size() == 1);
-        CHECK(advised("EXPLSCHED_CLASS=high is now EXPLSCHED_SHARE=high;"));
-    });
-    in_process(S_CTX_REMOTE, [] {
-        init();
-        CHECK(give("expl-utility", "accuracy") == 0 && give("expl-limit", "300") == 0);
-        CHECK(slurm.advice.empty());
-    });
-}
-
 void a_job_does_not_consent_for_those_that_it_submits() {
     in_process(S_CTX_ALLOCATOR, [] {
         setenv("SLURM_JOB_ID", "7", 1);
@@ -169,10 +143,10 @@ void shares_are_fractions() {
     for (const char* name : {"expl-request", "expl-limit"}) {
         CHECK(canonical(name, "0.25") == "0.25" && canonical(name, "0.001") == "0.001");
         CHECK(canonical(name, "1") == "1" && canonical(name, "1.0") == "1" && canonical(name, ".5") == "0.5");
-        CHECK(canonical(name, "2") == "0.002" && canonical(name, "1000") == "1");  // thousandths, as before
         CHECK(canonical(name, "0.57") == "0.57" && canonical(name, "0.9999") == "1");
-        for (const char* text : {"", "0", "0.0004", "1001", "1000.5", "1.5", "99999999999999999999", "-1",
-                                 "1e-1", "0x1", "inf", "nan", " 1", "0.5.", ".", "0.00000000000000000001"}) {
+        for (const char* text :
+             {"", "0", "0.0004", "2", "300", "1000", "1000.5", "1.5", "99999999999999999999", "-1", "1e-1",
+              "0x1", "inf", "nan", " 1", "0.5.", ".", "0.00000000000000000001"}) {
             CHECK(refused(name, text));
         }
     }
@@ -258,7 +232,6 @@ int main() {
     slurmctld_is_told_what_was_given_and_nothing_else();
     the_last_option_wins_over_earlier_ones_and_over_the_variable();
     a_variable_with_nonsense_is_told_and_ignored();
-    former_spellings_are_read_and_the_present_one_is_named();
     a_job_does_not_consent_for_those_that_it_submits();
     shares_are_fractions();
     sizes_are_a_range_of_gpus();

@@ -49,30 +49,21 @@ void each_way_to_ask_for_sharing_preloads_the_library() {
     }
     in_step({{"expl-share", "high"}}, [] {  // a site without the kernel level
         CHECK(task_init({"spool=/spool"}) == 0 && slurm.errors.empty());
-        CHECK((slurm.environment == Variables{{"EXPLSCHED_SHARE", "high"},
-                                              {"EXPLSCHED_CLASS", "high"},  // for one release more
-                                              {"EXPLSCHED_SPOOL", "/spool"}}));
+        CHECK((slurm.environment == Variables{{"EXPLSCHED_SHARE", "high"}, {"EXPLSCHED_SPOOL", "/spool"}}));
     });
 }
 
 void a_variable_of_the_job_asks_too_and_is_written_as_the_programs_read_it() {
     in_step({}, [] {
         setenv("EXPLSCHED_SHARE", "high", 1);  // slurmstepd's own: not the job's
-        slurm.environment = {{"EXPLSCHED_LIMIT", "250"}, {"EXPLSCHED_REQUEST", "3000"}};
+        slurm.environment = {{"EXPLSCHED_LIMIT", ".25"}, {"EXPLSCHED_REQUEST", "300"}};
         CHECK(task_init({"library=" + library}) == 0);
         CHECK(slurm.environment["EXPLSCHED_LIMIT"] == "0.25" && slurm.environment["LD_PRELOAD"] == library);
-        CHECK(logged("EXPLSCHED_REQUEST=3000 is ignored") && slurm.environment.count("EXPLSCHED_SHARE") == 0);
+        CHECK(logged("EXPLSCHED_REQUEST=300 is ignored") && slurm.environment.count("EXPLSCHED_SHARE") == 0);
     });
     in_step({{"expl-limit", "0.5"}}, [] {
         slurm.environment = {{"EXPLSCHED_LIMIT", "0.25"}};
         CHECK(task_init() == 0 && slurm.environment["EXPLSCHED_LIMIT"] == "0.5");
-    });
-    in_step({}, [] {  // a job that was submitted before the last upgrade
-        slurm.environment = {{"EXPLSCHED_CLASS", "high"}, {"EXPLSCHED_CHECKPOINT_SIGNAL", "USR2"}};
-        CHECK(task_init({"library=" + library}) == 0 && slurm.environment["LD_PRELOAD"] == library);
-        CHECK(slurm.environment["EXPLSCHED_SHARE"] == "high" &&
-              slurm.environment["EXPLSCHED_CHECKPOINT"] == "USR2");
-        CHECK(slurm.advice.empty());
     });
 }
 

@@ -102,7 +102,7 @@ def test_a_running_job_is_preempted_for_its_new_size_and_a_waiting_one_is_not(
 
 
 def test_a_job_that_the_plan_stops_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = FakeSlurm((holding(5, comment="explsched:sweep=digits&stop=1"),))
+    slurm = FakeSlurm((holding(5, comment="explsched:sweep=digits&early-stop=1"),))
     controller(slurm, tmp_path, monkeypatch, Plan(stops=(Stop(5, "nothing left to learn"),))).reconcile(NOW_S)
     assert slurm.applied == [(CancelJob(5),)]
 
@@ -110,7 +110,7 @@ def test_a_job_that_the_plan_stops_is_cancelled(tmp_path: Path, monkeypatch: pyt
 def test_a_job_that_was_cancelled_and_is_not_gone_yet_is_not_cancelled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm = FakeSlurm((holding(5, comment="explsched:sweep=digits&stop=1", state="COMPLETING"),))
+    slurm = FakeSlurm((holding(5, comment="explsched:sweep=digits&early-stop=1", state="COMPLETING"),))
     controller(slurm, tmp_path, monkeypatch, Plan(stops=(Stop(5, "nothing left to learn"),))).reconcile(NOW_S)
     assert slurm.applied == []
 
@@ -118,7 +118,7 @@ def test_a_job_that_was_cancelled_and_is_not_gone_yet_is_not_cancelled_again(
 def test_a_job_that_is_stopped_after_it_was_asked_to_save_is_not_requeued_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm = FakeSlurm((holding(5, comment=ELASTIC + "&sweep=digits&stop=1"),))
+    slurm = FakeSlurm((holding(5, comment=ELASTIC + "&sweep=digits&early-stop=1"),))
     plans = [resized(5, 2), Plan(stops=(Stop(5, "nothing left to learn"),))]
     policy = SimpleNamespace(name="fixed", plan=lambda _snapshot: plans.pop(0))
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: policy)

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulation.traces.learning import CurveError, LearningCurves
-from tests.simulation.traces.curve_builders import falling, recorded
+from benchmarks.exploratory.recorded import CurveError, LearningCurves
+from benchmarks.tests.curve_builders import falling, recorded
 
 
 def test_a_file_holds_what_was_saved(tmp_path: Path) -> None:

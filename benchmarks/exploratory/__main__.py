@@ -1,7 +1,7 @@
 """What a cluster learns per GPU-hour under each policy: `python -m benchmarks.exploratory --json`.
 
 Hyper-parameter sweeps of recorded learning curves arrive at twice the rate the cluster can serve, and owners give up
-jobs that lead nowhere (`simulation.traces.exploratory`). Average utility is the normalised loss reduction of all
+jobs that lead nowhere (`workload`). Average utility is the normalised loss reduction of all
 jobs, each from 0 to 1 (1: the best of its sweep), over all GPU-hours they held, restarts included. Beside it stand the
 share of the possible reduction that was reached, by all jobs and by the best of each sweep, because stopping all of
 them at once would be frugal, too, and the figures at the moment when the last job arrived, because learning early is
@@ -23,16 +23,17 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.exploratory.recorded import LearningCurves
+from benchmarks.exploratory.workload import Workload, abandoned_share
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Settings
 from simulation.results.outcome import Ending, JobRecord
-from simulation.traces.exploratory import Workload, abandoned_share
-from simulation.traces.learning import Learning, LearningCurves
+from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace
 
-CURVES = Path(__file__).parent / "curves" / "curves.npz"
+CURVES = Path(__file__).parent.parent / "curves" / "curves.npz"
 CLUSTER = ClusterShape(nodes=8, gpus_per_node=8)
 DEFAULTS = catalog.PolicyOptions(objective="total")
 OURS, BASELINES = "explsched", ("fair", "slaq", "fifo")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.exploratory.recorded import RecordedCurve, Training
 from sched_policy.snapshot import Floats
-from simulation.traces.learning import RecordedCurve, Training
 
 TRAINING = Training("toys", "mlp", 8, 1, "sgd", 0.1, 0.0, 0.0, 16, 40, 1)
 

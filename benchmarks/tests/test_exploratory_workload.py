@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.exploratory.recorded import RecordedCurve
+from benchmarks.exploratory.workload import Workload, abandoned_share
+from benchmarks.tests.curve_builders import falling, recorded
 from explsched.errors import ExplschedError
-from simulation.traces.exploratory import Workload, abandoned_share
-from simulation.traces.learning import RecordedCurve
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
-from tests.simulation.traces.curve_builders import falling, recorded
 
 CLUSTER = ClusterShape(2, 4)
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
+from benchmarks.exploratory.recorded import RecordedCurve
 from explsched.errors import ExplschedError
 from sched_policy.model import Exploration
 from sched_policy.snapshot import Floats, Ints
-from simulation.traces.learning import Learning, RecordedCurve
+from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 
-from simulation.traces.exploratory import Owner
-from tests.simulation.traces.curve_builders import falling
+from benchmarks.exploratory.workload import Owner
+from benchmarks.tests.curve_builders import falling
 
 OWNER = Owner(checks=10, first_check=2, behind=0.5, contender=0.9, patience=2, least_improvement=0.02)
 STEADY = np.linspace(1.0, 0.0, 41)

@@ -1,0 +1,1 @@
+"""What a cluster learns per GPU-hour under each policy, on sweeps of recorded learning curves."""
