@@ -227,6 +227,11 @@ class Capabilities(Struct, frozen=True):
         return "" if name in ("(null)", "site_factor/none") else name
 
     @property
+    def private_data(self) -> tuple[str, ...]:
+        """What slurm.conf hides from users who are not operators; `jobs` where that is not known."""
+        return tuple(self.settings.get("PrivateData", "jobs").replace(" ", "").lower().split(","))
+
+    @property
     def booted(self) -> str:
         """When this slurmctld was started, as it prints it. From 23.11 on `scontrol reconfigure` starts it anew."""
         return self.settings.get("BOOT_TIME", "")

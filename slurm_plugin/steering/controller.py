@@ -40,7 +40,7 @@ from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.spool import ProgressSpool
-from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
+from slurm_plugin.observation.sweep_record import OPEN_MODE, PRIVATE_MODE, SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.grouping import withdrawal
@@ -95,6 +95,7 @@ class Controller:
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
         self._sweep_record = SweepRecord(config.progress.spool)
+        self._record_mode = PRIVATE_MODE
         self._gap = BackfillGap(self.load)
         self._recalculations = Recalculations()
         self._cycles = CycleTimes(0.0, 0.0)
@@ -294,9 +295,14 @@ class Controller:
 
         A restarted slurmctld may be of another release or have other settings, so the next pass asks again.
         """
-        found = self._client.capabilities()
+        found = self._asked()
         if self._limits is not None and (found.version, found.booted) != self._probed:
             self._limits = None
+        return found
+
+    def _asked(self) -> Capabilities:
+        found = self._client.capabilities()
+        self._record_mode = PRIVATE_MODE if "jobs" in found.private_data else OPEN_MODE
         return found
 
     def load(self) -> ControllerLoad:
@@ -325,13 +331,14 @@ class Controller:
         seen = decided.seen
         refused = [failure.change for failure in failures]
         done = [change for change in decided.changes if change not in refused]
-        self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)
+        now_s = seen.snapshot.now_s
+        self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, now_s, self._record_mode)
 
     def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
         """What the configuration and this Slurm allow, determined once per configuration and slurmctld."""
         for name in without_nodes(self._config.slurm.partitions, nodes):
             event(_LOG, logging.WARNING, "slurm.partitions names a partition that has no nodes", partition=name)
-        found = self._client.capabilities()
+        found = self._asked()
         self._probed = (found.version, found.booted)
         absent = [capability.name for capability, there in found if not there]
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
