@@ -259,6 +259,11 @@ def respects_topology(settings: Mapping[str, str]) -> bool:
     return settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
 
 
+def enforces_limits(settings: Mapping[str, str]) -> bool:
+    """Whether Slurm keeps to the limits of associations and QOS."""
+    return not {"limits", "safe", "all"}.isdisjoint(settings.get("AccountingStorageEnforce", "").split(","))
+
+
 def settings(text: str) -> dict[str, str]:
     """Key -> value of `scontrol show config`, whose lines read `Key = value`."""
     pairs = (line.partition("=") for line in text.splitlines())
