@@ -62,6 +62,7 @@ _LOG = logging.getLogger("explsched.controller")
 _UNDONE = "part of the change was refused, so it is undone"
 _STOPPED = "the daemon stops"
 _SERVED = "jobs of its owner were requeued for it"
+_NOT_SERVED = "no job of its owner was requeued for it after all"
 _STRAY = "it is no longer steered"
 _CYCLES = 2
 """Number of backfill cycles for which a job stays first after others were preempted for it."""
@@ -217,12 +218,16 @@ class Controller:
         failures = self._apply(first, before, reasons, now_s)
         if leaving:
             ended = self._ended_meanwhile({change.job_id for change in leaving}, now_s)
+            self._tracker.leave_alone(ended)
             dropped = [change for change in leaving if change.job_id in ended]
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
             failures += self._apply(leaving, before, reasons, now_s)
-        if refused := _reordered(one.change for one in failures if not isinstance(one, Unanswered)):
-            self._note_positions(decided, beneficiaries, postponed | refused)
+        lowered = _as_before(lifted.keys() - self._served_of(decided.seen, now_s), decided)
+        failures += self._apply(lowered, before, Reasons.all_for(_NOT_SERVED), now_s) if lowered else ()
+        refused = _reordered(one.change for one in failures if not isinstance(one, Unanswered))
+        if refused or lowered:
+            self._note_positions(decided, beneficiaries, postponed | refused | _reordered(lowered))
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
         self._log.note(decided.seen, decided.plan, decided.changes, failures)
@@ -415,6 +420,12 @@ def _given_back(seen: Observation, others: Mapping[int, int], most: int) -> tupl
 def _reordered(changes: Iterable[Change]) -> frozenset[int]:
     """The jobs that get new site factors by these changes."""
     return frozenset(change.job_id for change in changes if isinstance(change, SetSiteFactor))
+
+
+def _as_before(job_ids: AbstractSet[int], decided: Pass) -> tuple[SetSiteFactor, ...]:
+    """What takes back the site factors that a pass has given these jobs."""
+    given = _reordered(decided.changes) & job_ids
+    return tuple(SetSiteFactor(job_id, decided.seen.jobs[job_id].site_factor or 0) for job_id in sorted(given))
 
 
 def _strays(seen: Observation) -> AbstractSet[int]:
