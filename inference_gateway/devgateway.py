@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,6 +21,7 @@ import aiohttp
 import psutil
 import yaml
 
+from explsched import interpreter
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.process import HaproxyProcess
 from inference_gateway.errors import GatewayError
@@ -28,7 +29,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from slurm_plugin.client.cli import CliClient
 
 ROOT = Path(__file__).parents[2]
-SERVER = f"{sys.executable} -m inference_gateway.model_server --port {{port}} --name {{replica}}"
+SERVER = f"{shlex.join(interpreter.of_module('inference_gateway.model_server'))} --port {{port}} --name {{replica}}"
 _PATIENCE_S = 60.0
 
 
@@ -49,7 +50,7 @@ class Gateway:
 
     def command(self, *argv: str) -> str:
         """The output of `sexplsched gateway ...`. Raises `GatewayError` if it fails."""
-        program = [sys.executable, "-m", "explsched.cli", "gateway", *argv]
+        program = interpreter.of_module("explsched.cli", "gateway", *argv)
         added = {"SEXPLSCHED_GATEWAY_SERVICES": str(self.services), "PYTHONPATH": str(ROOT)}
         env = {**os.environ, **self.environment, **added}
         done = subprocess.run(program, env=env, capture_output=True, text=True, check=False, timeout=120)
@@ -179,7 +180,7 @@ def second(gateway: Gateway) -> Gateway:
 
 @contextmanager
 def _supervisor(gateway: Gateway, directory: Path, paths: GatewayPaths) -> Iterator[None]:
-    program = [sys.executable, "-m", "inference_gateway.supervisor.loop", "--services", str(gateway.services)]
+    program = interpreter.of_module("inference_gateway.supervisor.loop", "--services", str(gateway.services))
     env = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     env |= {**gateway.environment, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
     with (directory / ("log" if paths.slot == 1 else f"log-{paths.slot}")).open("wb") as log:

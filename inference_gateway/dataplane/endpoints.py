@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import Self
 
 import msgspec
 
-from explsched import process
+from explsched import interpreter, process
 from explsched.atomic_file import replace_file
 from explsched.process import ProcessId
 from inference_gateway.dataplane.files import Files
@@ -187,7 +186,7 @@ class ActivatorProcess:
         """Start it and wait until it listens. Raises `ActivatorError`."""
         self.files.activator_pid.unlink(missing_ok=True)
         log_size = self.files.activator_log.stat().st_size if self.files.activator_log.exists() else 0
-        argv = [sys.executable, "-m", "inference_gateway.activator.server", str(self.files.directory)]
+        argv = interpreter.of_module("inference_gateway.activator.server", str(self.files.directory))
         child = process.start(argv, self.files.directory, environment(), self.files.activator_log)
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:

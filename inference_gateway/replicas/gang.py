@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched import interpreter
+
 
 class StagingError(Exception):
     """The model cannot be copied."""
@@ -143,7 +145,7 @@ class Gang:
         own = ["--nodes", str(self.nodes), "--leader", self.leader, "--leader-port", str(self.port)]
         own += [f"--value={name}={value}" for name, value in values.items()]
         own += ["--stage", str(stage.source), str(stage.target)] if stage else []
-        module = [sys.executable, "-m", "inference_gateway.replicas.gang", *own, "--", *words]
+        module = interpreter.of_module("inference_gateway.replicas.gang", *own, "--", *words)
         return [*steps, f"--cpus-per-task={cpus}", "--kill-on-bad-exit=1", *module]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jinja2
 
+from explsched import interpreter
 from explsched.job_options.comment import write as job_word
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas import reports
@@ -108,7 +109,7 @@ def script(service: ServiceSection, name: str, paths: GatewayPaths, gateway_host
     """The batch script. From `gateway_host` the replica learns on which network the gateway is."""
     replica = service.replica
     rendered = _template().render(
-        python=sys.executable,
+        program=interpreter.of_module("inference_gateway.replicas.serve"),
         directory=paths.replica(name),
         gateway=gateway_host,
         key_variable=replica.key_variable,

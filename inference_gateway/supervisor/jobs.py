@@ -12,7 +12,6 @@ import math
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from explsched import log
+from explsched import interpreter, log
 from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError
 from explsched.strict_yaml import ConfigError
@@ -88,10 +87,13 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
 def script(now: Accepted, extra: Sequence[str]) -> str:
     """The batch script. `extra` are sbatch options, which the successor also gets."""
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
-    program = [sys.executable, "-m", "inference_gateway.supervisor.loop"]
     files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
     files += ["--slot", str(now.slot)] if now.slot > 1 else []
-    command = [*program, *files, *(f"--sbatch={option}" for option in extra)]
+    command = [
+        *interpreter.of_module("inference_gateway.supervisor.loop"),
+        *files,
+        *(f"--sbatch={option}" for option in extra),
+    ]
     return shell_environment().from_string(text).render(command=command).strip("\n") + "\n"
 
 

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from explsched import log, process
+from explsched import interpreter, log, process
 from explsched.errors import ExplschedError
 from explsched.process import TERM_THEN_KILL, Steps
 from explsched.strict_yaml import ConfigError
@@ -329,8 +328,8 @@ class Supervisor:
         files = ("--services", str(now.services_path), "--accepted", str(self._paths.accepted))
         common = (*files, "--run-directory", str(self._run_directory))
         slot = ("--slot", str(now.slot)) if now.slot > 1 else ()
-        control = [sys.executable, "-m", "inference_gateway.control.loop", *common, *slot, "--gateway-host", self._host]
-        batches = [sys.executable, "-m", "inference_gateway.batches.worker", *common]
+        control = interpreter.of_module("inference_gateway.control.loop", *common, *slot, "--gateway-host", self._host)
+        batches = interpreter.of_module("inference_gateway.batches.worker", *common)
         found = [Child("control plane", control)]
         return found if now.batches() is None else [*found, Child("batch worker", batches)]
 

@@ -227,6 +227,11 @@ class Capabilities(Struct, frozen=True):
         return "" if name in ("(null)", "site_factor/none") else name
 
     @property
+    def private_data(self) -> tuple[str, ...]:
+        """What slurm.conf hides from users who are not operators; `jobs` where that is not known."""
+        return tuple(self.settings.get("PrivateData", "jobs").replace(" ", "").lower().split(","))
+
+    @property
     def booted(self) -> str:
         """When this slurmctld was started, as it prints it. From 23.11 on `scontrol reconfigure` starts it anew."""
         return self.settings.get("BOOT_TIME", "")
@@ -252,6 +257,11 @@ class Capabilities(Struct, frozen=True):
 def respects_topology(settings: Mapping[str, str]) -> bool:
     """Whether slurm.conf lets Slurm choose nodes of a gang by where they are (switch tree, blocks, torus)."""
     return settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
+
+
+def enforces_limits(settings: Mapping[str, str]) -> bool:
+    """Whether Slurm keeps to the limits of associations and QOS."""
+    return not {"limits", "safe", "all"}.isdisjoint(settings.get("AccountingStorageEnforce", "").split(","))
 
 
 def settings(text: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from explsched.errors import SlurmError, SlurmUnreachableError
 from explsched.log import event
 from slurm_plugin.client import batch, notation, parse, process, squeue
-from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, respects_topology, settings
+from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, enforces_limits, respects_topology, settings
 from slurm_plugin.client.changes import (
     CancelJob,
     Change,
@@ -44,6 +44,7 @@ from slurm_plugin.client.records import (
 )
 
 _TOPOLOGY_LASTS_S = 600.0
+_LIMITS_LAST_S = 60.0
 """Up to 23.02 `scontrol reconfigure` takes a new topology.conf without a restart."""
 
 _EARLIEST_S = 1_000_000.0
@@ -72,6 +73,8 @@ class CliClient:
         self._memory_by_cpu: Mapping[str, int] = {}
         self._topology_of: tuple[str, tuple[str, ...]] | None = None
         self._topology_until_s = 0.0
+        self._limits_cpus = False
+        self._limits_until_s = 0.0
         self._ahead_s = 0.0  # how far our clock is ahead of slurmctld's, as known from its load
         # Threads of the first look serve all later ones, when memory may be short.
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="slurm")
@@ -173,7 +176,8 @@ class CliClient:
         holding = (squeue.with_whole_nodes(job, sizes) for job in completed)
         asking = (squeue.with_memory_of_cpus(job, self._memory_by_cpu) for job in holding)
         told = (replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in asking)
-        return ClusterRecords(found, tuple(told), reservations.result(), rule, topology)
+        limits_cpus = any("elastic=" in job.comment for job in completed) and self._has_limits_on_cpus()
+        return ClusterRecords(found, tuple(told), reservations.result(), rule, topology, limits_cpus)
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
         """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then.
@@ -192,6 +196,17 @@ class CliClient:
             if self._topology.fault:
                 event(_LOG, logging.WARNING, "topology unknown, gangs get no leases", why=self._topology.fault)
         return self._topology
+
+    def _has_limits_on_cpus(self) -> bool:
+        """Asked now and then, for elastic jobs alone: on a large site the answer is long. True where it is refused."""
+        if not enforces_limits(self._known_settings()):
+            return False
+        if time.monotonic() > self._limits_until_s:
+            argv = ["scontrol", "show", "assoc_mgr", "flags=assoc,qos"]
+            answer = process.run(argv, self._timeout_s, self._environment)
+            self._limits_cpus = answer.returncode != 0 or parse.limits_cpus(answer.out)
+            self._limits_until_s = time.monotonic() + _LIMITS_LAST_S
+        return self._limits_cpus
 
     def clusters(self) -> tuple[str, ...]:
         """Names of the clusters in the accounting database. Raises `SlurmError` where slurmdbd does not answer."""

@@ -239,6 +239,11 @@ def memory_by_cpu(settings: Mapping[str, str], partitions: str) -> dict[str, int
     return found
 
 
+def limits_cpus(associations: str) -> bool:
+    """Whether any association or QOS limits CPUs or their time (N: no limit), from `scontrol show assoc_mgr`."""
+    return re.search(r"\bcpu=\d", associations) is not None
+
+
 def _padded(known: Mapping[int, Switch], levels: Sequence[int]) -> Iterator[Switch]:
     last = known[min(known)]
     for level in levels:

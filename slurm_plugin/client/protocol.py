@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from explsched import interpreter
 from explsched.errors import SlurmError
 from explsched.log import event
 from slurm_plugin.client.capabilities import Capabilities
@@ -102,9 +102,7 @@ def probe_pyslurm() -> str | None:
     """
     code = "import pyslurm; pyslurm.Nodes.load(); pyslurm.Reservations"  # 24.11.0 has no reservations
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=_PROBE_S, check=False
-        )
+        done = subprocess.run(interpreter.of_code(code), capture_output=True, text=True, timeout=_PROBE_S, check=False)
     except subprocess.TimeoutExpired:
         return f"its import took longer than {_PROBE_S:.0f} s"
     if done.returncode == 0:

@@ -302,13 +302,14 @@ class Topology(Struct, frozen=True):
 
 
 class ClusterRecords(Struct, frozen=True):
-    """All records that a pass reads, at one time."""
+    """All records that a pass reads, at one time. `limits_cpus`: some association or QOS has a limit on CPUs."""
 
     nodes: tuple[SlurmNode, ...]
     jobs: tuple[SlurmJob, ...]
     reservations: tuple[SlurmReservation, ...]
     shard_rule: ShardRule = ShardRule.FIRST_FIT
     topology: Topology = Topology()
+    limits_cpus: bool = False
 
 
 # Slurm itself counts no GPU memory. Sites name it: `gpu:a100_80gb:4`, features such as `gpumem80g` or `vram-24gb`; and

@@ -10,7 +10,6 @@ import hashlib
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -20,6 +19,7 @@ from typing import ClassVar, Self
 import yaml
 from msgspec import Struct, ValidationError, convert, to_builtins
 
+from explsched import interpreter
 from explsched import spool as spools
 from explsched.atomic_file import replace_file
 from explsched.process import ProcessId
@@ -96,7 +96,7 @@ class Product(Struct, frozen=True):
 
     def daemon_argv(self) -> Sequence[str]:
         """The command that runs the daemon."""
-        return (sys.executable, "-m", "slurm_plugin.daemon", "--config", str(self.config))
+        return interpreter.of_module("slurm_plugin.daemon", "--config", str(self.config))
 
     def daemon_works(self) -> bool:
         """Whether a daemon has claimed the cluster."""

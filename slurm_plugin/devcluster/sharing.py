@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched import interpreter
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster.cluster import Cluster, ClusterSpec, Product
 
@@ -104,7 +104,7 @@ class Site:
 def prepare(place: Path, cluster: Cluster, native: Native) -> Site:
     """Write the members' script and the configuration."""
     (place / "kernels").write_text("step 32 0 1000000 400 400\n")
-    sxrun = shlex.join([sys.executable, "-m", "wrappers.sxrun"])
+    sxrun = shlex.join(interpreter.of_module("wrappers.sxrun"))
     script = place / "member.sh"
     script.write_text(_SCRIPT.format(place=place, double=native.double, sxrun=sxrun, client=native.client))
     added = {

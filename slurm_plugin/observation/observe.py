@@ -138,6 +138,7 @@ def observe(
         fair_shares=FairShares(records.values() if reach == "fair-share" else ()),
         in_vain=served_in_vain(records, known.served_s, preempted.values()),
         has_nodes=bool(nodes),
+        keeps_nodes=seen.limits_cpus,
         only_leases=bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations),
     )
     left_to_slurm: dict[int, str] = {}
@@ -198,7 +199,8 @@ class _QueueRules(Struct, frozen=True):
     """What decides on a job's position in the queue beside its own record and reports; see `observe`.
 
     `in_vain` are jobs that did not start although others were preempted for them. `only_leases`: there are
-    reservations, and all are leases of the daemon.
+    reservations, and all are leases of the daemon. `keeps_nodes`: no job gets another number of nodes. Slurm takes the
+    CPUs that go with them for what an admin has allowed, and no longer counts the job for any limit on CPUs.
     """
 
     now_s: float
@@ -210,6 +212,7 @@ class _QueueRules(Struct, frozen=True):
     fair_shares: FairShares
     in_vain: frozenset[int]
     has_nodes: bool
+    keeps_nodes: bool
     only_leases: bool
 
     def standing(self, job: Job, record: SlurmJob, past: PreemptionRecord | None) -> tuple[Job, str]:
@@ -221,6 +224,8 @@ class _QueueRules(Struct, frozen=True):
             partition = partition if why else fitting.name
         if record.state != "PENDING" and why:
             job, why = replace(job, elastic=None), ""  # it could not be planned on other nodes once it has left these
+        if self.keeps_nodes and job.elastic is not None and job.elastic.per_node is not None:
+            job = replace(job, elastic=None)
         known, job_id, is_modelled = self.known, record.job_id, not why
         job = replace(job, submit_s=past.submitted_s) if past else job
         standing = standing_of(record, self.rules.scope, known.others_factors.get(job_id, 0))

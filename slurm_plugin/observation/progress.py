@@ -223,7 +223,7 @@ def fold(
     exit_status, malformed, stages = progress.exit_status, progress.malformed, progress.stages
     parameters = progress.parameters
     last_step = {(r.restart, r.metric): r.step for r in reports}
-    metrics = {report.metric for report in reports}
+    metrics = {report.metric: report.metric for report in reports}  # one text for all reports of a metric
     for text in lines:
         line = _parse(text)
         if line is not None and line.restart in skew_s:
@@ -249,9 +249,9 @@ def fold(
         elif line.step is None or line.value is None or line.step < last_step.get((line.restart, line.metric), 0):
             malformed += 1  # within one run steps only grow; after a requeue they start from the checkpoint
         elif line.metric in metrics or len(metrics) < MAX_METRICS:
-            metrics.add(line.metric)
-            last_step[line.restart, line.metric] = line.step
-            reports.append(ProgressReport(line.time_s, line.restart, line.step, line.metric, line.value))
+            metric = metrics.setdefault(line.metric, line.metric)
+            last_step[line.restart, metric] = line.step
+            reports.append(ProgressReport(line.time_s, line.restart, line.step, metric, line.value))
             total_steps = line.total_steps or total_steps
     kept, in_order = tuple(_thinned(reports)), tuple(runs[restart] for restart in sorted(runs))
     return JobProgress(

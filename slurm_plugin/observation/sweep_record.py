@@ -2,8 +2,8 @@
 
 Slurm forgets jobs minutes after their end and does not know why a policy ended one. Users read this record, and so does
 a daemon that has just started, because ended trainings help to predict the others. It is `sweeps.jsonl` in the spool,
-which, unlike the audit file, every user can read on every host; each line is one note. Notes of trainings without a new
-one for `KEPT_S` are dropped when a daemon starts.
+which, unlike the audit file, every user can read on every host, unless Slurm hides others' jobs; each line is one note.
+Notes of trainings without a new one for `KEPT_S` are dropped when a daemon starts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +38,7 @@ NAME = "sweeps.jsonl"
 KEPT_S = 90 * 86_400.0
 PATIENCE_S = 10.0
 MOST_KEPT = 10_000
+OPEN_MODE, PRIVATE_MODE = 0o644, 0o640
 
 _LOG = logging.getLogger("explsched.sweep_record")
 
@@ -80,6 +82,7 @@ class SweepRecord:
         self._has_begun = False
         self._joined: set[tuple[int, int, str, float]] = set()
         self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
+        self._mode = 0  # of the file, as far as we have seen to it
 
     def read(self) -> tuple[Note, ...] | None:
         """The notes that existed when the daemon started; None if the spool does not answer."""
@@ -88,15 +91,21 @@ class SweepRecord:
         return self._known
 
     def note(
-        self, jobs: Iterable[Job], changes: Iterable[Change], plan: Plan, records: Mapping[int, SlurmJob], now_s: float
+        self,
+        jobs: Iterable[Job],
+        changes: Iterable[Change],
+        plan: Plan,
+        records: Mapping[int, SlurmJob],
+        now_s: float,
+        mode: int = OPEN_MODE,
     ) -> None:
-        """Record the trainings that a pass observed, and the changes that it made."""
+        """Record the trainings that a pass observed, and the changes that it made, in a file of that mode."""
         if not self._has_begun and (found := self.read()) is not None:
             self._has_begun = True
             kept = _recent(found, now_s)
             self._joined |= {(*note.training, note.held_gpus) for note in kept if note.what == "joined"}
             if len(kept) < len(found):
-                self._try(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=0o644))
+                self._try(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=mode))
         trainings = {job.job_id: job for job in jobs if job.exploration and job.exploration.sweep}
         present = (_note("joined", job, records, now_s) for job in trainings.values() if job.array_tasks == 1)
         fresh = [note for note in present if (*note.training, note.held_gpus) not in self._joined]
@@ -108,17 +117,18 @@ class SweepRecord:
                 fresh.append(_note(what, trainings[change.job_id], records, now_s, why.get(change.job_id, "")))
         self._joined |= {(*note.training, note.held_gpus) for note in fresh}
         self._unwritten.extend(fresh)
-        if self._unwritten:
-            self._try(self._write)
+        if self._unwritten or mode != self._mode:
+            self._try(partial(self._write, mode))
 
     def _look(self) -> None:
         self._known = _read(self._path)
 
-    def _write(self) -> None:
+    def _write(self, mode: int) -> None:
         """Append the waiting notes. A call that hangs keeps its notes and writes them when it continues."""
         taken = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
         try:
-            _append(self._path, b"".join(map(_line, taken)))
+            _append(self._path, b"".join(map(_line, taken)), mode)
+            self._mode = mode
         except OSError:
             self._unwritten.extendleft(reversed(taken))
             raise
@@ -249,16 +259,16 @@ def _line(note: Note) -> bytes:
     return msgspec.json.encode(note) + b"\n"
 
 
-def _append(path: Path, data: bytes) -> None:
+def _append(path: Path, data: bytes, mode: int) -> None:
     """Append all of `data`, on a line of its own: a disk that filled up, or a crash, may have cut the last one."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = os.open(path, flags, mode)
     try:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
             raise PermissionError(1, "belongs to somebody else")
-        os.fchmod(descriptor, 0o644)
-        if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
+        os.fchmod(descriptor, mode)
+        if data and status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
             data = b"\n" + data
         while data:
             data = data[os.write(descriptor, data) :]

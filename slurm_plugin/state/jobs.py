@@ -258,7 +258,8 @@ def _sizes(view: View, job: Job) -> Iterator[str]:
         options = view.seen.options(job.job_id)
         if options is not None and options.elastic is not None:
             needs = "it must ask for GPUs on each node and nothing that is left to Slurm"
-            yield f"Its sizes are not used: {needs}; arrays keep theirs."
+            keep = "arrays keep theirs, and where users' CPUs are limited, jobs over several nodes"
+            yield f"Its sizes are not used: {needs}; {keep}."
         return
     sizes = ", ".join(str(request.total) for request in job.elastic.requests())
     yield f"It is elastic: it can run with {sizes} GPUs."

@@ -61,8 +61,7 @@ _OPEN_MODE, _PRIVATE_MODE = 0o644, 0o640
 
 def private(can: Capabilities, readers: Literal["group", "all"]) -> tuple[str, ...]:
     """What users who are not operators may not see: the words of PrivateData that concern the state, and `PROGRESS`."""
-    words = can.settings.get("PrivateData", "jobs").replace(" ", "").lower()
-    hidden = tuple(word for word in words.split(",") if word in _HIDING)
+    hidden = tuple(word for word in can.private_data if word in _HIDING)
     return (*hidden, PROGRESS) if readers == "group" else hidden
 
 

@@ -28,6 +28,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from explsched import interpreter
 from explsched.errors import ExplschedError
 from explsched.log import event
 from slurm_plugin.state.published import (
@@ -318,7 +319,7 @@ class ServerProcess:
 
 def argv(directory: Path, path: Path, *more: str) -> list[str]:
     """The command line that serves the state in a directory at a socket."""
-    return [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(directory), str(path), *more]
+    return interpreter.of_module(__spec__.name if __spec__ else __name__, str(directory), str(path), *more)
 
 
 def bound(path: Path) -> socket.socket:

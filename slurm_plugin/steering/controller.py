@@ -40,7 +40,7 @@ from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.run_times import EndedRuns, LearntRunTimes
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.spool import ProgressSpool
-from slurm_plugin.observation.sweep_record import SweepRecord, ended_before
+from slurm_plugin.observation.sweep_record import OPEN_MODE, PRIVATE_MODE, SweepRecord, ended_before
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.grouping import withdrawal
@@ -62,6 +62,7 @@ _LOG = logging.getLogger("explsched.controller")
 _UNDONE = "part of the change was refused, so it is undone"
 _STOPPED = "the daemon stops"
 _SERVED = "jobs of its owner were requeued for it"
+_NOT_SERVED = "no job of its owner was requeued for it after all"
 _STRAY = "it is no longer steered"
 _CYCLES = 2
 """Number of backfill cycles for which a job stays first after others were preempted for it."""
@@ -95,6 +96,7 @@ class Controller:
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
         self._sweep_record = SweepRecord(config.progress.spool)
+        self._record_mode = PRIVATE_MODE
         self._gap = BackfillGap(self.load)
         self._recalculations = Recalculations()
         self._cycles = CycleTimes(0.0, 0.0)
@@ -216,12 +218,16 @@ class Controller:
         failures = self._apply(first, before, reasons, now_s)
         if leaving:
             ended = self._ended_meanwhile({change.job_id for change in leaving}, now_s)
+            self._tracker.leave_alone(ended)
             dropped = [change for change in leaving if change.job_id in ended]
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
             leaving = tuple(change for change in leaving if change not in dropped)
             failures += self._apply(leaving, before, reasons, now_s)
-        if refused := _reordered(one.change for one in failures if not isinstance(one, Unanswered)):
-            self._note_positions(decided, beneficiaries, postponed | refused)
+        lowered = _as_before(lifted.keys() - self._served_of(decided.seen, now_s), decided)
+        failures += self._apply(lowered, before, Reasons.all_for(_NOT_SERVED), now_s) if lowered else ()
+        refused = _reordered(one.change for one in failures if not isinstance(one, Unanswered))
+        if refused or lowered:
+            self._note_positions(decided, beneficiaries, postponed | refused | _reordered(lowered))
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
         self._log.note(decided.seen, decided.plan, decided.changes, failures)
@@ -294,9 +300,14 @@ class Controller:
 
         A restarted slurmctld may be of another release or have other settings, so the next pass asks again.
         """
-        found = self._client.capabilities()
+        found = self._asked()
         if self._limits is not None and (found.version, found.booted) != self._probed:
             self._limits = None
+        return found
+
+    def _asked(self) -> Capabilities:
+        found = self._client.capabilities()
+        self._record_mode = PRIVATE_MODE if "jobs" in found.private_data else OPEN_MODE
         return found
 
     def load(self) -> ControllerLoad:
@@ -325,13 +336,14 @@ class Controller:
         seen = decided.seen
         refused = [failure.change for failure in failures]
         done = [change for change in decided.changes if change not in refused]
-        self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, seen.snapshot.now_s)
+        now_s = seen.snapshot.now_s
+        self._sweep_record.note(seen.snapshot.jobs, done, decided.plan, seen.jobs, now_s, self._record_mode)
 
     def _probe(self, nodes: Sequence[SlurmNode]) -> SteeringLimits:
         """What the configuration and this Slurm allow, determined once per configuration and slurmctld."""
         for name in without_nodes(self._config.slurm.partitions, nodes):
             event(_LOG, logging.WARNING, "slurm.partitions names a partition that has no nodes", partition=name)
-        found = self._client.capabilities()
+        found = self._asked()
         self._probed = (found.version, found.booted)
         absent = [capability.name for capability, there in found if not there]
         event(_LOG, logging.INFO, "Slurm", version=str(found.version), without=", ".join(absent) or "nothing")
@@ -408,6 +420,12 @@ def _given_back(seen: Observation, others: Mapping[int, int], most: int) -> tupl
 def _reordered(changes: Iterable[Change]) -> frozenset[int]:
     """The jobs that get new site factors by these changes."""
     return frozenset(change.job_id for change in changes if isinstance(change, SetSiteFactor))
+
+
+def _as_before(job_ids: AbstractSet[int], decided: Pass) -> tuple[SetSiteFactor, ...]:
+    """What takes back the site factors that a pass has given these jobs."""
+    given = _reordered(decided.changes) & job_ids
+    return tuple(SetSiteFactor(job_id, decided.seen.jobs[job_id].site_factor or 0) for job_id in sorted(given))
 
 
 def _strays(seen: Observation) -> AbstractSet[int]:

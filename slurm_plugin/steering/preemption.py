@@ -287,6 +287,12 @@ class PreemptionTracker:
                 self._refused[failure.change.job_id] = step.restarts
                 self._take_back_service(step.beneficiary)
 
+    def leave_alone(self, job_ids: AbstractSet[int]) -> None:
+        """These jobs are not requeued after all: they have just reported their end."""
+        for job_id in job_ids:
+            self._take_back_service(self._underway.pop(job_id).beneficiary)
+        self._unanswered -= {RequeueJob(job_id) for job_id in job_ids}
+
     def settle(self) -> None:
         """Once a pass is over, however it ended: take back what Slurm gave no answer to, and save what is underway.
 

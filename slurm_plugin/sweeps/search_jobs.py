@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from explsched import preemption_record
+from explsched import interpreter, preemption_record
 from explsched.atomic_file import replace_file_durably
 from explsched.errors import SlurmError, SlurmUnreachableError, warn
 from explsched.job_options.values import PAIRS_BYTES
@@ -273,7 +272,7 @@ def _output(path: Path) -> str:
 
 def _ours(module: str, *words: str) -> list[str]:
     """A command of this installation, on PATH or not. Modules in the directory that trials run in are not taken."""
-    return [sys.executable, "-P", "-m", module, *words]
+    return interpreter.of_module(module, *words)
 
 
 def _script_of_pass(words: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import resource
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -570,6 +571,21 @@ def test_strange_lines_and_files_of_others_are_left_out(tmp_path: Path) -> None:
         (tmp_path / "elsewhere").rename(path)
         os.chown(path, 12345, 12345)
         assert sweep_record.read(tmp_path) == ()
+
+
+def test_where_slurm_hides_others_jobs_only_the_daemons_group_may_read_the_record(
+    digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the admin hides them later, and nothing new is recorded."""
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(Plan()))
+    daemon, record = Controller(digits, config(tmp_path)), tmp_path / sweep_record.NAME
+    modes = []
+    for setting in ("none", "accounts,jobs,usage", "none"):
+        digits.settings["PrivateData"] = setting
+        _ = daemon.capabilities()  # which the daemon asks for in each pass
+        daemon.reconcile(NOW_S + 1)
+        modes.append(stat.S_IMODE(record.stat().st_mode))
+    assert modes == [0o644, 0o640, 0o644]
 
 
 def test_a_misspelt_command_is_not_taken_for_a_sweep() -> None:

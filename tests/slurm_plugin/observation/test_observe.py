@@ -127,6 +127,16 @@ def test_a_job_with_a_deadline_is_spared(tmp_path: Path) -> None:
     assert (job.allows_preemption, job.is_preemptible) == (True, False)
 
 
+def test_where_users_cpus_are_limited_no_job_gets_other_nodes(tmp_path: Path) -> None:
+    """Slurm would no longer count it for any limit on CPUs, however small we make it."""
+    by_nodes, on_one = (
+        record(5, comment="explsched:elastic=4-16/4", nodes=2),
+        record(6, comment="explsched:elastic=1-8"),
+    )
+    seen = observe(ClusterRecords((), (by_nodes, on_one), (), limits_cpus=True), ProgressSpool(tmp_path), NOW_S)
+    assert [job.elastic for job in seen.snapshot.jobs] == [None, Elastic(1, 8)]
+
+
 def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
     on_one, by_nodes = "explsched:elastic=1-8", "explsched:elastic=4-16/4"
     assert job_of(tmp_path, comment=on_one).elastic == Elastic(1, 8)

@@ -90,6 +90,14 @@ def test_of_more_metrics_than_the_limit_the_first_are_kept() -> None:
     assert len(progress.reports) <= MAX_REPORTS
 
 
+def test_the_name_of_a_metric_is_kept_once_for_all_its_reports() -> None:
+    """A user's ten thousand jobs with long names would take twice the memory."""
+    progress = JobProgress()
+    for step in range(3):
+        progress = fold(progress, [line(step, 1.0, metric=name * 100).encode() for name in "ab"], NOW_S)
+    assert len({id(report.metric) for report in progress.reports}) == 2
+
+
 def test_run_time_adds_up_over_requeues() -> None:
     lines = [
         {"time_s": 100.0, "event": "start"},

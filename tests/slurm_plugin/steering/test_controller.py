@@ -462,6 +462,29 @@ def test_a_requeue_that_slurm_refuses_lifts_nobody_for_good(tmp_path: Path, monk
     assert {job.job_id: job for job in loop.decide(late_s + 45.0).seen.snapshot.jobs}[1].is_preemptible
 
 
+@pytest.mark.parametrize("how", ["its owner forbids it", "its owner reports its end"])
+def test_whoever_keeps_a_job_from_its_requeue_has_nobody_lifted_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Between our look and the requeue: job 2 would be before other users' jobs until the next pass."""
+
+    def meanwhile(change: Change) -> bool:
+        if change == SetSiteFactor(2, 410) and how == "its owner reports its end":
+            (tmp_path / "1.jsonl").write_text(f'{{"time_s": {late_s}, "event": "end"}}\n')
+        return change == RequeueJob(1) and how == "its owner forbids it"
+
+    late_s = NOW_S + PreemptionSection().grace_s
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch, refuses=meanwhile)
+    slurm.set(1, uid=os.geteuid())
+    loop.reconcile(NOW_S)
+    loop.reconcile(late_s)
+    assert [change for change in slurm.carried_out if isinstance(change, SetSiteFactor) and change.job_id == 2] == [
+        SetSiteFactor(2, 410),
+        SetSiteFactor(2, 0),
+    ]
+    assert (RequeueJob(1) in slurm.carried_out, loop.has_asked) == (False, False)
+
+
 def interruptions(slurm: FakeSlurm) -> list[type[Change]]:
     kinds = SignalJob | SetAdminComment | RequeueJob
     return [type(change) for change in slurm.carried_out if isinstance(change, kinds)]
