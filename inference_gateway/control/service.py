@@ -168,6 +168,7 @@ class ServiceControl:
         self._estimated = False
         self._forecast: StartForecast | None = None
         self._traffic = TrafficCounter()
+        self._decided_s = self._clock_s = now_s
         self._hold_until_s = now_s + scale.hold_s
         self._minimum = scale.min
         bounds = Bounds(scale.min, scale.max, scale.max_pending)
@@ -272,10 +273,14 @@ class ServiceControl:
 
         `loads` are the known loads of replicas, by name, from their metrics.
         """
-        arrivals, answered = self._traffic.since_last(traffic)
+        passed_s = now_s - self._decided_s
+        self._decided_s = now_s
+        self._clock_s += passed_s if passed_s >= 0 else 1.0  # rules need increasing times, also if a clock is set back
+        # What has come while nothing was decided, as when the data plane did not answer, did not come in one second.
+        came, answered = (math.ceil(count / max(1.0, passed_s)) for count in self._traffic.since_last(traffic))
         self.observation = Observation(
-            now_s=now_s,
-            arrivals=arrivals,
+            now_s=self._clock_s,
+            arrivals=came,
             in_flight=traffic.in_flight,
             queued=traffic.queued,
             ready=len(found.serving),
@@ -285,8 +290,8 @@ class ServiceControl:
             loads=tuple(loads[replica.name] for replica in found.serving if replica.name in loads),
         )
         decision = self._rule.decide(self.observation)
-        if now_s < self._hold_until_s and decision.replicas < found.present:
-            held = f"{decision.reason}; held for {self._hold_until_s - now_s:.0f} s more after a restart"
+        if self._clock_s < self._hold_until_s and decision.replicas < found.present:
+            held = f"{decision.reason}; held for {self._hold_until_s - self._clock_s:.0f} s more after a restart"
             decision = replace(decision, replicas=found.present, reason=held)
         self.decision = decision
         return decision

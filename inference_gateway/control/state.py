@@ -70,7 +70,7 @@ class Attempts:
         """How many of `wanted` replicas may be started now, while `coming` others are starting."""
         if not self.failures and not self.refusals:
             return wanted
-        if self.given_up(most) or now_s < self.last_s + self.wait_s:
+        if self.given_up(most) or self.last_s <= now_s < self.last_s + self.wait_s:  # unless the clock was set back
             return 0
         return min(wanted, max(0, 1 - coming))
 

@@ -16,7 +16,9 @@ minutes it would be carried far. The backlog is the work of the queued requests,
 times.
 
 out      the need was above N (ready and starting) for `out_after_s`: start all that are missing at once
-panic    the last 3 s brought 5 standard deviations more than N can serve: scale out at once, for the burst's rate
+panic    the last 3 s brought 5 standard deviations more than N can serve: scale out at once, for the burst's rate, but
+         at most for the requests in flight and queued and as many again as the burst has brought: it may be a few long
+         requests that came together
 in       the need, with `in_margin` standard deviations added, was at most N - 1 for a whole window of `in_starts` start
          times without another action: stop half of the spare replicas, at least one. Both signals agree then, since
          the need is the larger of them. Because of the margin a need that hovers around a whole number does not cause
@@ -132,9 +134,11 @@ class Slurm:
         ample = self._options.headroom + self._options.in_margin
         self._remember(self._replicas(work, ample, dispersion, backlog))
         self._short_s = self._short_s + 1 if need > present else 0
-        burst = self._burst(seen.now_s, present)
-        if burst * service_s > self._options.utilization * capacity.concurrency * present:
-            now = self._replicas(burst * service_s, self._options.headroom, 1.0, backlog)
+        burst_s = self._burst_s(seen.now_s, present)
+        burst = self._arrivals.rate(burst_s)
+        burst_work = min(burst * service_s, seen.in_flight + seen.queued + self._arrivals.count(burst_s))
+        if burst_work > self._options.utilization * capacity.concurrency * present:
+            now = self._replicas(burst_work, self._options.headroom, 1.0, backlog)
             return Decision(math.ceil(max(need, now)), f"panic: {burst:.4g} requests/s; {reason}")
         if present == 0:
             if seen.arrivals + seen.queued == 0:
@@ -153,17 +157,17 @@ class Slurm:
         spare = headroom * math.sqrt(dispersion * work)
         return (work + spare + backlog) / (self._options.utilization * self._capacity.concurrency)
 
-    def _burst(self, now_s: float, present: int) -> float:
-        """Requests per second since a burst began, 0 without one. A long one is found anew after `_LONGEST_PANIC_S`."""
+    def _burst_s(self, now_s: float, present: int) -> int:
+        """Seconds since a burst began, 0 without one. A long one is found anew after `_LONGEST_PANIC_S`."""
         seconds = max(1, min(_PANIC_S, self._arrivals.seconds))
         usual = seconds * present * self._capacity.requests_per_s
         most = usual + _PANIC_DEVIATIONS * math.sqrt(self._short_dispersion * max(usual, 1.0))
         if now_s - self._panic_s > _LONGEST_PANIC_S:
             if self._arrivals.count(_PANIC_S) <= most:
-                return 0.0
+                return 0
             self._panic_s = now_s
         # The first of the three seconds need not belong to the burst.
-        return self._arrivals.rate(_PANIC_S - 1 + round(now_s - self._panic_s))
+        return _PANIC_S - 1 + round(now_s - self._panic_s)
 
     def _remember(self, need: float) -> None:
         self._needs.append(need)

@@ -161,5 +161,6 @@ class TestAttempts:
         assert attempts.startable(4, 0, 5, 12) == 0
         assert attempts.startable(4, 0, 5, 16) == 1
         assert attempts.startable(4, 1, 5, 16) == 0
+        assert attempts.startable(4, 0, 5, 3) == 1, "the clock was set back"
         assert attempts.startable(4, 0, 1, 1e9) == 0
         assert attempts.succeeded().startable(4, 0, 1, 12) == 4

@@ -84,6 +84,35 @@ def test_a_falling_counter_counts_from_zero(counters: tuple[int, int], arrivals:
     assert service.observation.arrivals == arrivals
 
 
+def test_what_came_in_a_minute_without_a_decision_did_not_come_in_a_second() -> None:
+    """Ten requests a second, answered at once; a pause of the loop is no burst, and asks for no replicas."""
+    service = control(rule="slurm", options={}, max=64)
+    found = service.classify(replicas(service, Phase.SERVING), NOW_S)
+    for second in range(400):
+        before = service.decide(found, Traffic("chat", 10 * second, 0, 1, 0), NOW_S + second)
+    after = service.decide(found, Traffic("chat", 10 * (399 + 60), 0, 1, 0), NOW_S + 399 + 60)
+    assert service.observation is not None
+    assert (service.observation.arrivals, service.observation.answered) == (10, 10)
+    assert after.replicas == before.replicas
+
+
+@pytest.mark.parametrize("rule", ["slurm", "knative", "target"])
+def test_a_clock_that_is_set_back_stops_no_rule(rule: str) -> None:
+    """Set back by an hour in a burst, which goes on."""
+    service = control(rule=rule, options={}, max=64)
+    found = service.classify(replicas(service, Phase.SERVING), NOW_S)
+    clock_s = [*range(80), *range(-3600, -3520)]
+    wanted, times = [], []
+    for second, at_s in enumerate(clock_s):
+        traffic = Traffic("chat", 50 * second, 0, 2, 50 * second)
+        wanted.append(service.decide(found, traffic, NOW_S + at_s).replicas)
+        assert service.observation is not None
+        times.append(service.observation.now_s)
+    assert times == [NOW_S + second for second in range(160)]
+    assert max(wanted[:80]) > 1
+    assert max(wanted[80:]) > 1
+
+
 class TestTheHoldAfterARestart:
     def test_no_replica_is_removed_before_the_hold_ends(self) -> None:
         service = control()

@@ -37,10 +37,29 @@ def test_a_burst_of_eight_replicas_is_decided_within_3_seconds() -> None:
     quiet = service(1)
     quiet.feed([1] * 300, in_flight=3)
     before = quiet.replicas
-    counts = quiet.feed([8] * 3, in_flight=4)
+    counts = quiet.feed([8] * 3, in_flight=4, queued=12)
     assert before <= 2
     assert counts[-1] >= 8
     assert counts[-1] <= 12
+
+
+@pytest.mark.parametrize(("ready", "replicas"), [(1, 2), (0, 2)])
+def test_a_few_long_requests_at_once_are_no_rate(ready: int, replicas: int) -> None:
+    """Six requests of 30 s each, sent together: two replicas have a place for each, and for as many again."""
+    at_once = service(ready, Capacity(8 / 30, 8, 60.0), headroom=0.7)
+    at_once.feed([0] * 600)
+    at_once.ready = ready
+    in_flight = 6 if ready else 0
+    counts = at_once.feed([6, *[0] * 29], in_flight=in_flight, queued=6 - in_flight)
+    assert max(counts) == replicas
+
+
+def test_a_long_burst_of_long_requests_gets_its_rate() -> None:
+    """One a second that takes 30 s: once thirty have come, there are as many as the rate will keep busy."""
+    busy = service(1, Capacity(8 / 30, 8, 60.0))
+    for second in range(60):
+        busy.second(1, in_flight=min(8, second), queued=max(0, min(30, second) - 8))
+    assert busy.replicas >= staffed(30 / 8)
 
 
 def test_a_backlog_asks_for_more_until_it_is_gone() -> None:
