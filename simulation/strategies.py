@@ -79,7 +79,7 @@ class Asha(Struct, frozen=True):
             rung = int(highest[i])
             if rung < 0:
                 why = "has not reached the first rung yet"
-                runs.append(((1.0 if trial.waits else 0.0, 0.0, trial.trial_id), _run(trial, 0.0, why)))
+                runs.append(((2.0 if trial.waits else 0.0, 0.0, trial.trial_id), _run(trial, 0.0, why)))
             elif _is_through(trial, sweep.total_steps[i]):
                 why = "has done its last step, and ends by itself"
                 runs.append(((0.0, -np.inf, trial.trial_id), _run(trial, rung + 1.0, why)))
@@ -87,10 +87,11 @@ class Asha(Struct, frozen=True):
                 trial.granted_step >= at
             ):
                 why = f"was promoted from rung {rung + 1}, runs to the next"
-                runs.append(((0.0, -float(rung), reached[i, rung]), _run(trial, rung + 1.0, why)))
+                at_place = (1.0 if trial.waits else 0.0, -rung - 1.0, reached[i, rung])
+                runs.append((at_place, _run(trial, rung + 1.0, why)))
             elif top[i, rung]:
                 why = f"among the best 1/{self.rungs.eta} of rung {rung + 1}, promoted"
-                runs.append(((0.0, -float(rung), reached[i, rung]), _run(trial, rung + 1.0, why)))
+                runs.append(((1.0, -rung - 1.0, reached[i, rung]), _run(trial, rung + 1.0, why)))
             else:
                 why = f"not among the best 1/{self.rungs.eta} of rung {rung + 1}"
                 rests.append(Verdict(trial.trial_id, SweepAction.PAUSE, 0.0, why))

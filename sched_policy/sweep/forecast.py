@@ -118,7 +118,7 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     if not seen.any():
         return Forecast(1.0, np.full(count, 1.0 / max(count, 1)))
     best = float(min(t.values.min() for t in sweep.trials if t.values.size))
-    spread = max(histories.cap - best, 1e-9 * max(1.0, abs(best)))
+    spread = max(histories.cap - best, 1e-9 * abs(best)) or 1.0
     ended = sweep.has_ended
     paths = int(np.clip(_NUMBERS // max(count, 1), 32, 128))
     rng = np.random.default_rng(0)  # common random numbers: the same draws at every call
@@ -141,11 +141,11 @@ def forecast(sweep: Sweep, histories: Histories, tolerance: float) -> Forecast:
     target = winner + tolerance * np.abs(winner)
     is_open = best > target
     drawn = ((final <= target) & is_open & ~ended[:, None]).mean(axis=1)
-    likeliest = _records(histories, ended, best, tolerance)
+    likeliest = _records(histories, ended, best, tolerance, spread)
     return Forecast(min(float(is_open.mean()), 1.0 - float(np.prod(1.0 - likeliest))), np.minimum(drawn, likeliest))
 
 
-def _records(histories: Histories, ended: Bools, best: float, tolerance: float) -> Floats:
+def _records(histories: Histories, ended: Bools, best: float, tolerance: float, spread: float) -> Floats:
     """An upper bound, from ended trainings, for each training's probability to beat the present best, shape (N,).
 
     It must end as the best of all ended trainings and itself, and by enough. The lead of the best over the others is
@@ -160,7 +160,7 @@ def _records(histories: Histories, ended: Bools, best: float, tolerance: float) 
     if len(final) < _LEAST_ENDED or final[0] > best + enough:
         return likeliest
     count = max(_LEAST_ENDED, -(-len(final) // 4))
-    needed = (final[0] - best + enough) / _lead(final, count)
+    needed = (final[0] - best + enough) / _lead(final, count, spread)
     then = np.where(np.isnan(histories.at_level[shown]), histories.best[shown, None], histories.at_level[shown])
     then = then[np.argsort(histories.best[shown], kind="stable")]
     level = (~np.isnan(histories.at_level)).sum(axis=1) - 1
@@ -168,15 +168,15 @@ def _records(histories: Histories, ended: Bools, best: float, tolerance: float) 
     for k in range(len(LEVELS)):
         here = np.flatnonzero(~ended & (level == k))
         at, value = np.sort(then[:, k]), histories.at_level[here, k]
-        ahead = np.maximum(at[0] - value, 0.0) / _lead(at, count)
+        ahead = np.maximum(at[0] - value, 0.0) / _lead(at, count, spread)
         wins = _wins(then[:, k], np.searchsorted(at, value))
         likeliest[here] = wins * (1.0 + np.maximum(needed - ahead, 0.0)) ** (1.0 - count)
     return likeliest
 
 
-def _lead(ordered: Floats, count: int) -> float:
-    """The sum of the distances of the best from those next to it, `count` with the best. Never 0."""
-    return max(float((ordered[count - 1] - ordered[:count]).sum()), 1e-12)
+def _lead(ordered: Floats, count: int, spread: float) -> float:
+    """The sum of the distances of the best from those next to it, `count` with the best. Never 0 beside `spread`."""
+    return max(float((ordered[count - 1] - ordered[:count]).sum()), 1e-12 * spread)
 
 
 def _wins(then: Floats, better: Ints) -> Floats:

@@ -38,6 +38,16 @@ def test_who_runs_between_rungs_goes_on_and_who_is_behind_pauses() -> None:
     assert all(verdict.reason for verdict in decision.verdicts)
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e6])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_training_between_rungs_does_not_leave_for_a_promotion(unit: float, steps: int) -> None:
+    """As published, a promotion takes a free GPU. Values are not compared with ids."""
+    between = trial(50, final=0.9, steps=steps, state=TrialState.RUNNING)
+    others = (trial(i, final=0.1 * i, steps=2) for i in range(1, 7))
+    paused = [replace(one, values=one.values * unit) for one in others]
+    assert Asha().decide(sweep(replace(between, values=between.values * unit), *paused), gpus=1).wanted == (50, 1, 2)
+
+
 def ran_past(*trials: Trial) -> tuple[Trial, ...]:
     """The trainings, none of which has been judged since it began."""
     return tuple(replace(one, granted_step=0.0) for one in trials)

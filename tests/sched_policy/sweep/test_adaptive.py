@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -291,6 +293,17 @@ def test_metrics_that_jump_do_not_break_it(jump: float) -> None:
     decision = AdaptiveHalving().decide(sweep(odd, *(trial(i, steps=4) for i in range(2, 10))), gpus=4)
     assert sorted(verdict.trial_id for verdict in decision.verdicts) == list(range(1, 10))
     assert not decision.stopped
+
+
+@pytest.mark.parametrize("power", [-200, -60, -40, 40, 200])
+def test_the_unit_of_the_metric_decides_nothing(power: int) -> None:
+    """A loss of 1e-12 is as good as one of 1; powers of 2 round nothing."""
+    others = [trial(i, final=0.5 + 0.02 * i, steps=1 + i % 9) for i in range(4, 30)]
+    for ended in (0.5, 0.8):  # the others are behind what has ended, or ahead of it
+        done = [trial(i, final=ended + 0.01 * i, steps=TOTAL, state=TrialState.ENDED) for i in range(4)]
+        trials = [*done, *others, trial(40)]
+        scaled = [replace(one, values=one.values * 2.0**power) for one in trials]
+        assert AdaptiveHalving().decide(sweep(*scaled), gpus=8) == AdaptiveHalving().decide(sweep(*trials), gpus=8)
 
 
 def test_trainings_of_very_different_length_and_without_one() -> None:
