@@ -44,8 +44,8 @@ from slurm_plugin.client.records import (
 )
 
 _TOPOLOGY_LASTS_S = 600.0
-_LIMITS_LAST_S = 60.0
 """Up to 23.02 `scontrol reconfigure` takes a new topology.conf without a restart."""
+_LIMITS_LAST_S = 60.0
 
 _EARLIEST_S = 1_000_000.0
 """Slurm's commands take no time before, in January 1970."""
