@@ -117,14 +117,14 @@ void a_job_does_not_consent_for_those_that_it_submits() {
         setenv("EXPLSCHED_EARLY_STOP", "1", 1);
         setenv("EXPLSCHED_ELASTIC", "1-4", 1);
         setenv("EXPLSCHED_SWEEP", "s", 1);
-        setenv("_SLURM_SPANK_OPTION_explsched_expl_early_stop", "1",
-               1);  // as Slurm hands them to salloc's command
-        setenv("SLURM_SPANK__SLURM_SPANK_OPTION_explsched_expl_stop", "1", 1);  // and to sbatch's script
+        // As Slurm hands them to salloc's command, and to sbatch's script.
+        setenv("_SLURM_SPANK_OPTION_explsched_expl_early_stop", "1", 1);
+        setenv("SLURM_SPANK__SLURM_SPANK_OPTION_explsched_expl_early_stop", "1", 1);
         setenv("SLURM_SPANK_EXPLSCHED_OPTIONS", "early-stop=1", 1);
         init();
         for (const char* option :
              {"_SLURM_SPANK_OPTION_explsched_expl_early_stop", "SLURM_SPANK_EXPLSCHED_OPTIONS",
-              "SLURM_SPANK__SLURM_SPANK_OPTION_explsched_expl_stop"}) {
+              "SLURM_SPANK__SLURM_SPANK_OPTION_explsched_expl_early_stop"}) {
             CHECK(getenv(option) == nullptr);
         }
         CHECK(submit() == 0 && comment() == "sweep=s");
