@@ -74,7 +74,7 @@ def config(spool: Path, policy: str = "explsched", **sections: object) -> str:
     So these tests see the policy's own order; scopes have tests of their own.
     """
     base = {"policy": policy, "interval_s": 1.0, "slurm": {"client": "cli"}, "progress": {"spool": str(spool)}}
-    order = {"scope": "partition", "record": str(spool.parent / "site_factors.json")}
+    order = {"scope": "partition", "site_factor_file": str(spool.parent / "site_factors.json")}
     audit = {"file": str(spool.parent / "audit.jsonl")}
     state = {"directory": str(spool.parent / "state"), "socket": str(spool.parent / "state.sock")}
     return json.dumps({**base, "order": order, "audit": audit, "state": state, **sections})

@@ -114,7 +114,7 @@ def test_reports_are_private_and_lies_move_no_other_users_job(
             submit_as(site, user, f"--time={minutes}", f"--qos={qos}", *lie)
     waiting = [job.job_id for job in client.jobs() if job.state == "PENDING"]
     until(lambda: all(job.natives for job in client.jobs() if job.job_id in waiting), "Slurm has computed priorities")
-    spool_settings = {"order": {"scope": "user", "record": str(private_spool / "site_factors.json")}}
+    spool_settings = {"order": {"scope": "user", "site_factor_file": str(private_spool / "site_factors.json")}}
     text = config(private_spool, "srsf", **spool_settings)
 
     def a_pass() -> tuple[int, int]:

@@ -107,7 +107,7 @@ def once(site: Cluster, path: Path) -> None:
 
 
 def settings(spool: Path, tmp_path: Path, scope: str = "user", policy: str = "srsf") -> str:
-    order = {"scope": scope, "record": str(tmp_path / "site_factors.json")}
+    order = {"scope": scope, "site_factor_file": str(tmp_path / "site_factors.json")}
     return config(spool, policy, order=order)
 
 
