@@ -47,14 +47,14 @@ def test_a_history_by_hand(tmp_path: Path) -> None:
 
 
 def test_work_that_was_lost_stands_in_the_admin_comment(tmp_path: Path) -> None:
-    word = "explsched:since=1000&n=0&lost=0&p=0,1110,2,40,why"
+    word = "explsched-preemption:since=1000&n=0&lost=0&p=0,1110,2,40,why"
     rows = [row(7, 1000, 1010, 1110, 2, "REQUEUED"), row(7, 1110, 1200, 1300, 2)]
     path = tmp_path / "history.txt"
     path.write_text("\n".join((f"{_HEADER}|AdminComment", *(f"{line}|{word}" for line in rows))) + "\n")
     found = measure(history.read(path).outcome)
     assert found.lost_gpu_h == pytest.approx(40 / 3600)
     assert found.useful_gpu_h == pytest.approx((2 * 200 - 40) / 3600)
-    path.write_text(f"{_HEADER}|AdminComment\n{rows[1]}|explsched:x\n{row(8, 1000, 1010, 1110, 2)}|\n")
+    path.write_text(f"{_HEADER}|AdminComment\n{rows[1]}|explsched-preemption:x\n{row(8, 1000, 1010, 1110, 2)}|\n")
     assert "is not a record of preemptions" in history.read(path).rejected[0].reason
 
 
