@@ -144,7 +144,7 @@ def default_metric() -> str:
 class Reporter:
     """Splits bytes into lines and reports what a reader finds in them. Never raises: it warns, a few times.
 
-    `has_reported` says whether anything was found.
+    `has_reported` says whether anything was found, `lines` how many lines have been read.
     """
 
     def __init__(self, reader: LineReader, program: str, total_steps: int | None = None) -> None:
@@ -156,6 +156,7 @@ class Reporter:
         self._rests: dict[Path, bytes] = {}
         self._warnings = 0
         self.has_reported = False
+        self.lines = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes. A carriage return ends a line, too: progress bars write nothing else."""
@@ -191,6 +192,7 @@ class Reporter:
             warn(self._program, f"{text}{last}")
 
     def _take(self, line: bytes) -> None:
+        self.lines += 1
         try:
             reading = self._read(line)
             if reading is not None:

@@ -196,11 +196,13 @@ def test_a_daemon_that_is_killed_again_and_again_loses_no_training(
     hold.unlink(missing_ok=True)
     assert "Held" not in " ".join(job.reason for job in client.jobs())
     assert "RequeueJob" in log.read_text()
+    # Who is killed right after a stop has not noted it.
+    unnoted = {job_id for job_id in jobs if final_state(small, job_id) in ("CANCELLED", "COMPLETING")}
     with a_daemon(small, tmp_path, told):
         until(lambda: not client.jobs(), "all trainings have ended", patience_s=240.0)
     ends = {job_id: final_state(small, job_id) for job_id in jobs}
     stopped = {note.job for note in read(spool) if note.what == "stopped"}
-    assert {job_id for job_id, state in ends.items() if state == "CANCELLED"} <= stopped
+    assert {job_id for job_id, state in ends.items() if state == "CANCELLED"} <= stopped | unnoted
     assert set(ends.values()) <= {"COMPLETED", "CANCELLED"}
     completed = [(number, job_id) for number, job_id in enumerate(jobs) if ends[job_id] == "COMPLETED"]
     assert completed

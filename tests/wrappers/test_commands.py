@@ -6,13 +6,14 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from wrappers import sxbatch, sxreport
+from wrappers import follow, sxbatch, sxreport, sxrun
 from wrappers.sxrun import done_at
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
@@ -226,6 +227,25 @@ def test_a_command_that_makes_the_shared_pipe_non_blocking_loses_no_output(job: 
     with running.stdout as output:
         assert [line.split()[1] for line in output] == [str(step) for step in range(20000)]
     assert running.wait(timeout=60) == 0
+
+
+def test_all_that_a_command_has_left_is_passed_on_however_long_that_takes(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine: each line takes a while, all of them longer than we wait for a silent command."""
+    monkeypatch.setattr(sxrun, "_LAST_OUTPUT_S", 0.2)
+    told: list[bytes] = []
+
+    def slowly(line: bytes) -> None:
+        time.sleep(0.05)
+        told.append(line)
+
+    reporter = follow.Reporter(slowly, "sxrun")
+    lines = [b"%d" % n for n in range(20)]
+    follower = threading.Thread(target=reporter.feed, args=(b"\n".join(lines) + b"\n",), daemon=True)
+    follower.start()
+    sxrun._finish(follower, reporter)
+    assert told == lines
 
 
 def wait_for(path: Path, text: str) -> None:
