@@ -66,7 +66,7 @@ examples:
   sxrun --follow logs/ --value-key eval/loss -- python train.py
   sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
 """
-_LAST_OUTPUT_S = 5.0
+LAST_OUTPUT_S = 5.0
 _MOST_LAST_LINES = 1 << 17
 """More than can be under way when the command ends: a pipe holds 64 KiB, and we as much."""
 _STDOUT = 1
@@ -148,7 +148,7 @@ def _run(
     status = relay.wait(child)
     ended.set()
     if follower and reporter:
-        _finish(follower, reporter)
+        finish_output(follower, reporter)
     if reporter and status == 0 and not reporter.has_reported:
         reporter.warn(f"no progress was found in {tail or 'what the command printed'}: explsched gets none")
     if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
@@ -156,12 +156,12 @@ def _run(
     return status if status >= 0 else 128 - status
 
 
-def _finish(follower: threading.Thread, reporter: Reporter) -> None:
+def finish_output(follower: threading.Thread, reporter: Reporter) -> None:
     """Wait for what the command has left. A background process of it may hold its output open, or write, for ever."""
     at_end, before = reporter.lines, -1
     while follower.is_alive() and before < reporter.lines < at_end + _MOST_LAST_LINES:
         before = reporter.lines
-        follower.join(_LAST_OUTPUT_S)
+        follower.join(LAST_OUTPUT_S)
 
 
 def _accumulation(environment: Mapping[str, str]) -> dict[str, str]:

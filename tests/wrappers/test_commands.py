@@ -233,7 +233,7 @@ def test_all_that_a_command_has_left_is_passed_on_however_long_that_takes(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a busy machine: each line takes a while, all of them longer than we wait for a silent command."""
-    monkeypatch.setattr(sxrun, "_LAST_OUTPUT_S", 0.2)
+    monkeypatch.setattr(sxrun, "LAST_OUTPUT_S", 0.2)
     told: list[bytes] = []
 
     def slowly(line: bytes) -> None:
@@ -244,7 +244,7 @@ def test_all_that_a_command_has_left_is_passed_on_however_long_that_takes(
     lines = [b"%d" % n for n in range(20)]
     follower = threading.Thread(target=reporter.feed, args=(b"\n".join(lines) + b"\n",), daemon=True)
     follower.start()
-    sxrun._finish(follower, reporter)
+    sxrun.finish_output(follower, reporter)
     assert told == lines
 
 
