@@ -12,12 +12,12 @@ import argparse
 import json
 import os
 import re
-import select
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from urllib.parse import parse_qs
@@ -40,6 +40,7 @@ from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell, told
 from wrappers.event_files import EventReporter, EventTail
 from wrappers.follow import POLL_S, LogTail, Reporter, default_metric, json_reader, log_reader, row_reader
+from wrappers.output import Follower, OutputReader
 from wrappers.relay import SignalRelay
 from wrappers.share_options import ShareRequest, add_options, chosen
 
@@ -66,10 +67,6 @@ examples:
   sxrun --follow logs/ --value-key eval/loss -- python train.py
   sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
 """
-LAST_OUTPUT_S = 5.0
-_MOST_LAST_LINES = 1 << 17
-"""More than can be under way when the command ends: a pipe holds 64 KiB, and we as much."""
-_STDOUT = 1
 _TASK_COUNTS = ("SLURM_NTASKS", "SLURM_NPROCS")
 _ROWS = (".csv", ".tsv")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -137,18 +134,10 @@ def _run(
         status = 127 if isinstance(error, FileNotFoundError) else 126
         event("end", status=status)
         return status
-    ended = threading.Event()
-    follower = None
-    if reporter and tail:
-        follower = threading.Thread(target=tail.follow, args=(reporter, lambda: ended.wait(POLL_S)), daemon=True)
-    elif reporter:
-        follower = threading.Thread(target=_tee, args=(child, reporter), daemon=True)
-    if follower:
-        follower.start()
+    follower = _follower(child, reporter, tail) if reporter else None
     status = relay.wait(child)
-    ended.set()
-    if follower and reporter:
-        finish_output(follower, reporter)
+    if follower:
+        follower.finish()
     if reporter and status == 0 and not reporter.has_reported:
         reporter.warn(f"no progress was found in {tail or 'what the command printed'}: explsched gets none")
     if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
@@ -156,12 +145,13 @@ def _run(
     return status if status >= 0 else 128 - status
 
 
-def finish_output(follower: threading.Thread, reporter: Reporter) -> None:
-    """Wait for what the command has left. A background process of it may hold its output open, or write, for ever."""
-    at_end, before = reporter.lines, -1
-    while follower.is_alive() and before < reporter.lines < at_end + _MOST_LAST_LINES:
-        before = reporter.lines
-        follower.join(LAST_OUTPUT_S)
+def _follower(child: subprocess.Popen[bytes], reporter: Reporter, tail: LogTail | None) -> Follower:
+    """Reads progress from files, or from what the command prints."""
+    if tail is None:
+        output = OutputReader(child, reporter)
+        return Follower(reporter, output.follow, output.end)
+    ended = threading.Event()
+    return Follower(reporter, partial(tail.follow, reporter, partial(ended.wait, POLL_S)), ended.set)
 
 
 def _accumulation(environment: Mapping[str, str]) -> dict[str, str]:
@@ -391,31 +381,6 @@ def _export() -> Signals | None:
     except ValueError as error:
         warn("sxrun", f"{CHECKPOINT.variable}: {error}")
         return None
-
-
-def _tee(child: subprocess.Popen[bytes], reporter: Reporter) -> None:
-    """Pass the output through, unchanged and at once, and report what is found in it."""
-    if child.stdout is None:
-        return
-    source = child.stdout.fileno()
-    while data := os.read(source, 1 << 16):
-        try:
-            _write(data)
-        except BrokenPipeError:
-            child.stdout.close()  # nobody reads on: the command learns it as it would without us
-            return
-        except OSError as error:  # a full disk: the command must not stop because a pipe is not emptied
-            reporter.warn(f"output is lost: {error.strerror}")
-        reporter.feed(data)
-    reporter.close()
-
-
-def _write(data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(_STDOUT, data) :]
-        except BlockingIOError:  # the command has made our pipe, its stderr, non-blocking, as Node.js does
-            select.select([], [_STDOUT], [])
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from wrappers import follow, sxbatch, sxreport, sxrun
+from wrappers import follow, output, sxbatch, sxreport
 from wrappers.sxrun import done_at
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
@@ -233,7 +233,7 @@ def test_all_that_a_command_has_left_is_passed_on_however_long_that_takes(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a busy machine: each line takes a while, all of them longer than we wait for a silent command."""
-    monkeypatch.setattr(sxrun, "LAST_OUTPUT_S", 0.2)
+    monkeypatch.setattr(output, "LAST_OUTPUT_S", 0.1)
     told: list[bytes] = []
 
     def slowly(line: bytes) -> None:
@@ -242,9 +242,8 @@ def test_all_that_a_command_has_left_is_passed_on_however_long_that_takes(
 
     reporter = follow.Reporter(slowly, "sxrun")
     lines = [b"%d" % n for n in range(20)]
-    follower = threading.Thread(target=reporter.feed, args=(b"\n".join(lines) + b"\n",), daemon=True)
-    follower.start()
-    sxrun.finish_output(follower, reporter)
+    fed = partial(reporter.feed, b"\n".join(lines) + b"\n")
+    output.Follower(reporter, fed, lambda: None).finish()
     assert told == lines
 
 

@@ -262,6 +262,22 @@ def test_a_background_process_that_holds_the_output_does_not_hold_sxrun() -> Non
     done.stdout.close()
 
 
+def test_a_background_process_that_goes_on_printing_does_not_hold_sxrun() -> None:
+    script = "for i in $(seq 60); do echo $$; sleep 1; done & exit 3"
+    argv = [*SXRUN, "--log-regex", r"(?P<step>\d+)x(?P<loss>\d+)", "--", "sh", "-c", script]
+    done = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert done.wait(timeout=50) == 3
+    assert done.stdout is not None
+    done.stdout.close()
+
+
+def test_a_process_of_the_command_that_ends_a_little_later_loses_no_output() -> None:
+    script = "exec > >(while read -r line; do sleep 0.5; echo late $line; done); seq 3"
+    argv = [*SXRUN, "--log-regex", r"(?P<step>\d+)x(?P<loss>\d+)", "--", "bash", "-c", script]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert done.stdout == "late 1\nlate 2\nlate 3\n"
+
+
 def test_a_reader_that_leaves_ends_the_command_as_without_sxrun() -> None:
     argv = [*SXRUN, "--log-regex", r"(?P<step>\d+)x(?P<loss>\d+)", "--", "yes"]
     running = subprocess.Popen(argv, stdout=subprocess.PIPE)
