@@ -20,6 +20,7 @@ from slurm_plugin.devcluster.sharing import SPEC, Native, Site, prepare
 from wrappers import kernel_manager
 
 _KILLS_OF_A_WAVE = 25  # so that each member gets through in the end
+_WAVES_IN_VAIN = 3
 
 
 @click.command()
@@ -51,8 +52,13 @@ def main(
             site = prepare(place, cluster, native)
             battle = Battle(site, Random(seed), site.start_daemon())  # noqa: S311  no secret
             try:
+                in_vain = 0
                 while not battle.jobs or len(battle.kills) < kills:
-                    battle.fight(min(_KILLS_OF_A_WAVE, kills - len(battle.kills)), work_s, pause_s)
+                    before = len(battle.kills)
+                    battle.fight(min(_KILLS_OF_A_WAVE, kills - before), work_s, pause_s)
+                    in_vain = in_vain + 1 if len(battle.kills) == before else 0
+                    if in_vain == _WAVES_IN_VAIN:
+                        raise click.ClickException(f"{in_vain} waves, and no {battle.aim} was found to kill")
                     if not as_json:
                         click.echo(f"{len(battle.kills)} kills, {len(battle.jobs)} jobs", err=True)
             finally:

@@ -16,6 +16,8 @@ from slurm_plugin.devcluster.sharing import Site
 KINDS = ("client", "sxrun", "requeue", "manager", "daemon")
 _WORDS = {"client": "share_client", "sxrun": "wrappers.sxrun", "manager": "sexplkmd"}
 
+_PROGRAM_WORDS = 4  # as in `python -P -m wrappers.sxrun`
+
 
 @dataclass(frozen=True, slots=True)
 class Kill:
@@ -54,5 +56,7 @@ def _processes(site: Site, word: str, job_id: int | None) -> Iterator[int]:
         with suppress(OSError):
             words = (path / "cmdline").read_bytes().split(b"\0")
             variables = (path / "environ").read_bytes().split(b"\0")
-            if any(part.endswith(word.encode()) for part in words[:3]) and all(mark in variables for mark in marks):
+            if any(part.endswith(word.encode()) for part in words[:_PROGRAM_WORDS]) and all(
+                mark in variables for mark in marks
+            ):
                 yield int(path.name)

@@ -31,6 +31,11 @@ class Battle:
     jobs: list[int] = field(default_factory=list)
     verified: int = 0
 
+    @property
+    def aim(self) -> str:
+        """The kind of the next kill."""
+        return KILLS[len(self.kills) % len(KILLS)]
+
     def fight(self, kills: int, work_s: float, pause_s: float) -> None:
         """One wave with up to so many kills; returns when all its jobs have ended. Raises `DevClusterError`."""
         filler = self.site.filler(GPUS)
@@ -44,7 +49,7 @@ class Battle:
         before = len(self.kills)
         while len(self.kills) - before < kills and self._members(wave):
             time.sleep(self.chance.uniform(0, 2 * pause_s))
-            self._kill(KILLS[len(self.kills) % len(KILLS)], self._members(wave))
+            self._kill(self.aim, self._members(wave))
             self._start_requeued()
         self._until(lambda: not self._start_requeued(), "all jobs end")
 
