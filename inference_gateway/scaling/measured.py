@@ -1,8 +1,9 @@
 """The capacity of a replica, measured while it serves; the configured requests per second are only the initial value.
 
 The service time of a request follows from existing counters by Little's law: the requests in flight, summed over the
-seconds of a window, divided by the requests answered in it. Longer answers show at once, before the first of them has
-ended, because fewer requests end.
+seconds of a window, divided by the mean of those begun and those answered in it. Longer answers show at once, before
+the first of them has ended, because fewer requests end. By the answers alone a burst of long requests, or each replica
+that has just become ready and filled up, would look like longer answers, and so cause the next scale-out.
 
 A server with continuous batching is faster with fewer requests, so a time measured at half load is not that of a full
 replica. A step with n requests takes a + b n ms, and so a request takes:
@@ -38,9 +39,9 @@ SHARED = 0.5
 _WINDOWS_S = (30, 120, 600)
 """From fast to smooth."""
 _DOUBT = 3.0
-_LEAST_ANSWERS = 10
-_PRIOR_ANSWERS = 20
-"""Weight of the configured value, in answers."""
+_LEAST_REQUESTS = 10
+_PRIOR_REQUESTS = 20
+"""Weight of the configured value, in requests."""
 _REFRESH_S = 5
 _CACHE_S = 60
 KV_CACHE_LIMIT = 0.9
@@ -82,10 +83,10 @@ class ReplicaPlaces:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Totals since the start: request-seconds in flight, scaled to full replicas, and answers."""
+    """Totals since the start: request-seconds in flight, scaled to full replicas, and requests: mean of both ends."""
 
     work_s: float = 0.0
-    answered: int = 0
+    requests: float = 0.0
 
 
 class ServiceTimes:
@@ -95,6 +96,7 @@ class ServiceTimes:
         self.prior = prior
         self._places = ReplicaPlaces(kv_cache_limit)
         self._sums = deque([_Sum()], maxlen=_WINDOWS_S[-1] + 1)
+        self._in_flight = 0
 
     def add(self, seen: Observation) -> None:
         """Add the next second."""
@@ -103,7 +105,9 @@ class ServiceTimes:
         places = (seen.ready + seen.leaving) * self.concurrency
         share = min(1.0, seen.in_flight / places) if places else 1.0
         work_s = seen.in_flight / (1 - SHARED + SHARED * share)
-        self._sums.append(_Sum(last.work_s + work_s, last.answered + seen.answered))
+        begun = max(0, seen.in_flight - self._in_flight + seen.answered)  # below 0: some have failed
+        self._in_flight = seen.in_flight
+        self._sums.append(_Sum(last.work_s + work_s, last.requests + (begun + seen.answered) / 2))
 
     def capacity(self) -> Capacity:
         """The capacity of a replica as measured so far."""
@@ -122,19 +126,19 @@ class ServiceTimes:
         """
         prior_s = self.prior.concurrency / self.prior.requests_per_s
         long = self._window(_WINDOWS_S[-1])
-        mean_s = (long.work_s + _PRIOR_ANSWERS * prior_s) / (long.answered + _PRIOR_ANSWERS)
+        mean_s = (long.work_s + _PRIOR_REQUESTS * prior_s) / (long.requests + _PRIOR_REQUESTS)
         for window_s in reversed(_WINDOWS_S[:-1]):
             short = self._window(window_s)
             # Requests that are too short to be seen in flight tell nothing but that.
-            if short.answered >= _LEAST_ANSWERS and short.work_s:
-                found_s = short.work_s / short.answered
-                if abs(found_s - mean_s) > _DOUBT * mean_s / math.sqrt(short.answered):
+            if short.requests >= _LEAST_REQUESTS and short.work_s:
+                found_s = short.work_s / short.requests
+                if abs(found_s - mean_s) > _DOUBT * mean_s / math.sqrt(short.requests):
                     mean_s = found_s
         return mean_s
 
     def _window(self, seconds: int) -> _Sum:
         now, before = self._sums[-1], self._sums[-min(seconds + 1, len(self._sums))]
-        return _Sum(now.work_s - before.work_s, now.answered - before.answered)
+        return _Sum(now.work_s - before.work_s, now.requests - before.requests)
 
 
 class MeasuredRule:

@@ -13,7 +13,7 @@ are spare, so a large service needs a smaller fraction. z is the measured disper
 process. The forecast is the mean rate of the last minute plus, where a rise is fairly certain (`Arrivals.rise`), the
 rise over the start time, at most half of that rate: a burst among quiet minutes looks like a rise, and with starts of
 minutes it would be carried far. The backlog is the work of the queued requests, spread over `backlog_starts` start
-times.
+times; in a panic, of those that were there before it.
 
 out      the need was above N (ready and starting) for `out_after_s`: start all that are missing at once
 panic    the last 3 s brought 5 standard deviations more than N can serve: scale out at once, for the burst's rate, but
@@ -72,7 +72,7 @@ class SlurmOptions(Options, frozen=True):
 
     utilization: Share = 1.0
     headroom: Deviations = 0.7
-    backlog_starts: Factor = 2.0
+    backlog_starts: Factor = 1.0
     out_after_s: Window = 3
     in_starts: Factor = 5.0
     in_margin: Deviations = 0.5
@@ -124,7 +124,8 @@ class Slurm:
             self._rise = self._arrivals.rise()
         dispersion = self._dispersion
         forecast = self._forecast()
-        backlog = seen.queued * service_s / (self._options.backlog_starts * max(_SHORTEST_S, capacity.start_s))
+        of_queued = service_s / (self._options.backlog_starts * max(_SHORTEST_S, capacity.start_s))
+        backlog = seen.queued * of_queued
         work = max(forecast * service_s, self._in_flight.value)
         need = self._replicas(work, self._options.headroom, dispersion, backlog)
         reason = (
@@ -138,7 +139,8 @@ class Slurm:
         burst = self._arrivals.rate(burst_s)
         burst_work = min(burst * service_s, seen.in_flight + seen.queued + self._arrivals.count(burst_s))
         if burst_work > self._options.utilization * capacity.concurrency * present:
-            now = self._replicas(burst_work, self._options.headroom, 1.0, backlog)
+            older = max(0, seen.queued - self._arrivals.count(burst_s)) * of_queued
+            now = self._replicas(burst_work, self._options.headroom, 1.0, older)
             return Decision(math.ceil(max(need, now)), f"panic: {burst:.4g} requests/s; {reason}")
         if present == 0:
             if seen.arrivals + seen.queued == 0:

@@ -40,6 +40,13 @@ def test_longer_answers_are_noticed_before_the_first_of_them_has_ended() -> None
     assert measured(2.0, *before, *after) > 8.0
 
 
+def test_replicas_that_fill_up_with_long_requests_do_not_look_like_longer_answers() -> None:
+    """Half a minute each; more and more of them are in flight, and none of the new ones can have ended yet."""
+    before, filling = [(60, 2)] * 600, [(60 + 4 * at, 2) for at in range(30)]
+    assert measured(PLACES / 30, *before) == pytest.approx(30, rel=0.05)
+    assert measured(PLACES / 30, *before, *filling) == pytest.approx(30, rel=0.05)
+
+
 def test_noise_within_three_deviations_is_no_news() -> None:
     quiet = [(8, 2)] * 600
     assert measured(2.0, *quiet, *[(8, 1), (8, 2)] * 15) == pytest.approx(4.0, rel=0.05)
