@@ -19,9 +19,11 @@ from slurm_plugin.devcluster import DevClusterError, down, machine
 settings.register_profile("explsched", deadline=None)
 settings.load_profile("explsched")
 
-# A shell without job control starts `command &` ignoring SIGINT, and so would every program that a test starts.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell without job control starts `command &` ignoring SIGINT, nohup ignores SIGHUP, and so would every program that
+# a test starts.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

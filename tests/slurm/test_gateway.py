@@ -195,7 +195,7 @@ def test_a_gateway_job_that_is_signalled_or_killed_is_succeeded_by_another(
     cluster: Cluster, directory: Path, port: int
 ) -> None:
     """The signal says to hand over, and costs no request."""
-    services = services_file(directory, port, scale={"min": 2})
+    services = services_file(directory, port, scale={"min": 2, "max": 2})
     gateway = Gateway(cluster.env(), services, "", directory / "gateway")
     options = ("--sbatch", f"--export=ALL,TMPDIR={directory}")
     gateway.command("up", "--wait", "60", *options)

@@ -71,7 +71,8 @@ def test_the_history_of_a_real_cluster_is_read(place: Path, tmp_path: Path) -> N
     assert min(job.submit_s for job in trace.jobs) == 0
     assert [row.reason.partition(":")[0] for row in trace.rejected] == ["AllocTRES"]
     past = read_past(client.accounting, time.time() - 3600, time.time() + 60)
-    assert sorted(one.likeness.gpus for one in past) == [1, 1, 1, 1, 2, 3]  # components of a gang are counted apart
+    gpus = sorted(one.likeness.gpus for one in past)  # components of a gang are counted apart
+    assert gpus == [1, 1, 1, 1, 2, 3], past
     assert all(one.likeness.user == "root" and 1 <= one.run_s < 60 for one in past)
     rows = [line.split("|") for line in (tmp_path / "history.txt").read_text().splitlines()]
     runs_s = [float(row[rows[0].index("ElapsedRaw")]) for row in rows if row[0] == str(requeued)]
