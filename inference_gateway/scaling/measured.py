@@ -42,6 +42,8 @@ _DOUBT = 3.0
 _LEAST_REQUESTS = 10
 _PRIOR_REQUESTS = 20
 """Weight of the configured value, in requests."""
+_SURE_S = 10
+"""Without a request that waits inside a replica: the replicas' metrics may be as old."""
 _REFRESH_S = 5
 _CACHE_S = 60
 KV_CACHE_LIMIT = 0.9
@@ -97,16 +99,20 @@ class ServiceTimes:
         self._places = ReplicaPlaces(kv_cache_limit)
         self._sums = deque([_Sum()], maxlen=_WINDOWS_S[-1] + 1)
         self._in_flight = 0
+        self._free_s = 0
 
-    def add(self, seen: Observation) -> None:
-        """Add the next second."""
+    def add(self, seen: Observation, waiting: int = 0) -> None:
+        """Add the next second. `waiting` of the queued requests wait inside replicas, some seconds ago."""
         last = self._sums[-1]
         self._places.add(seen.loads, self.prior.concurrency)
         places = (seen.ready + seen.leaving) * self.concurrency
         share = min(1.0, seen.in_flight / places) if places else 1.0
         work_s = seen.in_flight / (1 - SHARED + SHARED * share)
-        begun = max(0, seen.in_flight - self._in_flight + seen.answered)  # below 0: some have failed
+        # At first, and in full replicas, as many begin as are answered: what waits in these is known too late to tell.
+        self._free_s = 0 if waiting else self._free_s + 1
+        more = seen.in_flight - self._in_flight if self._free_s > _SURE_S else 0
         self._in_flight = seen.in_flight
+        begun = max(0, more + seen.answered)  # below 0: some have failed
         self._sums.append(_Sum(last.work_s + work_s, last.requests + (begun + seen.answered) / 2))
 
     def capacity(self) -> Capacity:
@@ -154,7 +160,7 @@ class MeasuredRule:
         """The inner rule's decision, with the capacity measured so far."""
         inside = with_waiting_inside(seen)
         waiting = inside.queued - seen.queued
-        self.times.add(inside)
+        self.times.add(inside, waiting)
         self._seconds += 1
         if self._seconds % _REFRESH_S == 0:
             self.rule.calibrate(self.times.capacity())

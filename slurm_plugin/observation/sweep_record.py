@@ -80,7 +80,7 @@ class SweepRecord:
         self._fault = ""
         self._known: tuple[Note, ...] | None = None
         self._has_begun = False
-        self._joined: set[tuple[int, int, str, float]] = set()
+        self._held_gpus: dict[tuple[int, int, str], float] = {}
         self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
         self._mode = 0  # of the file, as far as we have seen to it
 
@@ -103,22 +103,27 @@ class SweepRecord:
         if not self._has_begun and (found := self.read()) is not None:
             self._has_begun = True
             kept = _recent(found, now_s)
-            self._joined |= {(*note.training, note.held_gpus) for note in kept if note.what == "joined"}
+            self._held_gpus |= {note.training: note.held_gpus for note in kept if note.what == "joined"}
             if len(kept) < len(found):
                 self._try(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=mode))
         trainings = {job.job_id: job for job in jobs if job.exploration and job.exploration.sweep}
-        present = (_note("joined", job, records, now_s) for job in trainings.values() if job.array_tasks == 1)
-        fresh = [note for note in present if (*note.training, note.held_gpus) not in self._joined]
+        present = [(job, _note("joined", job, records, now_s)) for job in trainings.values() if job.array_tasks == 1]
+        fresh = [note for job, note in present if self._is_news(job, note)]
+        self._held_gpus |= {note.training: note.held_gpus for note in fresh}
         why = {preemption.job_id: preemption.reason for preemption in plan.preemptions}
         why |= {stop.job_id: stop.reason for stop in plan.stops}
         for change in changes:
             if isinstance(change, CancelJob | SignalJob) and change.job_id in trainings:
                 what: Literal["paused", "stopped"] = "stopped" if isinstance(change, CancelJob) else "paused"
                 fresh.append(_note(what, trainings[change.job_id], records, now_s, why.get(change.job_id, "")))
-        self._joined |= {(*note.training, note.held_gpus) for note in fresh}
         self._unwritten.extend(fresh)
         if self._unwritten or mode != self._mode:
             self._try(partial(self._write, mode))
+
+    def _is_news(self, job: Job, note: Note) -> bool:
+        """Whether the training is new, or runs on more or fewer GPUs than noted. What one asks for that waits is none."""
+        known = self._held_gpus.get(note.training)
+        return known is None or (bool(job.allocation) and known != note.held_gpus)
 
     def _look(self) -> None:
         self._known = _read(self._path)

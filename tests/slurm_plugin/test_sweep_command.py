@@ -449,6 +449,17 @@ def test_notes_outlive_the_daemon_and_are_written_once(
     assert [note.job for note in sweep_record.read(tmp_path)] == [9]
 
 
+def test_a_training_that_returns_to_a_former_size_is_noted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Plan(scores=(Score(2, 0.0, ""),))
+    waiting = training(2, state="PENDING", start_s=None, node_names=(), gpu_nodes=())
+    sizes = [training(2, gpus=n, gpu_nodes=(("n1", n),)) for n in (4, 2, 4)]
+    for at_s, job in enumerate([*sizes, waiting, sizes[2]]):
+        passed(monkeypatch, tmp_path, FakeSlurm([job]), made, NOW_S + at_s)
+    assert [note.held_gpus for note in sweep_record.read(tmp_path)] == [4, 2, 4]
+
+
 def test_what_slurm_refused_was_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = FakeSlurm([training(2)], refuses=lambda change: isinstance(change, CancelJob))
     passed(monkeypatch, tmp_path, slurm, Plan(scores=(Score(2, 0.0, ""),), stops=(Stop(2, "no"),)), NOW_S)

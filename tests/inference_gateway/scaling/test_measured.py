@@ -47,6 +47,20 @@ def test_replicas_that_fill_up_with_long_requests_do_not_look_like_longer_answer
     assert measured(PLACES / 30, *before, *filling) == pytest.approx(30, rel=0.05)
 
 
+def test_requests_that_were_in_flight_before_a_restart_have_not_just_begun() -> None:
+    assert measured(PLACES / 30, *[(600, 20)] * 10) == pytest.approx(30, rel=0.05)
+
+
+def test_requests_that_wait_inside_a_full_replica_do_not_begin_twice() -> None:
+    """One comes and one is answered every other second; of the ones that wait is known only two seconds later."""
+    prior = Capacity(PLACES / 16, PLACES, 60.0)
+    rule = MeasuredRule(build("slurm", {}, prior), prior)
+    for at in range(600):
+        load = ReplicaLoad(PLACES, at // 2 % 2)
+        rule.decide(Observation(at, 0, PLACES + (at + 1) // 2 % 2, 0, 1, 0, 0, at % 2, (load,)))
+    assert PLACES / rule.times.capacity().requests_per_s == pytest.approx(16, rel=0.1)
+
+
 def test_noise_within_three_deviations_is_no_news() -> None:
     quiet = [(8, 2)] * 600
     assert measured(2.0, *quiet, *[(8, 1), (8, 2)] * 15) == pytest.approx(4.0, rel=0.05)
