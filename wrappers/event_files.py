@@ -23,6 +23,8 @@ _LONGEST = 1 << 20
 
 _LOOKING = 0.05
 """The share of the time in which new files are looked for, at most."""
+_LONGEST_S = 60.0
+"""Between two looks for new files."""
 
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _DT_FLOAT, _DT_DOUBLE = 1, 2
@@ -104,8 +106,8 @@ class EventTail(LogTail):
     def __init__(self, directory: Path, clock_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__(directory)
         self._clock_s = clock_s
-        self._next_look_s = 0.0
         self._former = self._files()
+        self._next_look_s = 0.0
         self._tails: dict[Path, LogTail] = {}
 
     def pass_on(self, reporter: Reporter) -> bool:
@@ -135,7 +137,7 @@ class EventTail(LogTail):
         began_s = self._clock_s()
         found = {Path(at, name) for at, _, names in os.walk(self._path) for name in names if "tfevents" in name}
         ended_s = self._clock_s()
-        self._next_look_s = ended_s + (ended_s - began_s) / _LOOKING
+        self._next_look_s = ended_s + min((ended_s - began_s) / _LOOKING, _LONGEST_S)
         return found
 
 

@@ -23,7 +23,7 @@ _MOST = 1 << 16
 class OutputReader:
     """Passes a command's output through until all that have it are done, or for a while after the command's end.
 
-    What the command itself has written is passed on however long that takes. A background process of it may hold its
+    What the command itself has written is passed on, however long that takes. A background process of it may hold its
     output open, or write, for ever.
     """
 
@@ -97,12 +97,14 @@ class Follower:
         self._thread.start()
 
     def finish(self) -> None:
-        """The command has ended: wait for what it has left, as long as lines are found."""
+        """The command has ended: wait for what it has left, as long as lines are found. What is not taken is lost."""
         self._end()
         before = -1
         while self._thread.is_alive() and before < self._reporter.lines:
             before = self._reporter.lines
             self._thread.join(2 * LAST_OUTPUT_S)
+        if self._thread.is_alive():
+            self._reporter.warn("the last that the command printed or wrote is lost: it could not be passed on or read")
 
 
 def _write(data: bytes) -> None:

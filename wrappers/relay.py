@@ -150,7 +150,11 @@ def _bit(number: signal.Signals) -> int:
 def _names(pid: int, number: signal.Signals) -> bool:
     """Whether what a bash runs, words or a script, names the signal; true for other programs. Raises OSError."""
     of_process = Path(f"/proc/{pid}")
-    if not (of_process / "exe").readlink().name.startswith("bash"):
+    try:
+        program = (of_process / "exe").readlink().name
+    except FileNotFoundError:  # it has just ended
+        return True
+    if not program.startswith("bash"):
         return True
     text = (of_process / "cmdline").read_bytes()
     script = of_process / "fd" / _SCRIPT

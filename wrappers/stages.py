@@ -7,6 +7,7 @@ validate or save meanwhile: of all windows of time the one with the fastest iter
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -170,6 +171,7 @@ def measured(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     try:
         room = RuntimeDirectory(place_of_counters)
     except OSError as error:  # no name where a file system has no locks
+        shutil.rmtree(place_of_counters, ignore_errors=True)  # a random name, which only we have
         warn("sxrun", f"stages are not measured: {error.filename or place_of_counters}: {error.strerror}")
         yield dict(environment)
         return

@@ -274,7 +274,7 @@ def report(
     client = CliClient(config.slurm.timeout_s)
     rows = _with_comments(client.accounting(FIELDS, since_s, until_s), client)
     has_shards = any("gres/shard" in cell for row in rows for cell in row)
-    runs, left_out = _runs(rows, most_shards_per_gpu(client.nodes()) if has_shards else 0)
+    runs, left_out = _runs(rows, _shards_per_gpu(client) if has_shards else 0)
     if left_out:
         click.echo(f"sexplsched: {left_out} rows of sacct could not be read and are left out", err=True)
     try:
@@ -302,6 +302,14 @@ def _with_comments(rows: Sequence[Sequence[str]], client: CliClient) -> list[Seq
         (*row[: -len(_COMMENTS)], *present[row[0]]) if runs_on and row[0] in present else row
         for row, runs_on in zip(rows, whole, strict=True)
     ]
+
+
+def _shards_per_gpu(client: CliClient) -> int:
+    try:
+        return most_shards_per_gpu(client.nodes())
+    except SlurmError as error:
+        click.echo(f"sexplsched: jobs on shards are left out, how many a GPU has is not known: {error}", err=True)
+        return 0
 
 
 def _gpu_h(client: CliClient, since_s: float, until_s: float) -> float:

@@ -198,13 +198,16 @@ class CliClient:
         return self._topology
 
     def _has_limits_on_cpus(self) -> bool:
-        """Asked now and then, for elastic jobs alone: on a large site the answer is long. True where it is refused."""
+        """Asked now and then, for elastic jobs alone: on a large site the answer is long. True where none comes."""
         if not enforces_limits(self._known_settings()):
             return False
         if time.monotonic() > self._limits_until_s:
             argv = ["scontrol", "show", "assoc_mgr", "flags=assoc,qos"]
-            answer = process.run(argv, self._timeout_s, self._environment)
-            self._limits_cpus = answer.returncode != 0 or parse.limits_cpus(answer.out)
+            try:
+                answer = process.run(argv, self._timeout_s, self._environment)
+                self._limits_cpus = answer.returncode != 0 or parse.limits_cpus(answer.out)
+            except SlurmUnreachableError:
+                self._limits_cpus = True
             self._limits_until_s = time.monotonic() + _LIMITS_LAST_S
         return self._limits_cpus
 

@@ -19,7 +19,8 @@ GPUs than users whose jobs report nothing and are never preempted.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,8 @@ class _Notes(Struct, frozen=True):
     """By job: how much of its position has been used up, and its position if that is not its own.
 
     `counted` are running jobs whose start has been accounted for. `stood` says how running jobs that may be preempted
-    had waited; `swaps` has the jobs that Slurm was told to requeue.
+    had waited; `swaps` has the jobs that Slurm was told to requeue. Earlier releases
+    wrote `began` instead of `stood`.
     """
 
     used: dict[int, int] = {}
@@ -74,6 +76,7 @@ class _Notes(Struct, frozen=True):
     counted: frozenset[int] = frozenset()
     stood: dict[int, _Stood] = {}
     swaps: dict[int, _Swap] = {}
+    began: dict[int, int] = {}
 
 
 class QueuePositions:
@@ -89,7 +92,9 @@ class QueuePositions:
             if path
             else None
         )
-        self._notes = self._saved = (self._file.read() if self._file else None) or _Notes()
+        notes = (self._file.read() if self._file else None) or _Notes()
+        began = {job_id: _Stood(priority, "") for job_id, priority in notes.began.items()}
+        self._notes = self._saved = replace(notes, stood=began | notes.stood, began={})
         self._waited: dict[int, _Stood] = {}
         self._paid: dict[int, _Exchanged] = {}
 
@@ -170,7 +175,7 @@ class QueuePositions:
         changes: Sequence[Change],
         most: int,
         beneficiaries: Mapping[int, int | None],
-        unwritten: Container[int] = frozenset(),
+        unwritten: AbstractSet[int] = frozenset(),
     ) -> None:
         """Record which job gets which position in this pass; `ranked` are the snapshot's jobs in the wanted order.
 
@@ -181,8 +186,9 @@ class QueuePositions:
         snapshot, records = seen.snapshot, seen.jobs
         row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
         waiting = [row[job_id] for job_id in ranked if records[job_id].state == "PENDING"]
-        ordered = (one for one in changes if isinstance(one, SetSiteFactor) and one.job_id not in unwritten)
-        written = {one.job_id: one.site_factor for one in ordered}
+        ordered = {one.job_id: one.site_factor for one in changes if isinstance(one, SetSiteFactor)}
+        is_cut = len(ordered.keys() | unwritten) >= most
+        written = {job_id: factor for job_id, factor in ordered.items() if job_id not in unwritten}
         loans = {}
         owners, takers = assignment(np.array(waiting, dtype=np.int64), snapshot)
         for own, given in zip(owners.tolist(), takers.tolist(), strict=True):
@@ -190,7 +196,7 @@ class QueuePositions:
                 continue
             peer, job = snapshot.jobs[own], snapshot.jobs[given]
             gain = round(peer.native_priority - job.native_priority)
-            if gain > 0 and (len(written) >= most or job.job_id in unwritten):
+            if gain > 0 and (is_cut or job.job_id in unwritten):
                 factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
                 gain = min(gain, max(0, factor - seen.others_factors.get(job.job_id, 0)))
             loans[job.job_id] = _Exchanged(peer.job_id, gain)

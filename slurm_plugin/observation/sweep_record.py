@@ -121,7 +121,7 @@ class SweepRecord:
             self._try(partial(self._write, mode))
 
     def _is_news(self, job: Job, note: Note) -> bool:
-        """Whether the training is new, or runs on more or fewer GPUs than noted. What one asks for that waits is none."""
+        """Whether the training is new, or runs on more or fewer GPUs than were noted."""
         known = self._held_gpus.get(note.training)
         return known is None or (bool(job.allocation) and known != note.held_gpus)
 

@@ -261,9 +261,11 @@ def within_limits(plan: Plan, seen: Observation) -> Plan:
 def reduced_to_limits(plan: Plan, seen: Observation) -> Plan:
     """The plan with smaller sizes for elastic jobs that wait because of a limit.
 
-    One may have been enlarged beyond it, and would wait for as long as others of its account run.
+    One may have been enlarged beyond it, and would wait for as long as others of its account run. What is left to Slurm
+    keeps its size.
     """
-    limited = (job for job in seen.snapshot.jobs if job.elastic is not None and exceeds_limit(seen.jobs[job.job_id]))
+    elastic = (job for job in seen.snapshot.jobs if job.elastic is not None and job.job_id not in seen.unmodelled)
+    limited = (job for job in elastic if exceeds_limit(seen.jobs[job.job_id]))
     return replace(
         plan, resizes=(*plan.resizes, *itertools.chain.from_iterable(_reduced(job, seen) for job in limited))
     )

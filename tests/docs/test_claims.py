@@ -685,7 +685,8 @@ CLAIMS = (
     Claim(
         "docs/gateway-scaling.md",
         "gateway_rules.json",
-        "Knative's thirteen other sets of options at up to {} replica-seconds the best has {}, the median {}, the worst {}:",
+        "Knative's thirteen other sets of options at up to {} replica-seconds the best has {}, the median {}, the "
+        "worst {}:",
         _peers_options,
     ),
     Claim(

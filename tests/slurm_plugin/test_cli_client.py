@@ -271,6 +271,26 @@ def test_ages_are_reckoned_by_slurms_clock(log: Path, tmp_path: Path) -> None:
     assert [job.age_lag for job in client.jobs()] == [10]
 
 
+def test_limits_that_slurm_does_not_tell_in_time_stop_no_pass_and_may_be_on_cpus(log: Path, tmp_path: Path) -> None:
+    elastic = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "Comment": "explsched:elastic=1-4"}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=elastic))
+    tool(tmp_path, "squeue", f'case "$*" in *" -O "*) exec {sys.executable} {tmp_path}/squeue.py "$@" ;; esac')
+    tool(tmp_path, "sprio", "exit 0")
+    tool(tmp_path, "sdiag", "echo 'Server thread count: 3'")
+    answers = f"""\
+case "$*" in
+  -V) echo slurm 99.01.1 ;;
+  "show config") echo "AccountingStorageEnforce = associations,limits" ;;
+  *assoc_mgr*) echo asked >> {log}; echo "Unable to contact slurm controller" >&2; exit 1 ;;
+esac
+"""
+    tool(tmp_path, "scontrol", answers)
+    client = CliClient()
+    client.load()
+    assert [client.look().limits_cpus for _ in range(2)] == [True, True]
+    assert log.read_text() == "asked\n"
+
+
 def test_the_network_is_asked_for_once_and_when_nodes_come(log: Path, tmp_path: Path) -> None:
     answers = f"""\
 case "$*" in

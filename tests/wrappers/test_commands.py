@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from importlib.metadata import version
@@ -245,6 +246,20 @@ def test_all_that_a_command_has_left_is_passed_on_however_long_that_takes(
     fed = partial(reporter.feed, b"\n".join(lines) + b"\n")
     output.Follower(reporter, fed, lambda: None).finish()
     assert told == lines
+
+
+def test_what_nobody_takes_is_said_to_be_lost(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "LAST_OUTPUT_S", 0.1)
+    taken = threading.Event()
+
+    def waits() -> None:
+        taken.wait()
+
+    output.Follower(follow.Reporter(lambda _: None, "sxrun"), waits, lambda: None).finish()
+    taken.set()
+    assert "is lost" in capsys.readouterr().err
 
 
 def wait_for(path: Path, text: str) -> None:

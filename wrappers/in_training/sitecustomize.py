@@ -26,6 +26,18 @@ _HOOKED = frozenset(
         "torch.nn.parallel.distributed",
     }
 )
+_STAGES = "_explsched_stages"
+
+
+def _load_stages() -> ModuleType:
+    """The file beside this one; the program may have taken its directory from `sys.path`."""
+    spec = importlib.util.spec_from_file_location(_STAGES, os.path.join(_HERE, f"{_STAGES}.py"))  # noqa: PTH118
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no {_STAGES}.py in {_HERE}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[_STAGES] = module
+    return module
 
 
 class _Hooking(importlib.abc.Loader):
@@ -42,11 +54,11 @@ class _Hooking(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
         try:
-            from _explsched_stages import hook  # type: ignore[import-not-found]  # beside this file, on PYTHONPATH
+            stages = sys.modules.get(_STAGES) or _load_stages()
         except Exception as error:  # a Python too old to read it; the training goes on
             sys.__excepthook__(type(error), error, error.__traceback__)
         else:
-            hook(module)
+            stages.hook(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -17,7 +17,7 @@ from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.cli import report
 from slurm_plugin.cli.report import FIELDS, UsageLine, run_of, usage
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import SlurmJob, SlurmNode
 from tests.slurm_kit import record
 
 HOUR_S = 3600.0
@@ -234,6 +234,22 @@ def test_the_present_nodes_count_where_slurmdbd_does_not_tell_of_gpus(
 def test_nothing_was_used_in_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = reported(tmp_path, monkeypatch, "--since", "1h", "--until", "2040-01-01", sacctmgr="exit 1")
     assert (found["until_s"], found["all_gpu_h"]) == (NOW_S, 4)
+
+
+def test_without_slurmctld_all_but_jobs_on_shards_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = int(NOW_S)
+    times = {"Start": (now - 900) / HOUR_S, "End": (now - 600) / HOUR_S}
+    shards = {"AllocTRES": "cpu=1,gres/shard=2", "ReqTRES": "cpu=1,gres/shard=2"}
+    rows = [row(1, **times), row(2, User="bob", **shards, **times)]
+    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.accounting", lambda *_: rows)
+
+    def nodes(_client: CliClient) -> list[SlurmNode]:
+        raise SlurmError("no answer from slurmctld")
+
+    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.nodes", nodes)
+    found, told = reported(tmp_path, monkeypatch, "--since", "1h", sacctmgr=f"cat {tmp_path}/events")
+    assert [one["name"] for one in found["lines"]] == ["ada"]
+    assert "jobs on shards are left out" in told
 
 
 @pytest.mark.parametrize("answers", [True, False])

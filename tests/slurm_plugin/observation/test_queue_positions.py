@@ -183,6 +183,28 @@ def test_what_starts_while_the_daemon_is_away_counts(tmp_path: Path) -> None:
     assert used(QueuePositions(file), jobs) == {1: -200}  # once, however often the daemon starts
 
 
+def test_a_pass_at_its_cap_lends_no_positions_that_it_has_not_written_when_one_is_refused() -> None:
+    natives = {1: ("ada", 9000), 3: ("ada", 7000), 2: ("bob", 8000), 6: ("bob", 5500), 4: ("cy", 6000), 5: ("cy", 5000)}
+    jobs = [waiting(job_id, native, user) for job_id, (user, native) in natives.items()]
+    places, best = QueuePositions(), [3, 1, 2, 5, 4, 6]
+    places.take_in({job.job_id: job for job in jobs})
+    seen = look(jobs, {})
+    changes = place_changes(seen, best, 1)
+    assert [change.job_id for change in changes] == [3]
+    places.note(best, seen, changes, 1, {})
+    places.note(best, seen, changes, 1, {}, frozenset({3}))
+    assert used(places, without(jobs, 5)) == {}
+
+
+def test_a_job_that_ran_when_a_file_of_an_earlier_release_was_read_keeps_its_position(tmp_path: Path) -> None:
+    file = tmp_path / "lent_places.json"
+    file.write_text('{"used": {}, "loans": {}, "counted": [7], "began": {"7": 1200}, "swaps": {}}')
+    places = QueuePositions(file)
+    job = waiting(7, 1200)
+    a_pass(places, [running(job)], [], requeued={7: None})
+    assert used(places, [replace(job, natives=(300,), priority=300, restarts=1)]) == {7: 900}
+
+
 @pytest.mark.parametrize("text", ["", "[1]", '{"used": {"1": "x"}}', '{"loans": {"1": ["a", 3]}}', "\\0"])
 def test_a_broken_file_is_no_file(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "lent_places.json"

@@ -325,6 +325,14 @@ def test_a_job_that_a_limit_keeps_waiting_is_made_smaller_and_not_enlarged_again
     assert resized(3601) == [SignalJob(5, "USR1")]
 
 
+@pytest.mark.parametrize("asked", [{"reservation": "course"}, {"licenses": "matlab:1"}, {"required_nodes": ("n1",)}])
+def test_an_elastic_job_that_is_left_to_slurm_keeps_its_size_at_a_limit(tmp_path: Path, asked: dict[str, Any]) -> None:
+    comment = "explsched:elastic=1-4&checkpoint=USR1"
+    slurm = FakeSlurm((asking(5, comment=comment, reason="QOSMaxGRESPerUser", time_limit_s=36_000.0, **asked),))
+    changed = Controller(slurm, configured(tmp_path, policy="fifo")).decide(NOW_S).changes
+    assert not any(isinstance(change, SetGres) for change in changed)
+
+
 def test_a_policy_that_resizes_no_job_leaves_its_size_to_its_owner(tmp_path: Path) -> None:
     slurm = FakeSlurm((asking(5, comment="explsched:elastic=1-4", reason="AssocGrpGRES"),))
     changed = Controller(slurm, configured(tmp_path, policy="slurm")).decide(NOW_S).changes
