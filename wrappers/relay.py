@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO
@@ -24,6 +25,7 @@ _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT
 _SCRIPT = "255"  # the descriptor from which bash reads its script
 _LONGEST_SCRIPT = 1 << 20
+_SOURCED = re.compile(rb"""(?:^|[\0;&|({]|\b(?:then|do|else))\s*(?:\.|source)\s+["']?([^\s"';&|)\0]+)""", re.MULTILINE)
 _POLL_S = 0.5
 _SAME_TIME_S = 0.005
 """Slurm signals a job's processes one after the other: what the command has had, we have so much later at most."""
@@ -148,7 +150,7 @@ def _bit(number: signal.Signals) -> int:
 
 
 def _names(pid: int, number: signal.Signals) -> bool:
-    """Whether what a bash runs, words or a script, names the signal; true for other programs. Raises OSError."""
+    """Whether what a bash runs names the signal; true for other programs. Raises OSError."""
     of_process = Path(f"/proc/{pid}")
     try:
         program = (of_process / "exe").readlink().name
@@ -156,11 +158,19 @@ def _names(pid: int, number: signal.Signals) -> bool:
         return True
     if not program.startswith("bash"):
         return True
-    text = (of_process / "cmdline").read_bytes()
-    script = of_process / "fd" / _SCRIPT
-    if script.is_file():  # a pipe would lose what is read here
-        with script.open("rb") as file:
-            text += file.read(_LONGEST_SCRIPT)
+    text = (of_process / "cmdline").read_bytes() + _script(of_process / "fd" / _SCRIPT)
+    place = (of_process / "cwd").readlink()
+    sourced = {os.path.expanduser(os.path.expandvars(os.fsdecode(name))) for name in _SOURCED.findall(text)}  # noqa: PTH111
+    text += b"\n".join(_script(place / name) for name in sourced)
     name = number.name.removeprefix("SIG")
     named = rf"(?i)\b(SIG)?{name}\b|{CHECKPOINT.variable}|\btrap\b.*\b{int(number)}\b"
     return re.search(named.encode(), text) is not None
+
+
+def _script(path: Path) -> bytes:
+    """As much of a script as is worth a look; empty if it is no file, since what is read from a pipe would be lost."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(_LONGEST_SCRIPT)
+    return b""

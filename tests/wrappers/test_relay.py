@@ -91,6 +91,22 @@ def test_a_shell_may_have_an_exit_trap_beside_that_of_the_signal(tmp_path: Path,
     assert log.read_text() == "ready\ncleaned\n"
 
 
+@pytest.mark.parametrize("words", [". ./lib.sh", 'true; source "$TRAPS/lib.sh"'])
+def test_a_trap_of_a_file_that_the_script_sources_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    log, script = tmp_path / "log", tmp_path / "train.sh"
+    (tmp_path / "lib.sh").write_text(f"trap 'echo cleaned >> {log}' EXIT\ntrap 'exit 4' USR1\n")
+    script.write_text(f"{words}\necho ready >> {log}; while :; do sleep 0.05; done")
+    monkeypatch.setenv("TRAPS", str(tmp_path))
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    running = subprocess.Popen([*SXRUN, "--", "bash", str(script)], cwd=tmp_path, env=environment)
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 4
+    assert log.read_text() == "ready\ncleaned\n"
+
+
 @pytest.mark.parametrize("stderr", ["2> /dev/full", "2>&-"])
 def test_a_log_that_cannot_be_written_does_not_end_the_command(tmp_path: Path, stderr: str) -> None:
     """Both of what sxrun says here would go to the log: of the option, and of the signal."""
