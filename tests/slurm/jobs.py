@@ -14,7 +14,7 @@ from pathlib import Path
 from slurm_plugin.client.changes import StartAtOnce
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
-from slurm_plugin.devcluster import Cluster, machine
+from slurm_plugin.devcluster import Cluster, DevClusterError, machine
 from slurm_plugin.devcluster.machine import until as until
 from slurm_plugin.observation.standing import has_settled, waits_for_requeue_delay
 
@@ -59,7 +59,10 @@ def empty(cluster: Cluster) -> None:
     """Cancel every job and remove every reservation, and wait until they are gone."""
     run(cluster, "scancel", "--user=root")
     client = CliClient(environment=cluster.env())
-    until(lambda: not client.jobs(), "all jobs are gone")
+    try:
+        until(lambda: not client.jobs(), "all jobs are gone", patience_s=240)  # Slurm asks a node again after a while
+    except DevClusterError as error:
+        raise DevClusterError(f"{error}: {client.jobs()}") from error
     for reservation in client.reservations():
         run(cluster, "scontrol", "delete", f"ReservationName={reservation.name}")
 
