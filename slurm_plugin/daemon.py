@@ -24,6 +24,7 @@ from explsched import log
 from explsched.cli import run_command
 from explsched.errors import ExplschedError, PolicyError, SlurmError
 from slurm_plugin import config as configuration
+from slurm_plugin import sighting
 from slurm_plugin.client.batch import shown
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.client.records import ControllerLoad
@@ -131,6 +132,9 @@ class Daemon:
             self._claim()
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "not steering yet, will try again", why=str(error))
+        spool = self._config.progress.spool
+        if fault := sighting.group_fault(spool, os.geteuid(), (os.getegid(), *os.getgroups())):
+            log.event(_LOG, logging.WARNING, "reports not read, see sexplsched doctor", spool=str(spool), why=fault)
         log.event(_LOG, logging.INFO, "started", policy=self._config.policy, interval_s=self._config.interval_s)
         notify("READY=1", f"STATUS=policy {self._config.policy}")
         while not self._stop:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import socket
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 from msgspec import Struct
@@ -65,6 +67,28 @@ def directory_fault(directory: Path) -> str:
         return "" if stat.S_ISDIR(directory.stat().st_mode) else "is not a directory"
     except OSError as error:
         return error.strerror or str(error)
+
+
+def group_fault(spool: Path, uid: int, groups: Collection[int]) -> str:
+    """Why a daemon of that user, in these groups, cannot read what users' jobs report; "" if it can, or has no spool.
+
+    Only the owner and the spool's group can look into the directories that jobs make (`explsched.spool`).
+    """
+    try:
+        status = spool.stat()
+    except OSError:
+        return ""
+    if uid == 0 or not status.st_mode & stat.S_ISGID or status.st_gid in groups:
+        return ""
+    return f"it has group {group_name(status.st_gid)}, and so have the directories in it, which uid {uid} is not in"
+
+
+def group_name(gid: int) -> str:
+    """The name of a group, or its number."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def file_system_fault(directory: Path) -> str:

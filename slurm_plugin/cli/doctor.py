@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import json
 import os
+import pwd
 import shutil
 import stat
 import sys
@@ -178,20 +179,33 @@ def _spool(path: Path) -> Finding:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
     if fault := _unwritable(path):
         return Finding(what, "fault", f"{path}: {fault}", "jobs cannot report progress until it can be written")
-    name, members = _group(status.st_gid)
-    if members:
+    if fault := sighting.group_fault(path, *_daemon_groups()):
+        return Finding(what, "fault", f"{path}: {fault}", f"look as the daemon's user, or give it that group: {advice}")
+    name = sighting.group_name(status.st_gid)
+    if members := _members(status.st_gid):
         found = f"{path}: group {name} has members ({', '.join(members)}), who can read everybody's progress"
         return Finding(what, "note", found, f"give it the daemon's group, which nobody else is in: {advice}")
     return Finding(what, "ok", f"{path}, readable for group {name}")
 
 
-def _group(gid: int) -> tuple[str, Sequence[str]]:
-    """The name of a group, and who is in it besides the daemon's user."""
+def _daemon_groups() -> tuple[int, Sequence[int]]:
+    """Uid and groups of the daemon: its user's if root asks, else those of whoever asks."""
+    if os.geteuid() == 0:
+        try:
+            entry = pwd.getpwnam(_USER)
+        except KeyError:  # then it is root that will run it
+            return 0, ()
+        return entry.pw_uid, os.getgrouplist(_USER, entry.pw_gid)
+    return os.geteuid(), (os.getegid(), *os.getgroups())
+
+
+def _members(gid: int) -> Sequence[str]:
+    """Who is in a group besides the daemon's user."""
     try:
         found = grp.getgrgid(gid)
     except KeyError:
-        return str(gid), ()
-    return found.gr_name, [member for member in found.gr_mem if member not in (_USER, found.gr_name)]
+        return ()
+    return [member for member in found.gr_mem if member not in (_USER, found.gr_name)]
 
 
 def _unwritable(directory: Path) -> str:

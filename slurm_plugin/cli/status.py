@@ -304,7 +304,7 @@ _WEB_EXAMPLES = """\b
 examples:
   sexplsched web
   sexplsched web --gateway ~/.explsched/gateway/main
-  sexplsched web --socket /run/explsched/web.sock --user-header X-Remote-User
+  sexplsched web --socket /run/explsched-web/web.sock --user-header X-Remote-User
 
 The first prints a URL with a token. Anyone who has it sees what you can see. From your own machine:
 

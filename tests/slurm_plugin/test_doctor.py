@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import json
 import os
+import pwd
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,6 +239,35 @@ def test_a_spool_whose_group_has_members_is_told(site: Path, monkeypatch: pytest
         monkeypatch.setattr(grp, "getgrgid", {ours: named[gid]}.__getitem__)
         told = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
         assert (told[0], words in told[1]) == (level, True)
+
+
+@pytest.mark.parametrize(("uid", "level"), [(0, "ok"), (469, "fault")])
+def test_a_spool_whose_group_is_not_the_daemons_is_a_fault(
+    site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, level: str
+) -> None:
+    """Users' directories get the spool's group and are closed to everybody else."""
+    spool = site / "spool"
+    spool.mkdir()
+    spool.chmod(0o3777)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "getegid", lambda: spool.stat().st_gid + 1)
+    monkeypatch.setattr(os, "getgroups", list)
+    monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
+    told = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
+    assert told[0] == level
+    assert ("which uid 469 is not in" in told[1]) == (level == "fault")
+
+
+def test_root_is_told_of_the_daemons_user(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = site / "spool"
+    spool.mkdir()
+    spool.chmod(0o3777)
+    ours = spool.stat().st_gid
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: SimpleNamespace(pw_uid=469, pw_gid=ours + 1))
+    for groups, level in (([ours + 1], "fault"), ([ours + 1, ours], "ok")):
+        monkeypatch.setattr(os, "getgrouplist", lambda _name, _gid, groups=groups: groups)
+        assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == level
 
 
 def test_a_plugin_of_another_slurm_is_a_fault(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

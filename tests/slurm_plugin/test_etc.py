@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from explsched import spool
+from slurm_plugin.cli import status
+from slurm_plugin.config import Config
 from slurm_plugin.observation import sweep_record
 from wrappers import node_mps
 
@@ -28,6 +32,38 @@ def test_the_unit_is_understood(tmp_path: Path) -> None:
     unit.write_text(text.replace("/usr/bin/sexplschedd", shutil.which("true") or "/bin/true"))
     done = run("systemd-analyze", "verify", "--man=no", str(unit))
     assert unit.name not in done.stderr, done.stderr
+
+
+DOCS = ETC.parents[1] / "docs"
+
+
+_UNIT = re.compile(r"`/etc/systemd/system/([a-z-]+\.service)`.*?```ini\n(.*?)```", re.DOTALL)
+DOCUMENTED = {name: text for page in sorted(DOCS.glob("*.md")) for name, text in _UNIT.findall(page.read_text())}
+"""The units that docs tell admins to write: the text follows the path."""
+
+
+@pytest.mark.parametrize(("name", "text"), DOCUMENTED.items())
+def test_units_of_the_docs_are_understood(tmp_path: Path, name: str, text: str) -> None:
+    unit = tmp_path / name
+    unit.write_text(re.sub(r"/usr/bin/sexpl\w+", shutil.which("true") or "/bin/true", text))
+    done = run("systemd-analyze", "verify", "--man=no", str(unit))
+    assert name not in done.stderr, done.stderr
+
+
+def runtime_directory(unit: str) -> Path:
+    (name,) = re.findall(r"^RuntimeDirectory=(.+)$", unit, re.M)
+    return Path("/run", name)
+
+
+def test_sockets_are_where_their_unit_makes_a_directory() -> None:
+    """And not in that of another service, which systemd removes when that one stops."""
+    units = DOCUMENTED
+    assert units.keys() == {"sexplschedd-state.service", "sexplsched-web.service"}
+    daemon = runtime_directory((ETC / "sexplschedd.service").read_text())
+    (page,) = re.findall(r"--socket (\S+)", units["sexplsched-web.service"])
+    assert Path(page).parent == runtime_directory(units["sexplsched-web.service"]) != daemon
+    assert page in CliRunner().invoke(status.web, ["--help"]).output
+    assert Config().state.socket.parent == runtime_directory(units["sexplschedd-state.service"]) == daemon
 
 
 def test_the_unit_exposes_little() -> None:

@@ -256,7 +256,8 @@ def _parse(table: Table) -> Trace:
             submit_s=job.arrival_s - first_s,
             gpus=job.gpus,
             run_s=job.ran_s,
-            time_limit_s=job.time_limit_s,
+            # Slurm's limit is that of each run; here the job runs once, for the time of all of them.
+            time_limit_s=None if job.time_limit_s is None else max(job.time_limit_s, job.ran_s),
             user=job.user,
             queue=job.queue,
             line=job.line,

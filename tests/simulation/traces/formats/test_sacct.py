@@ -74,6 +74,14 @@ def test_the_order_of_rows_does_not_matter(file: Writer) -> None:
     assert sacct.read(file(header + "".join(reversed(rows)))).jobs == sacct.read(file(PRINTED)).jobs
 
 
+def test_a_requeued_job_may_run_for_all_its_runs_in_one(file: Writer) -> None:
+    """Slurm's limit, here of a day, is that of each run."""
+    hours = "JobIDRaw|Submit|Start|End|ElapsedRaw|State|TimelimitRaw|AllocTRES\n"
+    rows = "5|0|0|72000|72000|REQUEUED|1440|gres/gpu=1\n5|72000|72000|144000|72000|COMPLETED|1440|gres/gpu=1\n"
+    (job,) = sacct.read(file(hours + rows)).jobs
+    assert (job.run_s, job.time_limit_s) == (144_000, 144_000)
+
+
 def test_history_keeps_the_runs(file: Writer) -> None:
     with open_table(file(PRINTED)) as table:
         jobs, _rejected = read_history(table)
