@@ -10,7 +10,8 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +26,7 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
 from slurm_plugin.client.changes import Change as SlurmChange
 from slurm_plugin.client.notation import clock
+from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import takes_jobs
 from slurm_plugin.observation.gpu_hours import held_gpus, whole_s
 from slurm_plugin.observation.progress import JobProgress
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 METRICS_FILE = "sexplschedd.prom"
 _LOG = logging.getLogger("explsched.state")
 _HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
+PATIENCE_S = 10.0
 _SAMPLE_EVERY_S = 300.0
 _SAMPLES = 288  # a day of them
 _MOST_POINTS = 40
@@ -293,15 +296,24 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
 
 
 class Publisher:
-    """Writes state and metrics to a directory. If that fails it is logged once, and the daemon continues."""
+    """Writes state and metrics to a directory. If that fails it is logged once, and the daemon continues.
 
-    def __init__(self, directory: Path) -> None:
+    So it does while the file system hangs: a pass waits for it once.
+    """
+
+    def __init__(self, directory: Path, patience_s: float = PATIENCE_S) -> None:
         """Start with the samples of an earlier daemon."""
         self.directory = directory
-        before = read(directory)
-        self._samples = deque(before.samples if before else (), maxlen=_SAMPLES)
+        self._calls = BoundedCall(patience_s)
+        self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
+        self._earlier: tuple[Sample, ...] = ()
         self._gauges: tuple[Metric, ...] = ()
         self._fault = ""
+        self._try(self._look)
+
+    def _look(self) -> None:
+        before = read(self.directory)
+        self._earlier = tuple(before.samples) if before else ()
 
     def publish(
         self, view: View, changes: Sequence[SlurmChange], hidden: tuple[str, ...], cluster: str, totals: Totals
@@ -309,36 +321,38 @@ class Publisher:
         """Replace the published state and metrics."""
         began_s = time.monotonic()
         new = sample(view)
+        if self._earlier:  # the file system may have answered late
+            self._samples = deque((*self._earlier, *self._samples), maxlen=_SAMPLES)
+            self._earlier = ()
         self._forget(new.time_s)
         if not self._samples or new.time_s - self._samples[-1].time_s >= _SAMPLE_EVERY_S:
             self._samples.append(new)
         samples = self._samples if self._samples[-1] is new else (*self._samples, new)
         state = state_of(view, changes, hidden, cluster, totals, samples)
         mode = _PRIVATE_MODE if hidden else _OPEN_MODE
-        try:
+
+        def write() -> None:
             if not self.directory.exists():
                 self.directory.mkdir()
                 self.directory.chmod(0o755)  # despite the umask; the modes of the files decide who may read them
             self._write(FILE, msgspec.json.encode(state), mode)
             self._gauges = tuple(_gauges(state, time.monotonic() - began_s))
             self._write_metrics(totals)
-        except OSError as error:
-            self._tell(error)
-        else:
-            self._fault = ""
+
+        self._try(write)
 
     def count(self, totals: Totals) -> None:
         """Publish the totals after a pass that failed; the gauges are those of the last one that did not."""
-        if not self._gauges:
-            return
-        try:
-            self._write_metrics(totals)
-        except OSError as error:
-            self._tell(error)
+        if self._gauges:
+            self._try(partial(self._write_metrics, totals))
 
-    def _tell(self, error: OSError) -> None:
-        fault = f"{error.filename or self.directory}: {error.strerror}"
-        if fault != self._fault:
+    def _try(self, call: Callable[[], None]) -> None:
+        try:
+            is_done = self._calls.run(call)
+            fault = "" if is_done else f"{self.directory}: has not answered for {self._calls.patience_s:g} s"
+        except OSError as error:
+            fault = f"{error.filename or self.directory}: {error.strerror}"
+        if fault not in ("", self._fault):
             event(_LOG, logging.WARNING, "state not published, commands ask Slurm", why=fault)
         self._fault = fault
 

@@ -12,6 +12,7 @@ slow its passes; on other hosts that see the state's directory, `sexplschedd --s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import pwd
@@ -308,7 +309,8 @@ class ServerProcess:
                 self._process.wait(self._patience_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # its file system hangs: it ends when that answers
+                    self._process.wait(self._patience_s)
             self._process = None
 
     def _log_once(self, fault: str) -> None:

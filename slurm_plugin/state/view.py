@@ -125,6 +125,7 @@ class View(Struct, frozen=True):
             Remembered(others_factors=own_factors.others(records.jobs), trainings=ended),
             config.preemption_budget(),
             config.order,
+            config.preemption.reach,
         )
         policy = catalog.build(config.policy, config.policy_options())
         plan = without_vain_preemptions(checked_plan(policy, seen.snapshot), seen)

@@ -6,8 +6,10 @@ import json
 import math
 import os
 import stat
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +23,7 @@ from sched_policy.model import Switch
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
-from slurm_plugin.config import Config, ProgressSection
+from slurm_plugin.config import Config, PreemptionSection, ProgressSection
 from slurm_plugin.instance import Heartbeat, Holder
 from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import METRICS_FILE, Publisher, gpu_uses, private, state_of
@@ -33,6 +35,7 @@ from slurm_plugin.state.published import (
     Explanation,
     NodeRow,
     PlanLine,
+    Totals,
     encoded,
     part,
     read,
@@ -174,6 +177,51 @@ def test_a_directory_that_cannot_be_written_is_logged_once(tmp_path: Path, caplo
             _ = published(tmp_path)
     assert "state not published, commands ask Slurm" in caplog.text
     assert Publisher(tmp_path / "state").directory == tmp_path / "state"
+
+
+def test_while_the_file_system_hangs_passes_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ = published(tmp_path)
+    config = configured(tmp_path)
+    answers, really = threading.Event(), os.open
+
+    def slow(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        if Path(path).is_relative_to(config.state.directory):
+            answers.wait()
+        return really(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", slow)
+    publisher = Publisher(config.state.directory, patience_s=0.05)
+
+    def publish(now_s: float) -> list[float]:
+        view = View.of(config, ClusterRecords((), JOBS, ()), now_s)
+        publisher.publish(view, (), (), "tests", Totals())
+        found = read(config.state.directory) if answers.is_set() else None
+        return [sample.time_s for sample in found.samples] if found else []
+
+    for _ in range(3):
+        assert publish(NOW_S + 600) == []
+    assert caplog.text.count("has not answered") == 1
+    answers.set()
+    while publish(NOW_S + 1200) != [NOW_S, NOW_S + 600, NOW_S + 1200]:  # those of the earlier daemon, too
+        pass
+
+
+def test_plan_knows_the_reach_of_preemption(tmp_path: Path) -> None:
+    """As a pass of the daemon does: it is what an admin looks at before the daemon is started."""
+    since = {"submit_s": NOW_S - 10_000, "eligible_s": NOW_S - 10_000}
+    holds = {"comment": "explsched:checkpoint=USR1", "node_names": ("n1",), "gpu_nodes": (("n1", 4),)}
+    jobs = (
+        record(1, user="rich", state="RUNNING", start_s=NOW_S - 7200, time_limit_s=36_000.0, **since, **holds),
+        record(2, user="poor", reason="Resources", natives=(900,), fair_share=800, **since),
+        record(3, user="rich", reason="Priority", natives=(200,), fair_share=100, **since),
+    )
+    nodes = (SlurmNode("n1", "ALLOCATED", 4, frozenset({"main"})),)
+    for reach, preempted in (("scope", []), ("fair-share", [1])):
+        config = replace(configured(tmp_path), policy="srtf", preemption=PreemptionSection(reach=reach))
+        found = View.of(config, ClusterRecords(nodes, jobs, ()), NOW_S).plan.preemptions
+        assert [one.job_id for one in found] == preempted
 
 
 def test_status_explain_and_plan_ask_nobody_where_a_daemon_publishes(tmp_path: Path) -> None:
