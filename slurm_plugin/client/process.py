@@ -22,6 +22,9 @@ _FOREIGN = ("SQUEUE_", "SINFO_", "SPRIO_", "SCONTROL_", "SDIAG_", "SCANCEL_", "S
 _OTHER_SUBMISSIONS = ("SBATCH_CLUSTERS", "SBATCH_ARRAY_INX", "SBATCH_WAIT")
 """Users' defaults with which sbatch submits elsewhere, several jobs, or does not return while one runs."""
 
+_OF_THE_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
+"""Where slurmctld is, and who asks: the only variables of Slurm's that are not about the job we run in."""
+
 _UNREACHABLE = (
     "Unable to contact slurm controller",
     "Connection refused",
@@ -57,7 +60,7 @@ def submission(environment: Mapping[str, str]) -> dict[str, str]:
     """
     locale = {"LC_ALL": os.environ["LC_ALL"]} if "LC_ALL" in os.environ else {}
     left_out = ("LC_ALL", *_OTHER_SUBMISSIONS)
-    ours = {key: value for key, value in environment.items() if key == "SLURM_CONF" or not key.startswith("SLURM_")}
+    ours = {key: value for key, value in environment.items() if key in _OF_THE_CLUSTER or not key.startswith("SLURM_")}
     return {**{key: value for key, value in ours.items() if key not in left_out}, **locale}
 
 

@@ -74,6 +74,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         gpu_type: type of GPU asked for, empty for any; several are separated by commas.
         other_gres: asked for on each node beside GPUs and shards, as in `SlurmNode`.
         scattered_gres: the same by job, task or socket, as squeue prints it: how many a node gives is not known.
+        scattered_gpus: whether GPUs are asked for by job, task or socket: Slurm refuses another number per node then.
         tmp_mib: --tmp, which each node must have.
         excluded_nodes: --exclude; known only where nodes and jobs are read together (`SlurmClient.look`).
         contiguous: --contiguous.
@@ -141,6 +142,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     suspended_s: float = 0.0
     other_gres: Amounts = ()
     scattered_gres: str = ""
+    scattered_gpus: bool = False
     tmp_mib: int = 0
     excluded_nodes: tuple[str, ...] = ()
     contiguous: bool = False

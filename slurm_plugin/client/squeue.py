@@ -102,7 +102,8 @@ def field_names(version: SlurmVersion) -> tuple[str, ...]:
     return tuple(newer.get(name, name) for name in JOB_FIELDS)
 
 
-_GPU_FIELDS = ("tres-per-node", "tres-per-job", "tres-per-task", "tres-per-socket")
+_SCATTERED = ("tres-per-job", "tres-per-task", "tres-per-socket")
+_GPU_FIELDS = ("tres-per-node", *_SCATTERED)
 
 
 def records(text: str, record_mark: str) -> list[str]:
@@ -151,6 +152,7 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float
     uid = whole(f["UserID"])
     waiting = count_tasks(f["ArrayTaskID"]) if state == "PENDING" else 1
     in_array = waiting > 1 or text_of(f["ArrayTaskID"])
+    task = f["ArrayTaskID"].partition("%")[0]  # the last one that waits is `7%2` where others have been cancelled
     return SlurmJob(
         job_id=whole(f["JobID"]),
         name=f["Name"],
@@ -182,7 +184,7 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float
         requeues=f["Requeue"] != "0" and f["BatchFlag"] != "0",
         array_tasks=waiting,
         array_job_id=whole(f["ArrayJobID"]) if in_array else None,
-        array_task_id=whole(f["ArrayTaskID"]) if f["ArrayTaskID"].isdigit() else None,
+        array_task_id=whole(task) if task.isdigit() else None,
         tasks=tasks,
         cpus=whole(f["NumCPUs"].partition("-")[0]),
         gres_per_node=as_gres(f["tres-per-node"]),
@@ -200,6 +202,7 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float
         suspended_s=suspended_s(state, time_s(f["StartTime"]), f["TimeUsed"], asked_s),
         other_gres=other_gres(as_gres(f["tres-per-node"])),
         scattered_gres=scattered_gres(f),
+        scattered_gpus=any(gpu_count(f[name]) for name in _SCATTERED),
         tmp_mib=memory_mib(f"mem={text_of(f['MinTmpDisk'])}"),
         contiguous=text_of(f["Contiguous"]) not in ("", "0"),
         least_memory_mib=0 if text_of(f["mem-per-tres"]) else memory_mib(f"mem={text_of(f['MinMemory'])}"),
@@ -311,7 +314,7 @@ def scattered_gres(f: dict[str, str]) -> str:
 
     Newer releases also have CPUs and licences among those of a task.
     """
-    parts = itertools.chain.from_iterable(f[name].split(",") for name in _GPU_FIELDS if name != "tres-per-node")
+    parts = itertools.chain.from_iterable(f[name].split(",") for name in _SCATTERED)
     return ",".join(gres for part in parts if part.startswith(("gres:", "gres/")) and other_gres(gres := as_gres(part)))
 
 

@@ -61,10 +61,13 @@ def test_a_slurmctld_that_does_not_answer_is_unreachable(tmp_path: Path, words: 
 
 def test_a_job_inherits_nothing_of_the_job_we_run_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    monkeypatch.setenv("SLURM_MEM_PER_NODE", "100")
-    ours = process.environment({"SLURM_CONF": "/etc/slurm/slurm.conf"})
+    cluster = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CONF_SERVER": "ctl1", "SLURM_JWT": "token"}
+    for name, value in (cluster | {"SLURM_MEM_PER_NODE": "100"}).items():
+        monkeypatch.setenv(name, value)
+    ours = process.environment({})
     given = process.submission(ours)
-    assert [name for name in given if name.startswith("SLURM_")] == ["SLURM_CONF"]
+    kept = {name: value for name, value in given.items() if name.startswith("SLURM_")}
+    assert kept == cluster, "what tells where slurmctld is and who asks, and nothing else"
     assert (given["LC_ALL"], ours["LC_ALL"]) == ("de_DE.UTF-8", "C.UTF-8")
     monkeypatch.delenv("LC_ALL")
     assert "LC_ALL" not in process.submission(process.environment({}))

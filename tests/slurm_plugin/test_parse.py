@@ -273,6 +273,21 @@ def test_a_waiting_array() -> None:
     assert (job.array_tasks, job.array_job_id, job.gpu_nodes, job.start_s) == (8, 12, (), None)
 
 
+@pytest.mark.parametrize("shown", ["7", "7%2"])
+def test_the_last_waiting_task_of_an_array_is_addressed_as_a_task(shown: str) -> None:
+    """The throttle is shown where the other tasks were cancelled; `JobId=12` would be the running ones, too."""
+    job = squeue.job(list((RECORD | {"State": "PENDING", "ArrayTaskID": shown}).values()))
+    assert (job.array_tasks, job.array_job_id, job.array_task_id) == (1, 12, 7)
+
+
+@pytest.mark.parametrize("field", ["tres-per-job", "tres-per-task", "tres-per-socket"])
+def test_gpus_asked_for_in_two_ways(field: str) -> None:
+    """`--gpus-per-node=4 --gpus-per-task=1`: Slurm refuses to change the number per node."""
+    record = RECORD | {"State": "PENDING", "tres-per-node": "gres:gpu:4"}
+    assert not squeue.job(list(record.values())).scattered_gpus
+    assert squeue.job(list((record | {field: "gres:gpu:1"}).values())).scattered_gpus
+
+
 @given(name=st.text(max_size=40), comment=st.text(max_size=40))
 def test_no_free_text_breaks_a_record(name: str, comment: str) -> None:
     records = [RECORD | {"Name": name, "Comment": comment}, RECORD]
