@@ -24,7 +24,16 @@ from explsched.atomic_file import replace_file_durably
 from explsched.log import event
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.snapshot import EndedRun, Snapshot
-from slurm_plugin.client.changes import Change, DelayStart, SetSiteFactor, StartAtOnce
+from slurm_plugin.client.changes import (
+    Change,
+    ChangeFailure,
+    DelayStart,
+    SetGres,
+    SetNodeCount,
+    SetSiteFactor,
+    StartAtOnce,
+    Unanswered,
+)
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.standing import (
     exceeds_limit,
@@ -249,7 +258,10 @@ LIMIT_HOLDS_S = 3600.0
 
 
 class SizeLimits:
-    """Sizes at which limits of associations, QOS and partitions have kept jobs from starting."""
+    """Sizes at which limits of associations, QOS and partitions have kept jobs from starting.
+
+    0 for a job whose size Slurm has refused to change: it would refuse other sizes, too, after a preemption for each.
+    """
 
     def __init__(self) -> None:
         self._by_job: dict[int, tuple[int, float]] = {}  # GPUs, and when Slurm last said so
@@ -265,6 +277,10 @@ class SizeLimits:
             if now_s - told_s <= LIMIT_HOLDS_S:
                 self._by_job[job.job_id] = gpus, told_s
         return {job_id: gpus for job_id, (gpus, _) in self._by_job.items()}
+
+    def refuse(self, job_ids: Iterable[int], now_s: float) -> None:
+        """Slurm has refused another size of these jobs."""
+        self._by_job |= dict.fromkeys(job_ids, (0, now_s))
 
 
 LONGEST_LEASE_S = 600.0
@@ -357,6 +373,11 @@ class Memory:
         """Take in what a pass has observed."""
         self._runs_without_reports.note(snapshot.jobs, snapshot.now_s)
         self._trainings.note(snapshot.jobs, snapshot.ended, uids, snapshot.now_s)
+
+    def note_failures(self, failures: Iterable[ChangeFailure], now_s: float) -> None:
+        """Take in which changes Slurm has refused."""
+        answered = (one.change for one in failures if not isinstance(one, Unanswered))
+        self._size_limits.refuse((one.job_id for one in answered if isinstance(one, SetGres | SetNodeCount)), now_s)
 
     def note_plan(self, snapshot: Snapshot, held_back: Container[int]) -> None:
         """Take in which trainings their sweeps hold back."""

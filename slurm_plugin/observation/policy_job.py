@@ -90,12 +90,13 @@ def with_params(exploration: Exploration | None, progress: JobProgress) -> Explo
 def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:
     """The sizes at which the job can run; None if it keeps the size that it asks for.
 
-    Not resized are waiting tasks of an array, which are one record; requests without a number of GPUs per node (--gpus,
-    --gpus-per-task), which Slurm cannot change; and jobs with --switches, which was chosen for one size.
+    Not resized are waiting tasks of an array, which are one record; requests without a number of GPUs per node, or with
+    another number beside it (--gpus, --gpus-per-task, --gpus-per-socket), which Slurm cannot change; and jobs with
+    --switches, which was chosen for one size.
     """
     if options is None or options.elastic is None or record.gpus_per_node is None or record.array_tasks > 1:
         return None
-    if record.most_switches:
+    if record.most_switches or record.scattered_gpus:
         return None
     on_one_node = options.elastic.per_node is None
     fits = record.nodes == 1 if on_one_node else record.gpus_per_node == options.elastic.per_node

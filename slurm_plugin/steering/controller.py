@@ -230,6 +230,7 @@ class Controller:
             self._note_positions(decided, beneficiaries, postponed | refused | _reordered(lowered))
         if undo := restored(failures, decided.seen.jobs):
             failures += self._apply(undo, before, Reasons.all_for(_UNDONE), now_s)
+        self._memory.note_failures(failures, now_s)
         self._log.note(decided.seen, decided.plan, decided.changes, failures)
         self._comment_refused |= {
             failure.change.job_id

@@ -273,7 +273,8 @@ def reduced_to_limits(plan: Plan, seen: Observation) -> Plan:
 
 def _reduced(job: Job, seen: Observation) -> Iterator[Resize]:
     sizes = job.elastic.requests() if job.elastic is not None else ()
-    smaller = max((size for size in sizes if size.total < job.request.total), key=lambda size: size.total, default=None)
+    most = min(job.request.total, seen.limited_gpus.get(job.job_id, job.request.total))
+    smaller = max((size for size in sizes if size.total < most), key=lambda size: size.total, default=None)
     if smaller is not None:
         why = f"a limit keeps it from starting with {job.request.total} GPUs ({seen.jobs[job.job_id].reason})"
         yield Resize(job.job_id, smaller, why)

@@ -145,6 +145,7 @@ def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
     assert job_of(tmp_path, comment=by_nodes, gpus_per_node=2).elastic is None
     assert job_of(tmp_path, comment=on_one, gpus_per_node=None).elastic is None
     assert job_of(tmp_path, comment=on_one, array_tasks=3).elastic is None
+    assert job_of(tmp_path, comment=on_one, scattered_gpus=True).elastic is None
     assert job_of(tmp_path, comment="").elastic is None
 
 

@@ -325,6 +325,29 @@ def test_a_job_that_a_limit_keeps_waiting_is_made_smaller_and_not_enlarged_again
     assert resized(3601) == [SignalJob(5, "USR1")]
 
 
+def test_a_job_whose_new_size_slurm_refuses_is_not_preempted_again_for_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each preemption would cost it a checkpoint, a start and the two minutes that Slurm holds a requeued job back."""
+    slurm = FakeSlurm(
+        (holding(5, comment="explsched:elastic=1-4&checkpoint=USR1", gpus=2, gpus_per_node=2, time_limit_s=36_000.0),),
+        refuses=lambda change: isinstance(change, SetGres),
+    )
+    plan = Plan(resizes=(Resize(5, GpuRequest.on_each(1, 4), "nobody waits"),))
+    loop = controller(slurm, tmp_path, monkeypatch, plan)
+
+    def resized(after_s: float) -> list[Change]:
+        return [step for step in loop.reconcile(NOW_S + after_s).changes if isinstance(step, SetGres | SignalJob)]
+
+    assert resized(0) == [SignalJob(5, "USR1")]
+    slurm.set(5, state="PENDING", start_s=None, node_names=(), gpu_nodes=(), restarts=1, reason="BeginTime")
+    assert [type(step) for step in resized(130)] == [SetGres]
+    assert resized(145) == []
+    slurm.set(5, state="RUNNING", start_s=NOW_S + 150, node_names=("n1",), gpu_nodes=(("n1", 2),))
+    assert resized(3700) == []
+    assert resized(3731) == [SignalJob(5, "USR1")]
+
+
 @pytest.mark.parametrize("asked", [{"reservation": "course"}, {"licenses": "matlab:1"}, {"required_nodes": ("n1",)}])
 def test_an_elastic_job_that_is_left_to_slurm_keeps_its_size_at_a_limit(tmp_path: Path, asked: dict[str, Any]) -> None:
     comment = "explsched:elastic=1-4&checkpoint=USR1"
