@@ -1,14 +1,15 @@
 """The reports of a replica's job to the gateway, as files in the replica's directory.
 
     endpoint   JSON: the address at which it will listen, empty until the job has a port
-    leaving    not empty once the replica has been told to end
+    ending     not empty once the replica has been told to end
+    leaving    there once it has: what gateways of 0.1.0 look for, and all that its replicas write
     usage      JSON: tokens by API key, from the `usage` of its server's answers
     reading    JSON: the last prompts that it has read, in bytes of bodies, and the time taken
 
 Files, because the directory is on storage that gateway and nodes share anyway, and because files survive a restart of
-the gateway. The first two exist from the start and are opened at each look: an NFS client remembers for up to half a
-minute that a file is missing, but asks the server at each opening of one that exists (nfs(5)). An endpoint does not
-mean readiness; only an answer over HTTP does. Standard library only: this runs in jobs.
+the gateway. `endpoint` and `ending` exist from the start and are opened at each look: an NFS client remembers for up to
+half a minute that a file is missing, but asks the server at each opening of one that exists (nfs(5)). An endpoint does
+not mean readiness; only an answer over HTTP does. Standard library only: this runs in jobs.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ class Registration:
 
 def prepare(directory: Path) -> None:
     """Create the files that the gateway looks at before there is anything to report."""
-    for name in ("endpoint", "leaving"):
+    for name in ("endpoint", "ending"):
         (directory / name).touch()
 
 
 def register(directory: Path, registration: Registration) -> None:
     """Report where the replica will listen; a reader finds all of it or nothing."""
     replace_file(directory / "endpoint", json.dumps(asdict(registration)))
-    (directory / "leaving").write_bytes(b"")
+    (directory / "leaving").unlink(missing_ok=True)
+    (directory / "ending").write_bytes(b"")
 
 
 def registered(directory: Path) -> Registration | None:
@@ -60,13 +62,16 @@ def registered(directory: Path) -> Registration | None:
 
 def leave(directory: Path) -> None:
     """Report that the replica is about to end."""
-    (directory / "leaving").write_bytes(b"leaving\n")
+    (directory / "ending").write_bytes(b"ending\n")
+    (directory / "leaving").touch()
 
 
 def leaving(directory: Path) -> bool:
     """Whether the replica is about to end. Called for every replica every second, so without the cost of a `Path`."""
     try:
-        file = os.open(f"{directory}/leaving", os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(f"{directory}/ending", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return os.path.exists(f"{directory}/leaving")  # noqa: PTH110  for the cost
     except OSError:
         return False
     try:

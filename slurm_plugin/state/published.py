@@ -23,7 +23,7 @@ FILE = "state.json"
 PROGRESS = "progress"
 """In `State.private`: what jobs report may be seen by their owners only, though all may see that the jobs exist."""
 
-_FORM = 2
+_FORM = 3
 _OVER = frozenset({"COMPLETED", "ENDED"})
 _STALE_PASSES = 3
 _STALE_S = 60.0

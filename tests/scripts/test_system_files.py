@@ -14,6 +14,7 @@ from slurm_plugin.config import Config, parse
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = Path(sys.prefix)
 CONFIG = "etc/explsched/explsched.yaml"
+ROTATION = "etc/logrotate.d/explsched"
 COMPLETION = "usr/share/bash-completion/completions"
 PROGRAMS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
 
@@ -48,7 +49,7 @@ def complete(script: str, *words: str) -> list[str]:
 def test_all_that_a_machine_needs_is_there_and_readable(machine: Path) -> None:
     found = files(machine)
     for name in (
-        "etc/logrotate.d/explsched",
+        ROTATION,
         "usr/lib/systemd/system/sexplschedd.service",
         "usr/lib/sysusers.d/explsched.conf",
         "usr/lib/tmpfiles.d/explsched.conf",
@@ -75,10 +76,12 @@ def test_a_second_time_replaces_our_files_and_keeps_those_of_the_admin(tmp_path:
     first = system_files(*words).stdout.split()
     fresh = files(tmp_path)
     (tmp_path / CONFIG).write_text("policy: srsf\n")
+    (tmp_path / ROTATION).write_text("mine\n")
     (tmp_path / "usr/lib/sysusers.d/explsched.conf").write_text("old\n")
-    again = system_files(*words).stdout.split()
-    assert set(first) - set(again) == {f"/{CONFIG}", "/etc/logrotate.d/explsched"}
-    assert files(tmp_path) == {**fresh, CONFIG: b"policy: srsf\n"}
+    done = system_files(*words)
+    assert set(first) - set(done.stdout.split()) == {f"/{CONFIG}", f"/{ROTATION}"}
+    assert f"note: /{ROTATION} is kept as it is" in done.stderr
+    assert files(tmp_path) == {**fresh, CONFIG: b"policy: srsf\n", ROTATION: b"mine\n"}
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_the_status_of_a_server_that_a_signal_ended(start: Callable[..., subproc
 def test_what_the_gateway_looks_at_exists_before_there_is_anything_to_report(place: Path) -> None:
     """An NFS client remembers for long that a file is missing."""
     reports.prepare(place)
-    assert (place / "endpoint").exists() and (place / "leaving").exists()
+    assert (place / "endpoint").exists() and (place / "ending").exists()
     assert reports.registered(place) is None
     assert not reports.leaving(place)
     reports.leave(place)
@@ -228,6 +228,20 @@ def test_a_new_run_is_not_leaving(place: Path) -> None:
     reports.leave(place)
     reports.register(place, Registration("h", 1, 1))
     assert not reports.leaving(place)
+
+
+def test_a_gateway_of_the_last_release_goes_on_with_new_replicas(place: Path) -> None:
+    """It runs for days with what it has in memory: `leaving` exists for it as soon as the replica is to end."""
+    reports.register(place, Registration("h", 1, 1))
+    assert not (place / "leaving").exists()
+    reports.leave(place)
+    assert (place / "leaving").exists()
+
+
+def test_a_replica_of_the_last_release_may_leave(place: Path) -> None:
+    assert not reports.leaving(place)
+    (place / "leaving").touch()
+    assert reports.leaving(place)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "h"}', '{"host": "h", "port": 1, "job_id": 1, "x": 1}'])

@@ -1,6 +1,7 @@
 """The job of a replica: sbatch's options, and a script in which nothing inserted is executed."""
 
 import subprocess
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.submission import Qos, Tag, parse_tag
 from inference_gateway.services import ServiceSection
+from sbatch_templates import shell_environment
 
 HOSTILE = "$(touch /nowhere/canary) `id` 'q' \"q\" \\ ; {x} *"
 
@@ -78,6 +80,16 @@ def test_the_script_passes_shellcheck(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_a_gateway_of_the_last_release_can_use_the_script() -> None:
+    """It reads the template from the package that has been upgraded meanwhile, and knows `python` only."""
+    text = (resources.files("sbatch_templates") / "replica.sh.j2").read_text()
+    values = {"directory": "d", "gateway": "h", "key_variable": "", "grace_s": 5, "nodes": 1, "worker": ""}
+    shown = (
+        shell_environment().from_string(text).render(python="/opt/python", stage=[], setup="", command=["x"], **values)
+    )
+    assert "exec /opt/python -m inference_gateway.replicas.serve --directory d " in shown
+
+
 def test_a_share_of_kernels_is_given_to_sxrun() -> None:
     words = submission.kernel_share(service(kernel={"share": "best-effort", "request": 0.25}).replica.kernel)
     assert words[0].endswith("/sxrun")
@@ -101,7 +113,7 @@ class TestPlaces:
         paths = GatewayPaths(tmp_path)
         paths.make()
         submission.prepare("chat-1", paths, "#!/bin/bash\n", Authority.of(paths.identity))
-        assert {"endpoint", "leaving"} <= {path.name for path in paths.replica("chat-1").iterdir()}
+        assert {"endpoint", "ending"} <= {path.name for path in paths.replica("chat-1").iterdir()}
 
 
 def _quoted(word: str) -> str:
