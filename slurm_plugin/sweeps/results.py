@@ -23,11 +23,12 @@ from explsched.parameters import listed, shown
 from sched_policy.model import Direction, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.squeue import with_whole_nodes
 from slurm_plugin.observation.gpu_hours import gpus_of, held_gpus, saved_gpu_hours, whole_s
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.policy_job import policy_job
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requirements import gpu_request, gpus_asked_for, most_shards_per_gpu
+from slurm_plugin.observation.requirements import gpu_request, gpus_had, most_shards_per_gpu
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.sweep_record import Note
 
@@ -141,7 +142,8 @@ def results(
     training's reason.
     """
     members = {note.job: _of_note(note) for note in notes if note.what == "joined"}
-    ended = {record.job_id: record for record in recent if record.job_id not in seen.jobs}
+    sizes = {node.name: node.gpus for node in seen.nodes.values()}
+    ended = {record.job_id: with_whole_nodes(record, sizes) for record in recent if record.job_id not in seen.jobs}
     per_gpu = most_shards_per_gpu(seen.nodes.values())
     for job_id, record in ended.items():
         if (one := _of_record(record, per_gpu)) is not None:
@@ -194,7 +196,8 @@ def _of_record(record: SlurmJob, per_gpu: int) -> _Member | None:
     told = options.exploration if options else None
     if told is None or told.sweep is None or record.array_tasks > 1:
         return None
-    gpus, held = gpu_request(record, per_gpu).total, gpus_asked_for(record, per_gpu)
+    held = gpus_had(record, per_gpu)
+    gpus = max(gpu_request(record, per_gpu).total, int(held))
     return _Member(record.user, record.uid, told.sweep, told.metric, told.direction, gpus, held, record.submit_s)
 
 

@@ -320,9 +320,12 @@ def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: F
     digits.known[8] = training(8, "explsched:sweep=short", state="FAILED")
     digits.known[9] = training(9, "explsched:sweep=short", state="COMPLETED")
     digits.known[10] = training(10, "explsched:sweep=short&nonsense=1", state="COMPLETED")
+    alone = {"gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),), "exclusive": "NODE"}
+    digits.known[11] = training(11, "explsched:sweep=short", state="COMPLETED", **alone)
     (one,) = json.loads(run("show", "short", "--json").stdout)["sweeps"]
     told = [(t["job"], t["state"], t["reason"]) for t in one["trainings"]]
-    assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", "")]
+    assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", ""), (11, "done", "")]
+    assert [t["gpus"] for t in one["trainings"]] == [4, 4, 4]
 
 
 WITHOUT_GPUS: dict[str, Any] = {"gpus": 0, "gpus_per_node": None, "gpu_nodes": ()}
