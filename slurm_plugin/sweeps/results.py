@@ -141,20 +141,23 @@ def results(
     jobs in Slurm why the policy ranks them where it does. Reports of others that we may not read are told as the
     training's reason.
     """
-    members = {note.job: _of_note(note) for note in notes if note.what == "joined"}
+    noted = {note.training: _of_note(note) for note in notes if note.what == "joined"}
+    members = {job_id: one for (job_id, _, _), one in noted.items()}
     sizes = {node.name: node.gpus for node in seen.nodes.values()}
     ended = {record.job_id: with_whole_nodes(record, sizes) for record in recent if record.job_id not in seen.jobs}
     per_gpu = most_shards_per_gpu(seen.nodes.values())
     for job_id, record in ended.items():
         if (one := _of_record(record, per_gpu)) is not None:
-            members[job_id] = _with_held_gpus(one, members.get(job_id))
+            known = noted.get((job_id, one.uid, one.sweep))
+            members[job_id] = _with_held_gpus(_first_submitted(one, known, record.restarts), known)
     live = _live(seen, per_gpu)
     for job in live.values():
         told = job.exploration
         if told is not None and told.sweep is not None:
             uid = seen.jobs[job.job_id].uid
             what = told.sweep, told.metric, told.direction
-            members[job.job_id] = _Member(job.user, uid, *what, gpus_of(job), held_gpus(job), job.submit_s)
+            one = _Member(job.user, uid, *what, gpus_of(job), held_gpus(job), job.submit_s)
+            members[job.job_id] = _first_submitted(one, noted.get((job.job_id, uid, told.sweep)), job.restarts)
     now_s = seen.snapshot.now_s
     over = {job_id: one.uid for job_id, one in members.items() if job_id not in live}
     past = spool.read(over, now_s, submitted_s(ended.values()))
@@ -203,9 +206,14 @@ def _of_record(record: SlurmJob, per_gpu: int) -> _Member | None:
 
 def _with_held_gpus(training: _Member, noted: _Member | None) -> _Member:
     """With the GPUs that the daemon saw: Slurm's record has those that it asked for."""
-    if noted is None or (training.uid, training.sweep) != (noted.uid, noted.sweep):
+    return training if noted is None else training._replace(gpus=noted.gpus, held_gpus=noted.held_gpus)
+
+
+def _first_submitted(training: _Member, noted: _Member | None, restarts: int) -> _Member:
+    """With the time of its submission: once it has been requeued Slurm tells when that was instead."""
+    if noted is None or not noted.submit_s or not restarts:
         return training
-    return training._replace(gpus=noted.gpus, held_gpus=noted.held_gpus)
+    return training._replace(submit_s=min(training.submit_s, noted.submit_s))
 
 
 def _of_note(note: Note) -> _Member:

@@ -466,6 +466,16 @@ def test_an_exported_sweep_is_a_trace(digits: FakeSlurm, tmp_path: Path) -> None
     assert {learning.best_of_sweep for learning in (one, two, three)} == {0.5}
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
+def test_a_requeued_training_is_exported_with_the_time_at_which_it_was_first_submitted(
+    digits: FakeSlurm, tmp_path: Path, state: str
+) -> None:
+    digits.set(3, state=state, restarts=1, submit_s=5_000.0)  # Slurm tells the time of the requeue
+    run("export", "digits", tmp_path / "digits.csv")
+    told = {job.job_id: job.submit_s for job in read_any(tmp_path / "digits.csv").jobs}
+    assert told == {1: 0.0, 2: 1.0, 3: 2.0}
+
+
 def test_a_sweep_exported_to_the_standard_output_has_nothing_else_there(digits: FakeSlurm, tmp_path: Path) -> None:
     run("export", "digits", tmp_path / "digits.csv")
     done = run("export", "digits", "-")
