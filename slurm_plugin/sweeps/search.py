@@ -200,12 +200,15 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         journal = self._directory / "study.journal"
         _mend(journal)
-        study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(journal))),
-            study_name=self._file.name,
-            direction="minimize" if self._file.direction == "min" else "maximize",
-            load_if_exists=True,
-        )
+        storage, name = JournalStorage(JournalFileBackend(str(journal))), self._file.name
+        if any(study.study_name == name for study in storage.get_all_studies()):  # creating it would add a line
+            study = optuna.load_study(study_name=name, storage=storage)
+        else:
+            study = optuna.create_study(
+                study_name=name,
+                storage=storage,
+                direction="minimize" if self._file.direction == "min" else "maximize",
+            )
         study.sampler = _sampler(self._file, len(study.get_trials(deepcopy=False)))
         return study
 

@@ -542,6 +542,16 @@ def test_who_waits_leaves_a_pass_that_watches_the_same_trials(
 
 
 @optuna_is_needed
+def test_passes_without_news_add_nothing_to_what_the_next_one_reads(tmp_path: Path, slurm: Path) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    sizes_bytes = []
+    for _ in range(3):
+        run(path)
+        sizes_bytes.append((tmp_path / "digits.sweep" / "study.journal").stat().st_size)
+    assert sizes_bytes == sizes_bytes[:1] * 3
+
+
+@optuna_is_needed
 def test_trials_that_explsched_has_paused_leave_their_places_once(
     tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
