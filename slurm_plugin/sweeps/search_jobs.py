@@ -31,7 +31,7 @@ from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, Valu
 from wrappers import sxbatch
 
 _OURS = "explsched"
-"""What comments of our jobs begin with."""
+"""What our words in the comments of jobs begin with."""
 
 _TRIAL = "explsched-trial:"
 _NEXT = "explsched-next:"
