@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from sched_policy.curves import CurveTable, LearningCurve, Vector, fit_all
-from sched_policy.model import Direction, Job, ProgressPoint
+from sched_policy.model import LARGEST_VALUE, Direction, Job, ProgressPoint
 from sched_policy.snapshot import Bools, Floats, Ints, Latest
 
 Points = tuple[ProgressPoint, ...]
@@ -88,7 +88,7 @@ def _oriented(points: Points, direction: Direction) -> tuple[Vector, Vector]:
     x = np.array([point.gpu_s for point in points], dtype=np.float64)
     y = sign * np.array([point.value for point in points], dtype=np.float64)
     finite = np.isfinite(x) & np.isfinite(y)
-    return x[finite], y[finite]
+    return x[finite], np.clip(y[finite], -LARGEST_VALUE, LARGEST_VALUE)
 
 
 class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
@@ -140,7 +140,7 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
         heard = [i for i, one in enumerate(said) if one.best is not None]
         shown = np.zeros(len(numbers))
         np.maximum.at(shown, sweep[heard], [said[i].shown for i in heard])
-        scale = np.where(shown > 0, shown, 1.0)[sweep]
+        scale = np.where(shown > 0, np.maximum(shown, 1.0 / LARGEST_VALUE), 1.0)[sweep]
 
         measured = np.zeros(len(said), dtype=np.bool_)
         measured[heard] = [said[i].curve is not None for i in heard]

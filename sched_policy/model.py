@@ -123,6 +123,10 @@ class Elastic(Struct, frozen=True, gc=False):
         return tuple(GpuRequest.on_each(n // (self.per_node or n), self.per_node or n) for n in sizes)
 
 
+LARGEST_VALUE = 1e100
+"""Policies take a larger magnitude of a metric for this one: squares and differences of values must not overflow."""
+
+
 class ProgressPoint(Struct, frozen=True, gc=False):
     """One progress report.
 

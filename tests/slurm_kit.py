@@ -109,7 +109,8 @@ class FakeSlurm:
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
         self._answer("tagged_jobs")
-        return tuple(job for job in self.known.values() if job.comment.startswith(prefix))
+        jobs = self.known.values()
+        return tuple(job for job in jobs if any(word.startswith(prefix) for word in job.comment.split()))
 
     def queue(self) -> tuple[QueuedJob, ...]:
         self._answer("queue")

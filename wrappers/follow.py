@@ -8,11 +8,10 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-import math
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from explsched.job_options.table import METRIC, STEP_KEY, VALUE_KEY
 from explsched.progress import report_values
 
 POLL_S = 1.0
+_LINE_END = re.compile(rb"[\r\n]")
 _LONGEST_LINE = 1 << 16
 _MAX_READ = 1 << 20
 _MAX_WARNINGS = 5
@@ -90,27 +90,23 @@ def json_reader(step_key: str = "step", value_key: str | None = None, metric: st
 def row_reader(path: Path, step_key: str = "step", value_key: str | None = None) -> LineReader:
     """A reader of rows, separated by tabs in a file `.tsv`, else by commas. `path` is where the header stands already.
 
-    A line with the step's name is a header, also later: then the file was begun anew, and only steps after those that
-    were told before are told. Rows without step or value tell nothing. The reader raises ValueError for rows before any
-    header, for a header without the value's name, and for a cell that is no number.
+    A line with the step's name is a header, also later. Rows without step or value tell nothing. The reader raises
+    ValueError for rows before any header, for a header without the value's name, and for a cell that is no number.
     """
     name = default_metric()
     key = value_key or name
     delimiter = "\t" if path.suffix == ".tsv" else ","
     names = f"{STEP_KEY.flag} and {VALUE_KEY.flag} name them"
     columns: list[str] = []
-    last = passed_over = -math.inf
 
     def cells(line: bytes) -> list[str]:
         text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
         return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter), [])]
 
     def read(line: bytes) -> Reading | None:
-        nonlocal last, passed_over
         row = cells(line)
         if step_key in row:
             columns[:] = row
-            passed_over = last
             if key not in row:  # it may come later: Lightning writes the file anew when a value gets its first number
                 raise ValueError(f"a header without the column {key!r}, so far; {names}")
             return None
@@ -121,9 +117,7 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
         told = dict(zip(columns, row, strict=False))
         if not told.get(step_key) or not told.get(key):
             return None
-        reading = Reading(int(float(told[step_key])), {name: float(told[key])})
-        last = max(last, reading.step)
-        return reading if reading.step > passed_over else None
+        return Reading(int(float(told[step_key])), {name: float(told[key])})
 
     first = b""
     with suppress(OSError):  # which the tail tells of, as long as it lasts
@@ -144,6 +138,7 @@ def default_metric() -> str:
 class Reporter:
     """Splits bytes into lines and reports what a reader finds in them. Never raises: it warns, a few times.
 
+    Of a file that was begun anew only steps after the last reported ones count, of each metric.
     `has_reported` says whether anything was found, `lines` how many lines have been read.
     """
 
@@ -154,13 +149,16 @@ class Reporter:
         self._rest = b""
         self._source = Path()
         self._rests: dict[Path, bytes] = {}
+        self._last: dict[str, int] = {}
+        self._passed_over: Mapping[str, int] = {}
+        self._former: Iterator[bytes] = iter(())
         self._warnings = 0
         self.has_reported = False
         self.lines = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes. A carriage return ends a line, too: progress bars write nothing else."""
-        *lines, rest = re.split(rb"[\r\n]", self._rest + data)
+        *lines, rest = _LINE_END.split(self._rest + data)
         self._rest = rest[-_LONGEST_LINE:]
         for line in lines:
             self._take(line)
@@ -173,6 +171,11 @@ class Reporter:
     def restart(self) -> None:
         """The next bytes are the first of another file: half a line before them will not be completed."""
         self._rest = b""
+        self._passed_over = self._last.copy()
+
+    def pass_over(self, former: bytes) -> None:
+        """The next lines tell nothing as long as they are those of a former run, which begin like this."""
+        self._former = iter(_LINE_END.split(former)[:-1])
 
     def close(self) -> None:
         """No more bytes will come: the last line may lack its end."""
@@ -193,31 +196,44 @@ class Reporter:
 
     def _take(self, line: bytes) -> None:
         self.lines += 1
+        is_former = next(self._former, None) == line
+        if not is_former:
+            self._former = iter(())
         try:
             reading = self._read(line)
-            if reading is not None:
-                self.take(reading)
+            if reading is not None and not is_former:
+                self._take_new(reading)
         except Exception as error:  # whatever a log holds, the job goes on
             self.warn(f"no progress in {line[:200]!r}: {error}")
+
+    def _take_new(self, reading: Reading) -> None:
+        passed_over = self._passed_over
+        new = {k: value for k, value in reading.values.items() if k not in passed_over or reading.step > passed_over[k]}
+        if new:
+            self.take(Reading(reading.step, new))
+            self._last |= {name: max(reading.step, self._last.get(name, 0)) for name in new}
 
 
 class LogTail:
     """Reads what is new in a file that may not exist yet, and may be truncated, replaced, or begun anew in place.
 
     A file that was begun anew may be longer at the next look than it was before: then a changed first line tells.
-    What a file held when the `LogTail` was made is passed over, as it is a former run's, unless `from_start` is set.
+    What a file held when the `LogTail` was made is passed over, as it is a former run's, unless `from_start` is set;
+    so are the lines that a file which takes its place begins with, as far as they are the same (of the first MiB).
     `is_at_start` says of the bytes that were read last whether they are the first of a file.
     """
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self._path = path
         self._inode, self._offset = 0, 0
-        self._first_line = b""
+        self._first_line = self._held = b""
         self.is_at_start = False
         with suppress(OSError):  # which `read` tells of, as long as it lasts
             if not from_start and os.path.isfile(path):  # noqa: PTH113  Path.is_file raises for closed directories
                 status = path.stat()
                 self._inode, self._offset = status.st_ino, status.st_size
+                with path.open("rb") as file:
+                    self._held = file.read(min(status.st_size, _MAX_READ))
 
     def __str__(self) -> str:
         return str(self._path)
@@ -271,6 +287,7 @@ class LogTail:
             return False
         if data and self.is_at_start:
             reporter.restart()
+            reporter.pass_over(self._held)
         reporter.feed(data)
         return bool(data)
 

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.model import Direction, ProgressPoint
+from sched_policy.model import LARGEST_VALUE, Direction, ProgressPoint
 from sched_policy.model import Parameter as Parameter
 from sched_policy.snapshot import Bools, Floats
 
@@ -234,4 +234,5 @@ def oriented(points: Iterable[ProgressPoint], direction: Direction) -> tuple[Flo
     table = table[np.isfinite(table).all(axis=1)]
     highest = np.maximum.accumulate(np.concatenate([[-np.inf], table[:, 0]]))
     rises = table[:, 0] > highest[:-1]
-    return table[rises, 0], (1.0 if direction is Direction.MIN else -1.0) * table[rises, 1]
+    values = np.clip(table[rises, 1], -LARGEST_VALUE, LARGEST_VALUE)
+    return table[rises, 0], values if direction is Direction.MIN else -values

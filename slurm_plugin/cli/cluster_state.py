@@ -108,5 +108,5 @@ def look(config_path: Path | None) -> View:
 
 
 def remembered(config: Config, prefix: str) -> tuple[SlurmJob, ...]:
-    """One's own jobs whose comment begins with `prefix`, those that Slurm still remembers after their end included."""
+    """One's own jobs as `SlurmClient.tagged_jobs`: also those that Slurm still remembers after their end."""
     return CliClient(config.slurm.timeout_s).tagged_jobs(prefix)

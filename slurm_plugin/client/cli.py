@@ -92,9 +92,9 @@ class CliClient:
         return self._completed(jobs, priorities)
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
-        """The user's own jobs whose comment begins with `prefix`, those that slurmctld still remembers included."""
-        reader = squeue.JobReader()
-        return tuple(job for job in self._squeue(reader, "--me", "--states=all") if job.comment.startswith(prefix))
+        """The user's own jobs with a word in their comment that begins with `prefix`, also those that ended lately."""
+        jobs = self._squeue(squeue.JobReader(), "--me", "--states=all")
+        return tuple(job for job in jobs if any(word.startswith(prefix) for word in job.comment.split()))
 
     def queue(self) -> tuple[QueuedJob, ...]:
         """What runs and waits, of all users as far as they may be seen, each task of an array for itself."""

@@ -37,7 +37,10 @@ class SlurmClient(Protocol):
         ...
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
-        """The user's own jobs whose comment begins with `prefix`, those that ended lately included; no site factors."""
+        """The user's own jobs with a word in their comment that begins with `prefix`, also those that ended lately.
+
+        Without site factors.
+        """
         ...
 
     def queue(self) -> tuple[QueuedJob, ...]:

@@ -50,7 +50,7 @@ class PyslurmClient:
         return self._cli.jobs()
 
     def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
-        """The user's own jobs whose comment begins with `prefix`, through squeue."""
+        """The user's own jobs with a word in their comment that begins with `prefix`, through squeue."""
         return self._cli.tagged_jobs(prefix)
 
     def queue(self) -> tuple[QueuedJob, ...]:

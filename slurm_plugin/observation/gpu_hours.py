@@ -31,6 +31,8 @@ def gpu_hours(job: Job, runs: Iterable[Run], sizes: Mapping[int, int], now_s: fl
     as many as now.
     """
     held, asked = held_gpus(job), job.request.total
+    if not asked:
+        return 0.0
     former = (run for run in runs if job.start_s is None or run.restart < job.restarts)
     former_gpu_s = sum(sizes.get(run.restart, asked) / asked * held * (run.end_s - run.start_s) for run in former)
     return (held * (0.0 if job.start_s is None else max(0.0, now_s - job.start_s)) + former_gpu_s) / 3600

@@ -44,6 +44,12 @@ def gpus_asked_for(record: SlurmJob, shards_per_gpu: int) -> float:
     return gpu_request(record, shards_per_gpu).total * part_of_each(record, shards_per_gpu)
 
 
+def gpus_had(record: SlurmJob, shards_per_gpu: int) -> float:
+    """The same of a job that is over; with --exclusive all of its nodes, in a record `with_whole_nodes`."""
+    whole = sum(gpus for _, gpus in record.gpu_nodes) if record.exclusive == "NODE" else 0
+    return whole or gpus_asked_for(record, shards_per_gpu)
+
+
 def least_gpu_memory_mib(constraint: str) -> int:
     """MiB of memory that each GPU of a job must have by the features in its constraint; 0 if these name none."""
     return max((min(map(gpu_memory_mib, part.split("|"))) for part in constraint.split("&")), default=0)

@@ -23,10 +23,12 @@ from explsched.parameters import listed, shown
 from sched_policy.model import Direction, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.squeue import with_whole_nodes
 from slurm_plugin.observation.gpu_hours import gpus_of, held_gpus, saved_gpu_hours, whole_s
 from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.policy_job import policy_job
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requirements import gpu_request, gpus_asked_for, most_shards_per_gpu
+from slurm_plugin.observation.requirements import gpu_request, gpus_had, most_shards_per_gpu
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.sweep_record import Note
 
@@ -139,19 +141,23 @@ def results(
     jobs in Slurm why the policy ranks them where it does. Reports of others that we may not read are told as the
     training's reason.
     """
-    members = {note.job: _of_note(note) for note in notes if note.what == "joined"}
-    ended = {record.job_id: record for record in recent if record.job_id not in seen.jobs}
+    noted = {note.training: _of_note(note) for note in notes if note.what == "joined"}
+    members = {job_id: one for (job_id, _, _), one in noted.items()}
+    sizes = {node.name: node.gpus for node in seen.nodes.values()}
+    ended = {record.job_id: with_whole_nodes(record, sizes) for record in recent if record.job_id not in seen.jobs}
     per_gpu = most_shards_per_gpu(seen.nodes.values())
     for job_id, record in ended.items():
         if (one := _of_record(record, per_gpu)) is not None:
-            members[job_id] = _with_held_gpus(one, members.get(job_id))
-    live = {job.job_id: job for job in seen.snapshot.jobs}
+            known = noted.get((job_id, one.uid, one.sweep))
+            members[job_id] = _with_held_gpus(_first_submitted(one, known, record.restarts), known)
+    live = _live(seen, per_gpu)
     for job in live.values():
         told = job.exploration
         if told is not None and told.sweep is not None:
             uid = seen.jobs[job.job_id].uid
             what = told.sweep, told.metric, told.direction
-            members[job.job_id] = _Member(job.user, uid, *what, gpus_of(job), held_gpus(job), job.submit_s)
+            one = _Member(job.user, uid, *what, gpus_of(job), held_gpus(job), job.submit_s)
+            members[job.job_id] = _first_submitted(one, noted.get((job.job_id, uid, told.sweep)), job.restarts)
     now_s = seen.snapshot.now_s
     over = {job_id: one.uid for job_id, one in members.items() if job_id not in live}
     past = spool.read(over, now_s, submitted_s(ended.values()))
@@ -169,25 +175,45 @@ def results(
     )
 
 
-def _of_record(record: SlurmJob, per_gpu: int) -> _Member | None:
-    """None for a job of no sweep, one whose options cannot be understood, and an array that never started."""
+def _live(seen: Observation, per_gpu: int) -> dict[int, Job]:
+    """The jobs that wait or run. No policy sees trainings without GPUs, nor all of partitions that are not steered."""
+    found = {job.job_id: job for job in seen.snapshot.jobs}
+    for job_id, record in seen.jobs.items():
+        if job_id not in found and (options := _options(record)) is not None:
+            found[job_id] = policy_job(record, seen.progress.get(job_id, JobProgress()), options, (), per_gpu)
+    return found
+
+
+def _options(record: SlurmJob) -> job_options.JobOptions | None:
+    """None for a job of no sweep, and for one whose options cannot be understood."""
     try:
         options = job_options.parse(record.comment)
     except job_options.JobOptionError:
         return None
+    return options if options and options.exploration and options.exploration.sweep else None
+
+
+def _of_record(record: SlurmJob, per_gpu: int) -> _Member | None:
+    """None for a job of no sweep, one whose options cannot be understood, and an array that never started."""
+    options = _options(record)
     told = options.exploration if options else None
     if told is None or told.sweep is None or record.array_tasks > 1:
         return None
-    gpus = max(gpu_request(record, per_gpu).total, 1)
-    held = gpus_asked_for(record, per_gpu) or 1.0
+    held = gpus_had(record, per_gpu)
+    gpus = max(gpu_request(record, per_gpu).total, int(held))
     return _Member(record.user, record.uid, told.sweep, told.metric, told.direction, gpus, held, record.submit_s)
 
 
 def _with_held_gpus(training: _Member, noted: _Member | None) -> _Member:
     """With the GPUs that the daemon saw: Slurm's record has those that it asked for."""
-    if noted is None or (training.uid, training.sweep) != (noted.uid, noted.sweep):
+    return training if noted is None else training._replace(gpus=noted.gpus, held_gpus=noted.held_gpus)
+
+
+def _first_submitted(training: _Member, noted: _Member | None, restarts: int) -> _Member:
+    """With the time of its submission: once it has been requeued Slurm tells when that was instead."""
+    if noted is None or not noted.submit_s or not restarts:
         return training
-    return training._replace(gpus=noted.gpus, held_gpus=noted.held_gpus)
+    return training._replace(submit_s=min(training.submit_s, noted.submit_s))
 
 
 def _of_note(note: Note) -> _Member:
@@ -293,9 +319,12 @@ def table(found: SweepResults) -> str:
 
 def trace(found: SweepResults) -> tuple[str, list[str]]:
     """The sweep as a trace of the simulator's format `sweep`, and what it lacks. Raises `SweepFileError`."""
-    usable = [training for training in found.trainings if len(training.curve) >= _LEAST_REPORTS]
+    on_gpus = [training for training in found.trainings if training.gpus]
+    usable = [training for training in on_gpus if len(training.curve) >= _LEAST_REPORTS]
     if not usable:
-        raise SweepFileError(f"sweep {found.sweep!r}: no training has reported {found.metric} twice: nothing to export")
+        raise SweepFileError(
+            f"sweep {found.sweep!r}: no training with GPUs has reported {found.metric} twice: nothing to export"
+        )
     began_s = min(training.submit_s for training in usable)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -305,7 +334,7 @@ def trace(found: SweepResults) -> tuple[str, list[str]]:
         told = json.dumps(dict(training.params))
         start = (training.job, round(training.submit_s - began_s, 3), training.gpus, round(_whole_s(training), 3))
         writer.writerow([*start, found.sweep, curve, found.user, found.metric, found.direction.value, told])
-    return text.getvalue(), list(_lacks(found, usable))
+    return text.getvalue(), list(_lacks(found, on_gpus, usable))
 
 
 def draw(found: SweepResults, path: Path) -> None:
@@ -367,9 +396,12 @@ def _whole_s(training: SweepTraining) -> float:
     return max(training.curve[-1].run_s, told_s or 0.0, 0.001)
 
 
-def _lacks(found: SweepResults, usable: list[SweepTraining]) -> Iterator[str]:
-    if left_out := len(found.trainings) - len(usable):
-        yield f"{left_out} of {len(found.trainings)} trainings are left out: they did not report {found.metric} twice"
+def _lacks(found: SweepResults, on_gpus: list[SweepTraining], usable: list[SweepTraining]) -> Iterator[str]:
+    count = len(found.trainings)
+    if without := count - len(on_gpus):
+        yield f"{without} of {count} trainings are left out: they have no GPUs"
+    if left_out := len(on_gpus) - len(usable):
+        yield f"{left_out} of {count} trainings are left out: they did not report {found.metric} twice"
     if cut := sum(training.curve[-1].run_s < 0.99 * _whole_s(training) for training in usable):
         yield f"{cut} of {len(usable)} curves end before their training: what these would have reached is not known"
     if unknown := sum(not training.params for training in usable):

@@ -47,6 +47,7 @@ from explsched.atomic_file import create_file_durably, replace_file_durably
 from explsched.errors import SlurmError
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
+from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.spool import WholeProgressSpool, submitted_s
 from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection, Value, argument
@@ -199,12 +200,15 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         journal = self._directory / "study.journal"
         _mend(journal)
-        study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(journal))),
-            study_name=self._file.name,
-            direction="minimize" if self._file.direction == "min" else "maximize",
-            load_if_exists=True,
-        )
+        storage, name = JournalStorage(JournalFileBackend(str(journal))), self._file.name
+        if any(study.study_name == name for study in storage.get_all_studies()):  # creating it would add a line
+            study = optuna.load_study(study_name=name, storage=storage)
+        else:
+            study = optuna.create_study(
+                study_name=name,
+                storage=storage,
+                direction="minimize" if self._file.direction == "min" else "maximize",
+            )
         study.sampler = _sampler(self._file, len(study.get_trials(deepcopy=False)))
         return study
 
@@ -239,9 +243,10 @@ class Search:
             values = [report.value for report in progress.reports if report.metric == self._file.metric]
             best = (min if self._file.direction == "min" else max)(values, default=None)
             ran_s = {run.restart: run.end_s - run.start_s for run in progress.runs}
-            gpus: float = self._file.job.gpus
             if job is not None and job.job_id == job_id:  # a run may go on for hours after its last report
                 ran_s[job.restarts], gpus = self._jobs.run_time_s(job_id), self._jobs.gpus(job)
+            else:
+                gpus = self._noted_gpus(job_id) or self._file.job.gpus
             result = Result(job_id, best, gpus * sum(ran_s.values()) / 3600)
             replace_file_durably(path, msgspec.json.encode(result))
         value = self._result(trial.number).value
@@ -249,6 +254,12 @@ class Search:
             study.tell(trial.number, state=TrialState.FAIL)
         else:
             study.tell(trial.number, value)
+
+    def _noted_gpus(self, job_id: int) -> float:
+        """The GPUs of a trial that Slurm has forgotten, as the daemon last saw them; 0 if it never did."""
+        training = job_id, os.geteuid(), self._file.name
+        notes = reversed(sweep_record.read(self._config.progress.spool))
+        return next((note.held_gpus for note in notes if note.training == training), 0.0)
 
     def _may_begin(self, results: Sequence[Result], under_way: int) -> bool:
         """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""

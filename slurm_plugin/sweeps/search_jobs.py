@@ -24,13 +24,14 @@ from slurm_plugin.client import process
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.squeue import with_whole_nodes
 from slurm_plugin.config import Config
-from slurm_plugin.observation.requirements import gpus_asked_for, most_shards_per_gpu
+from slurm_plugin.observation.requirements import gpus_had, most_shards_per_gpu
 from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, Value, argument
 from wrappers import sxbatch
 
 _OURS = "explsched"
-"""What comments of our jobs begin with."""
+"""What our words in the comments of jobs begin with."""
 
 _TRIAL = "explsched-trial:"
 _NEXT = "explsched-next:"
@@ -110,8 +111,9 @@ class SearchJobs:
         return self._directory / "trials" / str(number)
 
     def gpus(self, job: SlurmJob) -> float:
-        """The GPUs of a job, as `gpus_asked_for`. Raises `SlurmError`."""
-        return gpus_asked_for(job, most_shards_per_gpu(self._client.nodes()) if job.shards_per_node else 0)
+        """The GPUs of a job that is over, as `gpus_had`. Raises `SlurmError`."""
+        nodes = self._client.nodes() if job.shards_per_node or job.exclusive else ()
+        return gpus_had(with_whole_nodes(job, {node.name: node.gpus for node in nodes}), most_shards_per_gpu(nodes))
 
     def run_time_s(self, job_id: int) -> float:
         """How long the last run of a job took. Raises `SlurmError` for unknown jobs."""

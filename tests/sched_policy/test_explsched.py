@@ -1,5 +1,6 @@
 """The explsched policy: what learns most per GPU-second runs first, and only who opted in yields."""
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -121,6 +122,30 @@ def test_free_gpus_are_used_before_anybody_yields() -> None:
     plan = POLICY.plan(snapshot(*full_cluster()[:7], job(20, exploration=EXPLORING)))
     assert [start.job_id for start in plan.starts] == [20]
     assert plan.preemptions == ()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(*range(9, 1, -1), 1e160), (9, 8, 1.7e308), (1.7e308, 1.0, -1.7e308), (5e-324, 0.0, 1e160, *[0.0] * 6)],
+)
+@pytest.mark.parametrize("direction", Direction)
+def test_no_values_of_a_training_keep_others_from_being_ranked(values: tuple[float, ...], direction: Direction) -> None:
+    points = tuple(ProgressPoint(at, 100.0 * at, value) for at, value in enumerate(values, 1))
+    strange = running(1, "n1", user="eve", exploration=Exploration(direction=direction), points=points)
+    scores = POLICY.plan(snapshot(strange, *full_cluster()[1:], *(job(i, user="bob") for i in range(20, 28)))).scores
+    assert np.isfinite([score.value for score in scores]).all()
+
+
+def test_a_training_that_diverges_keeps_no_others_from_moving() -> None:
+    def plan(last: float) -> Plan:
+        points = (*curve(0.1, 1.0, 200), ProgressPoint(13, 250.0, last))
+        diverged = running(1, "n1", user="eve", exploration=Exploration(checkpoint_signal="USR1"), points=points)
+        steep = [replace(one, points=curve(0.1, 1.0, 200)) for one in full_cluster()[1:4]]
+        waiting = [job(i, user="bob") for i in range(20, 25)]
+        return POLICY.plan(snapshot(diverged, *steep, *full_cluster()[4:], *waiting))
+
+    assert plan(1e99).preemptions
+    assert plan(1e160).preemptions == plan(1e99).preemptions
 
 
 def test_silent_jobs_are_spread_among_the_reporting_ones() -> None:

@@ -220,6 +220,24 @@ def test_tasks_of_arrays_that_have_run_are_asked_for_by_themselves(log: Path, tm
     assert [(job.job_id, job.array_task_id) for job in CliClient().jobs()] == [(7, None), (8, 1)]
 
 
+@pytest.mark.parametrize(
+    ("comment", "found"),
+    [
+        ("explsched:sweep=digits", [7]),
+        ("my own words explsched:sweep=digits", [7]),
+        ("no-explsched:sweep=digits", []),
+        ("", []),
+    ],
+)
+def test_a_job_is_found_by_its_word_wherever_the_comment_has_it(
+    log: Path, tmp_path: Path, comment: str, found: list[int]
+) -> None:
+    ended = {"JobID": "7", "State": "COMPLETED", "ArrayTaskID": "N/A", "Comment": comment}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=ended))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    assert [job.job_id for job in CliClient().tagged_jobs("explsched:")] == found
+
+
 def test_a_priority_that_an_operator_has_set_is_the_jobs_own(log: Path, tmp_path: Path) -> None:
     tool(tmp_path, "scontrol", "echo slurm 99.01.1")
     waiting = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "PriorityLong": "500"}

@@ -542,6 +542,16 @@ def test_who_waits_leaves_a_pass_that_watches_the_same_trials(
 
 
 @optuna_is_needed
+def test_passes_without_news_add_nothing_to_what_the_next_one_reads(tmp_path: Path, slurm: Path) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    sizes_bytes = []
+    for _ in range(3):
+        run(path)
+        sizes_bytes.append((tmp_path / "digits.sweep" / "study.journal").stat().st_size)
+    assert sizes_bytes == sizes_bytes[:1] * 3
+
+
+@optuna_is_needed
 def test_trials_that_explsched_has_paused_leave_their_places_once(
     tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -641,6 +651,7 @@ def test_while_the_spool_is_not_read_no_trial_has_failed(
     [
         ("gpu:a100:4", {"gpus": 4}, 4),
         ("shard:2", {"gpus": 0, "gpus_per_node": None, "shards_per_node": 2}, 0.5),
+        ("gpu:1", {"gpus": 1, "gpu_nodes": (("n1", 1),), "node_names": ("n1",), "exclusive": "NODE"}, 4),
     ],
 )
 def test_gpu_hours_are_those_that_slurm_tells(
@@ -660,6 +671,21 @@ def test_gpu_hours_are_those_that_slurm_tells(
     monkeypatch.setattr(CliClient, "nodes", lambda _client: (node,))
     (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\n[ $5 = 100 ] && echo 2:00:00\n")
     assert json.loads(run(path, "--json").stdout)["gpu_h"] == pytest.approx(gpus * 2.5)
+
+
+@optuna_is_needed
+def test_gpu_hours_of_a_trial_that_slurm_has_forgotten_are_those_that_the_daemon_saw(
+    tmp_path: Path, slurm: Path
+) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    run(path)
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("100")
+    events = [{"time_s": 1.0 + 1800 * n, "event": "start"} for n in range(3)]
+    (tmp_path / "100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
+    known = {"time_s": 1.0, "what": "joined", "job": 100, "user": "ada", "uid": os.geteuid(), "sweep": "digits"}
+    notes = [{**known, "held_gpus": 1.0}, {**known, "held_gpus": 4.0}, {**known, "sweep": "other", "held_gpus": 2.0}]
+    (tmp_path / "sweeps.jsonl").write_text("".join(json.dumps(note) + "\n" for note in notes))
+    assert json.loads(run(path, "--json").stdout)["gpu_h"] == pytest.approx(4.0)
 
 
 @optuna_is_needed

@@ -29,7 +29,7 @@ from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob, SlurmNode
-from slurm_plugin.config import Config, OrderSection, ProgressSection
+from slurm_plugin.config import Config, OrderSection, ProgressSection, SlurmSection
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
@@ -320,9 +320,56 @@ def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: F
     digits.known[8] = training(8, "explsched:sweep=short", state="FAILED")
     digits.known[9] = training(9, "explsched:sweep=short", state="COMPLETED")
     digits.known[10] = training(10, "explsched:sweep=short&nonsense=1", state="COMPLETED")
+    alone = {"gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),), "exclusive": "NODE"}
+    digits.known[11] = training(11, "explsched:sweep=short", state="COMPLETED", **alone)
     (one,) = json.loads(run("show", "short", "--json").stdout)["sweeps"]
     told = [(t["job"], t["state"], t["reason"]) for t in one["trainings"]]
-    assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", "")]
+    assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", ""), (11, "done", "")]
+    assert [t["gpus"] for t in one["trainings"]] == [4, 4, 4]
+
+
+WITHOUT_GPUS: dict[str, Any] = {"gpus": 0, "gpus_per_node": None, "gpu_nodes": ()}
+
+
+def test_trainings_without_gpus_are_shown_but_not_exported(digits: FakeSlurm, tmp_path: Path) -> None:
+    comment = "explsched:sweep=small"
+    waits = {**WITHOUT_GPUS, "state": "PENDING", "start_s": None, "node_names": ()}
+    digits.known |= {
+        11: training(11, comment, restarts=1, **WITHOUT_GPUS),
+        12: training(12, comment, **waits),
+        13: training(13, comment, state="COMPLETED", **WITHOUT_GPUS),
+        14: training(14, comment, **{**waits, "restarts": 1}),
+    }
+    for job_id in (11, 13, 14):
+        reported(tmp_path, job_id, 3.0, 1.0)
+    (one,) = json.loads(run("show", "small", "--json").stdout)["sweeps"]
+    told = {t["job"]: (t["state"], t["gpus"], t["gpu_h"], t["best"]) for t in one["trainings"]}
+    assert told == {
+        11: ("running", 0, 0.0, 1.0),
+        12: ("waiting", 0, 0.0, None),
+        13: ("done", 0, 0.0, 1.0),
+        14: ("paused", 0, 0.0, 1.0),
+    }
+    assert "no training with GPUs has reported loss twice" in str(run("export", "small", "-", fails=True).exception)
+    digits.known[15] = training(15, comment)
+    reported(tmp_path, 15, 3.0, 1.0)
+    done = run("export", "small", tmp_path / "small.csv")
+    assert "4 of 5 trainings are left out: they have no GPUs" in done.stderr
+    assert [job.job_id for job in read_any(tmp_path / "small.csv").jobs] == [15]
+
+
+def test_a_requeued_training_of_a_partition_that_is_not_steered_is_paused(
+    digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = msgspec.structs.replace(config(tmp_path), slurm=SlurmSection(partitions=("other",)))
+    monkeypatch.setattr("slurm_plugin.cli.sweep.look", lambda _path: View.of(elsewhere, digits.look(), NOW_S))
+    digits.set(3, state="PENDING", start_s=None, gpu_nodes=(), node_names=(), restarts=1)
+    assert {t["job"]: t["state"] for t in shown()["trainings"]} == {
+        1: "done",
+        2: "stopped",
+        3: "paused",
+        4: "waiting",
+    }
 
 
 def test_a_training_with_the_id_of_one_that_was_stopped_was_not_stopped(digits: FakeSlurm) -> None:
@@ -417,6 +464,16 @@ def test_an_exported_sweep_is_a_trace(digits: FakeSlurm, tmp_path: Path) -> None
     assert one.losses.tolist() == [3.0, 3.0, 1.0, 0.5]
     assert (two.losses.tolist(), two.epochs, two.epoch_s) == ([3.0, 3.0, 2.5], 10, 100.0)
     assert {learning.best_of_sweep for learning in (one, two, three)} == {0.5}
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
+def test_a_requeued_training_is_exported_with_the_time_at_which_it_was_first_submitted(
+    digits: FakeSlurm, tmp_path: Path, state: str
+) -> None:
+    digits.set(3, state=state, restarts=1, submit_s=5_000.0)  # Slurm tells the time of the requeue
+    run("export", "digits", tmp_path / "digits.csv")
+    told = {job.job_id: job.submit_s for job in read_any(tmp_path / "digits.csv").jobs}
+    assert told == {1: 0.0, 2: 1.0, 3: 2.0}
 
 
 def test_a_sweep_exported_to_the_standard_output_has_nothing_else_there(digits: FakeSlurm, tmp_path: Path) -> None:

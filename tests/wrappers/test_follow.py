@@ -123,6 +123,18 @@ def test_a_tail_survives_truncation_and_replacement(tmp_path: Path) -> None:
     assert LogTail(path, from_start=True).read() == b"another file, and longer\n"
 
 
+def test_of_a_log_that_is_rotated_each_metric_goes_on_by_itself(job: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    reader = log_reader(r"(?P<step>\d+) (loss=(?P<loss>\S+)|acc=(?P<acc>\S+))")
+    reporter, tail = Reporter(reader, "test"), LogTail(path)
+    path.write_bytes(b"1 acc=0.1\n2 loss=0.5\n")
+    assert tail.pass_on(reporter)
+    path.rename(tmp_path / "log.1")
+    path.write_bytes(b"2 loss=0.5\n2 acc=0.2\n")
+    assert tail.pass_on(reporter)
+    assert reports(job) == [(1, "acc", 0.1), (2, "loss", 0.5), (2, "acc", 0.2)]
+
+
 def test_a_log_that_grows_by_more_than_one_read_between_two_looks_is_kept_up_with(job: Path, tmp_path: Path) -> None:
     path = tmp_path / "log"
     reporter, tail = Reporter(log_reader(r"step=(?P<step>\d+) loss=(?P<value>\S+)"), "test"), LogTail(path)

@@ -204,6 +204,50 @@ def test_of_a_file_that_goes_on_only_the_header_is_read_again(job: Path, tmp_pat
     assert reports(job) == [(2, 0.25)]
 
 
+def replace_rows(path: Path, *losses: float) -> None:
+    """Write rows of steps 1, 2, ... anew, as with pandas or json after each epoch, and put them in the file's place."""
+    rows = dict(enumerate(losses, 1))
+    lines = [json.dumps({"step": step, "loss": loss}) for step, loss in rows.items()]
+    if path.suffix == ".csv":
+        lines = ["step,loss", *(f"{step},{loss}" for step, loss in rows.items())]
+    new = path.with_name("new")
+    new.write_text("".join(f"{line}\n" for line in lines))
+    new.replace(path)
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.jsonl"])
+def test_of_a_file_that_is_replaced_each_step_is_reported_once(job: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None)
+    for losses in ((0.5,), (0.5, 0.25), (0.4, 0.2, 0.1)):
+        replace_rows(path, *losses)
+        assert tail.pass_on(reporter)
+    assert reports(job) == [(1, 0.5), (2, 0.25), (3, 0.1)]
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.jsonl"])
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ((0.5, 0.25, 0.125), [(3, 0.125)]),
+        ((0.5, 0.2), [(2, 0.2)]),  # goes on from a checkpoint after the first step
+        ((0.4,), [(1, 0.4)]),  # begins anew
+    ],
+)
+def test_rows_of_a_former_run_are_not_reported_again_where_the_file_is_replaced(
+    job: Path, tmp_path: Path, name: str, losses: tuple[float, ...], told: list[tuple[int, float]]
+) -> None:
+    path = tmp_path / name
+    replace_rows(path, 0.5, 0.25)
+    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None)
+    replace_rows(path, *losses)
+    assert tail.pass_on(reporter)
+    assert reports(job) == told
+    replace_rows(path, *losses, 0.0625)
+    assert tail.pass_on(reporter)
+    assert reports(job) == [*told, (len(losses) + 1, 0.0625)]
+
+
 @pytest.mark.parametrize(
     ("name", "write"),
     [

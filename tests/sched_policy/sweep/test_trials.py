@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from sched_policy.model import Direction, ProgressPoint
@@ -16,6 +17,14 @@ def test_reports_that_are_not_finite_or_go_back_are_skipped(direction: Direction
     steps, values = oriented(tuple(ProgressPoint(step, 10.0 * step, value) for step, value in told), direction)
     assert steps.tolist() == [1, 4, 5]
     assert (sign * values).tolist() == [0.9, 0.5, 0.2]
+
+
+def test_differences_of_values_are_finite() -> None:
+    told = [(1, 1.7e308), (2, 0.5), (3, -1.7e308)]
+    steps, values = oriented(tuple(ProgressPoint(step, 10.0 * step, value) for step, value in told), Direction.MIN)
+    assert steps.tolist() == [1, 2, 3]
+    assert np.isfinite(np.diff(values) ** 2).all()
+    assert values[1] == 0.5
 
 
 def test_no_reports_are_no_numbers() -> None:
