@@ -25,7 +25,8 @@ def inodes(stage: Stage) -> list[int]:
 
 
 def test_it_is_copied_once(stage: Stage) -> None:
-    assert stage.bring() == stage.target / "model"
+    assert stage.bring() == stage.copy
+    assert stage.copy.name == "model", "servers name a model by its directory"
     assert (stage.copy / "deep" / "more").read_text() == "m"
     before = inodes(stage)
     stage.bring()
@@ -47,12 +48,22 @@ def test_a_changed_source_and_a_torn_copy_are_copied_anew(stage: Stage) -> None:
     (stage.source / "weights").write_bytes(b"x" * 1001)
     stage.bring()
     assert (stage.copy / "weights").read_bytes() == b"x" * 1001
-    (stage.target / ".model.staged").unlink()
-    (stage.target / ".model.new").mkdir()
+    (stage.copy.parent / ".model.staged").unlink()
+    (stage.copy.parent / ".model.new").mkdir()
     (stage.copy / "weights").write_bytes(b"half")
     stage.bring()
     assert (stage.copy / "weights").read_bytes() == b"x" * 1001
-    assert sorted(path.name for path in stage.target.iterdir()) == [".model.lock", ".model.staged", "model"]
+    assert sorted(path.name for path in stage.copy.parent.iterdir()) == [".model.lock", ".model.staged", "model"]
+
+
+def test_models_of_the_same_name_do_not_replace_each_other(tmp_path: Path) -> None:
+    stages = [Stage(tmp_path / model / "fp8", tmp_path / "local") for model in ("llama", "qwen")]
+    for stage in stages:
+        stage.source.mkdir(parents=True)
+        (stage.source / "weights").write_text(stage.source.parent.name)
+    copies = [stage.bring() for stage in stages]
+    assert [(copy / "weights").read_text() for copy in copies] == ["llama", "qwen"]
+    assert {copy.name for copy in copies} == {"fp8"}
 
 
 def test_a_single_file(tmp_path: Path) -> None:
@@ -73,9 +84,9 @@ def test_what_cannot_be_copied_is_said(stage: Stage, monkeypatch: pytest.MonkeyP
 
 
 def test_half_a_copy_takes_no_room(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.target.mkdir(mode=0o700)
-    half = stage.target / ".model.new"
-    half.mkdir()
+    half = stage.copy.parent / ".model.new"
+    half.mkdir(parents=True)
+    stage.target.chmod(0o700)
     (half / "weights").write_bytes(b"w" * 600)  # of a copy that was killed
 
     def usage(_path: Path) -> SimpleNamespace:
