@@ -19,6 +19,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,9 +117,18 @@ def _signature(source: Path) -> tuple[str, int]:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
+        _allow_changes(path)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _allow_changes(directory: Path) -> None:
+    """Let the owner change a directory and those in it, which as copies of read-only ones are read-only."""
+    directory.chmod(directory.stat().st_mode | stat.S_IRWXU)
+    for path in directory.iterdir():
+        if path.is_dir():
+            _allow_changes(path)
 
 
 @dataclass(frozen=True, slots=True)

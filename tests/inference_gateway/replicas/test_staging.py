@@ -1,14 +1,22 @@
 """A model is on the node's disk once, whole, and as its source is."""
 
+import codecs
 import errno
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from inference_gateway.replicas.gang import Gang, Stage, StagingError, filled
+
+OTHER = 20001
+"""A uid that nobody has."""
 
 
 @pytest.fixture
@@ -64,6 +72,35 @@ def test_models_of_the_same_name_do_not_replace_each_other(tmp_path: Path) -> No
     copies = [stage.bring() for stage in stages]
     assert [(copy / "weights").read_text() for copy in copies] == ["llama", "qwen"]
     assert {copy.name for copy in copies} == {"fp8"}
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Without root's rights: for root nothing is read-only."""
+    codecs.lookup("ascii")  # others may not be allowed to load modules
+    if os.getuid() != 0:
+        yield
+        return
+    os.setresuid(OTHER, OTHER, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def test_a_model_in_read_only_directories_is_replaced_as_often_as_it_changes(open_tmp: Path) -> None:
+    directory = Path(tempfile.mkdtemp(dir=open_tmp))
+    os.chown(directory, OTHER if os.getuid() == 0 else -1, -1)
+    stage = Stage(directory / "model", directory / "local")
+    deep = stage.source / "deep"
+    with ordinary_user():
+        deep.mkdir(parents=True)
+        for version in ("1", "two", "three"):
+            (deep / "weights").write_text(version)
+            deep.chmod(0o555)
+            assert (stage.bring() / "deep" / "weights").read_text() == version
+            deep.chmod(0o755)
+        (stage.copy / "deep").chmod(0o755)  # for who removes it after the test
 
 
 def test_a_single_file(tmp_path: Path) -> None:
