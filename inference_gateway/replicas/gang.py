@@ -3,7 +3,8 @@
 A model is copied once for all replicas of a node, below a directory that is named by its source's path: models of
 several services may have the same name. It is copied under a temporary name and then renamed, so a copy is always
 complete; a lock makes a second replica wait for the first. If the source has changed since (names, sizes or
-modification times of its files) it is copied again; processes that have the old files open keep them.
+modification times of its files) it is copied again; processes that have the old files open keep them. Where a node has
+no room for both, the outdated copy is removed first.
 
 Slurm starts and ends the nodes of a job together. The first node runs the server that the gateway talks to, and its
 wrapper starts the workers on the other nodes with `srun`; when one of them ends, the whole job ends and the gateway
@@ -73,6 +74,11 @@ class Stage:
         for left in (new, old):  # by a copy that was killed; they take room on the disk
             _remove(left)
         free = shutil.disk_usage(self.target).free
+        outdated = _signature(self.copy)[1] if self.copy.exists() else 0
+        if free < size <= free + outdated:
+            staged.unlink(missing_ok=True)
+            _remove(self.copy)
+            free = shutil.disk_usage(self.target).free  # no more than before while a server has the files open
         if size > free:
             raise StagingError(f"{self.target}: {size >> 20} MiB are needed for {self.source}, {free >> 20} are free")
         staged.unlink(missing_ok=True)

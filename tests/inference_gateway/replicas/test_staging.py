@@ -143,6 +143,20 @@ def test_half_a_copy_takes_no_room(stage: Stage, monkeypatch: pytest.MonkeyPatch
     assert not half.exists()
 
 
+def test_a_node_with_room_for_one_copy_gets_the_next_one_too(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def usage(_path: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=1500 - sum(path.stat().st_size for path in stage.copy.rglob("*") if path.is_file()))
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    stage.bring()
+    (stage.source / "weights").write_bytes(b"x" * 1400)
+    assert (stage.bring() / "weights").stat().st_size == 1400
+    (stage.source / "weights").write_bytes(b"y" * 1600)
+    with pytest.raises(StagingError, match="are needed"):
+        stage.bring()
+    assert (stage.copy / "weights").stat().st_size == 1400, "its removal would not make room enough"
+
+
 def test_the_nodes_of_a_gang_are_told_where_to_meet(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
     gang = Gang(3, "10.0.0.1", 29000)
