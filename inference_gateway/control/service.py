@@ -263,7 +263,6 @@ class ServiceControl:
         """Record that a replica serves, `after_s` after its submission and `load_s` after the start of its job."""
         self._starts_s = (*self._starts_s, after_s)[-KEPT_STARTS:]
         self._loads_s = (*self._loads_s, load_s)[-KEPT_STARTS:]
-        self.attempts = self.attempts.succeeded()
         self._rule.calibrate(self._capacity())
 
     def set_minimum(self, minimum: int) -> None:
