@@ -13,9 +13,9 @@ class Observation:
 
     `arrivals` counts the requests of this second that reached a replica or should have: it includes waiting requests
     and those refused with 503, but not wrong keys (401), exhausted quotas (429) and 4xx answers of replicas. `ready`
-    replicas serve, `starting` ones are pending in Slurm or loading, `leaving` ones drain and take nothing new; an
-    expiring replica is in none of them once its successor has been requested. `answered` counts the requests finished
-    in this second. `loads` has an entry for each ready replica whose server's metrics are known.
+    replicas serve, `starting` ones are pending in Slurm or loading, `leaving` ones drain; an expiring replica is ready
+    until its successor has been requested, and then leaving, though it serves. `answered` counts the requests finished
+    in this second. `loads` has an entry for each serving replica whose server's metrics are known.
     """
 
     now_s: float

@@ -71,6 +71,11 @@ class Replica:
         """Whether it serves only until a successor does."""
         return self.phase is Phase.SERVING and bool(self.reason)
 
+    def proved_s(self, now_s: float) -> float | None:
+        """Since when it has proved able to serve, if it has: at its age of `YOUNG_S`, unless it fails its checks."""
+        able = self.phase is Phase.SERVING and self.sick_s is None and self.failing_s is None
+        return self.since_s + YOUNG_S if able and now_s - self.since_s >= YOUNG_S else None
+
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
@@ -88,7 +93,8 @@ AGAIN_S = 60.0
 """A job that Slurm still lists this long after it was cancelled is cancelled again."""
 
 YOUNG_S = 60.0
-"""A replica that dies within this time of serving counts as a failed start, because its successors may do the same."""
+"""A replica that dies within this time of serving counts as a failed start, because its successors may do the same; one
+that serves for longer ends a row of failures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,21 @@ class ClassifiedReplicas:
 
     @property
     def present(self) -> int:
-        """The number of replicas that count: serving and coming."""
+        """The number of replicas that stay: serving and coming."""
         return len(self.serving) + len(self.coming)
+
+    @property
+    def outgoing(self) -> tuple[Replica, ...]:
+        """The expiring replicas that serve."""
+        return tuple(replica for replica in self.expiring if replica.phase is Phase.SERVING)
+
+    def unreplaced(self, wanted: int | None) -> int:
+        """How many of the outgoing ones have no successor yet, where `wanted` replicas were wanted last.
+
+        Without a last decision, as after a restart, the coming replicas are taken for successors.
+        """
+        missing = len(self.outgoing) - len(self.coming) if wanted is None else wanted - self.present
+        return min(max(0, missing), len(self.outgoing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +97,11 @@ def _retire(
 ) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
     """Expiring replicas that are no longer needed: those that do not serve yet, and those with a serving successor."""
     idle = tuple((replica, "of an earlier configuration") for replica in found.expiring if replica.phase in COMING)
-    serving = [replica for replica in found.expiring if replica.phase is Phase.SERVING]
-    spare = max(0, len(found.serving) + len(serving) - wanted)
-    serving.sort(key=lambda replica: (_ends(replica), in_flight.get(replica.name, 0), replica.name))
-    return idle, tuple((replica, "replaced by a new one") for replica in serving[:spare])
+    spare = max(0, len(found.serving) + len(found.outgoing) - wanted)
+    outgoing = sorted(
+        found.outgoing, key=lambda replica: (_ends(replica), in_flight.get(replica.name, 0), replica.name)
+    )
+    return idle, tuple((replica, "replaced by a new one") for replica in outgoing[:spare])
 
 
 def _fewer(
@@ -249,7 +263,6 @@ class ServiceControl:
         """Record that a replica serves, `after_s` after its submission and `load_s` after the start of its job."""
         self._starts_s = (*self._starts_s, after_s)[-KEPT_STARTS:]
         self._loads_s = (*self._loads_s, load_s)[-KEPT_STARTS:]
-        self.attempts = self.attempts.succeeded()
         self._rule.calibrate(self._capacity())
 
     def set_minimum(self, minimum: int) -> None:
@@ -278,28 +291,33 @@ class ServiceControl:
         self._clock_s += passed_s if passed_s >= 0 else 1.0  # rules need increasing times, also if a clock is set back
         # What has come while nothing was decided, as when the data plane did not answer, did not come in one second.
         came, answered = (math.ceil(count / max(1.0, passed_s)) for count in self._traffic.since_last(traffic))
+        unreplaced = found.unreplaced(None if self.decision is None else self.decision.replicas)
+        serving = (*found.serving, *found.outgoing)
         self.observation = Observation(
             now_s=self._clock_s,
             arrivals=came,
             in_flight=traffic.in_flight,
             queued=traffic.queued,
-            ready=len(found.serving),
+            ready=len(found.serving) + unreplaced,
             starting=len(found.coming),
-            leaving=len(found.leaving),
+            leaving=len(found.leaving) + len(found.outgoing) - unreplaced,
             answered=answered,
-            loads=tuple(loads[replica.name] for replica in found.serving if replica.name in loads),
+            loads=tuple(loads[replica.name] for replica in serving if replica.name in loads),
         )
         decision = self._rule.decide(self.observation)
-        if self._clock_s < self._hold_until_s and decision.replicas < found.present:
+        present = found.present + unreplaced
+        if self._clock_s < self._hold_until_s and decision.replicas < present:
             held = f"{decision.reason}; held for {self._hold_until_s - self._clock_s:.0f} s more after a restart"
-            decision = replace(decision, replicas=found.present, reason=held)
+            decision = replace(decision, replicas=present, reason=held)
         self.decision = decision
         return decision
 
     def moves(self, found: ClassifiedReplicas, wanted: int, in_flight: Mapping[str, int], now_s: float) -> Moves:
-        """The moves that reach the wanted number."""
-        startable = self.attempts.startable(wanted, len(found.coming), self.section.scale.attempts, now_s)
-        return fleet.moves(found, wanted, startable, in_flight)
+        """The moves that reach the wanted number. Successors count for `max` and `max_pending` as any new replica."""
+        bounds, coming = self._rule.bounds, len(found.coming)
+        room = max(0, min(bounds.max_pending - coming, bounds.maximum - found.present))
+        startable = self.attempts.startable(wanted, coming, self.section.scale.attempts, now_s)
+        return fleet.moves(found, wanted, min(room, startable), in_flight)
 
     def _start_quantile_s(self, share: float) -> float:
         if not self._starts_s:

@@ -62,6 +62,7 @@ class SlurmSync:
         self._due_s = 0.0
         self._last_s = 0.0
         self._queue_due_s = 0.0
+        self._queue_last_s = 0.0
         self.listing = Listing()
         self.line = WaitingLine()
         self.fault: BaseException | None = None
@@ -78,7 +79,8 @@ class SlurmSync:
 
         Only forecasts need it: where all jobs are too many to be listed in time, our own still count.
         """
-        if now_s < self._queue_due_s or not any(job.state == "PENDING" for job in jobs):
+        waits = self._queue_last_s <= now_s < self._queue_due_s  # as in `advance`
+        if waits or not any(job.state == "PENDING" for job in jobs):
             return None
         began_s = time.monotonic()
         try:
@@ -87,7 +89,7 @@ class SlurmSync:
             log.event(_LOG, logging.WARNING, "queue not listed, starts are forecast without it", why=str(error))
             return None
         finally:
-            self._queue_due_s = now_s + _QUEUE_PAUSES * (time.monotonic() - began_s)
+            self._queue_last_s, self._queue_due_s = now_s, now_s + _QUEUE_PAUSES * (time.monotonic() - began_s)
 
     def advance(self, now_s: float) -> list[TaskResult[str, int]]:
         """Collect finished commands and list again if it is time; returns the finished submissions, by replica name."""

@@ -184,6 +184,8 @@ class WaitingLine:
     def take(self, at_s: float, jobs: Sequence[QueuedJob], ours: Collection[int]) -> None:
         """Take a listing of the queue that began at `at_s`; starts are predicted for the job ids in `ours`."""
         listed = {job.job_id for job in jobs}
+        if at_s < self._at_s:  # the clock was set back: earlier listings tell nothing
+            self._running, self._used = {}, {}
         for job in self._running.values():
             if job.start_s is not None and job.limit_s:
                 seen, part = ((now_s - job.start_s) / job.limit_s for now_s in (self._at_s, at_s))

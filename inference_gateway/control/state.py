@@ -52,9 +52,9 @@ class Attempts:
             return self
         return replace(self, refusals=self.refusals + 1, last_s=now_s)
 
-    def succeeded(self) -> Attempts:
-        """The state after a replica has begun to serve."""
-        return Attempts()
+    def succeeded(self, at_s: float) -> Attempts:
+        """The state after a start has proved successful at `at_s`: it ends a row of earlier failures."""
+        return Attempts() if at_s > self.last_s else self
 
     @property
     def wait_s(self) -> float:

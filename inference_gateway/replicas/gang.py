@@ -1,8 +1,10 @@
 """The nodes of a replica: the model, copied to each node's local disk, and the workers of a multi-node server.
 
-A model is copied once for all replicas of a node. It is copied under a temporary name and then renamed, so a copy is
-always complete; a lock makes a second replica wait for the first. If the source has changed since (names, sizes or
-modification times of its files) it is copied again; processes that have the old files open keep them.
+A model is copied once for all replicas of a node, below a directory that is named by its source's path: models of
+several services may have the same name. It is copied under a temporary name and then renamed, so a copy is always
+complete; a lock makes a second replica wait for the first. If the source has changed since (names, sizes or
+modification times of its files) it is copied again; processes that have the old files open keep them. Where a node has
+no room for both, the outdated copy is removed first.
 
 Slurm starts and ends the nodes of a job together. The first node runs the server that the gateway talks to, and its
 wrapper starts the workers on the other nodes with `srun`; when one of them ends, the whole job ends and the gateway
@@ -18,6 +20,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +36,7 @@ class StagingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A file or directory `source`, and the directory `target` on the node's disk into which it is copied."""
+    """A file or directory `source`, and the directory `target` on the node's disk below which it is copied."""
 
     source: Path
     target: Path
@@ -41,7 +44,12 @@ class Stage:
     @property
     def copy(self) -> Path:
         """The path of the copy."""
-        return self.target / self.source.name
+        return self._directory / self.source.name
+
+    @property
+    def _directory(self) -> Path:
+        """The directory of the copy, which no other source has."""
+        return self.target / hashlib.sha256(os.fsencode(self.source)).hexdigest()[:16]
 
     def bring(self) -> Path:
         """Copy the source unless an up-to-date copy exists; returns the copy's path. Raises `StagingError`."""
@@ -50,6 +58,7 @@ class Stage:
             found = self.target.stat()
             if found.st_uid not in (os.getuid(), 0) or found.st_mode & 0o022:
                 raise StagingError(f"{self.target}: others may write there; name a directory that is yours alone")
+            self._directory.mkdir(mode=0o700, exist_ok=True)
             with self._locked():
                 self._bring()
         except OSError as error:
@@ -65,6 +74,11 @@ class Stage:
         for left in (new, old):  # by a copy that was killed; they take room on the disk
             _remove(left)
         free = shutil.disk_usage(self.target).free
+        outdated = _signature(self.copy)[1] if self.copy.exists() else 0
+        if free < size <= free + outdated:
+            staged.unlink(missing_ok=True)
+            _remove(self.copy)
+            free = shutil.disk_usage(self.target).free  # no more than before while a server has the files open
         if size > free:
             raise StagingError(f"{self.target}: {size >> 20} MiB are needed for {self.source}, {free >> 20} are free")
         staged.unlink(missing_ok=True)
@@ -83,7 +97,7 @@ class Stage:
         staged.write_text(signature, encoding="ascii")
 
     def _beside(self, what: str) -> Path:
-        return self.target / f".{self.source.name}.{what}"
+        return self._directory / f".{self.source.name}.{what}"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -109,9 +123,18 @@ def _signature(source: Path) -> tuple[str, int]:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
+        _allow_changes(path)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _allow_changes(directory: Path) -> None:
+    """Let the owner change a directory and those in it, which as copies of read-only ones are read-only."""
+    directory.chmod(directory.stat().st_mode | stat.S_IRWXU)
+    for path in directory.iterdir():
+        if path.is_dir():
+            _allow_changes(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,4 +163,8 @@ class TestAttempts:
         assert attempts.startable(4, 1, 5, 16) == 0
         assert attempts.startable(4, 0, 5, 3) == 1, "the clock was set back"
         assert attempts.startable(4, 0, 1, 1e9) == 0
-        assert attempts.succeeded().startable(4, 0, 1, 12) == 4
+        assert attempts.succeeded(11).startable(4, 0, 1, 12) == 4
+
+    def test_a_start_that_has_proved_successful_before_the_last_failure_ends_no_row(self) -> None:
+        attempts = Attempts().failed(0, 10)
+        assert attempts.succeeded(9) == attempts

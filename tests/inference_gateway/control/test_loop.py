@@ -248,6 +248,48 @@ def test_a_broken_command_is_tried_ever_more_rarely_and_then_given_up(tmp_path: 
     assert not rig.plane.told[-1][1].given_up
 
 
+@pytest.mark.parametrize("after_s", [0, 10, 50])
+def test_a_server_that_crashes_soon_after_it_serves_is_given_up_too(tmp_path: Path, after_s: int) -> None:
+    """As one that runs out of memory with its first requests."""
+    rig = Rig(tmp_path, scale={"attempts": 3})
+    submitted_s: list[float] = []
+    for _ in range(600):
+        rig.run_all()
+        before = len(rig.slurm.submissions)
+        shown = rig.tick()
+        submitted_s += [rig.now_s] * (len(rig.slurm.submissions) - before)
+        for found in shown.replicas:
+            if found.phase == "serving" and found.job_id and rig.now_s >= found.since_s + after_s:
+                rig.slurm.set(found.job_id, state="FAILED", reason="OutOfMemory")
+    first, second, third = submitted_s
+    assert third - second > second - first
+    assert shown.given_up
+
+
+def test_a_replica_that_serves_for_a_minute_ends_a_row_of_failures(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, scale={"attempts": 3, "min": 4})
+    rig.serve(4)
+    for number in (1, 2, 3):
+        rig.slurm.set(number, state="FAILED", reason="OutOfMemory")
+    rig.tick(10)
+    assert rig.tick(40).coming == 1, "one at a time"
+    assert rig.tick(20).coming == 3, "the fourth has served for a minute"
+
+
+def test_failures_between_short_visits_are_no_row(tmp_path: Path) -> None:
+    """Each replica of a service that goes to zero at once serves for less than a minute."""
+    rig = Rig(tmp_path, scale={"attempts": 2, "min": 0})
+    for visit in range(1, 6):
+        rig.set_load(1)
+        rig.tick(2)
+        rig.slurm.set(max(rig.slurm.known), state="FAILED", reason="NodeFail")
+        rig.tick(10)
+        rig.serve(1)
+        rig.set_load(0)
+        shown = rig.tick(60)
+        assert (shown.serving, shown.given_up, len(rig.slurm.submissions)) == (0, False, 2 * visit)
+
+
 def test_a_job_that_never_serves_is_cancelled_at_the_start_limit(tmp_path: Path, unready: set[str]) -> None:
     rig = Rig(tmp_path, replica={"start_limit_s": 20})
     unready.add("*")

@@ -101,14 +101,31 @@ def test_leaving_replicas_are_cancelled_or_drained_with_a_reason(tmp_path: Path)
     ]
 
 
-def test_a_start_is_measured_and_resets_the_count_of_failures(tmp_path: Path) -> None:
+def test_a_start_is_measured_and_after_a_minute_resets_the_count_of_failures(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.STARTING, host="n1", port=1))
     log.service.attempts = log.service.attempts.failed(0.0, 1.0)
     running = job(7, "chat-1", "", state="RUNNING")
     log.registry.step(log.replica(), ReplicaObservation(running, NOW_S, answered=True), NOW_S + 2.34)
     assert log.replica().phase is Phase.SERVING
-    assert (log.service.start_s, log.service.attempts.failures) == (pytest.approx(12.34), 0)
+    assert (log.service.start_s, log.service.attempts.failures) == (pytest.approx(12.34), 1)
+    log.registry.step(log.replica(), ReplicaObservation(running, NOW_S), NOW_S + 62)
+    assert log.service.attempts.failures == 1
+    log.registry.step(log.replica(), ReplicaObservation(running, NOW_S), NOW_S + 63)
+    assert log.service.attempts.failures == 0
     assert log.events() == [{"event": "serving", "service": "chat", "replica": "chat-1", "job": 7, "after_s": 12.3}]
+
+
+@pytest.mark.parametrize("checks", [{"passed": False}, {"server_up": False}])
+def test_a_start_has_not_proved_successful_while_its_health_checks_fail(tmp_path: Path, checks: dict[str, Any]) -> None:
+    log = Log(tmp_path, replica(Phase.SERVING, host="n1", port=1))
+    log.service.attempts = log.service.attempts.failed(0.0, 1.0)
+    running = job(7, "chat-1", "", state="RUNNING")
+    for second in (50, 61):
+        log.registry.step(log.replica(), ReplicaObservation(running, NOW_S, **checks), NOW_S + second)
+        assert log.service.attempts.failures == 1
+    healthy = ReplicaObservation(running, NOW_S, server_up=True, passed=True)
+    log.registry.step(log.replica(), healthy, NOW_S + 62)
+    assert log.service.attempts.failures == 0
 
 
 def test_a_replica_has_the_limits_of_its_service(tmp_path: Path) -> None:

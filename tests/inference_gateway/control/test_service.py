@@ -221,12 +221,14 @@ class TestFailedStarts:
         service.try_again()
         assert service.moves(four, 8, {}, NOW_S + 1).start == 4
 
-    def test_after_a_failure_one_replica_starts_at_a_time_until_one_serves(self) -> None:
+    def test_after_a_failure_one_replica_starts_at_a_time_until_one_has_proved_able(self) -> None:
         service = control()
         service.attempts = Attempts().failed(NOW_S, NOW_S)
         coming = service.classify(replicas(service, Phase.SUBMITTING), NOW_S)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 0
         service.served(5.0, load_s=1.0)
+        assert service.moves(coming, 8, {}, NOW_S + 600).start == 0
+        service.attempts = service.attempts.succeeded(NOW_S + 65)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 7
 
     def test_a_service_gives_up_after_the_configured_failures_also_after_a_restart(self) -> None:

@@ -160,6 +160,23 @@ class TestTheQueue:
             asked += [second] if "queue" in slurm.asked else []
         assert asked == [100, 150]
 
+    def test_a_clock_that_is_set_back_does_not_keep_the_queue_from_being_listed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By an hour, while 400 jobs of others run and one of ours waits."""
+        clock = iter(range(1000))
+        monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+        slurm = FakeSlurm()
+        for job_id in range(1000, 1400):
+            slurm.known[job_id] = job(job_id, "theirs", "", state="RUNNING", start_s=5000.0 - job_id)
+        slurm.known[22] = job(22, "chat-2", TAG, state="PENDING", start_s=None)
+        slurm_sync = sync_of(slurm, poll_s=1.0)
+        for second in (5000.0, 5001.0, 1400.0, 1401.0):
+            slurm.asked.clear()
+            slurm_sync.advance(second)
+            assert ("queue" in slurm.asked) == (second in (5000.0, 1400.0))
+        assert slurm_sync.line.turn_s(22, 1401.0) is not None
+
     def test_a_queue_that_cannot_be_listed_hides_no_replica(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As where the jobs of all users are so many that Slurm does not list them in time."""
         slurm = FakeSlurm()

@@ -207,6 +207,23 @@ class TestWaitingLine:
         assert told[0] == pytest.approx(404.0), "they ended at 405"
         assert told[1] != pytest.approx(899.0), "nobody knows when they ended"
 
+    def test_a_clock_that_is_set_back_tells_nothing_of_jobs_that_run(self) -> None:
+        jobs = (*(running(number, -50.0 - number, limit_s=3600.0) for number in range(400)), waiting(1000, 1))
+        line, steady = WaitingLine(), WaitingLine()
+        for now_s in (1000.0, 1005.0, 945.0):
+            line.take(now_s, jobs, {1000})
+        for now_s in (1000.0, 1005.0):
+            steady.take(now_s, jobs, {1000})
+        turn_s, steady_s = line.turn_s(1000, 945.0), steady.turn_s(1000, 1005.0)
+        assert turn_s == pytest.approx(steady_s, abs=60)
+
+    def test_a_node_in_use_at_a_time_before_the_clock_was_set_back_is_not_taken_for_free(
+        self, line: WaitingLine
+    ) -> None:
+        line.take(1000.0, (*self.NODES, running(3, 50.0), waiting(20, 9)), {20})
+        line.take(100.0, (*self.NODES, waiting(20, 9)), {20})
+        assert line.turn_s(20, 100.0) == pytest.approx(10)
+
     @pytest.mark.parametrize(
         "jobs", [(), (waiting(5, 1),), (running(1, 3.0, limit_s=None), waiting(5, 1))], ids=["none", "idle", "no limit"]
     )

@@ -1,14 +1,22 @@
 """A model is on the node's disk once, whole, and as its source is."""
 
+import codecs
 import errno
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from inference_gateway.replicas.gang import Gang, Stage, StagingError, filled
+
+OTHER = 20001
+"""A uid that nobody has."""
 
 
 @pytest.fixture
@@ -25,7 +33,8 @@ def inodes(stage: Stage) -> list[int]:
 
 
 def test_it_is_copied_once(stage: Stage) -> None:
-    assert stage.bring() == stage.target / "model"
+    assert stage.bring() == stage.copy
+    assert stage.copy.name == "model", "servers name a model by its directory"
     assert (stage.copy / "deep" / "more").read_text() == "m"
     before = inodes(stage)
     stage.bring()
@@ -47,12 +56,51 @@ def test_a_changed_source_and_a_torn_copy_are_copied_anew(stage: Stage) -> None:
     (stage.source / "weights").write_bytes(b"x" * 1001)
     stage.bring()
     assert (stage.copy / "weights").read_bytes() == b"x" * 1001
-    (stage.target / ".model.staged").unlink()
-    (stage.target / ".model.new").mkdir()
+    (stage.copy.parent / ".model.staged").unlink()
+    (stage.copy.parent / ".model.new").mkdir()
     (stage.copy / "weights").write_bytes(b"half")
     stage.bring()
     assert (stage.copy / "weights").read_bytes() == b"x" * 1001
-    assert sorted(path.name for path in stage.target.iterdir()) == [".model.lock", ".model.staged", "model"]
+    assert sorted(path.name for path in stage.copy.parent.iterdir()) == [".model.lock", ".model.staged", "model"]
+
+
+def test_models_of_the_same_name_do_not_replace_each_other(tmp_path: Path) -> None:
+    stages = [Stage(tmp_path / model / "fp8", tmp_path / "local") for model in ("llama", "qwen")]
+    for stage in stages:
+        stage.source.mkdir(parents=True)
+        (stage.source / "weights").write_text(stage.source.parent.name)
+    copies = [stage.bring() for stage in stages]
+    assert [(copy / "weights").read_text() for copy in copies] == ["llama", "qwen"]
+    assert {copy.name for copy in copies} == {"fp8"}
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Without root's rights: for root nothing is read-only."""
+    codecs.lookup("ascii")  # others may not be allowed to load modules
+    if os.getuid() != 0:
+        yield
+        return
+    os.setresuid(OTHER, OTHER, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def test_a_model_in_read_only_directories_is_replaced_as_often_as_it_changes(open_tmp: Path) -> None:
+    directory = Path(tempfile.mkdtemp(dir=open_tmp))
+    os.chown(directory, OTHER if os.getuid() == 0 else -1, -1)
+    stage = Stage(directory / "model", directory / "local")
+    deep = stage.source / "deep"
+    with ordinary_user():
+        deep.mkdir(parents=True)
+        for version in ("1", "two", "three"):
+            (deep / "weights").write_text(version)
+            deep.chmod(0o555)
+            assert (stage.bring() / "deep" / "weights").read_text() == version
+            deep.chmod(0o755)
+        (stage.copy / "deep").chmod(0o755)  # for who removes it after the test
 
 
 def test_a_single_file(tmp_path: Path) -> None:
@@ -73,9 +121,9 @@ def test_what_cannot_be_copied_is_said(stage: Stage, monkeypatch: pytest.MonkeyP
 
 
 def test_half_a_copy_takes_no_room(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.target.mkdir(mode=0o700)
-    half = stage.target / ".model.new"
-    half.mkdir()
+    half = stage.copy.parent / ".model.new"
+    half.mkdir(parents=True)
+    stage.target.chmod(0o700)
     (half / "weights").write_bytes(b"w" * 600)  # of a copy that was killed
 
     def usage(_path: Path) -> SimpleNamespace:
@@ -93,6 +141,20 @@ def test_half_a_copy_takes_no_room(stage: Stage, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(StagingError, match="No space"):
         stage.bring()
     assert not half.exists()
+
+
+def test_a_node_with_room_for_one_copy_gets_the_next_one_too(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def usage(_path: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=1500 - sum(path.stat().st_size for path in stage.copy.rglob("*") if path.is_file()))
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    stage.bring()
+    (stage.source / "weights").write_bytes(b"x" * 1400)
+    assert (stage.bring() / "weights").stat().st_size == 1400
+    (stage.source / "weights").write_bytes(b"y" * 1600)
+    with pytest.raises(StagingError, match="are needed"):
+        stage.bring()
+    assert (stage.copy / "weights").stat().st_size == 1400, "its removal would not make room enough"
 
 
 def test_the_nodes_of_a_gang_are_told_where_to_meet(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
