@@ -239,8 +239,8 @@ class KeySection(Section, frozen=True):
 
     @property
     def expires_s(self) -> int | None:
-        """The end of its last day in the gateway's time zone, in seconds since the epoch."""
-        if self.expires is None:
+        """The end of its last day in the gateway's time zone, in seconds since the epoch; None if it has none."""
+        if self.expires is None or self.expires == datetime.date.max:
             return None
         after = self.expires + datetime.timedelta(days=1)
         return int(datetime.datetime.combine(after, datetime.time.min).astimezone().timestamp())
@@ -264,9 +264,13 @@ def read_keys(path: Path | None, shown_as: Path | None) -> tuple[tuple[ApiKey, .
     """
     if path is None or shown_as is None:
         return (), ""
-    if not path.exists():
-        raise ConfigError(f"{path}: cannot be read: there is none; `sexplsched gateway key OWNER -s FILE` makes it")
-    text = strict_yaml.file_text(path)
+    try:
+        text = strict_yaml.file_text(path)
+    except ConfigError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            what = "there is none; `sexplsched gateway key OWNER -s FILE` makes it"
+            raise ConfigError(f"{path}: cannot be read: {what}") from error
+        raise
     return parse_keys(text, shown_as), text
 
 

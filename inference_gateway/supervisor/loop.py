@@ -343,7 +343,7 @@ def run(now: Accepted, sbatch: Sequence[str]) -> None:
     supervisor.run()
 
 
-def _accepted(services_path: Path, kept: Path | None, slot: int) -> Accepted:
+def accepted_files(services_path: Path, kept: Path | None, slot: int) -> Accepted:
     """The files; if they are invalid now, those that the gateway's previous job had accepted and saved in `kept`."""
     try:
         return accepted.read(services_path, slot)
@@ -364,7 +364,7 @@ def main(services_path: Path, kept: Path | None, slot: int, sbatch: tuple[str, .
     """Run a gateway in its Slurm job."""
     log.set_up("info", None)
     try:
-        run(_accepted(services_path, kept, slot), sbatch)
+        run(accepted_files(services_path, kept, slot), sbatch)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 
