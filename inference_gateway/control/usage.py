@@ -1,21 +1,27 @@
 """Sums up the replicas' reports: tokens by day, key and service, kept over restarts; and prompt reading rates.
 
 The counters in a replica's report only grow. How much of them has been counted is saved in the same file as the sums,
-so that nothing is counted twice, neither after a restart of the control plane nor when a report is read again.
+so that nothing is counted twice, neither after a restart of the control plane nor when a report is read again. While
+the file cannot be read nothing is counted and nothing is written; if its content is invalid it is moved aside.
 """
 
 from __future__ import annotations
 
 import datetime
+import logging
 import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
+from explsched.log import event
 from inference_gateway.control import state
 from inference_gateway.control.replica import Replica
 from inference_gateway.dataplane.settings import ApiKey
+from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.queueing import Stretch, reading_rate
 from inference_gateway.replicas import reports
@@ -24,9 +30,11 @@ from inference_gateway.replicas.reports import Tokens, UsageReport
 NOTHING = UsageReport("", {})
 """The report of a replica that has not reported yet."""
 
+_LOG = logging.getLogger("explsched.gateway")
 _READ_S = 5.0
 _MINUTE_S = 60.0
 _KEPT_DAYS = 400
+_INVALID = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,20 @@ class UsageState:
 
 
 def read(paths: GatewayPaths) -> UsageState:
-    """The saved sums."""
-    return state.read(paths.usage, UsageState) or UsageState()
+    """The saved sums. Raises `GatewayError` if they cannot be read."""
+    try:
+        return _loaded(paths)
+    except OSError as error:
+        raise GatewayError(f"{paths.usage}: cannot be read: {error.strerror}") from error
+    except _INVALID as error:
+        raise GatewayError(f"{paths.usage}: is invalid: {error}") from error
+
+
+def _loaded(paths: GatewayPaths) -> UsageState:
+    try:
+        return msgspec.json.decode(paths.usage.read_bytes(), type=UsageState)
+    except FileNotFoundError:
+        return UsageState()
 
 
 class UsageSums:
@@ -57,7 +77,8 @@ class UsageSums:
 
     def __init__(self, paths: GatewayPaths, keys: Iterable[ApiKey] = ()) -> None:
         self._paths = paths
-        self._known = self._saved = read(paths)
+        self._known = UsageState()
+        self._saved: UsageState | None = None
         self._due_s = 0.0
         self._here: Mapping[str, str] = {}
         self._keys = tuple(key for key in keys if key.metered)
@@ -69,6 +90,9 @@ class UsageSums:
             return
         self._due_s = now_s + _READ_S
         here = {replica.name: replica.service for replica in replicas}
+        if self._saved is None and not self._load(now_s):
+            self._here = {**self._here, **here}
+            return
         counted = {name: service for name, (service, _) in self._known.counted.items()}
         known = _with(self._known, self._reported({**counted, **self._here, **here}), now_s)
         self._here = here
@@ -84,6 +108,21 @@ class UsageSums:
         """Read the reports though it is not time, because this process ends."""
         self._due_s = now_s
         self.update(replicas, now_s)
+
+    def _load(self, now_s: float) -> bool:
+        """Read the saved sums, or move them aside if they are invalid. False if storage fails: they may be whole."""
+        path = self._paths.usage
+        try:
+            try:
+                self._known = self._saved = _loaded(self._paths)
+            except _INVALID as error:
+                aside = path.rename(path.with_name(f"{path.name}.invalid-{now_s:.0f}"))
+                event(_LOG, logging.ERROR, "usage is invalid, counting anew", file=str(aside), why=str(error))
+                self._saved = UsageState()
+        except OSError as error:
+            why = error.strerror or str(error)
+            event(_LOG, logging.ERROR, "usage cannot be read, nothing is counted yet", file=str(path), why=why)
+        return self._saved is not None
 
     def _reported(self, services: Mapping[str, str]) -> dict[str, tuple[str, UsageReport]]:
         """The service and the report of each replica that has written one."""

@@ -14,6 +14,7 @@ from inference_gateway.control import state
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.usage import DayUsage, ReadingRates, UsageState, UsageSums, read
 from inference_gateway.dataplane.settings import ApiKey, digest_of
+from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.queueing import Stretch
 from inference_gateway.replicas.reports import Tokens, UsageCounter, report_reading
@@ -119,9 +120,10 @@ def test_a_key_over_its_limit_waits_until_its_use_is_a_minute_old(paths: Gateway
 
 
 def test_usage_that_cannot_be_written_is_counted_once(paths: GatewayPaths) -> None:
-    paths.usage.mkdir()  # nothing can take its place, as on a full disk
     sums, of_a = UsageSums(paths, [ApiKey("alice", digest_of("a"), tokens_per_minute=100)]), UsageCounter()
-    sums.update([A], NOW_S)
+    sums.update([], NOW_S)
+    paths.usage.mkdir()  # nothing can take its place, as on a full disk
+    sums.update([A], NOW_S + 5)
     of_a.add("alice", Tokens(1, 20, 20))
     of_a.write(paths.replica(A.name))
     for after_s in (10, 20, 30, 40):
@@ -130,6 +132,35 @@ def test_usage_that_cannot_be_written_is_counted_once(paths: GatewayPaths) -> No
     paths.usage.rmdir()
     sums.update([A], NOW_S + 50)
     assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 20, 20)}
+
+
+def test_usage_that_cannot_be_read_for_a_while_is_not_replaced(paths: GatewayPaths) -> None:
+    counter = UsageCounter()
+    counter.add("alice", Tokens(1, 10, 20))
+    counter.write(paths.replica(A.name))
+    UsageSums(paths).update([A], NOW_S)
+    elsewhere = paths.usage.rename(paths.root / "elsewhere")
+    paths.usage.symlink_to(paths.usage)  # not to be read, as while a file server fails
+    with pytest.raises(GatewayError, match=r"usage\.json: cannot be read: Too many levels"):
+        read(paths)
+    sums = UsageSums(paths)
+    counter.add("alice", Tokens(1, 1, 2))
+    counter.write(paths.replica(A.name))
+    sums.update([A], NOW_S + 60)
+    assert paths.usage.is_symlink()
+    elsewhere.rename(paths.usage)
+    sums.update([], NOW_S + 65)
+    assert days(paths) == {(DAY, "alice", "chat"): Tokens(2, 11, 22)}, "with what has ended meanwhile"
+
+
+def test_invalid_usage_is_moved_aside(paths: GatewayPaths) -> None:
+    paths.usage.write_text('{"days": [')
+    with pytest.raises(GatewayError, match=r"usage\.json: is invalid: "):
+        read(paths)
+    UsageSums(paths).update([A], NOW_S)
+    assert days(paths) == {}
+    (aside,) = paths.root.glob("usage.json.invalid-*")
+    assert aside.read_text() == '{"days": ['
 
 
 def test_a_key_over_its_daily_limit_waits_until_midnight(paths: GatewayPaths) -> None:
@@ -141,8 +172,10 @@ def test_a_key_over_its_daily_limit_waits_until_midnight(paths: GatewayPaths) ->
     assert time.strftime("%H:%M:%S", time.localtime(found)) == "00:00:00"
     assert 0 < found - NOW_S <= 86_400
     assert sums.held_back(found) == {}
-    assert UsageSums(paths, [key(tokens_per_day=100)]).held_back(NOW_S) == {"alice": found}, "also after a restart"
-    assert UsageSums(paths, [key(tokens_per_day=101)]).held_back(NOW_S) == {}
+    for limit, expected in ((100, {"alice": found}), (101, {})):
+        again = UsageSums(paths, [key(tokens_per_day=limit)])
+        again.update([A], NOW_S)
+        assert again.held_back(NOW_S) == expected, "also after a restart"
 
 
 def test_the_command_sums_by_the_given_columns(paths: GatewayPaths, tmp_path: Path) -> None:
