@@ -163,6 +163,66 @@ def test_invalid_usage_is_moved_aside(paths: GatewayPaths) -> None:
     assert aside.read_text() == '{"days": ['
 
 
+class TestDaysThatAreOver:
+    """They are not written again with every report."""
+
+    def test_days_that_are_over_are_written_once(self, paths: GatewayPaths) -> None:
+        """Also those that an earlier version has left in one file with today's."""
+        past = {f"2026-{month:02}-{day}": Tokens(month, 1, day) for month in range(1, 13) for day in range(10, 13)}
+        state.save(paths.usage, UsageState(tuple(DayUsage(day, "alice", "chat", used) for day, used in past.items())))
+        counter, sums = UsageCounter(), UsageSums(paths)
+        counter.add("alice", Tokens(1, 10, 20))
+        counter.write(paths.replica(A.name))
+        for after_s in (0, 5, 10):
+            sums.update([A], NOW_S + after_s)
+        written = {path: path.stat() for path in paths.closed_usage.iterdir()}
+        assert [path.stem for path in sorted(written)] == list(past)
+        counter.add("alice", Tokens(1, 1, 2))
+        counter.write(paths.replica(A.name))
+        sums.update([A], NOW_S + 15)
+        assert {path: path.stat() for path in paths.closed_usage.iterdir()} == written
+        assert [found["day"] for found in json.loads(paths.usage.read_text())["days"]] == [DAY]
+        expected = {(day, "alice", "chat"): tokens for day, tokens in past.items()}
+        assert days(paths) == {**expected, (DAY, "alice", "chat"): Tokens(2, 11, 22)}
+        assert [found.day for found in read(paths, "2026-12-12").days] == ["2026-12-12", DAY]
+
+    def test_a_day_whose_file_cannot_be_written_stays_where_it_is(self, paths: GatewayPaths) -> None:
+        counter, sums = UsageCounter(), UsageSums(paths)
+        counter.add("alice", Tokens(1, 10, 20))
+        counter.write(paths.replica(A.name))
+        sums.update([A], NOW_S)
+        paths.closed_usage.rmdir()
+        sums.update([A], NOW_S + 86_400)
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+        paths.make()
+        sums.update([A], NOW_S + 86_405)
+        assert [path.stem for path in paths.closed_usage.iterdir()] == [DAY]
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+
+    def test_a_day_in_both_files_counts_once(self, paths: GatewayPaths) -> None:
+        """As after a kill between the two writes; what was not saved with the reports is counted again."""
+        counter = UsageCounter()
+        counter.add("alice", Tokens(1, 10, 20))
+        counter.write(paths.replica(A.name))
+        UsageSums(paths).update([A], NOW_S)
+        file = paths.closed_usage / f"{DAY}.json"
+        state.save(file, (DayUsage(DAY, "alice", "chat", Tokens(9)),))
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+        UsageSums(paths).update([A], NOW_S + 86_400)
+        assert json.loads(paths.usage.read_text())["days"] == []
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+
+    def test_a_clock_that_is_set_back_continues_the_day(self, paths: GatewayPaths) -> None:
+        counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_day=34, tokens_per_minute=9)])
+        for after_s, expected in ((0, Tokens(1, 3, 5)), (86_400, Tokens(1, 3, 5)), (60, Tokens(2, 6, 10))):
+            counter.add("alice", Tokens(1, 3, 5))
+            counter.write(paths.replica(A.name))
+            sums.update([A], NOW_S + after_s)
+            assert days(paths)[DAY, "alice", "chat"] == expected
+        assert sums.held_back(NOW_S + 60) == {}, "what was counted at a later time is none of this minute's"
+        assert sum(tokens.requests for tokens in days(paths).values()) == 3
+
+
 def test_a_key_over_its_daily_limit_waits_until_midnight(paths: GatewayPaths) -> None:
     counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_day=100)])
     counter.add("alice", Tokens(1, 50, 50))
