@@ -33,7 +33,7 @@ from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError
-from inference_gateway.model import Endpoint
+from inference_gateway.model import Endpoint, authority
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.jobs import Revision, Succession, predecessor
 from slurm_plugin.client.cli import CliClient
@@ -226,7 +226,7 @@ class Supervisor:
             return
         listen = self._revision.now.section.listen
         port = self._revision.now.port
-        url = f"{'https' if listen.certificate else 'http'}://{self._host}:{port}"
+        url = f"{'https' if listen.certificate else 'http'}://{authority(self._host, port)}"
         who = (url, self._host, port, os.getpid(), self._job_id)
         record = state.GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
         if not state.announce(self._paths, record):

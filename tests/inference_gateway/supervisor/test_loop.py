@@ -277,6 +277,12 @@ class TestTheAddress:
         assert seen == ["https://n1.example:8080\n"]
         assert gateway.control.command[-2:] == ["--gateway-host", "n1.example"]
 
+    def test_an_ipv6_address_is_published_in_brackets(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        gateway = Gateway(place, monkeypatch, TEXT.replace("127.0.0.1", '"::1"'), in_job=False)
+        seen: list[str] = []
+        gateway.run(gateway.report(), lambda: seen.append(gateway.paths.address.read_text()), gateway.term)
+        assert seen == ["http://[::1]:8080\n"]
+
     def test_a_ready_job_tells_its_predecessor(self, in_job: Gateway) -> None:
         told: list[str] = []
 
