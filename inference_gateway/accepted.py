@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from msgspec import Meta
@@ -239,8 +239,8 @@ class KeySection(Section, frozen=True):
 
     @property
     def expires_s(self) -> int | None:
-        """The end of its last day in the gateway's time zone, in seconds since the epoch."""
-        if self.expires is None:
+        """The end of its last day in the gateway's time zone, in seconds since the epoch; None if it has none."""
+        if self.expires is None or self.expires == datetime.date.max:
             return None
         after = self.expires + datetime.timedelta(days=1)
         return int(datetime.datetime.combine(after, datetime.time.min).astimezone().timestamp())
@@ -264,9 +264,13 @@ def read_keys(path: Path | None, shown_as: Path | None) -> tuple[tuple[ApiKey, .
     """
     if path is None or shown_as is None:
         return (), ""
-    if not path.exists():
-        raise ConfigError(f"{path}: cannot be read: there is none; `sexplsched gateway key OWNER -s FILE` makes it")
-    text = strict_yaml.file_text(path)
+    try:
+        text = strict_yaml.file_text(path)
+    except ConfigError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            what = "there is none; `sexplsched gateway key OWNER -s FILE` makes it"
+            raise ConfigError(f"{path}: cannot be read: {what}") from error
+        raise
     return parse_keys(text, shown_as), text
 
 
@@ -301,8 +305,12 @@ def _api_key(name: str, key: KeySection) -> ApiKey:
 
 def key_sections(path: Path) -> dict[str, KeySection]:
     """The entries of a key file, by owner. Raises `ConfigError`."""
+    return _sections(strict_yaml.file_text(path), path)
+
+
+def _sections(text: str, path: Path) -> dict[str, KeySection]:
     faults: list[str] = []
-    found = strict_yaml.read(KeysSection, strict_yaml.mapping(strict_yaml.file_text(path), path), faults)
+    found = strict_yaml.read(KeysSection, strict_yaml.mapping(text, path), faults)
     if found is None or faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return found.keys
@@ -335,33 +343,38 @@ def add_key(path: Path, owner: str, line: str) -> None:
     with _locked(path):
         known = key_sections(path) if path.exists() else {}
         text = strict_yaml.file_text(path) if path.exists() else "keys:\n"
-        text = text if known else _NO_KEYS.sub("keys:\n", text)
         if owner in known:
             raise GatewayError(f"{path}: {owner} has a key already; `gateway key --revoke {owner}` takes it back")
-        _replace(path, text.rstrip("\n") + f"\n{line}\n")
+        text = text if known else _NO_KEYS.sub("keys:\n", text)
+        column = _members(text)[1].value[0][0].start_mark.column if known else 2
+        _replace(path, text.rstrip("\n") + f"\n{' ' * column}{line.strip()}\n", known, owner)
 
 
 def revoke_key(path: Path, owner: str) -> None:
     """Remove the key of `owner` from a key file. Raises `GatewayError` if there is none, `ConfigError`."""
     with _locked(path):
-        if owner not in key_sections(path):
+        known = key_sections(path)
+        if owner not in known:
             raise GatewayError(f"{path}: {owner} has no key")
-        _replace(path, _without(path, strict_yaml.file_text(path), owner))
+        _replace(path, _without(strict_yaml.file_text(path).rstrip("\n") + "\n", owner), known, owner)
 
 
-def _without(path: Path, text: str, owner: str) -> str:
-    """The text of a key file without the lines of `owner`. `path` is for messages."""
-    root = yaml.compose(text, yaml.SafeLoader)
-    if not isinstance(root, yaml.MappingNode):
-        raise GatewayError(f"{path}: is no mapping")
-    (title, members), *_ = root.value
-    begin, end = next(
-        (name.start_mark.line, value.end_mark.line) for name, value in members.value if name.value == owner
-    )
-    if len({name.start_mark.line for name, _ in members.value}) < len(members.value):
-        raise GatewayError(f"{path}: has several keys on one line; edit the file and remove `{owner}` by hand")
+def _members(text: str) -> tuple[yaml.ScalarNode, yaml.MappingNode]:
+    """The title of the keys in a valid key file, and the keys."""
+    root: Any = yaml.compose(text, yaml.SafeLoader)
+    title, members = root.value[0]
+    return title, members
+
+
+def _without(text: str, owner: str) -> str:
+    """The text of a key file, which ends with a line break, without the lines of `owner`."""
+    title, members = _members(text)
+    places = {name.value: (name.start_mark.line, value) for name, value in members.value}
+    if owner not in places:  # merged from elsewhere
+        return text
+    begin, value = places[owner]
+    end = max(begin + 1, value.end_mark.line + (1 if value.flow_style else 0))
     lines = text.splitlines(keepends=True)
-    end = max(end, begin + 1)
     while not lines[end - 1].partition("#")[0].strip():  # a block ends for YAML where the next one begins
         end -= 1
     after = lines[end:]
@@ -390,11 +403,20 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, text: str, known: dict[str, KeySection], owner: str) -> None:
     """Replace a key file for all who may use it, or make one for us alone.
 
-    Raises `GatewayError`, or `ConfigError` (and changes nothing) if the text is invalid.
+    Raises `GatewayError`, also (and changes nothing) if not the key of `owner` alone would change of the `known` ones,
+    as in a file that is laid out as nobody expects; and `ConfigError`.
     """
+    by_hand = f"{path}: its layout allows no change of {owner} alone; edit the file by hand"
+    try:
+        new = _sections(text, path)
+    except ConfigError as error:
+        raise GatewayError(by_hand) from error
+    was, others = ({name: one for name, one in keys.items() if name != owner} for keys in (known, new))
+    if was != others or (owner in known) == (owner in new):
+        raise GatewayError(by_hand)
     parse_keys(text, path)
     try:
         found = path.stat() if path.exists() else None

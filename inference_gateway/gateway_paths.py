@@ -37,7 +37,7 @@ class GatewayPaths:
 
     def make(self) -> None:
         """Make the directories. Raises `OSError`."""
-        for directory in (self.root, self.root / "replicas", self.root / "endpoints", self.leaving):
+        for directory in (self.root, self.root / "replicas", self.root / "endpoints", self.leaving, self.closed_usage):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
 
@@ -101,8 +101,13 @@ class GatewayPaths:
 
     @property
     def usage(self) -> Path:
-        """JSON: tokens by day, key and service, as reported by the replicas."""
+        """JSON: today's tokens by key and service, as reported by the replicas."""
         return self.root / "usage.json"
+
+    @property
+    def closed_usage(self) -> Path:
+        """Directory with the tokens of each day before, in `DAY.json`."""
+        return self.root / "usage"
 
     @property
     def overrides(self) -> Path:

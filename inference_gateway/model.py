@@ -77,6 +77,11 @@ class ScaleRule(Protocol):
         ...
 
 
+def authority(host: str, port: int) -> str:
+    """`HOST:PORT`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """The address of a replica. `name` is unique within its service: letters, digits and `-`."""
@@ -89,7 +94,7 @@ class Endpoint:
     @property
     def address(self) -> str:
         """`HOST:PORT`, with brackets around an IPv6 address."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return authority(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

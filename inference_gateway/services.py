@@ -359,7 +359,7 @@ def parse(text: str, path: Path) -> GatewaySection:
         faults += _faults(found)
     if found is None or faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
-    return _resolved(found, path.resolve().parent)
+    return _resolved(found, path)
 
 
 def keys() -> Iterator[Key]:
@@ -367,13 +367,20 @@ def keys() -> Iterator[Key]:
     return strict_yaml.keys(GatewaySection)
 
 
-def _resolved(section: GatewaySection, base: Path) -> GatewaySection:
-    def at(path: Path | None) -> Path | None:
-        return None if path is None else base / path.expanduser()
+def _resolved(section: GatewaySection, file: Path) -> GatewaySection:
+    base = file.resolve().parent
+
+    def at(key: str, path: Path | None) -> Path | None:
+        try:
+            return None if path is None else base / path.expanduser()
+        except RuntimeError as error:
+            raise ConfigError(f"{file}: {key}: the user in {str(path)!r} has no home directory, or is none") from error
 
     found = section.listen
-    listen = msgspec.structs.replace(found, certificate=at(found.certificate), keys=at(found.keys))
-    return msgspec.structs.replace(section, directory=at(section.directory), listen=listen)
+    listen = msgspec.structs.replace(
+        found, certificate=at("listen.certificate", found.certificate), keys=at("listen.keys", found.keys)
+    )
+    return msgspec.structs.replace(section, directory=at("directory", section.directory), listen=listen)
 
 
 def _faults(section: GatewaySection) -> Iterator[str]:

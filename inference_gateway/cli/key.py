@@ -159,7 +159,7 @@ def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None)
     known = {} if section.listen.keys is None else accepted.key_sections(section.listen.keys)
     since = (date.fromtimestamp(time.time()) - timedelta(days=days - 1)).isoformat()  # a day may have 23 or 25 hours
     chosen = by or ("key", "service")
-    sums = summed((entry for entry in read(paths).days if entry.day >= since), chosen, known)
+    sums = summed(read(paths, since).days, chosen, known)
     rows = [
         (*group, tokens.requests, tokens.prompt, tokens.completion, tokens.estimated)
         for group, tokens in sorted(sums.items())

@@ -1,21 +1,31 @@
 """Sums up the replicas' reports: tokens by day, key and service, kept over restarts; and prompt reading rates.
 
-The counters in a replica's report only grow. How much of them has been counted is saved in the same file as the sums,
-so that nothing is counted twice, neither after a restart of the control plane nor when a report is read again.
+The counters in a replica's report only grow. How much of them has been counted is saved in the same file as today's
+sums, so that nothing is counted twice, neither after a restart of the control plane nor when a report is read again.
+While the file cannot be read nothing is counted and nothing is written; if its content is invalid it is moved aside.
+
+A day that is over has a file of its own. It is written before the day is removed from the first file, so a day that is
+in both is complete in the first: we were killed between.
 """
 
 from __future__ import annotations
 
 import datetime
+import logging
 import math
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
 
+import msgspec
+
+from explsched.log import event
 from inference_gateway.control import state
 from inference_gateway.control.replica import Replica
 from inference_gateway.dataplane.settings import ApiKey
+from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.queueing import Stretch, reading_rate
 from inference_gateway.replicas import reports
@@ -24,9 +34,12 @@ from inference_gateway.replicas.reports import Tokens, UsageReport
 NOTHING = UsageReport("", {})
 """The report of a replica that has not reported yet."""
 
+_Value = TypeVar("_Value")
+_LOG = logging.getLogger("explsched.gateway")
 _READ_S = 5.0
 _MINUTE_S = 60.0
 _KEPT_DAYS = 400
+_CLOSED_AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +54,47 @@ class DayUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageState:
-    """The sums. `counted` has for each replica its service and the part of its report that the sums contain."""
+    """The sums of some days. `counted` has for each replica its service and the part of its report that is in them."""
 
     days: tuple[DayUsage, ...] = ()
     counted: dict[str, tuple[str, UsageReport]] = field(default_factory=dict)
 
 
-def read(paths: GatewayPaths) -> UsageState:
-    """The saved sums."""
-    return state.read(paths.usage, UsageState) or UsageState()
+def read(paths: GatewayPaths, since: str = "") -> UsageState:
+    """The saved sums of the days from `since` on. Raises `GatewayError` if they cannot be read."""
+    try:
+        known = _loaded(paths.usage, UsageState) or UsageState()  # first, or a day could be closed unseen
+        in_both = {found.day for found in known.days}
+        closed = [path for path in _closed(paths) if path.stem >= since and path.stem not in in_both]
+        days = [found for path in closed for found in _loaded(path, tuple[DayUsage, ...]) or ()]
+    except OSError as error:
+        raise GatewayError(f"{error.filename or paths.usage}: cannot be read: {error.strerror}") from error
+    return replace(known, days=(*days, *(found for found in known.days if found.day >= since)))
+
+
+def _closed(paths: GatewayPaths) -> list[Path]:
+    """The files of the days that are over, the oldest first."""
+    return sorted(paths.closed_usage.glob("????-??-??.json"))
+
+
+def _loaded(path: Path, kind: type[_Value]) -> _Value | None:
+    """The value in a file; None if there is none. Raises `OSError`, `GatewayError` if it is invalid."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise GatewayError(f"{path}: is invalid: {error}") from error
+
+
+def _loaded_or_moved(path: Path, kind: type[_Value], now_s: float) -> _Value | None:
+    """As `_loaded`, but an invalid file is moved aside, so that it is not replaced."""
+    try:
+        return _loaded(path, kind)
+    except GatewayError as error:
+        aside = path.rename(path.with_name(f"{path.name}.invalid-{now_s:.0f}"))
+        event(_LOG, logging.ERROR, "usage is invalid, counting anew", file=str(aside), why=str(error))
+        return None
 
 
 class UsageSums:
@@ -57,11 +102,12 @@ class UsageSums:
 
     def __init__(self, paths: GatewayPaths, keys: Iterable[ApiKey] = ()) -> None:
         self._paths = paths
-        self._known = self._saved = read(paths)
+        self._known = UsageState()
+        self._saved: UsageState | None = None
         self._due_s = 0.0
         self._here: Mapping[str, str] = {}
         self._keys = tuple(key for key in keys if key.metered)
-        self._latest: deque[tuple[float, Mapping[str, int]]] = deque()
+        self._latest: list[tuple[float, Mapping[str, int]]] = []
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> None:
         """Read the reports if it is time. The last report of a replica that has ended is read once more."""
@@ -69,14 +115,22 @@ class UsageSums:
             return
         self._due_s = now_s + _READ_S
         here = {replica.name: replica.service for replica in replicas}
-        counted = {name: service for name, (service, _) in self._known.counted.items()}
-        known = _with(self._known, self._reported({**counted, **self._here, **here}), now_s)
+        today = _day(now_s)
+        try:
+            before = self._before(today, now_s)
+        except OSError as error:
+            about = {"file": str(error.filename or self._paths.usage), "why": error.strerror or str(error)}
+            event(_LOG, logging.ERROR, "usage cannot be read, nothing is counted yet", **about)
+            self._here = {**self._here, **here}
+            return
+        counted = {name: service for name, (service, _) in before.counted.items()}
+        known = _with(before, self._reported({**counted, **self._here, **here}), today)
         self._here = here
-        self._note(known, now_s)
+        self._note(before, known, now_s)
         # With those that have reported nothing yet: a successor is to read the last report of one that ends before it
         # looks. Kept even if it cannot be saved: else, on a full disk, the same tokens would be counted every time.
         present = {name: known.counted.get(name, (service, NOTHING)) for name, service in here.items()}
-        self._known = replace(known, counted=present)
+        self._known = UsageState(self._still_open(known.days, today, _day(now_s - _KEPT_DAYS * 86_400)), present)
         if self._known != self._saved and state.save(self._paths.usage, self._known):
             self._saved = self._known
 
@@ -84,6 +138,35 @@ class UsageSums:
         """Read the reports though it is not time, because this process ends."""
         self._due_s = now_s
         self.update(replicas, now_s)
+
+    def _before(self, today: str, now_s: float) -> UsageState:
+        """The sums so far, with today's from the disk if none are known. Raises `OSError`: they may be whole."""
+        if self._saved is None:
+            self._known = self._saved = _loaded_or_moved(self._paths.usage, UsageState, now_s) or UsageState()
+        if any(found.day == today for found in self._known.days):
+            return self._known
+        # Closed already where the clock was ahead.
+        days = _loaded_or_moved(_day_file(self._paths, today), tuple[DayUsage, ...], now_s) or ()
+        return replace(self._known, days=(*self._known.days, *days))
+
+    def _still_open(self, days: Sequence[DayUsage], today: str, oldest: str) -> tuple[DayUsage, ...]:
+        """Save other days than today in their own files, and remove those before `oldest`; returns what is left."""
+        by_day: dict[str, list[DayUsage]] = {}
+        for found in days:
+            by_day.setdefault(found.day, []).append(found)
+        past = sorted(by_day.keys() - {today})[:_CLOSED_AT_ONCE]  # after an upgrade there are many
+        done = {day for day in past if day < oldest or state.save(_day_file(self._paths, day), by_day[day])}
+        if done:
+            self._prune(oldest)
+        return tuple(found for found in days if found.day not in done)
+
+    def _prune(self, oldest: str) -> None:
+        try:
+            for path in _closed(self._paths):
+                if path.stem < oldest:
+                    path.unlink()
+        except OSError as error:
+            event(_LOG, logging.ERROR, "old usage not removed", file=str(error.filename), why=error.strerror or "")
 
     def _reported(self, services: Mapping[str, str]) -> dict[str, tuple[str, UsageReport]]:
         """The service and the report of each replica that has written one."""
@@ -96,7 +179,7 @@ class UsageSums:
         Requests sent before a replica's report is read are still admitted: about ten seconds' worth.
         """
         found: dict[str, int] = {}
-        today = _by_key(self._known, _day(now_s))
+        today = _by_key(self._known, _day(now_s)) if self._keys else {}
         for key in self._keys:
             free_s = now_s
             if key.tokens_per_day is not None and today.get(key.name, 0) >= key.tokens_per_day:
@@ -108,13 +191,12 @@ class UsageSums:
                 found[key.name] = math.ceil(free_s)
         return found
 
-    def _note(self, known: UsageState, now_s: float) -> None:
+    def _note(self, before: UsageState, known: UsageState, now_s: float) -> None:
         """Keep, for a minute, the tokens that were added since the last update."""
         if self._keys:
-            before, after = _by_key(self._known), _by_key(known)
-            self._latest.append((now_s, {key: total - before.get(key, 0) for key, total in after.items()}))
-            while self._latest[0][0] <= now_s - _MINUTE_S:
-                self._latest.popleft()
+            was, after = _by_key(before), _by_key(known)
+            self._latest = [one for one in self._latest if now_s - _MINUTE_S < one[0] <= now_s]  # a clock may go back
+            self._latest.append((now_s, {key: total - was.get(key, 0) for key, total in after.items()}))
 
 
 class ReadingRates:
@@ -165,23 +247,25 @@ def _midnight_after(now_s: float) -> float:
     return datetime.datetime.combine(day, datetime.time.min).astimezone().timestamp()
 
 
-def _with(known: UsageState, reported: Mapping[str, tuple[str, UsageReport]], now_s: float) -> UsageState:
+def _with(known: UsageState, reported: Mapping[str, tuple[str, UsageReport]], today: str) -> UsageState:
     """The sums with what is new in the reports."""
     before = {name: known.counted.get(name, ("", NOTHING))[1] for name in reported}
     news = {name: (service, one) for name, (service, one) in reported.items() if one != before[name]}
     if not news:
         return known
     days = {(found.day, found.key, found.service): found.tokens for found in known.days}
-    today = _day(now_s)
     for name, (service, report) in news.items():
         base = before[name].by_key if before[name].run == report.run else {}
         for key, tokens in report.by_key.items():
             new = tokens - base.get(key, Tokens())
             if new.requests:
                 days[today, key, service] = days.get((today, key, service), Tokens()) + new
-    oldest = _day(now_s - _KEPT_DAYS * 86_400)
-    kept = tuple(DayUsage(*where, tokens) for where, tokens in sorted(days.items()) if where[0] >= oldest)
+    kept = tuple(DayUsage(*where, tokens) for where, tokens in sorted(days.items()))
     return UsageState(kept, {**known.counted, **news})
+
+
+def _day_file(paths: GatewayPaths, day: str) -> Path:
+    return paths.closed_usage / f"{day}.json"
 
 
 def _day(at_s: float) -> str:

@@ -184,10 +184,13 @@ class ActivatorProcess:
 
     def start(self) -> None:
         """Start it and wait until it listens. Raises `ActivatorError`."""
-        self.files.activator_pid.unlink(missing_ok=True)
-        log_size = self.files.activator_log.stat().st_size if self.files.activator_log.exists() else 0
         argv = interpreter.of_module("inference_gateway.activator.server", str(self.files.directory))
-        child = process.start(argv, self.files.directory, environment(), self.files.activator_log)
+        try:
+            self.files.activator_pid.unlink(missing_ok=True)
+            log_size = self.files.activator_log.stat().st_size if self.files.activator_log.exists() else 0
+            child = process.start(argv, self.files.directory, environment(), self.files.activator_log)
+        except OSError as error:
+            raise ActivatorError(f"{error.filename or self.files.directory}: {error.strerror}") from error
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
             if child.poll() is not None:

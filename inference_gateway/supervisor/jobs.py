@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -216,7 +216,10 @@ def _files(record: GatewayRecord) -> Files | None:
 
 @dataclass(slots=True)
 class Succession:
-    """Keeps exactly one job in the queue that succeeds the job `own`, and releases it when the time limit is near."""
+    """Keeps exactly one job in the queue that succeeds the job `own`, and releases it when the time limit is near.
+
+    One that waits with other options than the services file has by now is replaced.
+    """
 
     client: SlurmClient
     paths: GatewayPaths
@@ -224,6 +227,8 @@ class Succession:
     own: int | None
     handing_over: bool = False
     _successor: int | None = None
+    _options: tuple[str, ...] = ()
+    _replaced: list[int] = field(default_factory=list)
     _due_s: float = 0.0
     _latest_s: float = math.inf
 
@@ -253,16 +258,20 @@ class Succession:
             return
         try:
             jobs = active_jobs(self.client, now.section.name, (now.slot,))
-            known = {found.job_id for found in jobs}
+            known = {found.job_id: found.state for found in jobs}
             if self._successor is None or (self._successor not in known and self.own in known):
                 self._successor = self._find(now, jobs, self.own)
             elif self._successor not in known:
                 # Neither has our comment, so nor would another one be found: there would be one more every minute.
                 why = f"comment is not {tag(now.section.name, now.slot)!r}, or it has ended"
                 log.event(_LOG, logging.ERROR, "successor is not listed", job=self._successor, why=why)
+            elif known[self._successor] == "PENDING" and not self.handing_over:
+                self._renew(now, jobs, self._successor, self.own)
+            self._replaced = [job_id for job_id in self._replaced if job_id in known]
+            cancel(self.client, self._replaced)
             left_s = min(self._latest_s, handover_in_s(jobs, self.own, now.section.job.handover_s, time.time()))
             if left_s <= 0 and not self.handing_over:
-                if not any((found.job_id, found.state) == (self._successor, "RUNNING") for found in jobs):
+                if known.get(self._successor) != "RUNNING":
                     release(self.client, self._successor)
                 self.handing_over = True
                 log.event(_LOG, logging.INFO, "handing over", successor=self._successor)
@@ -273,11 +282,28 @@ class Succession:
 
     def _find(self, now: Accepted, jobs: Sequence[SlurmJob], own: int) -> int:
         """The pending job that succeeds this one; it is submitted if there is none."""
-        waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id != own]
+        others = (own, *self._replaced)
+        waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id not in others]
         if waiting:
+            self._options = options(now, self.sbatch, own)
             return waiting[0]
         self.handing_over = False  # a successor released before is gone: the new one must be released as well
+        return self._submit(now, own)
+
+    def _renew(self, now: Accepted, jobs: Sequence[SlurmJob], successor: int, own: int) -> None:
+        """Replace the successor if a reload has changed the options of the gateway's jobs."""
+        if self._options == options(now, self.sbatch, own):
+            return
+        self._replaced.append(successor)
+        try:
+            self._successor = self._find(now, jobs, own)
+        except SlurmError as error:  # such as a partition that does not exist: the old one can take over
+            self._replaced.remove(successor)
+            log.event(_LOG, logging.ERROR, "successor keeps its old options", job=successor, why=str(error))
+
+    def _submit(self, now: Accepted, own: int) -> int:
         new = submit(self.client, now, self.sbatch, after=own)
+        self._options = options(now, self.sbatch, own)
         log.event(_LOG, logging.INFO, "successor submitted", job=new)
         return new
 

@@ -32,8 +32,8 @@ from inference_gateway.control.replica import Phase
 from inference_gateway.control.report import Report
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.errors import GatewayError, StartError
-from inference_gateway.model import Endpoint
+from inference_gateway.errors import GatewayError
+from inference_gateway.model import Endpoint, authority
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.jobs import Revision, Succession, predecessor
 from slurm_plugin.client.cli import CliClient
@@ -139,7 +139,7 @@ class Supervisor:
         """Serve until stopped, until all replicas are drained for `gateway down`, or until a successor has taken over.
 
         Raises:
-            StartError: HAProxy does not start.
+            GatewayError: HAProxy or the activator does not start.
 
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
@@ -193,16 +193,16 @@ class Supervisor:
             self._stop = self._stop or not self._succession.coming() or waited_s > _LAST_WAIT_S
 
     def _start_data_plane(self, before: Files | None) -> None:
-        """Start HAProxy. In a job it retries for a while: the process that has its port may be about to end."""
+        """Start HAProxy and the activator. In a job it retries for a while: who has the port may be about to end."""
         deadline_s = time.monotonic() + (_PORT_S if self._job_id is not None else 0.0)
         while True:
             try:
                 self._data_plane.start(before)
                 return
-            except StartError as error:
+            except GatewayError as error:
                 if self._ending_since_s is not None or time.monotonic() >= deadline_s:
                     raise
-                log.event(_LOG, logging.ERROR, "HAProxy does not start, will try again", why=str(error))
+                log.event(_LOG, logging.ERROR, "data plane does not start, will try again", why=str(error))
                 self._wake.clear()
                 self._wake.wait(_RESTART_S)
 
@@ -226,7 +226,7 @@ class Supervisor:
             return
         listen = self._revision.now.section.listen
         port = self._revision.now.port
-        url = f"{'https' if listen.certificate else 'http'}://{self._host}:{port}"
+        url = f"{'https' if listen.certificate else 'http'}://{authority(self._host, port)}"
         who = (url, self._host, port, os.getpid(), self._job_id)
         record = state.GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
         if not state.announce(self._paths, record):
@@ -343,7 +343,7 @@ def run(now: Accepted, sbatch: Sequence[str]) -> None:
     supervisor.run()
 
 
-def _accepted(services_path: Path, kept: Path | None, slot: int) -> Accepted:
+def accepted_files(services_path: Path, kept: Path | None, slot: int) -> Accepted:
     """The files; if they are invalid now, those that the gateway's previous job had accepted and saved in `kept`."""
     try:
         return accepted.read(services_path, slot)
@@ -364,7 +364,7 @@ def main(services_path: Path, kept: Path | None, slot: int, sbatch: tuple[str, .
     """Run a gateway in its Slurm job."""
     log.set_up("info", None)
     try:
-        run(_accepted(services_path, kept, slot), sbatch)
+        run(accepted_files(services_path, kept, slot), sbatch)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 

@@ -106,6 +106,51 @@ def test_comments_after_a_key_that_is_taken_back_stay(tmp_path: Path) -> None:
     assert [line.strip() for line in path.read_text().splitlines() if "#" in line] == ["# after a", "# after b"]
 
 
+BOB = f"bob:\n    sha256: {64 * 'b'}\n"
+
+
+@pytest.mark.parametrize("members", [BOB, f"bob: &b {{sha256: {64 * 'b'}}}\n"])
+@pytest.mark.parametrize(
+    "alice",
+    [
+        f"alice:\n    sha256: {64 * 'a'}\n    priority: batch",
+        f"alice: {{sha256: {64 * 'a'},\n    priority: batch}}\n",
+        f"alice:\n    {{sha256: {64 * 'a'}, priority: batch}}",
+    ],
+)
+def test_a_key_is_taken_back_whole(tmp_path: Path, members: str, alice: str) -> None:
+    """Also one that ends without a line break, or within braces over two lines."""
+    path = tmp_path / "keys.yaml"
+    path.write_text(f"keys:\n  {members}  {alice}")
+    accepted.revoke_key(path, "alice")
+    assert path.read_text() == f"keys:\n  {members}"
+    path.write_text(f"keys:\n  {alice}")
+    accepted.revoke_key(path, "alice")
+    assert path.read_text() == "keys: {}\n"
+
+
+def test_a_key_is_indented_as_those_before(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(f"keys:\n    bob: {{sha256: {64 * 'b'}}}\n")
+    accepted.add_key(path, "carol", accepted.new_key("carol")[1])
+    assert list(accepted.key_sections(path)) == ["bob", "carol"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"keys: {{alice: {{sha256: {64 * 'a'}}},\n  bob: {{sha256: {64 * 'b'}}}}}\n",
+        f"keys:\n  alice: {{sha256: {64 * 'a'}}}\n  <<: {{bob: {{sha256: {64 * 'b'}}}}}\n...\n",
+    ],
+)
+def test_a_file_whose_layout_is_not_foreseen_is_left_alone(services: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "keys.yaml").write_text(text)
+    for words in (("carol",), ("bob", "--revoke")):
+        told = f"{tmp_path}/keys.yaml: its layout allows no change of {words[0]} alone; edit the file by hand"
+        assert str(run(*words, "-s", services).exception) == told
+        assert (tmp_path / "keys.yaml").read_text() == text
+
+
 @pytest.mark.parametrize("words", [("alice",), ("carol", "--revoke")])
 def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     file = tmp_path / "keys.yaml"

@@ -14,6 +14,7 @@ from inference_gateway.control import state
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.usage import DayUsage, ReadingRates, UsageState, UsageSums, read
 from inference_gateway.dataplane.settings import ApiKey, digest_of
+from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.queueing import Stretch
 from inference_gateway.replicas.reports import Tokens, UsageCounter, report_reading
@@ -119,9 +120,10 @@ def test_a_key_over_its_limit_waits_until_its_use_is_a_minute_old(paths: Gateway
 
 
 def test_usage_that_cannot_be_written_is_counted_once(paths: GatewayPaths) -> None:
-    paths.usage.mkdir()  # nothing can take its place, as on a full disk
     sums, of_a = UsageSums(paths, [ApiKey("alice", digest_of("a"), tokens_per_minute=100)]), UsageCounter()
-    sums.update([A], NOW_S)
+    sums.update([], NOW_S)
+    paths.usage.mkdir()  # nothing can take its place, as on a full disk
+    sums.update([A], NOW_S + 5)
     of_a.add("alice", Tokens(1, 20, 20))
     of_a.write(paths.replica(A.name))
     for after_s in (10, 20, 30, 40):
@@ -130,6 +132,95 @@ def test_usage_that_cannot_be_written_is_counted_once(paths: GatewayPaths) -> No
     paths.usage.rmdir()
     sums.update([A], NOW_S + 50)
     assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 20, 20)}
+
+
+def test_usage_that_cannot_be_read_for_a_while_is_not_replaced(paths: GatewayPaths) -> None:
+    counter = UsageCounter()
+    counter.add("alice", Tokens(1, 10, 20))
+    counter.write(paths.replica(A.name))
+    UsageSums(paths).update([A], NOW_S)
+    elsewhere = paths.usage.rename(paths.root / "elsewhere")
+    paths.usage.symlink_to(paths.usage)  # not to be read, as while a file server fails
+    with pytest.raises(GatewayError, match=r"usage\.json: cannot be read: Too many levels"):
+        read(paths)
+    sums = UsageSums(paths)
+    counter.add("alice", Tokens(1, 1, 2))
+    counter.write(paths.replica(A.name))
+    sums.update([A], NOW_S + 60)
+    assert paths.usage.is_symlink()
+    elsewhere.rename(paths.usage)
+    sums.update([], NOW_S + 65)
+    assert days(paths) == {(DAY, "alice", "chat"): Tokens(2, 11, 22)}, "with what has ended meanwhile"
+
+
+def test_invalid_usage_is_moved_aside(paths: GatewayPaths) -> None:
+    paths.usage.write_text('{"days": [')
+    with pytest.raises(GatewayError, match=r"usage\.json: is invalid: "):
+        read(paths)
+    UsageSums(paths).update([A], NOW_S)
+    assert days(paths) == {}
+    (aside,) = paths.root.glob("usage.json.invalid-*")
+    assert aside.read_text() == '{"days": ['
+
+
+class TestDaysThatAreOver:
+    """They are not written again with every report."""
+
+    def test_days_that_are_over_are_written_once(self, paths: GatewayPaths) -> None:
+        """Also those that an earlier version has left in one file with today's."""
+        past = {f"2026-{month:02}-{day}": Tokens(month, 1, day) for month in range(1, 13) for day in range(10, 13)}
+        state.save(paths.usage, UsageState(tuple(DayUsage(day, "alice", "chat", used) for day, used in past.items())))
+        counter, sums = UsageCounter(), UsageSums(paths)
+        counter.add("alice", Tokens(1, 10, 20))
+        counter.write(paths.replica(A.name))
+        for after_s in (0, 5, 10):
+            sums.update([A], NOW_S + after_s)
+        written = {path: path.stat() for path in paths.closed_usage.iterdir()}
+        assert [path.stem for path in sorted(written)] == list(past)
+        counter.add("alice", Tokens(1, 1, 2))
+        counter.write(paths.replica(A.name))
+        sums.update([A], NOW_S + 15)
+        assert {path: path.stat() for path in paths.closed_usage.iterdir()} == written
+        assert [found["day"] for found in json.loads(paths.usage.read_text())["days"]] == [DAY]
+        expected = {(day, "alice", "chat"): tokens for day, tokens in past.items()}
+        assert days(paths) == {**expected, (DAY, "alice", "chat"): Tokens(2, 11, 22)}
+        assert [found.day for found in read(paths, "2026-12-12").days] == ["2026-12-12", DAY]
+
+    def test_a_day_whose_file_cannot_be_written_stays_where_it_is(self, paths: GatewayPaths) -> None:
+        counter, sums = UsageCounter(), UsageSums(paths)
+        counter.add("alice", Tokens(1, 10, 20))
+        counter.write(paths.replica(A.name))
+        sums.update([A], NOW_S)
+        paths.closed_usage.rmdir()
+        sums.update([A], NOW_S + 86_400)
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+        paths.make()
+        sums.update([A], NOW_S + 86_405)
+        assert [path.stem for path in paths.closed_usage.iterdir()] == [DAY]
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+
+    def test_a_day_in_both_files_counts_once(self, paths: GatewayPaths) -> None:
+        """As after a kill between the two writes; what was not saved with the reports is counted again."""
+        counter = UsageCounter()
+        counter.add("alice", Tokens(1, 10, 20))
+        counter.write(paths.replica(A.name))
+        UsageSums(paths).update([A], NOW_S)
+        file = paths.closed_usage / f"{DAY}.json"
+        state.save(file, (DayUsage(DAY, "alice", "chat", Tokens(9)),))
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+        UsageSums(paths).update([A], NOW_S + 86_400)
+        assert json.loads(paths.usage.read_text())["days"] == []
+        assert days(paths) == {(DAY, "alice", "chat"): Tokens(1, 10, 20)}
+
+    def test_a_clock_that_is_set_back_continues_the_day(self, paths: GatewayPaths) -> None:
+        counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_day=34, tokens_per_minute=9)])
+        for after_s, expected in ((0, Tokens(1, 3, 5)), (86_400, Tokens(1, 3, 5)), (60, Tokens(2, 6, 10))):
+            counter.add("alice", Tokens(1, 3, 5))
+            counter.write(paths.replica(A.name))
+            sums.update([A], NOW_S + after_s)
+            assert days(paths)[DAY, "alice", "chat"] == expected
+        assert sums.held_back(NOW_S + 60) == {}, "what was counted at a later time is none of this minute's"
+        assert sum(tokens.requests for tokens in days(paths).values()) == 3
 
 
 def test_a_key_over_its_daily_limit_waits_until_midnight(paths: GatewayPaths) -> None:
@@ -141,8 +232,10 @@ def test_a_key_over_its_daily_limit_waits_until_midnight(paths: GatewayPaths) ->
     assert time.strftime("%H:%M:%S", time.localtime(found)) == "00:00:00"
     assert 0 < found - NOW_S <= 86_400
     assert sums.held_back(found) == {}
-    assert UsageSums(paths, [key(tokens_per_day=100)]).held_back(NOW_S) == {"alice": found}, "also after a restart"
-    assert UsageSums(paths, [key(tokens_per_day=101)]).held_back(NOW_S) == {}
+    for limit, expected in ((100, {"alice": found}), (101, {})):
+        again = UsageSums(paths, [key(tokens_per_day=limit)])
+        again.update([A], NOW_S)
+        assert again.held_back(NOW_S) == expected, "also after a restart"
 
 
 def test_the_command_sums_by_the_given_columns(paths: GatewayPaths, tmp_path: Path) -> None:

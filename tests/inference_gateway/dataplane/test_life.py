@@ -26,9 +26,10 @@ from inference_gateway.dataplane.settings import (
     digest_of,
 )
 from inference_gateway.dataplane.statistics import HaproxyStatistics
-from inference_gateway.errors import NotRunningError, RefusedError, SettingsError, StartError
+from inference_gateway.errors import ActivatorError, NotRunningError, RefusedError, SettingsError, StartError
 from inference_gateway.model import Endpoint, StartForecast
 from inference_gateway.replicas.identity import Authority
+from slurm_plugin.devcluster.machine import reserved
 from tests.inference_gateway.rig import CLIENT_KEY, Replica, gateway, wait_until
 
 CHAT = ServiceSettings("chat")
@@ -91,6 +92,20 @@ def test_without_the_activator_replicas_go_on(directory: Path, servers: list[Rep
         refused = rig.complete("empty", idempotency_key="1")  # its socket may close a moment after it
         assert (refused.status, refused.headers.get("retry-after")) == (503, "30"), refused
         wait_until(lambda: rig.plane.remove("chat", "r1"))
+
+
+def test_an_activator_that_cannot_be_started_is_told_of_and_started_later(directory: Path) -> None:
+    with reserved(1) as (port,):
+        plane = HaproxyDataPlane(GatewaySettings(directory / "late", port, services=(CHAT,)))
+        plane.files.activator_log.mkdir(parents=True)
+        try:
+            with pytest.raises(ActivatorError, match=r"activator\.log: Is a directory"):
+                plane.start()
+            plane.files.activator_log.rmdir()
+            plane.start()
+            assert plane.alive()
+        finally:
+            plane.stop(grace_s=0.0)
 
 
 def test_a_stats_socket_that_is_gone(directory: Path, servers: list[Replica]) -> None:

@@ -20,6 +20,7 @@ from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.jobs import Succession, predecessor
+from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster.machine import reserved
 from tests.inference_gateway.control.doubles import job as record
@@ -85,9 +86,9 @@ class Gateway:
         self.slurm.known[OWN] = record(OWN, "gateway-t", jobs.tag("t"), state="RUNNING", start_s=NOW_S)
         self.succession = Succession(self.slurm, paths, (), own=OWN)
 
-    def at(self, second: float) -> None:
+    def at(self, second: float, now: Accepted = NOW) -> None:
         self.clock.now_s = NOW_S + second
-        self.succession.check(NOW)
+        self.succession.check(now)
 
 
 @pytest.fixture
@@ -124,6 +125,57 @@ def test_a_successor_that_is_queued_already_is_used(gateway: Gateway) -> None:
     gateway.at(3301)
     assert gateway.slurm.submissions == []
     assert gateway.slurm.released == [7]
+
+
+class TestAReload:
+    """A services file whose `job` has been changed, as before a node is taken out of service."""
+
+    MOVED = replace(
+        NOW, section=services.parse(TEXT.replace("{handover_s", "{node: gw2, handover_s"), NOW.services_path)
+    )
+
+    def test_the_successor_waits_with_the_options_of_a_reload(self, gateway: Gateway) -> None:
+        gateway.at(0)
+        first = max(gateway.slurm.known)
+        gateway.slurm.loses = lambda change: isinstance(change, CancelJob)
+        gateway.at(60, self.MOVED)
+        second = max(gateway.slurm.known)
+        gateway.slurm.loses = lambda _change: False
+        for at_s in (120, 180):
+            gateway.at(at_s, self.MOVED)
+        assert ["--nodelist=gw2" in options for _, options in gateway.slurm.submissions] == [False, True]
+        assert (gateway.slurm.cancelled, gateway.slurm.known[second].state) == ([first], "PENDING")
+        gateway.succession.hand_over_now()
+        gateway.at(181, self.MOVED)
+        assert gateway.slurm.released == [second]
+
+    def test_a_reload_just_before_the_handover_counts(self, gateway: Gateway) -> None:
+        gateway.at(0)
+        gateway.succession.hand_over_now()
+        gateway.at(1, self.MOVED)
+        assert gateway.slurm.released == [max(gateway.slurm.known)]
+        assert "--nodelist=gw2" in gateway.slurm.submissions[-1][1]
+        gateway.at(61)
+        assert len(gateway.slurm.submissions) == 2, "what takes over already is left alone"
+
+    def test_a_new_successor_of_which_sbatch_did_not_tell_is_found(self, gateway: Gateway) -> None:
+        gateway.at(0)
+        first = max(gateway.slurm.known)
+        gateway.slurm.forgets = True
+        gateway.at(60, self.MOVED)
+        gateway.slurm.forgets = False
+        gateway.at(120, self.MOVED)
+        assert (len(gateway.slurm.submissions), gateway.slurm.cancelled) == (2, [first])
+
+    def test_a_successor_stays_where_slurm_refuses_the_new_options(self, gateway: Gateway) -> None:
+        gateway.at(0)
+        first = max(gateway.slurm.known)
+        gateway.slurm.refusal = "invalid partition specified"
+        gateway.at(60, self.MOVED)
+        gateway.slurm.refusal = ""
+        gateway.slurm.mute = frozenset({"submit"})
+        gateway.at(3300, self.MOVED)
+        assert (gateway.slurm.cancelled, gateway.slurm.released) == ([], [first])
 
 
 def test_a_running_job_is_no_successor(gateway: Gateway) -> None:

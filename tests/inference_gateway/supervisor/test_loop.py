@@ -20,7 +20,7 @@ from inference_gateway.control.planes import NO_MORE_S, PlaneReport
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import GatewaySettings
-from inference_gateway.errors import GatewayError, StartError
+from inference_gateway.errors import ActivatorError, GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, ServerState, Traffic
 from inference_gateway.supervisor import jobs, loop
@@ -277,6 +277,12 @@ class TestTheAddress:
         assert seen == ["https://n1.example:8080\n"]
         assert gateway.control.command[-2:] == ["--gateway-host", "n1.example"]
 
+    def test_an_ipv6_address_is_published_in_brackets(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        gateway = Gateway(place, monkeypatch, TEXT.replace("127.0.0.1", '"::1"'), in_job=False)
+        seen: list[str] = []
+        gateway.run(gateway.report(), lambda: seen.append(gateway.paths.address.read_text()), gateway.term)
+        assert seen == ["http://[::1]:8080\n"]
+
     def test_a_ready_job_tells_its_predecessor(self, in_job: Gateway) -> None:
         told: list[str] = []
 
@@ -424,9 +430,10 @@ class TestTheDataPlane:
         with pytest.raises(StartError, match="8080"):
             gateway.run()
 
-    def test_a_gateway_in_a_job_waits_for_its_port(self, in_job: Gateway) -> None:
-        """Its predecessor may need a while to end."""
-        in_job.plane.faults = [StartError("in use")] * 3
+    @pytest.mark.parametrize("fault", [StartError("in use"), ActivatorError("does not answer")])
+    def test_a_gateway_in_a_job_waits_for_its_port(self, in_job: Gateway, fault: GatewayError) -> None:
+        """Its predecessor may need a while to end; a busy node, to start the activator."""
+        in_job.plane.faults = [fault] * 3
         in_job.run(*[nothing] * 3, nothing, in_job.term)
         assert len(in_job.plane.starts) == 4
 

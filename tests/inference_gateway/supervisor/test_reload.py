@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.cli.commands import reload
@@ -12,7 +13,7 @@ from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.jobs import Revision
-from inference_gateway.supervisor.loop import main
+from inference_gateway.supervisor.loop import accepted_files, main
 
 GOOD = """
 name: t
@@ -102,6 +103,7 @@ def test_a_request_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (GOOD.replace("name: t", "name: u"), "name: is t and cannot become u while the gateway is up"),
         (GOOD.replace("directory: state", "directory: other"), "directory: is"),
         (GOOD.replace("127.0.0.1", "localhost"), "listen.host: is 127.0.0.1"),
+        (GOOD.replace("keys.yaml", "~nosuchuser/k"), "listen.keys: the user in '~nosuchuser/k' has no home directory"),
         (GOOD.replace("keys:", "port: 9, keys:"), "listen.port: is 8080 and cannot become 9"),
         (GOOD.replace("keys:", "certificate: c.pem, keys:"), "listen.certificate: is http and cannot become https"),
     ],
@@ -112,6 +114,23 @@ def test_an_invalid_services_file_changes_nothing(gateway: Gateway, text: str, w
     assert words in gateway.asked()
     assert gateway.put == []
     assert gateway.revision.now is before
+
+
+@pytest.mark.parametrize("keys", ["~nosuchuser/keys.yaml", 300 * "k"])
+def test_a_successor_serves_with_the_accepted_files_where_the_new_ones_cannot_be_read(
+    gateway: Gateway, keys: str
+) -> None:
+    gateway.revision.now.keep()
+    gateway.services.write_text(GOOD.replace("keys.yaml", keys))
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == gateway.revision.now
+    with pytest.raises(ConfigError, match=r"listen\.keys|cannot be read: File name too long"):
+        accepted_files(gateway.services, None, 1)
+
+
+def test_the_last_day_of_the_calendar_is_no_end(gateway: Gateway) -> None:
+    gateway.keys.write_text(KEYS.replace("}", ", expires: 9999-12-31}"))
+    assert gateway.asked() == ""
+    assert [key.expires_s for key in gateway.put[0].keys] == [None]
 
 
 def test_an_invalid_keys_file_changes_nothing(gateway: Gateway) -> None:
