@@ -17,6 +17,8 @@ namespace {
 constexpr std::uint64_t kIdleNs = 100'000;
 constexpr std::int64_t kEarlyNs = 300'000;
 constexpr std::uint64_t kHighNs = 5'000'000;
+// Nothing is cut for a client that has launched nothing for so long: Dilu's 120 periods of 5 ms.
+constexpr std::uint64_t kIdleClientNs = 600'000'000;
 
 bool is_waiting(std::uint32_t gate) { return (gate & shared::kGateState) == shared::kGateWaiting; }
 
@@ -58,8 +60,11 @@ std::uint32_t Gpu::best_effort_permille() const {
     return least;
 }
 
-void Gpu::feel_pressure() {
+void Gpu::feel_pressure(std::uint64_t now_ns) {
     each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
+        Client& client = clients_[slot];
+        if (client.charged_ns != client.refilled_ns) client.launched_at_ns = now_ns;
+        if (now_ns > client.launched_at_ns + kIdleClientNs) client.pressure.lift();
         shared::Slot& state = page_->slots[slot];
         const std::uint64_t drains = state.counters.drains.load(std::memory_order_relaxed);
         if (drains == clients_[slot].drains) return;
@@ -73,8 +78,8 @@ void Gpu::feel_pressure() {
 }
 
 void Gpu::refill(std::uint64_t now_ns) {
-    feel_pressure();
     const std::uint64_t until_ns = busy_until_ns(now_ns);
+    feel_pressure(now_ns);
     // What passed while all stood still, or launched uncharged, is nobody's to save.
     const std::uint64_t elapsed_ns = std::min(now_ns - last_refill_ns_, kStoodStillNs);
     const std::uint64_t ahead_ns = until_ns > now_ns + kHighNs ? until_ns - now_ns - kHighNs : 0;

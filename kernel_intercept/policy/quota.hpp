@@ -47,6 +47,8 @@ class Pressure {
    public:
     // `wall_ns` from first launch to synchronised, `work_ns` of predicted running time in it.
     void period(std::uint64_t wall_ns, std::uint64_t work_ns);
+    // The client is idle: nothing is cut for it.
+    void lift() { scale_permille_ = 1000; }
     std::uint32_t best_effort_permille() const { return static_cast<std::uint32_t>(scale_permille_); }
 
    private:

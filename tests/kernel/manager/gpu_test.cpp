@@ -419,6 +419,28 @@ void a_stretched_client_cuts_the_others_until_it_leaves() {
     gpu.leave(other);
 }
 
+// As Dilu does: a server is slowed down again by its next request, but who is idle for long needs nothing.
+void what_was_cut_for_a_client_ends_when_it_is_idle() {
+    Gpu gpu(settings(Policy::kQuota), {});
+    const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
+    const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
+    std::uint64_t now_ns = kNow;
+    for (std::uint64_t drains = 1; drains <= 4; ++drains) {
+        launch(gpu, low, kMs / 10);
+        drain(gpu, high, drains, drains == 1 ? kMs : 3 * kMs, kMs);
+        gpu.beat(now_ns += kBeat);
+    }
+    CHECK(gpu.best_effort_permille() < 40);
+    finish(gpu, low);
+    for (const std::uint64_t end_ns = now_ns + 500 * kMs; now_ns < end_ns;) gpu.beat(now_ns += kBeat);
+    CHECK(gpu.best_effort_permille() < 40);
+    for (const std::uint64_t end_ns = now_ns + 500 * kMs; now_ns < end_ns;) gpu.beat(now_ns += kBeat);
+    CHECK(gpu.best_effort_permille() == 1000);
+    slot_of(gpu, low).client.credit_ns = 0;
+    gpu.beat(now_ns += kBeat);
+    CHECK(slot_of(gpu, low).client.credit_ns == static_cast<std::int64_t>(kBeat));
+}
+
 void what_a_client_writes_as_its_credit_is_bounded() {
     for (const std::int64_t written : {INT64_MAX / 2, INT64_MIN / 2}) {
         Gpu gpu(settings(Policy::kQuota), {});
@@ -524,6 +546,7 @@ int main() {
     what_passes_while_all_stand_still_is_not_handed_out();
     a_pause_of_all_is_no_slowdown();
     a_stretched_client_cuts_the_others_until_it_leaves();
+    what_was_cut_for_a_client_ends_when_it_is_idle();
     what_a_client_writes_as_its_credit_is_bounded();
     who_is_not_there_gets_no_credit();
     nonsense_in_a_ring_costs_one_pass();
