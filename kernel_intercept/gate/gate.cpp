@@ -22,6 +22,7 @@ constexpr std::uint32_t kSampleEvery = 64, kSeldom = 1024;  // the latter once a
 
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
 std::atomic<std::uint32_t> look_ups{0}, routed_look_ups{0};
+std::atomic<std::uint64_t> estimates{0};  // used for want of a cost; what threads lose does not matter
 std::atomic<Link*> newest{nullptr};  // whose profile table is used; all of a manager's clients see the same
 
 Link* link_of(int ordinal) {
@@ -105,8 +106,9 @@ KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept {
     const Link* link = newest.load(std::memory_order_acquire);
     const shared::Table* table = link == nullptr ? nullptr : link->table.load(std::memory_order_acquire);
     const shared::TableEntry* entry = table == nullptr ? nullptr : shared::place_of(table->entries, key_hash);
-    if (entry == nullptr || entry->key.load(std::memory_order_acquire) != key_hash) return estimate;
-    const std::uint64_t cost = entry->cost.load(std::memory_order_relaxed);
+    const bool listed = entry != nullptr && entry->key.load(std::memory_order_acquire) == key_hash;
+    const std::uint64_t cost = listed ? entry->cost.load(std::memory_order_relaxed) : 0;
+    if (cost == 0) estimates.store(estimates.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     return cost == 0 ? estimate : shared::unpack_cost(cost);
 }
 
@@ -216,8 +218,16 @@ void drained(int ordinal) noexcept {
     const std::uint64_t launches = slot.counters.launches.load(std::memory_order_relaxed);
     if (place.link->drained_launches.exchange(launches, std::memory_order_relaxed) == launches) return;
     shared::settle(place.signals->clients[place.slot]);
-    slot.counters.drained_ns.store(shared::now_ns(), std::memory_order_relaxed);
-    if (control.policy == shared::Policy::kQuota) slot.client.busy.store(0, std::memory_order_relaxed);
+    // Estimates may be wrong by any factor: a period with one tells of no slowdown.
+    const std::uint64_t used = estimates.load(std::memory_order_relaxed);
+    const bool measured = place.link->drained_estimates.exchange(used, std::memory_order_relaxed) == used;
+    if (control.policy == shared::Policy::kQuota) {
+        const std::uint64_t issued_ns = shared::progress_of(place.signals->clients[place.slot]).issued_ns;
+        const shared::BusyTime busy{shared::now_ns() - slot.counters.busy_since_ns.load(),
+                                    issued_ns - slot.counters.drained_issued_ns.exchange(issued_ns)};
+        if (slot.client.busy.exchange(shared::kIdle) != shared::kIdle && measured)
+            slot.counters.busy_time.fetch_add(shared::pack_busy(busy), std::memory_order_relaxed);
+    }
     slot.counters.drains.fetch_add(1, std::memory_order_relaxed);
     // Where the GPU reports, the manager sees the end by itself.
     const bool unseen = slot.client.busy.load() != 0 && slot.client.reports.load() == 0;

@@ -35,7 +35,7 @@ class Link {
     std::atomic<bool> recording{false};     // a thread writes to the sample ring
     std::atomic<bool> pinned{false};        // the GPU knows `signals`: that memory stays as it is for good
     std::array<CountedStream, kCountedStreams + 1> streams{};
-    std::atomic<std::uint64_t> drained_launches{0};  // at the last end of all work
+    std::atomic<std::uint64_t> drained_launches{0}, drained_estimates{0};  // at the last end of all work
 
     // Greets the manager and waits up to `patience_ms` for its answer.
     void attach(const GpuIdentity& gpu, int patience_ms) noexcept;

@@ -26,7 +26,6 @@ std::optional<std::uint32_t> Gpu::join(const Tenant& tenant, std::uint64_t now_n
         if (slot == last_slot_ && clients_[slot].tenant) return std::nullopt;
     } while (clients_[slot].tenant);
     last_slot_ = slot;
-    clients_[slot] = {};
     clients_[slot].tenant = tenant;
     if (empty()) {
         last_beat_ns_ = 0;
@@ -54,7 +53,7 @@ void Gpu::leave(std::uint32_t slot) {
         clients->fetch_and(~bit);
     signals_->clients[slot].gate.fetch_or(shared::kOpen);  // its work may still wait on the GPU
     new (&page_->slots[slot]) shared::Slot{};
-    clients_[slot].tenant.reset();
+    clients_[slot] = {};
 }
 
 void Gpu::beat(std::uint64_t now_ns) {

@@ -42,11 +42,11 @@ struct Client {
     shared::Load peak;               // of the time before `peaks_from_ns_`
     std::uint64_t open_since_ns{0};  // of a gate that is to be shut; 0: is shut
     std::int64_t room_ns{0};
-    std::uint64_t charged_ns{0};   // as of the last look at the backlog
-    std::uint64_t refilled_ns{0};  // of that, as of the last refill
-    std::uint64_t drains{0};       // as of the last look at the busy periods
-    std::uint64_t launches{0};     // as of the last look at the samples
+    std::uint64_t charged_ns{0};                 // as of the last look at the backlog
+    std::uint64_t refilled_ns{0}, busy_time{0};  // charged and ended busy periods as of the last refill
+    std::uint64_t launches{0};                   // as of the last look at the samples
     policy::Pressure pressure;
+    bool launched() const { return charged_ns != refilled_ns; }  // policy `quota`: since the last refill
 };
 
 // Slurm stops all of a suspended job, the manager too, and a virtual machine all its processes. Clients that
@@ -95,7 +95,7 @@ class Gpu {
     std::uint64_t busy_until_ns(std::uint64_t now_ns);
     bool change_credit(const std::function<std::vector<policy::Member>(std::vector<policy::Member>)>& rule);
     void refill(std::uint64_t now_ns);
-    void feel_pressure();
+    void feel_pressure(std::uint64_t now_ns);
     CoRun co_run();
 
     Settings settings_;

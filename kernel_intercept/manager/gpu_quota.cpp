@@ -52,29 +52,27 @@ std::uint64_t Gpu::serve_quota(std::uint64_t now_ns) {
 
 std::uint32_t Gpu::best_effort_permille() const {
     std::uint32_t least = 1000;
-    each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
-        least = std::min(least, clients_[slot].pressure.best_effort_permille());
-    });
+    for (const Client& client : clients_) least = std::min(least, client.pressure.best_effort_permille());
     return least;
 }
 
-void Gpu::feel_pressure() {
-    each_bit(page_->control.high.load(), [&](std::uint32_t slot) {
-        shared::Slot& state = page_->slots[slot];
-        const std::uint64_t drains = state.counters.drains.load(std::memory_order_relaxed);
-        if (drains == clients_[slot].drains) return;
-        clients_[slot].drains = drains;
-        BusyPeriod& period = clients_[slot].period;
-        const std::uint64_t issued_ns = progress(slot).issued_ns;
-        clients_[slot].pressure.period(state.counters.drained_ns.load() - state.counters.busy_since_ns.load(),
-                                       issued_ns - period.began_at_issued_ns);
-        period.began_at_issued_ns = issued_ns;
-    });
+void Gpu::feel_pressure(std::uint64_t now_ns) {
+    const bool others = working(page_->control.occupied.load() & ~page_->control.high.load()) != 0;
+    for (std::uint32_t slot = 0; slot < shared::kSlots; ++slot) {
+        Client& client = clients_[slot];
+        if (!client.tenant || client.tenant->priority != shared::Class::kHigh) continue;
+        const shared::Slot& state = page_->slots[slot];
+        const bool busy = state.client.busy.load(std::memory_order_relaxed) != shared::kIdle;
+        const std::uint64_t busy_time = state.counters.busy_time.load(std::memory_order_relaxed);
+        const shared::BusyTime ended = shared::unpack_busy(busy_time - client.busy_time);
+        client.busy_time = busy_time;
+        client.pressure.look({ended.wall_ns, ended.work_ns, busy, client.launched(), others}, now_ns);
+    }
 }
 
 void Gpu::refill(std::uint64_t now_ns) {
-    feel_pressure();
     const std::uint64_t until_ns = busy_until_ns(now_ns);
+    feel_pressure(now_ns);
     // What passed while all stood still, or launched uncharged, is nobody's to save.
     const std::uint64_t elapsed_ns = std::min(now_ns - last_refill_ns_, kStoodStillNs);
     const std::uint64_t ahead_ns = until_ns > now_ns + kHighNs ? until_ns - now_ns - kHighNs : 0;
@@ -120,10 +118,10 @@ bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vec
         if (!client.tenant) return;  // a client can write anything to the page
         const std::int64_t credit_ns = std::clamp(state.client.credit_ns.load(std::memory_order_relaxed),
                                                   -2 * policy::kDebtNs, 2 * policy::kDebtNs);
-        const bool active = client.charged_ns != client.refilled_ns;
         members.push_back({client.tenant->request_permille, client.tenant->limit_permille,
                            client.tenant->priority == shared::Class::kHigh,
-                           is_waiting(state.client.gate.load()), active, credit_ns, client.room_ns});
+                           is_waiting(state.client.gate.load()), client.launched(), credit_ns,
+                           client.room_ns});
         slots.push_back(slot);
     });
     const std::vector<policy::Member> after = rule(members);

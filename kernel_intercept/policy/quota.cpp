@@ -15,6 +15,7 @@ constexpr double kRecoveryFactor = 1.3;
 constexpr int kRecoveryPeriods = 5;
 constexpr double kLeastScale = 10;     // Dilu's CONTROL_FACTOR, 1 % of the requests
 constexpr double kForgetting = 1.001;  // per period, of the least stretch
+constexpr std::uint64_t kIdleNs = 600'000'000;
 
 // The most credit of each member. One that got all of the GPU's time until now must be able to keep it.
 std::vector<std::int64_t> savings(const std::vector<Member>& members, std::int64_t elapsed_ns) {
@@ -100,10 +101,15 @@ std::vector<Member> advance(std::vector<Member> members, std::int64_t enough_ns,
     return members;
 }
 
-void Pressure::period(std::uint64_t wall_ns, std::uint64_t work_ns) {
-    if (wall_ns == 0 || work_ns == 0) return;
-    const double stretch = static_cast<double>(wall_ns) / static_cast<double>(work_ns);
-    least_stretch_ = least_stretch_ == 0 ? stretch : std::min(stretch, least_stretch_ * kForgetting);
+void Pressure::look(const BusyLook& look, std::uint64_t now_ns) {
+    if (look.launched) launched_ns_ = now_ns;
+    if (now_ns > launched_ns_ + kIdleNs) scale_permille_ = kWholeGpu;
+    const bool beside = beside_ || look.others, period = look.wall_ns != 0 && look.work_ns != 0;
+    beside_ = look.busy && (period ? look.others : beside);
+    if (!period) return;
+    const double stretch = static_cast<double>(look.wall_ns) / static_cast<double>(look.work_ns);
+    least_stretch_ =
+        !beside || least_stretch_ == 0 ? stretch : std::min(stretch, least_stretch_ * kForgetting);
     const double overflow = stretch / least_stretch_;
     if (overflow >= kEmergency && overflow < kIgnored) {
         scale_permille_ = std::max(scale_permille_ / overflow, kLeastScale);

@@ -40,19 +40,30 @@ std::vector<Member> refill(std::vector<Member> members, std::uint64_t elapsed_ns
 std::vector<Member> advance(std::vector<Member> members, std::int64_t enough_ns,
                             std::uint32_t best_effort_permille);
 
+// A high-priority client since the last look at it.
+struct BusyLook {
+    std::uint64_t wall_ns;  // of the busy periods that have ended: from first launch to synchronised
+    std::uint64_t work_ns;  // predicted running time in them; none of it: no period has ended
+    bool busy;              // one goes on
+    bool launched;
+    bool others;  // best-effort clients had work
+};
+
 // How much the busy periods of a high-priority client are stretched, and what the others are cut to for it.
 // Dilu's constants: recovery below 1.2 (x 1.3 every 5 periods), emergency from 1.6 (divide by the stretch) to
-// 4.0, where the cause is taken to be another one.
+// 4.0, where the cause is taken to be another one; nothing is cut for a client that has launched nothing for
+// 120 x 5 ms. Unlike there, a period without others is what the next ones are compared with.
 class Pressure {
    public:
-    // `wall_ns` from first launch to synchronised, `work_ns` of predicted running time in it.
-    void period(std::uint64_t wall_ns, std::uint64_t work_ns);
+    void look(const BusyLook& look, std::uint64_t now_ns);
     std::uint32_t best_effort_permille() const { return static_cast<std::uint32_t>(scale_permille_); }
 
    private:
-    double least_stretch_{0};  // of all periods, slowly forgotten
+    double least_stretch_{0};  // since the last period alone, slowly forgotten; 0: unknown
     double scale_permille_{1000};
     int calm_periods_{0};
+    bool beside_{false};  // others had work in the period that goes on
+    std::uint64_t launched_ns_{0};
 };
 
 }  // namespace explsched::policy

@@ -8,7 +8,7 @@ namespace explsched::shared {
 constexpr std::uint32_t kPageMagic = 0x4b505845;     // "EXPK"
 constexpr std::uint32_t kTableMagic = 0x54505845;    // "EXPT"
 constexpr std::uint32_t kSignalsMagic = 0x53505845;  // "EXPS"
-constexpr std::uint32_t kLayoutVersion = 6;          // of all that follows a header
+constexpr std::uint32_t kLayoutVersion = 7;          // of all that follows a header
 
 struct Header {
     std::uint32_t magic;

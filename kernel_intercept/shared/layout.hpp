@@ -67,7 +67,8 @@ struct alignas(64) Counters {
     std::atomic<std::uint64_t> longest_wait_ns;
     std::atomic<std::uint64_t> passed;  // waits that ended without a grant
     std::atomic<std::uint64_t> drains;
-    std::atomic<std::uint64_t> drained_ns;   // when the last synchronising call returned
+    std::atomic<std::uint64_t> drained_issued_ns;  // what had been issued at the last of them
+    std::atomic<std::uint64_t> busy_time;          // packed: sum of the measured busy periods, policy `quota`
     std::atomic<std::uint64_t> unmanaged;    // launches that were not asked for, as the manager was late
     std::atomic<std::uint64_t> forced;       // times the client's watchdog has opened its gate
     std::atomic<std::uint64_t> collectives;  // launches of kernels that wait for other GPUs

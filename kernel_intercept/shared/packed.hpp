@@ -1,4 +1,4 @@
-// A cost in one 64-bit word, so that its parts change together without a lock.
+// Several figures in one 64-bit word, so that they change together without a lock.
 #pragma once
 
 #include <algorithm>
@@ -42,5 +42,15 @@ constexpr KernelCost unpack_cost(std::uint64_t word) {
     return {word >> 20, static_cast<std::uint32_t>(word >> 10 & 0x3ff),
             static_cast<std::uint32_t>(word & 0x3ff)};
 }
+
+// From the first launch to the end of all, and the predicted running time of what was launched. The packed
+// can be added and subtracted up to 275 s; what is longer counts as nothing.
+struct BusyTime {
+    std::uint64_t wall_ns, work_ns;
+};
+constexpr std::uint64_t pack_busy(const BusyTime& of) {
+    return std::max(of.wall_ns, of.work_ns) / 64 > UINT32_MAX ? 0 : of.wall_ns / 64 << 32 | of.work_ns / 64;
+}
+constexpr BusyTime unpack_busy(std::uint64_t word) { return {(word >> 32) * 64, (word & UINT32_MAX) * 64}; }
 
 }  // namespace explsched::shared

@@ -278,6 +278,39 @@ void a_number_is_not_given_anew_before_its_work_is_done(Manager& manager) {
     CHECK(gate::open_stream(0, kStream) && line.done == 2 * kLong.gpu_ns);
 }
 
+// Time and work of the same launches, however many periods there are between two looks of the manager.
+void a_busy_period_is_told_with_its_work(Manager& manager) {
+    shared::Slot& slot = manager.slot();
+    shared::Control& control = manager.page().control;
+    control.policy = shared::Policy::kQuota;
+    control.high = std::uint64_t{1} << kSlot;
+    slot.client.credit_ns = INT64_MAX / 2;
+    const auto period = [](int launches) {
+        for (int i = 0; i < launches; ++i) gate::admit(0, 1, kLong);
+        usleep(1000);
+        gate::drained(0);
+    };
+    period(1);  // and what came before it
+    const std::uint64_t before = slot.counters.busy_time, before_ns = shared::now_ns();
+    const auto told = [&] { return shared::unpack_busy(slot.counters.busy_time - before); };
+    period(2);
+    period(1);
+    CHECK(told().work_ns == 3 * kLong.gpu_ns && slot.client.busy == shared::kIdle);
+    CHECK(told().wall_ns >= 2 * kMs - 128 && told().wall_ns <= shared::now_ns() - before_ns);
+    gate::lookup(43, kLong);
+    period(1);  // of a time that is not known
+    CHECK(told().work_ns == 3 * kLong.gpu_ns && slot.client.busy == shared::kIdle);
+    period(1);
+    CHECK(told().work_ns == 4 * kLong.gpu_ns);
+    period(300);  // too long to be told
+    CHECK(told().work_ns == 4 * kLong.gpu_ns);
+    control.high = 0;
+    period(1);
+    CHECK(told().work_ns == 4 * kLong.gpu_ns);
+    control.policy = shared::Policy::kGroup;
+    slot.client.credit_ns = 0;
+}
+
 // A heartbeat that is late is no reason to let everything pass: what is bounded stays bounded.
 void a_late_manager_floods_nothing(Manager& manager) {
     shared::Control& control = manager.page().control;
@@ -426,6 +459,7 @@ int main() {
     a_number_is_not_given_anew_before_its_work_is_done(manager);
     a_wait_for_credit_leaves_an_idle_gate(manager);
     a_second_thread_is_woken_by_the_first(manager);
+    a_busy_period_is_told_with_its_work(manager);
     a_late_manager_floods_nothing(manager);
     two_processes_with_collectives_on_a_gpu_are_warned(manager, standard_error);
     what_nobody_reads_is_not_told(manager, standard_error);

@@ -42,12 +42,12 @@ void launch(Gpu& gpu, std::uint32_t slot, std::uint64_t gpu_ns) {
 
 void finish(Gpu& gpu, std::uint32_t slot) { shared::settle(gpu.signals().clients[slot]); }
 
-// A high-priority client has said that it is done, for the `drains`th time.
-void drain(Gpu& gpu, std::uint32_t slot, std::uint64_t drains, std::uint64_t wall_ns, std::uint64_t work_ns) {
+// A high-priority client has done all of some work.
+void drain(Gpu& gpu, std::uint32_t slot, std::uint64_t wall_ns, std::uint64_t work_ns) {
     launch(gpu, slot, work_ns);
-    slot_of(gpu, slot).counters.busy_since_ns = kNow;
-    slot_of(gpu, slot).counters.drained_ns = kNow + wall_ns;
-    slot_of(gpu, slot).counters.drains = drains;
+    shared::Slot& state = slot_of(gpu, slot);
+    state.counters.busy_time += shared::pack_busy({wall_ns, work_ns});
+    state.client.busy = shared::kIdle;
     finish(gpu, slot);
 }
 
@@ -394,15 +394,16 @@ void a_stretched_client_cuts_the_others_until_it_leaves() {
     const std::uint32_t other = *gpu.join(tenant(Class::kBestEffort), kNow);
     std::uint64_t now_ns = kNow;
     const std::uint32_t calm = *gpu.join(tenant(Class::kHigh), now_ns);
-    drain(gpu, calm, 1, kMs, kMs);
+    drain(gpu, calm, kMs, kMs);
     gpu.beat(now_ns += kBeat);
     gpu.leave(calm);
     for (int round = 0; round < 2; ++round) {  // in the slot of the one before
         const std::uint32_t slot = *gpu.join(tenant(Class::kHigh), now_ns);
         CHECK(gpu.best_effort_permille() == 1000);
-        drain(gpu, slot, 1, kMs, kMs);
+        drain(gpu, slot, kMs, kMs);
         gpu.beat(now_ns += kBeat);
-        drain(gpu, slot, 2, 2 * kMs, kMs);
+        launch(gpu, other, kMs / 10);
+        drain(gpu, slot, 2 * kMs, kMs);
         gpu.beat(now_ns += kBeat);
         CHECK(gpu.best_effort_permille() >= 499 && gpu.best_effort_permille() <= 501);
         gpu.beat(now_ns += kBeat);  // the same period counts once
@@ -417,6 +418,61 @@ void a_stretched_client_cuts_the_others_until_it_leaves() {
     }
     CHECK(gpu.best_effort_permille() == 1000);
     gpu.leave(other);
+}
+
+// A beat sees one end of work or several.
+void the_number_of_periods_in_a_beat_is_no_slowdown() {
+    Gpu gpu(settings(Policy::kQuota), {});
+    const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
+    const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
+    std::uint64_t now_ns = kNow;
+    for (int beat = 0; beat < 10; ++beat) {
+        launch(gpu, low, kMs / 10);
+        for (int period = 0; period <= beat % 2; ++period) drain(gpu, high, 2 * kMs, 2 * kMs);
+        gpu.beat(now_ns += kBeat);
+        CHECK(gpu.best_effort_permille() == 1000);
+    }
+}
+
+// What a client does without others is the measure of what it does beside them.
+void a_client_alone_is_slowed_down_by_nobody() {
+    Gpu gpu(settings(Policy::kQuota), {});
+    const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
+    const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
+    std::uint64_t now_ns = kNow;
+    const auto period = [&](std::uint64_t wall_ns) {
+        drain(gpu, high, wall_ns, kMs);
+        gpu.beat(now_ns += kBeat);
+        return gpu.best_effort_permille();
+    };
+    CHECK(period(kMs) == 1000);
+    for (int i = 0; i < 10; ++i) CHECK(period(2 * kMs) == 1000);
+    launch(gpu, low, kMs);
+    CHECK(period(2 * kMs) == 1000);  // no slower than alone
+    CHECK(period(4 * kMs) < 510);    // the other one's kernel runs still
+    finish(gpu, low);
+}
+
+// As Dilu does: a server is slowed down again by its next request, but who is idle for long needs nothing.
+void what_was_cut_for_a_client_ends_when_it_is_idle() {
+    Gpu gpu(settings(Policy::kQuota), {});
+    const std::uint32_t high = *gpu.join(tenant(Class::kHigh), kNow);
+    const std::uint32_t low = *gpu.join(tenant(Class::kBestEffort), kNow);
+    std::uint64_t now_ns = kNow;
+    for (const std::uint64_t wall_ns : {kMs, 3 * kMs, 3 * kMs, 3 * kMs}) {
+        launch(gpu, low, kMs / 10);
+        drain(gpu, high, wall_ns, kMs);
+        gpu.beat(now_ns += kBeat);
+    }
+    CHECK(gpu.best_effort_permille() < 40);
+    finish(gpu, low);
+    for (const std::uint64_t end_ns = now_ns + 500 * kMs; now_ns < end_ns;) gpu.beat(now_ns += kBeat);
+    CHECK(gpu.best_effort_permille() < 40);
+    for (const std::uint64_t end_ns = now_ns + 500 * kMs; now_ns < end_ns;) gpu.beat(now_ns += kBeat);
+    CHECK(gpu.best_effort_permille() == 1000);
+    slot_of(gpu, low).client.credit_ns = 0;
+    gpu.beat(now_ns += kBeat);
+    CHECK(slot_of(gpu, low).client.credit_ns == static_cast<std::int64_t>(kBeat));
 }
 
 void what_a_client_writes_as_its_credit_is_bounded() {
@@ -524,6 +580,9 @@ int main() {
     what_passes_while_all_stand_still_is_not_handed_out();
     a_pause_of_all_is_no_slowdown();
     a_stretched_client_cuts_the_others_until_it_leaves();
+    the_number_of_periods_in_a_beat_is_no_slowdown();
+    a_client_alone_is_slowed_down_by_nobody();
+    what_was_cut_for_a_client_ends_when_it_is_idle();
     what_a_client_writes_as_its_credit_is_bounded();
     who_is_not_there_gets_no_credit();
     nonsense_in_a_ring_costs_one_pass();

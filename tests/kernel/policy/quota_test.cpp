@@ -140,22 +140,71 @@ void nothing_is_early_at_a_limit_or_beside_a_stretched_client() {
     CHECK(advance(members, 100'000, 1000)[0].credit_ns == 0);
 }
 
+constexpr std::uint64_t kNow = 1'000'000'000'000;
+
+// A period of 10 us of work, beside others or alone.
+BusyLook beside(std::uint64_t wall_ns) { return {wall_ns, 10'000, false, true, true}; }
+BusyLook alone(std::uint64_t wall_ns) { return {wall_ns, 10'000, false, true, false}; }
+
+bool is_half(const Pressure& pressure) {
+    return pressure.best_effort_permille() >= 499 && pressure.best_effort_permille() <= 501;
+}
+
 void stretched_periods_cut_and_calm_ones_restore() {
     Pressure pressure;
-    pressure.period(10'000, 10'000);
+    pressure.look(beside(10'000), kNow);
     CHECK(pressure.best_effort_permille() == 1000);
-    pressure.period(20'000, 10'000);
-    CHECK(pressure.best_effort_permille() >= 499 && pressure.best_effort_permille() <= 501);
-    pressure.period(14'000, 10'000);  // between recovery and emergency: kept
-    CHECK(pressure.best_effort_permille() >= 499 && pressure.best_effort_permille() <= 501);
-    pressure.period(100'000, 10'000);  // so much is not our doing
-    CHECK(pressure.best_effort_permille() >= 499 && pressure.best_effort_permille() <= 501);
-    for (int i = 0; i < 15; ++i) pressure.period(10'000, 10'000);
+    pressure.look(beside(20'000), kNow);
+    CHECK(is_half(pressure));
+    pressure.look(beside(14'000), kNow);  // between recovery and emergency: kept
+    CHECK(is_half(pressure));
+    pressure.look(beside(100'000), kNow);  // so much is not our doing
+    CHECK(is_half(pressure));
+    for (int i = 0; i < 15; ++i) pressure.look(beside(10'000), kNow);
     CHECK(pressure.best_effort_permille() == 1000);
-    for (int i = 0; i < 100; ++i) pressure.period(39'000, 10'000);
+    for (int i = 0; i < 100; ++i) pressure.look(beside(39'000), kNow);
     CHECK(pressure.best_effort_permille() == 10);  // never to nothing
-    pressure.period(0, 0);
+    pressure.look({0, 0, true, true, true}, kNow);
     CHECK(pressure.best_effort_permille() == 10);
+}
+
+void periods_alone_are_the_measure() {
+    Pressure pressure;
+    for (const std::uint64_t wall_ns : {10'000, 30'000, 20'000}) pressure.look(alone(wall_ns), kNow);
+    pressure.look({10'000, 0, false, true, false}, kNow);  // nothing is known of its work
+    pressure.look(beside(20'000), kNow);
+    CHECK(pressure.best_effort_permille() == 1000);
+    pressure.look(beside(40'000), kNow);
+    CHECK(is_half(pressure));
+    for (int i = 0; i < 15; ++i) pressure.look(alone(40'000), kNow);
+    CHECK(pressure.best_effort_permille() == 1000);
+}
+
+// Others that had work in an earlier part of a long period count, those of the time before it do not.
+void who_had_work_in_a_period_has_stretched_it() {
+    for (const bool busy : {true, false}) {
+        Pressure pressure;
+        pressure.look(alone(10'000), kNow);
+        pressure.look({0, 0, busy, true, true}, kNow);
+        pressure.look({0, 0, true, true, false}, kNow);
+        pressure.look(alone(20'000), kNow);
+        CHECK(busy ? is_half(pressure) : pressure.best_effort_permille() == 1000);
+        pressure.look({0, 0, false, true, false}, kNow);
+        pressure.look(alone(40'000), kNow);
+        CHECK(busy ? is_half(pressure) : pressure.best_effort_permille() == 1000);
+    }
+}
+
+void who_is_idle_needs_nothing_of_others() {
+    Pressure pressure;
+    pressure.look(beside(10'000), kNow);
+    pressure.look(beside(20'000), kNow);
+    pressure.look({0, 0, false, false, true}, kNow + 600'000'000);
+    CHECK(is_half(pressure));
+    pressure.look({0, 0, true, true, true}, kNow + 600'000'001);
+    CHECK(is_half(pressure));
+    pressure.look({0, 0, true, false, true}, kNow + 1'200'000'002);
+    CHECK(pressure.best_effort_permille() == 1000);
 }
 
 }  // namespace
@@ -176,5 +225,8 @@ int main() {
     of_those_that_wait_the_one_that_lacks_least_for_its_request_goes_on();
     nothing_is_early_at_a_limit_or_beside_a_stretched_client();
     stretched_periods_cut_and_calm_ones_restore();
+    periods_alone_are_the_measure();
+    who_had_work_in_a_period_has_stretched_it();
+    who_is_idle_needs_nothing_of_others();
     return check::result();
 }
