@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from wrappers import allocated_gpus
+
 _CONTROL = "nvidia-cuda-mps-control"
 PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 _PRIORITY_VARIABLE = "CUDA_MPS_CLIENT_PRIORITY"
@@ -49,7 +51,7 @@ def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
 
 def spans_gpus(environment: Mapping[str, str]) -> bool:
     """Whether the command is likely to have collectives (NCCL): it sees several GPUs, or is one task of several."""
-    visible = environment.get(_VISIBLE) or environment.get("SLURM_JOB_GPUS", "")
+    visible = environment.get(_VISIBLE) or allocated_gpus.of_command(environment)
     return visible.count(",") > 0 or int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
 
 

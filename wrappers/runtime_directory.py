@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from wrappers import allocated_gpus
+
 _LONGEST = 80  # sockets lie in it, and the name of a Unix socket has at most 107 bytes
 _OF_NODE = ("SLURM_CLUSTER_NAME", "SLURMD_NODENAME")
 _REMOVED = "-removed-"  # in no room's name
@@ -57,7 +59,7 @@ def shared_place(environment: Mapping[str, str]) -> Path | None:
 
     Not in SLURM_TMPDIR, which is one job's alone.
     """
-    gpus = environment.get("SLURM_JOB_GPUS", "")  # as the node numbers them, unlike CUDA_VISIBLE_DEVICES in a cgroup
+    gpus = allocated_gpus.of_job(environment)
     if not environment.get("SLURM_SHARDS_ON_NODE") or not gpus:
         return None
     where = " ".join((socket.gethostname(), *(environment.get(name, "") for name in _OF_NODE), gpus))
