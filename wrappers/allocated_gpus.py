@@ -34,3 +34,15 @@ def of_job(environment: Mapping[str, str]) -> str:
     """All that the job has on this node, if a step with a part of them can tell."""
     own, job = of_command(environment), environment.get("SLURM_JOB_GPUS", "")
     return job if set(own.split(",")) <= set(job.split(",")) else own
+
+
+def visible(environment: Mapping[str, str]) -> str:
+    """Tells sets of visible GPUs of a job on this node apart.
+
+    Where a cgroup constrains devices, CUDA_VISIBLE_DEVICES counts those of each step from 0 on, so that it can be the
+    same for steps on different GPUs.
+    """
+    seen, own = environment.get("CUDA_VISIBLE_DEVICES", "all"), of_command(environment)
+    words = seen.split(",")
+    is_count = own and all(word.isdecimal() for word in words) and not set(words) <= set(own.split(","))
+    return f"{seen} of {own}" if is_count else seen

@@ -38,8 +38,8 @@ def place(environment: Mapping[str, str]) -> Path:
     Per set of GPUs, since an MPS daemon numbers the GPUs it was started with anew.
     """
     job = environment.get("SLURM_JOB_ID", "")
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "all")
-    rest = hashlib.sha256(f"{socket.gethostname()} {visible}".encode()).hexdigest()[:12]
+    where = f"{socket.gethostname()} {allocated_gpus.visible(environment)}"
+    rest = hashlib.sha256(where.encode()).hexdigest()[:12]
     name = f"explsched-{os.geteuid()}-{job if job.isdecimal() else 'nojob'}-{rest}"
     own = environment.get("SLURM_TMPDIR", "")
     path = Path(own) / name

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.wrappers.gpu_node import GpuNode, gpu_node
-from wrappers.allocated_gpus import in_step
 from wrappers.runtime_directory import place, shared_place
 
 COMMAND = ("--share", "best-effort", "--", "sh", "-c", 'echo "$EXPLSCHED_KM_SOCKET"; read -r _')
@@ -157,14 +156,3 @@ def test_whatever_way_slurm_tells_the_gpus_jobs_on_the_same_meet(
     job_alone = on_shards | {"SLURM_JOB_GPUS": gpus}
     others = {name: value for name, value in on_shards.items() if name != "SLURM_JOB_GPUS"}
     assert shared_place(others | given) == shared_place(job_alone)
-
-
-def test_slurms_cgroups_tell_steps_from_batch_scripts() -> None:
-    """With constrained devices CUDA_VISIBLE_DEVICES tells nothing."""
-    given = {"SLURM_JOB_GPUS": "3", "SLURM_STEP_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}
-    second = "0::/system.slice/slurmstepd.scope/job_7/step_{}/user/task_0\n"
-    first = "5:memory:/slurm/uid_1000/job_7/step_{}/task_0\n4:devices:/slurm/uid_1000/job_7/step_{}\n"
-    for form in (first, second):
-        assert not in_step(given, form.replace("{}", "batch"))
-        assert in_step(given | {"CUDA_VISIBLE_DEVICES": "1"}, form.replace("{}", "0"))
-        assert in_step(given | {"CUDA_VISIBLE_DEVICES": "1"}, form.replace("{}", "interactive"))
