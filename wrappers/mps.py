@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -232,7 +232,16 @@ def renumbered(environment: Mapping[str, str]) -> dict[str, str]:
 
     With its own `1,3` a client would ask for a GPU that the daemon does not have. UUIDs stay valid.
     """
+    numbers = visible_numbers(environment)
+    return {} if numbers is None else visible(range(len(numbers)))
+
+
+def visible(numbers: Iterable[int]) -> dict[str, str]:
+    """The variable that names these GPUs."""
+    return {_VISIBLE: ",".join(map(str, numbers))}
+
+
+def visible_numbers(environment: Mapping[str, str]) -> list[int] | None:
+    """The GPUs in CUDA_VISIBLE_DEVICES; None without numbers: not set, no GPU, or UUIDs."""
     words = environment.get(_VISIBLE, "").split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        return {}
-    return {_VISIBLE: ",".join(str(number) for number in range(len(words)))}
+    return [int(word) for word in words] if all(word.strip().isdecimal() for word in words) else None
