@@ -11,9 +11,11 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from wrappers import allocated_gpus
 
 _CONTROL = "nvidia-cuda-mps-control"
 PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
@@ -49,7 +51,7 @@ def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
 
 def spans_gpus(environment: Mapping[str, str]) -> bool:
     """Whether the command is likely to have collectives (NCCL): it sees several GPUs, or is one task of several."""
-    visible = environment.get(_VISIBLE) or environment.get("SLURM_JOB_GPUS", "")
+    visible = environment.get(_VISIBLE) or allocated_gpus.of_command(environment)
     return visible.count(",") > 0 or int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
 
 
@@ -230,7 +232,16 @@ def renumbered(environment: Mapping[str, str]) -> dict[str, str]:
 
     With its own `1,3` a client would ask for a GPU that the daemon does not have. UUIDs stay valid.
     """
+    numbers = visible_numbers(environment)
+    return {} if numbers is None else visible(range(len(numbers)))
+
+
+def visible(numbers: Iterable[int]) -> dict[str, str]:
+    """The variable that names these GPUs."""
+    return {_VISIBLE: ",".join(map(str, numbers))}
+
+
+def visible_numbers(environment: Mapping[str, str]) -> list[int] | None:
+    """The GPUs in CUDA_VISIBLE_DEVICES; None without numbers: not set, no GPU, or UUIDs."""
     words = environment.get(_VISIBLE, "").split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        return {}
-    return {_VISIBLE: ",".join(str(number) for number in range(len(words)))}
+    return [int(word) for word in words] if all(word.strip().isdecimal() for word in words) else None

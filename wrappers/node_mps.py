@@ -2,7 +2,7 @@
 
 A daemon that a job starts ends with it, and the CUDA programs of the other jobs with the daemon. So slurmd starts one
 for each user and set of GPUs, with the first job that comes, and ends it with the last that leaves. `sxrun` finds it by
-the job's GPUs.
+the job's id.
 
     Prolog=.../python -I -m wrappers.node_mps prolog      Epilog=.../python -I -m wrappers.node_mps epilog
 
@@ -59,20 +59,47 @@ class ServerPlace:
 
 
 def place(environment: Mapping[str, str], uid: int | None) -> ServerPlace | None:
-    """Of a job of that user, or of any; None if it has no GPUs."""
+    """Of a job of that user, or of any, as prolog and epilog know it; None if it has no GPUs."""
     gpus = environment.get("SLURM_JOB_GPUS", "")
     if not gpus or not all(part.isdecimal() for part in gpus.split(",")):
         return None
-    base = Path(environment.get(DIRECTORY_VARIABLE) or _DIRECTORY)
-    return ServerPlace(base / f"{'all' if uid is None else uid}-{gpus.replace(',', '-')}", uid, gpus)
+    return ServerPlace(_base(environment) / f"{_whose(uid)}-{gpus.replace(',', '-')}", uid, gpus)
 
 
 def of_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a command of the job needs to use the node's daemon; nothing where none answers."""
-    for found in (place(environment, os.geteuid()), place(environment, None)):
-        if found is not None and mps.answering(found.variables()):
-            return {**found.variables(), **mps.renumbered(environment)}
+    """What a command of the job needs to use the node's daemon; nothing where none answers.
+
+    Nothing either for a command that sees a part of the job's GPUs: by which numbers the daemon has these cannot be
+    told, since CUDA_VISIBLE_DEVICES counts from 0 where a cgroup constrains devices.
+    """
+    numbers = mps.visible_numbers(environment)
+    for found in filter(None, (_joined(environment, os.geteuid()), _joined(environment, None))):
+        if mps.answering(found.variables()):
+            if numbers is None:
+                return found.variables()
+            if len(numbers) == len(found.gpus.split(",")):
+                return found.variables() | mps.visible(map(sorted(numbers).index, numbers))
     return {}
+
+
+def _joined(environment: Mapping[str, str], uid: int | None) -> ServerPlace | None:
+    """Where the prolog has put the job on this node, which no variable tells in all steps."""
+    job = environment.get("SLURM_JOB_ID", "")
+    marks = _base(environment).glob(f"{_whose(uid)}-*/jobs/{job}") if job.isdecimal() else ()
+    # An epilog that slurmd ended early has left the mark of a job that then came again.
+    newest = max(marks, key=lambda mark: mark.stat().st_mtime, default=None)
+    if newest is None:
+        return None
+    directory = newest.parent.parent
+    return ServerPlace(directory, uid, ",".join(directory.name.split("-")[1:]))
+
+
+def _base(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get(DIRECTORY_VARIABLE) or _DIRECTORY)
+
+
+def _whose(uid: int | None) -> str:
+    return "all" if uid is None else str(uid)
 
 
 def user_of(environment: Mapping[str, str]) -> int:

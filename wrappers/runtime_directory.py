@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from wrappers import allocated_gpus
+
 _LONGEST = 80  # sockets lie in it, and the name of a Unix socket has at most 107 bytes
 _OF_NODE = ("SLURM_CLUSTER_NAME", "SLURMD_NODENAME")
 _REMOVED = "-removed-"  # in no room's name
@@ -36,8 +38,8 @@ def place(environment: Mapping[str, str]) -> Path:
     Per set of GPUs, since an MPS daemon numbers the GPUs it was started with anew.
     """
     job = environment.get("SLURM_JOB_ID", "")
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "all")
-    rest = hashlib.sha256(f"{socket.gethostname()} {visible}".encode()).hexdigest()[:12]
+    where = f"{socket.gethostname()} {allocated_gpus.visible(environment)}"
+    rest = hashlib.sha256(where.encode()).hexdigest()[:12]
     name = f"explsched-{os.geteuid()}-{job if job.isdecimal() else 'nojob'}-{rest}"
     own = environment.get("SLURM_TMPDIR", "")
     path = Path(own) / name
@@ -57,7 +59,7 @@ def shared_place(environment: Mapping[str, str]) -> Path | None:
 
     Not in SLURM_TMPDIR, which is one job's alone.
     """
-    gpus = environment.get("SLURM_JOB_GPUS", "")  # as the node numbers them, unlike CUDA_VISIBLE_DEVICES in a cgroup
+    gpus = allocated_gpus.of_job(environment)
     if not environment.get("SLURM_SHARDS_ON_NODE") or not gpus:
         return None
     where = " ".join((socket.gethostname(), *(environment.get(name, "") for name in _OF_NODE), gpus))

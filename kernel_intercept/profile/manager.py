@@ -32,13 +32,14 @@ class ManagerStatus:
 def sockets(job: int | None, uid: int) -> list[Path]:
     """The sockets that a manager of this user could have on this machine.
 
-    The one that the environment names, and those that `sxrun` makes for one job, or for all jobs on shards of a GPU
-    (`wrappers/runtime_directory.py`).
+    The one that the environment names, those that `sxrun` makes for one job, or for all jobs on shards of a GPU
+    (`wrappers/runtime_directory.py`), and the one that the SPANK plugin starts (docs/admin.md).
     """
     named = os.environ.get(SOCKET_VARIABLE)
     bases = [Path(base) for base in (os.environ.get("SLURM_TMPDIR", ""), TEMPORARY) if base.startswith("/")]
     rooms = ["*"] if job is None else [str(job), "gpu"]
-    patterns = [f"explsched-{uid}-{room}-*/km/kernel-manager.sock" for room in rooms]
+    directories = [*(f"explsched-{uid}-{room}-*/km" for room in rooms), f"explsched-{uid}"]
+    patterns = [f"{directory}/kernel-manager.sock" for directory in directories]
     found = [path for base in bases for pattern in patterns for path in sorted(base.glob(pattern))]
     return list(dict.fromkeys([*([Path(named)] if named else []), *found]))
 

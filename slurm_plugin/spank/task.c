@@ -120,12 +120,14 @@ static void start_manager(spank_t job, const char *program, const char *socket, 
         slurm_error("explsched: plugstack.conf: with manager=, manager_socket= ends with %s", MANAGER_SOCKET);
         return;
     }
-    char directory[SOCKET_SIZE], home[PATHS_SIZE / 2] = "HOME=";
+    /* Both say where the profiles are. */
+    char directory[SOCKET_SIZE], home[PATHS_SIZE / 2] = "HOME=", cache[PATHS_SIZE / 2] = "XDG_CACHE_HOME=";
     snprintf(directory, sizeof directory, "%.*s", (int)(length - suffix), socket);
-    spank_getenv(job, "HOME", home + strlen(home), (int)(sizeof home - strlen(home))); /* of the profiles */
+    spank_getenv(job, "HOME", home + strlen(home), (int)(sizeof home - strlen(home)));
+    spank_getenv(job, "XDG_CACHE_HOME", cache + strlen(cache), (int)(sizeof cache - strlen(cache)));
     char *const argv[] = {
         (char *)program, "--dir", directory, "--policy", has_quota ? "quota" : "group", NULL};
-    char *const environment[] = {home, NULL};
+    char *const environment[] = {home, cache, NULL};
     pid_t const child = fork();
     if (child == 0) {
         int const nothing = open("/dev/null", O_RDWR);

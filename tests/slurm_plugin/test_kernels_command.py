@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import struct
 import tempfile
@@ -19,6 +20,7 @@ from kernel_intercept.profile.store import ProfileError, Source
 from tests.kernel_intercept.profiles import FILL, profile, stored
 from tests.kernel_intercept.test_ncu import DETAILS, details, raw
 
+ROOT = Path(__file__).parents[2]
 CLIENT = {
     "pid": 77,
     "job": "42",
@@ -129,6 +131,16 @@ def test_the_clients_of_the_managers_of_this_machine(file: Path, short: Path) ->
     with manager(address, json.dumps(STATUS).encode()):
         shown = json.loads(run("--json", "--socket", str(address)).output)
     assert shown["managers"] == [{"socket": str(address), **STATUS}]
+
+
+def test_the_manager_that_slurm_starts_for_a_user(file: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernel_intercept.profile.manager.TEMPORARY", str(short))
+    documented = re.search(r"manager_socket=/tmp/([^`]+)`", (ROOT / "docs/admin.md").read_text())
+    assert documented
+    address = short / documented[1].replace("%u", str(os.geteuid()))
+    address.parent.mkdir()
+    address.touch()
+    assert "no kernel manager answers" in run("--job", "42").stderr  # it was asked
 
 
 def test_a_job_that_no_manager_serves(file: Path) -> None:

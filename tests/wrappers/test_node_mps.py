@@ -139,6 +139,51 @@ def test_sxrun_uses_it_and_leaves_it_to_the_others(node: GpuNode) -> None:
     assert "CUDA_MPS_PIPE_DIRECTORY" not in node.sxrun("--share", "best-effort", "--", "env", **job).variables()
 
 
+@pytest.mark.parametrize(
+    ("seen", "given"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "3,5"}, "0,1"),
+        ({"CUDA_VISIBLE_DEVICES": "5,3"}, "1,0"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, "0,1"),  # a cgroup constrains devices
+        ({"CUDA_VISIBLE_DEVICES": "GPU-5f1"}, "GPU-5f1"),
+        ({"CUDA_VISIBLE_DEVICES": "5"}, None),  # of the two, the daemon's 1
+        ({"CUDA_VISIBLE_DEVICES": "1"}, None),
+        ({"SLURM_STEP_GPUS": "5", "CUDA_VISIBLE_DEVICES": "0"}, None),
+    ],
+)
+def test_a_command_that_sees_some_of_its_gpus_is_kept_off_it(
+    node: GpuNode, seen: dict[str, str], given: str | None
+) -> None:
+    """It numbers its GPUs from 0 on: the only one that a command sees would be the first of them."""
+    gpus = {"SLURM_JOB_GPUS": "3,5"}
+    slurmd(node, "prolog", 7, **gpus)
+    try:
+        found = node_mps.of_job(variables(node, 7) | gpus | seen)
+        assert (seen | found)["CUDA_VISIBLE_DEVICES"] == (given or seen["CUDA_VISIBLE_DEVICES"])
+        assert ("CUDA_MPS_PIPE_DIRECTORY" in found) == (given is not None)
+    finally:
+        slurmd(node, "epilog", 7, **gpus)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"SLURM_STEP_GPUS": "3"},  # srun, or a step in salloc
+        {"SLURM_JOB_GPUS": "0", "SLURM_STEP_GPUS": "3"},  # on the second node; another job has GPU 0 there
+    ],
+)
+def test_steps_find_the_one_that_their_job_has_on_this_node(node: GpuNode, given: dict[str, str]) -> None:
+    slurmd(node, "prolog", 7)
+    slurmd(node, "prolog", 8, SLURM_JOB_GPUS="0")
+    try:
+        step = {name: value for name, value in variables(node, 7).items() if name != "SLURM_JOB_GPUS"}
+        found = node_mps.of_job(step | {"CUDA_VISIBLE_DEVICES": "3"} | given)
+        assert found["CUDA_MPS_PIPE_DIRECTORY"] == str(room(node).pipes)
+    finally:
+        slurmd(node, "epilog", 7)
+        slurmd(node, "epilog", 8, SLURM_JOB_GPUS="0")
+
+
 ALL = "--all-users"
 
 
@@ -169,6 +214,7 @@ def test_of_all_users_commands_that_span_gpus_one_uses_roots(node: GpuNode) -> N
         first = node.start("--mps", "--", "sh", "-c", "echo; read -r _", **job)
         assert first.stdout is not None
         first.stdout.readline()
+        slurmd(node, "prolog", 2, ALL, **gpus)
         second = node.sxrun("--mps", "--", "env", **job | {"SLURM_JOB_ID": "2"})
         assert "no CUDA MPS for this command" in second.err
         assert second.variables()["CUDA_MPS_PIPE_DIRECTORY"].endswith("/no-mps")
@@ -179,7 +225,8 @@ def test_of_all_users_commands_that_span_gpus_one_uses_roots(node: GpuNode) -> N
             fcntl.flock(held, fcntl.LOCK_EX)
             assert "no CUDA MPS for this command" in node.sxrun("--mps", "--", "true", **job).err
     finally:
-        slurmd(node, "epilog", 1, ALL, **gpus)
+        for each in (1, 2):
+            slurmd(node, "epilog", each, ALL, **gpus)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")

@@ -134,3 +134,25 @@ def test_rooms_of_different_gpus_and_nodes_differ(on_shards: dict[str, str]) -> 
     rooms = {shared_place(on_shards | other) for other in ({}, {"SLURM_JOB_GPUS": "2"}, {"SLURMD_NODENAME": "n9"})}
     assert len(rooms) == 3
     assert shared_place({"SLURM_JOB_GPUS": "0"}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus"),
+    [
+        ({"SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}, "3"),  # srun, or a step in salloc
+        ({"SLURM_JOB_GPUS": "3", "SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, "3"),
+        # A step on the second node, where the job has another GPU than on the first one.
+        ({"SLURM_JOB_GPUS": "0", "SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}, "3"),
+        # A batch script that was submitted in a step.
+        ({"SLURM_JOB_GPUS": "3", "SLURM_STEP_GPUS": "0", "CUDA_VISIBLE_DEVICES": "3"}, "3"),
+        ({"SLURM_JOB_GPUS": "3", "SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "3"}, "3"),
+        # A step with a part of the job's meets the batch script's commands.
+        ({"SLURM_JOB_GPUS": "3,5", "SLURM_STEP_GPUS": "5", "CUDA_VISIBLE_DEVICES": "5"}, "3,5"),
+    ],
+)
+def test_whatever_way_slurm_tells_the_gpus_jobs_on_the_same_meet(
+    on_shards: dict[str, str], given: dict[str, str], gpus: str
+) -> None:
+    job_alone = on_shards | {"SLURM_JOB_GPUS": gpus}
+    others = {name: value for name, value in on_shards.items() if name != "SLURM_JOB_GPUS"}
+    assert shared_place(others | given) == shared_place(job_alone)

@@ -146,8 +146,8 @@ std::string text_of(const std::filesystem::path& path) {
 // A manager for each user: the program, which returns when it serves, is told the directory of its socket.
 void a_manager_is_started_for_the_user() {
     const std::filesystem::path program = scratch / "manager", told = scratch / "told";
-    std::ofstream(program) << "#!/bin/sh\necho $HOME \"$@\" >> " << told.string() << "\nexit $(cat "
-                           << (scratch / "status").string() << ")\n";
+    std::ofstream(program) << "#!/bin/sh\necho $HOME $XDG_CACHE_HOME \"$@\" >> " << told.string()
+                           << "\nexit $(cat " << (scratch / "status").string() << ")\n";
     CHECK(chmod(program.c_str(), 0755) == 0);
     const std::string directory = scratch.string() + "/km-" + std::to_string(geteuid());
     const std::vector<std::string> words{"library=" + library, "manager=" + program.string(),
@@ -157,12 +157,14 @@ void a_manager_is_started_for_the_user() {
         std::ofstream(scratch / "status") << status;
         in_step({{option, value}}, [&] {
             slurm.environment["HOME"] = "/home/me";
+            slurm.environment["XDG_CACHE_HOME"] =
+                "/cache";  // where sxrun and sexplsched look for profiles, too
             CHECK(task_init(words) == 0);
             CHECK(slurm.environment["EXPLSCHED_KM_SOCKET"] == directory + "/kernel-manager.sock");
             CHECK(slurm.errors.empty() == (status <= 1));
             if (status > 1) CHECK(logged("kernels are not managed: " + program.string()));
         });
-        CHECK(text_of(told) == "/home/me --dir " + directory + " --policy " + policy + "\n");
+        CHECK(text_of(told) == "/home/me /cache --dir " + directory + " --policy " + policy + "\n");
     };
     started("expl-share", "high", 0, "group");
     started("expl-limit", "0.5", 0, "quota");
