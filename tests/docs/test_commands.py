@@ -31,7 +31,7 @@ EVENTS = """\
 {"Time": 60, "Action": "delete", "Instance": {"service_name": "bert", "type": "inference", "gpu_num": 1, \
 "sm_requests": 0.1, "sm_limits": 0.2, "memory": [5]}}
 """
-LANGUAGES = {"sh", "python", "yaml", "json", "text", ""}
+LANGUAGES = {"sh", "python", "yaml", "json", "ini", "text", ""}
 
 
 def named(page: Path) -> str:
