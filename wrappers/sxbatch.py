@@ -343,16 +343,16 @@ def _word(text: str) -> str:
 
 def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
     grid = _pairs(options.param_grid, "--param-grid")
-    values = {key: value.split(",") for key, value in grid.items()}
-    if strange := [key for key, found in values.items() if "" in found or len({*found}) < len(found)]:
+    tried = {key: value.split(",") for key, value in grid.items()}
+    if strange := [key for key, found in tried.items() if "" in found or len({*found}) < len(found)]:
         raise ValueError(f"--param-grid {strange[0]}={grid[strange[0]]}: accepted are different values, none empty")
     parameters = _pairs(options.param, "--param")
     if options.array_limit:
         parameters["array_limit"] = str(options.array_limit)
-    sweep = job_values(options).get(SWEEP.name)
-    if sweep:
+    values = job_values(options)
+    if sweep := values.get(SWEEP.name):
         parameters.setdefault("name", re.sub(r"[^\w.:@%+-]+", "-", sweep))  # a template takes fewer characters
-    return template.render(options.template, parameters, values, command)
+    return template.render(options.template, parameters, tried, command, values.get(CHECKPOINT.name))
 
 
 def _comment(options: Sequence[SbatchOption], script: str | None) -> str:

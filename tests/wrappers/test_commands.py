@@ -428,6 +428,14 @@ def test_a_jobs_name_takes_what_a_template_accepts_of_the_sweeps(
     assert f"#SBATCH --job-name={name}\n" in json.loads(capsys.readouterr().out)["script"]
 
 
+@pytest.mark.parametrize("name", ["torchrun", "deepspeed", "horovod"])
+def test_a_signal_that_srun_does_not_pass_on_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    words = ["--dry-run", "--template", name, "--", "train.py"]
+    assert sxbatch.main(["--checkpoint=TERM", *words]) == 2
+    assert f"--checkpoint TERM: template '{name}' passes on USR1 and USR2 alone" in capsys.readouterr().err
+    assert sxbatch.main(["--checkpoint=USR2", *words]) == sxbatch.main(words) == 0
+
+
 def test_a_hostile_name_in_a_template_is_refused(sbatch: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sxbatch.main(["--param", "name=$(x)", "--template", "sweep", "--", "true"]) == 2
     assert "parameter name='$(x)'" in capsys.readouterr().err
