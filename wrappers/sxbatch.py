@@ -27,6 +27,7 @@ from explsched.job_options.command_line import add, add_version, exported, read_
 from explsched.job_options.table import CHECKPOINT, PARAMS, SCHEDULED, SWEEP
 from explsched.parameters import is_plain, listed, of_command
 from wrappers import template
+from wrappers.inherited import for_submission
 from wrappers.sbatch_options import CommandLine, SbatchOption, directives, read_script, script_value, split
 
 _TEMPLATE_VARIABLE = "SXBATCH_TEMPLATE"
@@ -312,7 +313,7 @@ def submit(submission: Submission, *, as_json: bool) -> int:
 
 
 def _run(submission: Submission, *, as_json: bool) -> int:
-    argv, environment = submission.argv, {**os.environ, **submission.environment}
+    argv, environment = submission.argv, {**for_submission(os.environ), **submission.environment}
     if not as_json:
         return _status(subprocess.run(argv, env=environment, input=submission.stdin, check=False).returncode)
     argv = (argv[0], "--parsable", *argv[1:])

@@ -330,6 +330,34 @@ def test_a_job_does_not_consent_for_those_that_it_submits(
     ]
 
 
+def test_a_job_is_not_told_of_the_one_that_submits_it(
+    sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As inside of a step, in the second run of a job on shards; sbatch hands on whatever it is given."""
+    of_outer = {
+        "EXPLSCHED_CHECKPOINT": "USR1",
+        "EXPLSCHED_ELASTIC": "1-4",
+        "EXPLSCHED_RENDEZVOUS_PORT": "12042",
+        "EXPLSCHED_STAGES_DIRECTORY": "/run/stages",
+        "EXPLSCHED_SUB_BATCHES": "2",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_RESTART_COUNT": "1",
+        "SLURM_SHARDS_ON_NODE": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+    }
+    kept = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_CONF": "/etc/slurm.conf", "EXPLSCHED_METRIC": "acc"}
+    for name, value in {**of_outer, **kept, "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    assert sxbatch.main(["--elastic=2-8", script]) == 0
+    told = dict(line.split("=", 1) for line in (sbatch.parent / "env").read_text().splitlines() if "=" in line)
+    assert told.items() >= kept.items()
+    assert {name: told[name] for name in of_outer if name in told} == {"EXPLSCHED_ELASTIC": "2-8"}
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert sxbatch.main([script]) == 0
+    assert "EXPLSCHED_SUB_BATCHES=2" in (sbatch.parent / "env").read_text().splitlines()
+
+
 def test_sharing_a_gpu_can_be_asked_for_at_submission(sbatch: Path, script: str) -> None:
     assert sxbatch.main(["--share=best-effort", "--limit", "0.30", script]) == 0
     assert sbatch.read_text().splitlines() == ["--comment=explsched:share=best-effort&limit=0.3", script]
