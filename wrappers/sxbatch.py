@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn, TextIO
 
 from explsched.checkpoint import DEFAULT_SIGNAL
@@ -123,7 +122,8 @@ def options_parser() -> argparse.ArgumentParser:
 def _script(line: CommandLine) -> str | None:
     """The text of the script, as far as it can be known: of a file, or what comes from a pipe or a here-document."""
     if line.rest:
-        return read_script(Path(line.rest[0]))
+        directories = [option.value for option in line.first if option.name == "chdir"]
+        return read_script(line.rest[0], directories[-1] if directories else ".")
     if any(option.name in _WITHOUT_SCRIPT or option.words[0] == "-V" for option in line.options):
         return None
     stdin: TextIO | None = sys.stdin  # None where it was closed before the start

@@ -39,7 +39,7 @@ def script(tmp_path: Path) -> str:
 def test_a_word_that_can_be_no_file_is_left_to_sbatch(script: str) -> None:
     """For a closed directory the kernel has an error, too, and no answer; but not for root."""
     word = "x" * 5000
-    assert read_script(Path(word)) is None
+    assert read_script(word, ".") is None
     assert split(["--new-option", word, script], OWN).rest == (script,)
 
 
@@ -142,6 +142,32 @@ def test_a_script_on_path_is_read_as_sbatch_finds_it(
     (tmp_path / "here/train.sh").write_text("#!/bin/sh\n")
     assert sxbatch.main(["train.sh"]) == 0
     assert sbatch.read_text().splitlines() == ["train.sh"]
+
+
+@pytest.mark.parametrize(
+    "chdir", [["-D", "job"], ["-Djob"], ["-HD", "job"], ["--chd=job"], ["-D", "x", "--chdir", "job"]]
+)
+@pytest.mark.parametrize(
+    ("name", "sweep"),
+    [("train.sh", "of-job"), ("./train.sh", "of-here"), ("here.sh", "of-path"), ("only.sh", "of-here")],
+)
+def test_a_script_is_sought_in_the_jobs_directory_first(
+    sbatch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chdir: list[str], name: str, sweep: str
+) -> None:
+    """Then on PATH, and in the working directory at last, unless it begins with a dot."""
+    here = tmp_path / "here"
+    for path, its in {
+        here / "job" / "train.sh": "of-job",
+        here / "train.sh": "of-here",
+        here / "here.sh": "of-here",
+        here / "only.sh": "of-here",
+        tmp_path / "here.sh": "of-path",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n#SXBATCH --sweep {its}\n")
+    monkeypatch.chdir(here)
+    assert sxbatch.main([*chdir, name]) == 0
+    assert sbatch.read_text().splitlines() == [f"--comment=explsched:sweep={sweep}", *chdir, name]
 
 
 def test_hyper_parameters_that_make_a_comment_too_long_for_slurm_are_left_out(sbatch: Path, script: str) -> None:
