@@ -197,16 +197,19 @@ def _was_complete(environment: Mapping[str, str]) -> bool:
 def done_at(lines: Iterable[bytes], run: int) -> float | None:
     """When a run had done its work, by the lines of the job's progress file; None if that is not certain.
 
-    All that it began must have ended well by itself, at the last step, and no later run may have told anything yet.
+    All that it began must have ended well by itself, at the last step. The next run, which asks at each command that it
+    begins, must have reported no value yet, nor begun as many commands: the one after these was not in the run.
     """
-    began = ended = 0
+    began = ended = begun_again = 0
     last, total, end_s = -1, None, 0.0
     for text in lines:
         try:
             line = json.loads(text)
             of_run = line.get("restart", 0)
             if of_run > run:
-                return None
+                if "value" in line:
+                    return None
+                begun_again += line.get("event") == "start"
             if of_run == run:
                 began += line.get("event") == "start"
                 if line.get("event") == "end" and line.get("status") == 0:
@@ -215,7 +218,7 @@ def done_at(lines: Iterable[bytes], run: int) -> float | None:
                     last, total = max(last, line["step"]), line.get("total_steps", total)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             continue  # a line that was cut, or that somebody else wrote
-    return end_s if began == ended > 0 and total is not None and last >= total - 1 else None
+    return end_s if began == ended > begun_again and total is not None and last >= total - 1 else None
 
 
 def _requeued_s(job_id: str, run: int) -> float:
