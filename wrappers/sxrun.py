@@ -161,10 +161,9 @@ def _accumulation(environment: Mapping[str, str]) -> dict[str, str]:
     if not held.isdecimal() or not int(held) or not node or _SUB_BATCHES in environment:
         return {}
     gres = re.search(r"^\s*Gres=(\S+)", _scontrol("how many shards a GPU has", "node", node), re.MULTILINE)
-    counts = dict(re.findall(r"(gpu|shard):(?:[^:,()]+:)?(\d+)", gres[1])) if gres else {}
-    if not int(counts.get("gpu", 0)) or not int(counts.get("shard", 0)):
-        return {}
-    return {_SUB_BATCHES: str(sub_batches(int(held), int(counts["shard"]) // int(counts["gpu"])))}
+    counts = re.findall(r"(gpu|shard):(?:[^:,()]+:)?(\d+)", gres[1]) if gres else []
+    gpus, shards = (sum(int(count) for kind, count in counts if kind == wanted) for wanted in ("gpu", "shard"))
+    return {_SUB_BATCHES: str(sub_batches(int(held), shards // gpus))} if gpus and shards else {}
 
 
 def sub_batches(held: int, whole: int) -> int:
