@@ -27,6 +27,9 @@ _SCRIPT = "255"  # the descriptor from which bash reads its script
 _LONGEST_SCRIPT = 1 << 20
 _SOURCED = re.compile(rb"""(?:^|[\0;&|({]|\b(?:then|do|else))\s*(?:\.|source)\s+["']?([^\s"';&|)\0]+)""", re.MULTILINE)
 _POLL_S = 0.5
+_THROUGH_SRUN = {signal.SIGUSR1, signal.SIGUSR2}
+"""srun passes these on to its tasks. It kills them for SIGTERM, SIGHUP and SIGQUIT, and keeps the others to itself."""
+
 _SAME_TIME_S = 0.005
 """Slurm signals a job's processes one after the other: what the command has had, we have so much later at most."""
 
@@ -73,7 +76,14 @@ class SignalRelay:
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start the command with the signal mask that we were started with. Raises OSError as Popen does."""
-        return subprocess.Popen(command, stdout=stdout, env=environment, preexec_fn=self._unblock)
+        child = subprocess.Popen(command, stdout=stdout, env=environment, preexec_fn=self._unblock)
+        if self._checkpoint and _ends_at_srun(child.pid, self._checkpoint):
+            warn(
+                "sxrun",
+                f"srun does not pass {self._checkpoint.name} on to its tasks, so they are asked for no checkpoint; "
+                f"with {CHECKPOINT.flag} USR1 or USR2 they are",
+            )
+        return child
 
     def as_daemon(self) -> None:
         """Ignore the signals meant for the command, in the process of a daemon that serves it until it has ended.
@@ -131,10 +141,14 @@ def _from_terminal(info: signal.struct_siginfo) -> bool:
 def listens(pid: int, number: signal.Signals) -> tuple[bool, bool]:
     """Whether a process catches a signal, and whether it blocks it. Without /proc: as if it were caught.
 
+    Neither counts where the process is an srun that would not pass it on.
+
     A bash with `trap ... EXIT` catches all that would end it, to run that trap, and dies of them all the same. What it
     traps besides looks no different from outside, so its script must name the signal.
     """
     try:
+        if _ends_at_srun(pid, number):
+            return False, False
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         fields = dict(line.split(":", 1) for line in lines if ":" in line)
         caught, bit = int(fields["SigCgt"], 16), _bit(number)
@@ -145,6 +159,19 @@ def listens(pid: int, number: signal.Signals) -> tuple[bool, bool]:
         return True, False
 
 
+def _ends_at_srun(pid: int, number: signal.Signals) -> bool:
+    """Whether a process is an srun, which would not pass this signal on to its tasks."""
+    return number not in _THROUGH_SRUN and _program(pid) == "srun"
+
+
+def _program(pid: int) -> str:
+    """The name of the file that a process runs; empty where that cannot be seen, as of one that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return ""
+
+
 def _bit(number: signal.Signals) -> int:
     return 1 << (number - 1)
 
@@ -152,11 +179,7 @@ def _bit(number: signal.Signals) -> int:
 def _names(pid: int, number: signal.Signals) -> bool:
     """Whether what a bash runs names the signal; true for other programs. Raises OSError."""
     of_process = Path(f"/proc/{pid}")
-    try:
-        program = (of_process / "exe").readlink().name
-    except FileNotFoundError:  # it has just ended
-        return True
-    if not program.startswith("bash"):
+    if not _program(pid).startswith("bash"):
         return True
     text = (of_process / "cmdline").read_bytes() + _script(of_process / "fd" / _SCRIPT)
     place = (of_process / "cwd").readlink()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +147,9 @@ LONG_WITHOUT_VALUE = frozenset(
 )
 
 
+_LONG_OF_SHORT = {"D": "chdir"}
+"""Of the short options those whose value is needed."""
+
 _KNOWN = LONG_WITH_VALUE | LONG_WITHOUT_VALUE
 _SPACE = " \t\v\f\r"
 _SEPARATOR = ":"
@@ -157,15 +159,18 @@ _SCRIPT_SEPARATORS = ("hetjob", "packjob")
 
 @dataclass(frozen=True, slots=True)
 class SbatchOption:
-    """An option of sbatch as it was given. `name` is the full long name; empty if it is a short or unknown option."""
+    """An option of sbatch as it was given. `name` is the full long name; empty for unknown and most short options."""
 
     name: str
     words: tuple[str, ...]
 
     @property
     def value(self) -> str:
-        """The value of a long option, which may be a word of its own."""
-        return self.words[1] if len(self.words) > 1 else self.words[0].partition("=")[2]
+        """The value, which may be a word of its own."""
+        word = self.words[-1]
+        if len(self.words) > 1:
+            return word
+        return word.partition("=")[2] if word.startswith("--") else _short_with_value(word)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +214,16 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> CommandLine:
                 word, at = f"{word}={following}", at + 1
             mine.append(word)
         else:
-            full = _full_name(name) if word.startswith("--") else ""
-            if word.startswith("--") and not full:
-                unknown.append(name)
-            takes = _long_takes_next(full, following) if word.startswith("--") else _short_takes_next(word)
-            count = 1 if takes and not equals and following is not None else 0
+            if word.startswith("--"):
+                full = _full_name(name)
+                takes = not equals and _long_takes_next(full, following)
+                if not full:
+                    unknown.append(name)
+            else:
+                letter, joined = _short_with_value(word)
+                full = _LONG_OF_SHORT.get(letter, "")
+                takes = bool(letter) and not joined
+            count = 1 if takes and following is not None else 0
             options.append(SbatchOption(full, (word, *words[at : at + count])))
             at += count
     if at < len(words) and words[at] == "--":
@@ -225,20 +235,25 @@ def _is_option(word: str) -> bool:
     return word == _SEPARATOR or (word.startswith("-") and word not in ("-", "--"))
 
 
-def read_script(named: Path) -> str | None:
+def read_script(name: str, directory: str) -> str | None:
     """The text of a script; None for what is no file, which is sbatch's to judge. Raises ValueError if unreadable.
 
-    What is not in the working directory sbatch finds on PATH. A pipe, as in `sxbatch <(make-script)`, is left alone: it
-    can be read only once.
+    A name that does not begin with . or / sbatch seeks in the job's `directory` (--chdir), then on PATH, then here. A
+    pipe, as in `sxbatch <(make-script)`, is left alone: it can be read only once.
     """
-    is_here = os.path.isfile(named)  # noqa: PTH113  Path.is_file raises for closed directories and long words
-    found = named if is_here or named.is_absolute() else shutil.which(named, mode=os.F_OK)
-    if found is None or not os.path.isfile(path := Path(found)):  # noqa: PTH113  as above
+    places = [] if name.startswith((".", "/")) else ["", *os.get_exec_path()]
+    sought = (Path(directory, place, name) for place in places)
+    path = next((path for path in sought if _is_file(path) and os.access(path, os.R_OK)), Path(name))
+    if not _is_file(path):
         return None
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from error
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113  Path.is_file raises for closed directories and long words
 
 
 def directives(script: str, mark: str) -> list[tuple[int, list[str]]]:
@@ -294,11 +309,14 @@ def _long_takes_next(full: str, following: str | None) -> bool:
     return following is not None and not following.startswith("-") and not os.path.isfile(following)  # noqa: PTH113
 
 
-def _short_takes_next(word: str) -> bool:
-    """Short options may be joined, as in -HN 2; the value may be joined, too, as in -N2."""
+def _short_with_value(word: str) -> tuple[str, str]:
+    """The option that takes a value, of short ones that may be joined as in -HN 2, and a joined value as in -HN2.
+
+    Empty if none takes one.
+    """
     for at, letter in enumerate(word[1:], start=1):
         if letter in SHORT_WITH_VALUE:
-            return at == len(word) - 1
+            return letter, word[at + 1 :]
         if letter == "k":
-            return False
-    return False
+            break
+    return "", ""

@@ -15,6 +15,7 @@ from pathlib import Path
 from explsched.errors import warn
 from explsched.job_options.table import MPS
 from wrappers import kernel_manager, mps, node_mps, runtime_directory
+from wrappers.inherited import marked, without_marked
 from wrappers.kernel_manager import NotInstalledError, kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, is_of_another_job, place, shared_place
 from wrappers.share_options import ShareRequest
@@ -37,7 +38,7 @@ def prepared(
     command = {**environment, **share.environment()}
     if share.priority is None and not share.mps:
         command |= _memory(share, environment, command)
-        yield command | for_containers(command, environment)
+        yield _for_it_alone(command, environment)
         return
     remove_stale({place(environment).parent, place({}).parent})
     room = _joined(place(environment))
@@ -53,17 +54,27 @@ def prepared(
                 until_the_end.enter_context(kept_alive(gpu_room, _policy(share), environment, as_daemon))
             # MPS, too, can put a process behind others; without MPS the variable means nothing.
             command = mps.BELOW_NORMAL | command if share.is_best_effort else command
-            yield command | for_containers(command, environment)
+            yield _for_it_alone(command, environment)
     finally:
         for joined in filter(None, (gpu_room, room)):
             _leave(joined, environment)
 
 
-def of_this_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without places that the `sxrun` of another job has set: a job submitted in it inherits them.
+def _for_it_alone(command: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The command's environment with that of its containers; an `sxrun` inside sets its own priority and theirs."""
+    given = for_containers(command, environment)
+    new = {**mps.BELOW_NORMAL, **given}.keys() - environment.keys() - set(_BIND)
+    found = {**command, **given}
+    return found | marked({name: value for name, value in found.items() if name in new})
 
-    Daemons there end with that job, and no container starts for which a directory is to be mounted that is gone.
+
+def of_this_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what another `sxrun` has set for its command alone, and without places of other jobs.
+
+    A job inherits those from the one in which it was submitted. Daemons there end with that job, and no container
+    starts for which a directory is to be mounted that is gone.
     """
+    environment = without_marked(environment)
     names = {prefix + name for name in _IN_ROOMS for prefix in ("", *_IN_CONTAINER)}
     foreign = {name for name in names & environment.keys() if is_of_another_job(Path(environment[name]), environment)}
     found = {name: value for name, value in environment.items() if name not in foreign}

@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn, TextIO
 
 from explsched.checkpoint import DEFAULT_SIGNAL
@@ -27,6 +26,7 @@ from explsched.job_options.command_line import add, add_version, exported, read_
 from explsched.job_options.table import CHECKPOINT, PARAMS, SCHEDULED, SWEEP
 from explsched.parameters import is_plain, listed, of_command
 from wrappers import template
+from wrappers.inherited import for_submission
 from wrappers.sbatch_options import CommandLine, SbatchOption, directives, read_script, script_value, split
 
 _TEMPLATE_VARIABLE = "SXBATCH_TEMPLATE"
@@ -122,7 +122,8 @@ def options_parser() -> argparse.ArgumentParser:
 def _script(line: CommandLine) -> str | None:
     """The text of the script, as far as it can be known: of a file, or what comes from a pipe or a here-document."""
     if line.rest:
-        return read_script(Path(line.rest[0]))
+        directories = [option.value for option in line.first if option.name == "chdir"]
+        return read_script(line.rest[0], directories[-1] if directories else ".")
     if any(option.name in _WITHOUT_SCRIPT or option.words[0] == "-V" for option in line.options):
         return None
     stdin: TextIO | None = sys.stdin  # None where it was closed before the start
@@ -312,7 +313,7 @@ def submit(submission: Submission, *, as_json: bool) -> int:
 
 
 def _run(submission: Submission, *, as_json: bool) -> int:
-    argv, environment = submission.argv, {**os.environ, **submission.environment}
+    argv, environment = submission.argv, {**for_submission(os.environ), **submission.environment}
     if not as_json:
         return _status(subprocess.run(argv, env=environment, input=submission.stdin, check=False).returncode)
     argv = (argv[0], "--parsable", *argv[1:])
@@ -343,16 +344,16 @@ def _word(text: str) -> str:
 
 def _render(options: argparse.Namespace, command: Sequence[str]) -> str:
     grid = _pairs(options.param_grid, "--param-grid")
-    values = {key: value.split(",") for key, value in grid.items()}
-    if strange := [key for key, found in values.items() if "" in found or len({*found}) < len(found)]:
+    tried = {key: value.split(",") for key, value in grid.items()}
+    if strange := [key for key, found in tried.items() if "" in found or len({*found}) < len(found)]:
         raise ValueError(f"--param-grid {strange[0]}={grid[strange[0]]}: accepted are different values, none empty")
     parameters = _pairs(options.param, "--param")
     if options.array_limit:
         parameters["array_limit"] = str(options.array_limit)
-    sweep = job_values(options).get(SWEEP.name)
-    if sweep:
+    values = job_values(options)
+    if sweep := values.get(SWEEP.name):
         parameters.setdefault("name", re.sub(r"[^\w.:@%+-]+", "-", sweep))  # a template takes fewer characters
-    return template.render(options.template, parameters, values, command)
+    return template.render(options.template, parameters, tried, command, values.get(CHECKPOINT.name))
 
 
 def _comment(options: Sequence[SbatchOption], script: str | None) -> str:

@@ -161,10 +161,9 @@ def _accumulation(environment: Mapping[str, str]) -> dict[str, str]:
     if not held.isdecimal() or not int(held) or not node or _SUB_BATCHES in environment:
         return {}
     gres = re.search(r"^\s*Gres=(\S+)", _scontrol("how many shards a GPU has", "node", node), re.MULTILINE)
-    counts = dict(re.findall(r"(gpu|shard):(?:[^:,()]+:)?(\d+)", gres[1])) if gres else {}
-    if not int(counts.get("gpu", 0)) or not int(counts.get("shard", 0)):
-        return {}
-    return {_SUB_BATCHES: str(sub_batches(int(held), int(counts["shard"]) // int(counts["gpu"])))}
+    counts = re.findall(r"(gpu|shard):(?:[^:,()]+:)?(\d+)", gres[1]) if gres else []
+    gpus, shards = (sum(int(count) for kind, count in counts if kind == wanted) for wanted in ("gpu", "shard"))
+    return {_SUB_BATCHES: str(sub_batches(int(held), shards // gpus))} if gpus and shards else {}
 
 
 def sub_batches(held: int, whole: int) -> int:
@@ -197,16 +196,19 @@ def _was_complete(environment: Mapping[str, str]) -> bool:
 def done_at(lines: Iterable[bytes], run: int) -> float | None:
     """When a run had done its work, by the lines of the job's progress file; None if that is not certain.
 
-    All that it began must have ended well by itself, at the last step, and no later run may have told anything yet.
+    All that it began must have ended well by itself, at the last step. The next run, which asks at each command that it
+    begins, must have reported no value yet, nor begun as many commands: the one after these was not in the run.
     """
-    began = ended = 0
+    began = ended = begun_again = 0
     last, total, end_s = -1, None, 0.0
     for text in lines:
         try:
             line = json.loads(text)
             of_run = line.get("restart", 0)
             if of_run > run:
-                return None
+                if "value" in line:
+                    return None
+                begun_again += line.get("event") == "start"
             if of_run == run:
                 began += line.get("event") == "start"
                 if line.get("event") == "end" and line.get("status") == 0:
@@ -215,7 +217,7 @@ def done_at(lines: Iterable[bytes], run: int) -> float | None:
                     last, total = max(last, line["step"]), line.get("total_steps", total)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             continue  # a line that was cut, or that somebody else wrote
-    return end_s if began == ended > 0 and total is not None and last >= total - 1 else None
+    return end_s if began == ended > begun_again and total is not None and last >= total - 1 else None
 
 
 def _requeued_s(job_id: str, run: int) -> float:

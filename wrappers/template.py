@@ -46,11 +46,18 @@ def names() -> list[str]:
     return sorted(f.name[:-5] for f in resources.files("sbatch_templates").iterdir() if f.name.endswith(".toml"))
 
 
-def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence[str]], command: Sequence[str]) -> str:
+def render(
+    name: str,
+    parameters: Mapping[str, str],
+    grid: Mapping[str, Sequence[str]],
+    command: Sequence[str],
+    checkpoint: str | None = None,
+) -> str:
     """The job script of a template (by name, or a path to a .j2 file beside its .toml).
 
     `grid` maps a parameter of the command to the values a sweep tries; all combinations are run. Every value that the
-    template inserts is quoted as one word of shell. Raises `TemplateError` with the accepted parameters.
+    template inserts is quoted as one word of shell. `checkpoint` is the signal that the job's processes are to get.
+    Raises `TemplateError` with what is accepted.
     """
     try:
         import jinja2
@@ -66,6 +73,10 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
         )
     if grid and not declared.sweeps:
         raise TemplateError(f"template {name!r} runs one command: it takes no --param-grid")
+    if checkpoint and declared.signals and checkpoint not in declared.signals:
+        raise TemplateError(
+            f"{CHECKPOINT.flag} {checkpoint}: template {name!r} passes on {' and '.join(declared.signals)} alone"
+        )
     values = {**declared.defaults, **parameters}
     missing = sorted(key for key in declared.required if not values.get(key))
     if missing:
@@ -92,11 +103,15 @@ def render(name: str, parameters: Mapping[str, str], grid: Mapping[str, Sequence
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What a template's .toml file says: its parameters with their defaults, those it needs, whether it sweeps."""
+    """What a template's .toml file says: its parameters with their defaults, those it needs, whether it sweeps.
+
+    `signals` are those that reach the command's processes; empty for one that passes on all.
+    """
 
     defaults: dict[str, str]
     required: tuple[str, ...]
     sweeps: bool
+    signals: tuple[str, ...]
 
 
 def _load(name: str) -> tuple[str, _Declared]:
@@ -113,7 +128,8 @@ def _load(name: str) -> tuple[str, _Declared]:
     try:
         found = tomllib.loads(declaration.read_text(encoding="utf-8"))
         defaults = {str(key): str(value) for key, value in found.get("parameters", {}).items()}
-        declared = _Declared(defaults, tuple(found.get("required", ())), bool(found.get("sweeps", False)))
+        required, signals = (tuple(found.get(key, ())) for key in ("required", "signals"))
+        declared = _Declared(defaults, required, bool(found.get("sweeps", False)), signals)
         return source.read_text(encoding="utf-8"), declared
     except OSError as error:
         raise TemplateError(f"{error.filename}: {error.strerror}") from error

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,16 @@ def run(cluster: Cluster, *argv: str, stdin: str | None = None) -> str:
 def submit(cluster: Cluster, *options: str, script: str = "sleep 600") -> int:
     text = f"#!/bin/bash\n{script}\n"
     return int(run(cluster, "sbatch", "--parsable", "--output=/dev/null", *options, stdin=text))
+
+
+def sxbatch(cluster: Cluster, *words: str) -> int:
+    """Submit as a user would."""
+    more = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{environment(cluster)['PATH']}"}
+    argv = [command("sxbatch"), "--json", *words]
+    told = subprocess.run(argv, env=environment(cluster, **more), capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    job_id: int = json.loads(told.stdout)["job_id"]
+    return job_id
 
 
 def state_of(client: CliClient, job_id: int) -> str:
@@ -109,6 +120,4 @@ def changes(log: Path) -> list[int]:
 
 def command(name: str) -> str:
     """A command of ours, as installed beside the Python that runs the tests."""
-    import sys
-
     return str(Path(sys.executable).parent / name)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,26 +13,15 @@ from slurm_plugin.devcluster import Cluster
 from slurm_plugin.steering.reconcile import restored
 from tests.slurm import jobs
 from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done
-from tests.slurm.jobs import a_daemon, command, environment, final_state, run, state_of, submit, until
+from tests.slurm.jobs import a_daemon, environment, final_state, run, state_of, submit, sxbatch, until
 
 pytestmark = pytest.mark.slurm
-ROOT = Path(__file__).parents[2]
 
 
 def config(spool: Path) -> str:
     """Nobody waits long for a larger size."""
     sections = {"utility": {"quantum_s": 2.0}, "preemption": {"grace_s": 20.0}, "elastic": {"restart_s": 1.0}}
     return jobs.config(spool, "fifo", **sections)
-
-
-def sxbatch(cluster: Cluster, *words: str) -> int:
-    """Submit as a user would."""
-    more = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{environment(cluster)['PATH']}"}
-    argv = [command("sxbatch"), "--json", *words]
-    told = subprocess.run(argv, env=environment(cluster, **more), capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    job_id: int = json.loads(told.stdout)["job_id"]
-    return job_id
 
 
 def test_it_starts_smaller_and_grows_by_a_requeue(

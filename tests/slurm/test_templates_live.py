@@ -9,7 +9,7 @@ import pytest
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
-from tests.slurm.jobs import empty, until
+from tests.slurm.jobs import empty, final_state, run, sxbatch, until
 from tests.slurm.trainings import ended, interrupt, loses_nothing_when_preempted, submit
 
 pytestmark = pytest.mark.slurm
@@ -49,6 +49,30 @@ def test_a_preempted_task_of_a_sweep_gets_its_combination_again(cluster: Cluster
     assert first_again == (first[0], saved)
     assert second_again == second
     empty(cluster)
+
+
+def test_a_signal_that_srun_does_not_pass_on_ends_no_step(cluster: Cluster, open_tmp: Path) -> None:
+    """srun would kill its tasks for a SIGTERM; and they are told nothing of the others."""
+    place = open_tmp / "not_passed_on"
+    place.mkdir()
+    output, script = place / "out", place / "train.sh"
+    script.write_text(f"#!/bin/bash\nexec sxrun -- srun bash -c 'until [ -e {place}/go ]; do sleep 0.1; done'\n")
+    job_id = sxbatch(cluster, "--checkpoint=TERM", f"--output={output}", str(script))
+    until(lambda: told(output, "srun does not pass SIGTERM on"), "the user is told")
+    until(lambda: has_step(cluster, job_id), "the step runs")
+    run(cluster, "scancel", "--batch", "--signal=TERM", str(job_id))
+    until(lambda: told(output, "SIGTERM is kept"), "the signal has come")
+    (place / "go").touch()
+    until(lambda: final_state(cluster, job_id) not in ("RUNNING", "COMPLETING"), "the job ends")
+    assert final_state(cluster, job_id) == "COMPLETED", output.read_text()
+
+
+def told(output: Path, words: str) -> bool:
+    return output.exists() and words in output.read_text()
+
+
+def has_step(cluster: Cluster, job_id: int) -> bool:
+    return f"{job_id}.0 " in run(cluster, "squeue", "--steps", "--noheader", "--format=%i ")
 
 
 def tasks(client: CliClient, array: int) -> dict[int, int]:

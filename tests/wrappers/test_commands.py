@@ -104,6 +104,16 @@ def test_a_run_whose_work_was_done_when_it_was_requeued_is_not_repeated(
     assert again.stdout == "then\n"  # a script's next command is not taken for it
 
 
+def test_each_command_of_a_script_whose_work_was_done_is_left_out(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after one that stages data; but a third one, to which the run did not come, is run."""
+    slurm_says(tmp_path, monkeypatch, "explsched-preemption:since=1&n=0&lost=0&p=0%2C155%2C1%2C0%2Cwhy")
+    job.write_text("".join(json.dumps(line) + "\n" for line in (ENDED[0], ENDED[2], *ENDED)))
+    ran = [subprocess.check_output([*SXRUN, "--", "echo", word], text=True) for word in ("stages", "trains", "tests")]
+    assert ran == ["", "", "tests\n"]
+
+
 def test_what_slurm_tells_of_another_task_of_its_array_is_not_the_jobs(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +144,7 @@ def test_a_job_whose_name_is_no_utf_8_runs_again(job: Path, tmp_path: Path, monk
         [*ENDED[:2], {"time_s": 160.0, "event": "end", "status": 1}],
         [*ENDED[:2], {"time_s": 160.0, "event": "end"}],  # told to end
         [*ENDED, {"time_s": 170.0, "restart": 1, "event": "start"}],
+        [ENDED[0], ENDED[2], *ENDED, {**ENDED[1], "restart": 1}],
     ],
 )
 def test_a_run_is_done_only_if_all_that_it_began_has_ended_well_at_the_last_step(
@@ -426,6 +437,14 @@ def test_a_jobs_name_takes_what_a_template_accepts_of_the_sweeps(
 ) -> None:
     assert sxbatch.main(["--sweep", sweep, "--template", "sweep", "--dry-run", "--json", "--", "true"]) == 0
     assert f"#SBATCH --job-name={name}\n" in json.loads(capsys.readouterr().out)["script"]
+
+
+@pytest.mark.parametrize("name", ["torchrun", "deepspeed", "horovod"])
+def test_a_signal_that_srun_does_not_pass_on_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    words = ["--dry-run", "--template", name, "--", "train.py"]
+    assert sxbatch.main(["--checkpoint=TERM", *words]) == 2
+    assert f"--checkpoint TERM: template '{name}' passes on USR1 and USR2 alone" in capsys.readouterr().err
+    assert sxbatch.main(["--checkpoint=USR2", *words]) == sxbatch.main(words) == 0
 
 
 def test_a_hostile_name_in_a_template_is_refused(sbatch: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,10 @@
 """What a job is told of its size: an elastic one, and one that has a part of a GPU."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from wrappers.sxrun import present_size, sub_batches
@@ -40,3 +45,16 @@ def test_what_was_not_set_stays_so() -> None:
 )
 def test_a_batch_is_halved_until_it_fits(held: int, whole: int, parts: int) -> None:
     assert sub_batches(held, whole) == parts
+
+
+@pytest.mark.parametrize(
+    ("gres", "parts"),
+    [("gpu:1(S:0),shard:8(S:0)", "4"), ("gpu:a100:1(S:0),gpu:h100:1(S:1),shard:8(S:0-1)", "2"), ("gpu:2", "-")],
+)
+def test_the_command_is_told_in_how_many_parts_of_its_gpu_a_batch_fits(tmp_path: Path, gres: str, parts: str) -> None:
+    """A node may have GPUs of several types, which have as many shards each."""
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho 'NodeName=n1'\necho '   Gres={gres}'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    told = {"SLURM_SHARDS_ON_NODE": "2", "SLURMD_NODENAME": "n1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = [sys.executable, "-m", "wrappers.sxrun", "--", "sh", "-c", "echo ${EXPLSCHED_SUB_BATCHES--}"]
+    assert subprocess.check_output(words, env={**os.environ, **told}, text=True) == f"{parts}\n"

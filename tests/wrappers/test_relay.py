@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,10 +42,12 @@ def test_a_shell_can_trap_the_checkpoint_signal(tmp_path: Path) -> None:
     assert "saved" in log.read_text()
 
 
-def signalled_before_it_handles_it(running: subprocess.Popen[str], log: Path, go: Path) -> None:
+def signalled_before_it_handles_it(
+    running: subprocess.Popen[str], log: Path, go: Path, number: signal.Signals = signal.SIGUSR1
+) -> None:
     """A command that says that it is ready gets the signal, goes on once `go` is there, and ends with status 4."""
     wait_for(log, "ready")
-    running.send_signal(signal.SIGUSR1)
+    running.send_signal(number)
     assert running.stderr is not None
     assert "is kept until the command handles it" in running.stderr.readline()
     go.touch()
@@ -147,6 +150,20 @@ def test_a_command_that_takes_signals_by_sigwait_gets_it(tmp_path: Path) -> None
     wait_for(log, "ready")
     running.send_signal(signal.SIGUSR1)
     assert running.wait(timeout=60) == 6
+
+
+def test_srun_is_not_sent_what_it_would_not_pass_on(tmp_path: Path) -> None:
+    """It would kill its tasks. (A shell by its name: the true one waits for a cluster.)"""
+    log, go = tmp_path / "log", tmp_path / "go"
+    shutil.copy(str(shutil.which("bash")), tmp_path / "srun")
+    loop = f"for _ in {{1..1000}}; do [ ! -e {go} ] || exit 4; sleep 0.05; done"
+    script = f"trap 'exit 3' TERM; echo ready >> {log}; {loop}"
+    environment = {**os.environ, "EXPLSCHED_CHECKPOINT": "TERM"}
+    argv = [*SXRUN, "--", str(tmp_path / "srun"), "-c", script]
+    running = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    assert "srun does not pass SIGTERM on to its tasks" in running.stderr.readline()
+    signalled_before_it_handles_it(running, log, go, signal.SIGTERM)
 
 
 def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def script(tmp_path: Path) -> str:
 def test_a_word_that_can_be_no_file_is_left_to_sbatch(script: str) -> None:
     """For a closed directory the kernel has an error, too, and no answer; but not for root."""
     word = "x" * 5000
-    assert read_script(Path(word)) is None
+    assert read_script(word, ".") is None
     assert split(["--new-option", word, script], OWN).rest == (script,)
 
 
@@ -142,6 +142,32 @@ def test_a_script_on_path_is_read_as_sbatch_finds_it(
     (tmp_path / "here/train.sh").write_text("#!/bin/sh\n")
     assert sxbatch.main(["train.sh"]) == 0
     assert sbatch.read_text().splitlines() == ["train.sh"]
+
+
+@pytest.mark.parametrize(
+    "chdir", [["-D", "job"], ["-Djob"], ["-HD", "job"], ["--chd=job"], ["-D", "x", "--chdir", "job"]]
+)
+@pytest.mark.parametrize(
+    ("name", "sweep"),
+    [("train.sh", "of-job"), ("./train.sh", "of-here"), ("here.sh", "of-path"), ("only.sh", "of-here")],
+)
+def test_a_script_is_sought_in_the_jobs_directory_first(
+    sbatch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chdir: list[str], name: str, sweep: str
+) -> None:
+    """Then on PATH, and in the working directory at last, unless it begins with a dot."""
+    here = tmp_path / "here"
+    for path, its in {
+        here / "job" / "train.sh": "of-job",
+        here / "train.sh": "of-here",
+        here / "here.sh": "of-here",
+        here / "only.sh": "of-here",
+        tmp_path / "here.sh": "of-path",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n#SXBATCH --sweep {its}\n")
+    monkeypatch.chdir(here)
+    assert sxbatch.main([*chdir, name]) == 0
+    assert sbatch.read_text().splitlines() == [f"--comment=explsched:sweep={sweep}", *chdir, name]
 
 
 def test_hyper_parameters_that_make_a_comment_too_long_for_slurm_are_left_out(sbatch: Path, script: str) -> None:
@@ -328,6 +354,34 @@ def test_a_job_does_not_consent_for_those_that_it_submits(
         "--open-mode=append",
         script,
     ]
+
+
+def test_a_job_is_not_told_of_the_one_that_submits_it(
+    sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As inside of a step, in the second run of a job on shards; sbatch hands on whatever it is given."""
+    of_outer = {
+        "EXPLSCHED_CHECKPOINT": "USR1",
+        "EXPLSCHED_ELASTIC": "1-4",
+        "EXPLSCHED_RENDEZVOUS_PORT": "12042",
+        "EXPLSCHED_STAGES_DIRECTORY": "/run/stages",
+        "EXPLSCHED_SUB_BATCHES": "2",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_RESTART_COUNT": "1",
+        "SLURM_SHARDS_ON_NODE": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+    }
+    kept = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_CONF": "/etc/slurm.conf", "EXPLSCHED_METRIC": "acc"}
+    for name, value in {**of_outer, **kept, "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    assert sxbatch.main(["--elastic=2-8", script]) == 0
+    told = dict(line.split("=", 1) for line in (sbatch.parent / "env").read_text().splitlines() if "=" in line)
+    assert told.items() >= kept.items()
+    assert {name: told[name] for name in of_outer if name in told} == {"EXPLSCHED_ELASTIC": "2-8"}
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert sxbatch.main([script]) == 0
+    assert "EXPLSCHED_SUB_BATCHES=2" in (sbatch.parent / "env").read_text().splitlines()
 
 
 def test_sharing_a_gpu_can_be_asked_for_at_submission(sbatch: Path, script: str) -> None:

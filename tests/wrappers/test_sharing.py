@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from slurm_plugin.cli.doctor import sharing
 from tests.wrappers.gpu_node import GpuNode, gpu_node
 from wrappers import runtime_directory
+from wrappers.inherited import marked, without_marked
 from wrappers.runtime_directory import place
 
 SHARE = ("--share", "high")
@@ -96,6 +98,42 @@ def test_a_container_gets_the_same_and_what_the_user_set_stays(node: GpuNode) ->
     for prefix in ("APPTAINERENV_", "SINGULARITYENV_"):
         for name in ("LD_PRELOAD", "EXPLSCHED_SHARE", "EXPLSCHED_KM_SOCKET", "CUDA_MPS_PIPE_DIRECTORY"):
             assert given[prefix + name] == given[name]
+
+
+def test_an_sxrun_inside_another_sets_its_own_priority_and_the_containers_variables(node: GpuNode) -> None:
+    inner = [sys.executable, "-m", "wrappers.sxrun"]
+    set_by_user = {"APPTAINERENV_LD_PRELOAD": "", "EXPLSCHED_METRIC": "größe"}
+    options = ("--mps", "--share", "best-effort", "--memory", "4G")
+    words = [*inner, "--share", "high", "--memory", "20G", "--", "env"]
+    given = node.sxrun(*options, "--", *words, CUDA_VISIBLE_DEVICES="1", **set_by_user).variables()
+    assert "CUDA_MPS_CLIENT_PRIORITY" not in given
+    assert (given["EXPLSCHED_SHARE"], given["EXPLSCHED_MEMORY"]) == ("high", "20480M")
+    assert given["APPTAINERENV_LD_PRELOAD"] == ""
+    in_container = {name.removeprefix("APPTAINERENV_") for name in given if name.startswith("APPTAINERENV_")}
+    assert in_container >= {"EXPLSCHED_MEMORY", "EXPLSCHED_SHARE", "CUDA_MPS_PIPE_DIRECTORY"}
+    assert {name for name in in_container if given[f"APPTAINERENV_{name}"] != given.get(name)} == {"LD_PRELOAD"}
+
+
+def test_a_job_submitted_inside_gets_nothing_for_containers_of_the_outer_one(node: GpuNode) -> None:
+    words = [sys.executable, "-m", "wrappers.sxbatch", "--wrap", "true"]
+    record = node.directory / "submitted"
+    program = node.directory / "bin" / "sbatch"
+    program.write_text(f"#!/bin/sh\nenv > {record}\n")
+    program.chmod(0o755)
+    options = ("--mps", "--share", "best-effort", "--")
+    node.sxrun(*options, *words, CUDA_VISIBLE_DEVICES="1,3", APPTAINERENV_MINE="x")
+    told = {line.partition("=")[0] for line in record.read_text().splitlines()}
+    assert {name for name in told if name.startswith("APPTAINERENV_")} == {"APPTAINERENV_MINE"}
+    assert "CUDA_MPS_CLIENT_PRIORITY" not in told
+
+
+def test_what_was_changed_since_is_not_sxruns() -> None:
+    ours = {"APPTAINERENV_A": "x\n\udcff&=%", "APPTAINERENV_B": "", "APPTAINERENV_C": "1"}
+    assert without_marked({"HOME": "/h", **marked(ours), "APPTAINERENV_C": "2"}) == {
+        "HOME": "/h",
+        "APPTAINERENV_C": "2",
+    }
+    assert without_marked({"HOME": ""}) == {"HOME": ""}
 
 
 def test_containers_are_asked_to_mount_nothing_that_would_keep_them_from_starting(node: GpuNode) -> None:

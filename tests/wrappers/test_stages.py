@@ -161,6 +161,54 @@ def test_collectives_of_a_release_without_a_compiler_are_measured(site: Path) ->
     assert (done.returncode, [line for line in told if "stages" in line] == []) == (0, False), done.stderr
 
 
+ON_GPU = """
+import time
+class cuda:
+    is_capturing = False
+    is_initialized = staticmethod(lambda: True)
+    @classmethod
+    def is_current_stream_capturing(cls):
+        return cls.is_capturing
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+        def record(self):
+            self.spoils()
+            self.time_s = time.monotonic()
+        def query(self):
+            self.spoils()
+            return True
+        def elapsed_time(self, later):
+            return 1e3 * (later.time_s - self.time_s)
+        def spoils(self):
+            if cuda.is_capturing:
+                print("operation not permitted when stream is capturing")
+                raise RuntimeError
+"""
+CAPTURING = """
+import torch
+from types import SimpleNamespace
+tensor = SimpleNamespace(is_cuda=True)
+for step in range(400):
+    torch.cuda.is_capturing = step == 200
+    next(batches)
+    time.sleep(0.003)
+    all_reduce(tensor)
+    optimizer.step()
+"""
+
+
+def test_a_cuda_graph_of_whole_steps_is_not_spoilt(site: Path) -> None:
+    """Nobody may ask for an event while it is captured."""
+    (site / "torch/__init__.py").write_text(TORCH["__init__.py"] + ON_GPU)
+    head, _, _ = TRAINING.partition("for _ in")
+    done, told = measure(site, head + CAPTURING, "--measure-stages")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "no longer measured" not in done.stderr
+    _, reading, computing, talking = stages_ms(str([line for line in told if "stages" in line][-1]["stages"]))
+    assert (reading >= 4, computing >= 3, talking >= 2) == (True, True, True)
+
+
 LOADING = """
 import multiprocessing, os, shutil
 import torch.utils.data

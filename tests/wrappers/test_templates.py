@@ -179,6 +179,19 @@ def test_horovod_tasks_learn_their_ranks_once_the_rendezvous_is_there(tmp_path: 
     )
 
 
+def test_horovods_rendezvous_server_runs_in_the_python_of_the_training(tmp_path: Path) -> None:
+    """That of PATH may be none, or have no Horovod."""
+    serves = "import socket, sys; socket.create_server((sys.argv[1], int(sys.argv[2]))).accept()"
+    of_training = f'#!/bin/sh\n[ "$1" = -c ] || exec echo trains\nexec {sys.executable} -c "{serves}" 127.0.0.1 "$3"\n'
+    of_path = "#!/bin/sh\nkill $PPID\n"
+    text = template.render("horovod", {}, {}, [str(tmp_path / "python3.11"), "train.py"])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    here = {**SLURM, **ON_SECOND, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n2", "EXPLSCHED_RENDEZVOUS_PORT": port}
+    stand_ins = {"python3.11": of_training, "python": of_path}
+    assert with_stand_ins(tmp_path, text, stand_ins, **here) == "trains\nexit 0\n"
+
+
 def test_processes_meet_at_a_port_that_is_free_and_no_replicas(tmp_path: Path) -> None:
     """Whatever bash draws first is taken; a job that is requeued draws again."""
     script = template.render("torchrun", {}, {}, ["train.py"])

@@ -103,7 +103,7 @@ class _Counters:
         self.workers = workers
         if self._file is None:
             self._file = _mapped(os.getpid())
-        if self._cuda is not None and self._begun is None:
+        if self._cuda is not None and self._begun is None and not self._is_capturing():
             self._begun = self._event()
 
     def end_iteration(self, optimizer: Any) -> None:  # noqa: ANN401
@@ -113,6 +113,9 @@ class _Counters:
             if first is not None:
                 return
             self._optimizer = weakref.ref(optimizer)
+        if self._is_capturing():
+            self._ended_ns = 0  # counting begins anew after it
+            return
         self._seen += 1
         now_ns = _now_ns()
         if self._ended_ns:
@@ -139,7 +142,7 @@ class _Counters:
                 self._publish()
                 now_ns = 0
         elif "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
-            self._cuda = sys.modules["torch"].cuda
+            self._cuda, self._begun = sys.modules["torch"].cuda, None
         self._ended_ns = now_ns
         self._wait_ns = self._wait_cpu_ns = self._blocked_ns = self._reads = 0
 
@@ -196,16 +199,20 @@ class _Counters:
             if self._outstanding == 0:
                 self.talking += _now_ns() - self._talking_since_ns
 
+    def _is_capturing(self) -> bool:
+        """Whether a CUDA graph is made of what is called now. Whoever asks for an event meanwhile spoils it."""
+        return self._cuda is not None and self._cuda.is_current_stream_capturing()
+
     def _event(self) -> Any:  # noqa: ANN401
         event = self._cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def _event_or_none(self) -> Any:  # noqa: ANN401
-        """An event beside a collective, whose own errors are the training's; ours are not."""
+        """An event beside a collective, whose own errors are the training's; ours are not. None while capturing."""
         try:
-            return self._event()
-        except RuntimeError as error:  # as while a CUDA graph is captured
+            return None if self._is_capturing() else self._event()
+        except RuntimeError as error:
             _give_up(error)
             return None
 

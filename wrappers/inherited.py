@@ -1,0 +1,48 @@
+"""What a job inherits from the one in which it is submitted, and a command from an `sxrun` around its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlencode
+
+from explsched.job_options.table import SCHEDULED
+
+_OF_ONE_JOB = frozenset(
+    {
+        "SLURM_GPUS_ON_NODE",
+        "SLURM_GPUS_PER_NODE",
+        "SLURM_JOB_GPUS",
+        "SLURM_NTASKS_PER_NODE",
+        "SLURM_RESTART_COUNT",
+        "SLURM_SHARDS_ON_NODE",
+        "SLURM_STEP_GPUS",
+        "SLURM_STEP_ID",
+        "SLURM_STEPID",
+        "SLURM_STEP_NUM_TASKS",
+        "EXPLSCHED_RENDEZVOUS_PORT",
+        "EXPLSCHED_STAGES_DIRECTORY",
+        "EXPLSCHED_SUB_BATCHES",
+    }
+)
+"""What `sxrun`, reports and job scripts read as their own job's, and Slurm sets only where a job has that."""
+
+_MARK = "EXPLSCHED_SET_BY_SXRUN"
+_BYTES = "surrogateescape"  # a value may be no UTF-8
+_CONSENTS = frozenset(option.variable for option in SCHEDULED if option.is_consent)
+
+
+def for_submission(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment to submit a job in: inside of a job without what is that one's alone, and its permissions."""
+    left_out = _OF_ONE_JOB | _CONSENTS if environment.get("SLURM_JOB_ID") else frozenset[str]()
+    return {name: value for name, value in without_marked(environment).items() if name not in left_out}
+
+
+def marked(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables for one command alone: an `sxrun` inside of it, or a job that it submits, starts without them."""
+    return {**variables, _MARK: urlencode(variables, errors=_BYTES)}
+
+
+def without_marked(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what `marked` has set in it; what has another value since is somebody else's."""
+    theirs = {(_MARK, told := environment.get(_MARK, "")), *parse_qsl(told, keep_blank_values=True, errors=_BYTES)}
+    return {name: value for name, value in environment.items() if (name, value) not in theirs}
