@@ -26,9 +26,10 @@ from explsched.errors import ExplschedError, PolicyError, SlurmError
 from slurm_plugin import config as configuration
 from slurm_plugin import sighting
 from slurm_plugin.client.batch import shown
+from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.instance import AnotherDaemonError, OnlyOne
+from slurm_plugin.instance import PATIENCE_S, AnotherDaemonError, OnlyOne
 from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
@@ -132,9 +133,7 @@ class Daemon:
             self._claim()
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "not steering yet, will try again", why=str(error))
-        spool = self._config.progress.spool
-        if fault := sighting.group_fault(spool, os.geteuid(), (os.getegid(), *os.getgroups())):
-            log.event(_LOG, logging.WARNING, "reports not read, see sexplsched doctor", spool=str(spool), why=fault)
+        self._look_at_spool()
         log.event(_LOG, logging.INFO, "started", policy=self._config.policy, interval_s=self._config.interval_s)
         notify("READY=1", f"STATUS=policy {self._config.policy}")
         while not self._stop:
@@ -149,6 +148,17 @@ class Daemon:
         if self._only_one.is_settled:
             self._withdraw()
         log.event(_LOG, logging.INFO, "stopped")
+
+    def _look_at_spool(self) -> None:
+        """Say it if we shall not be able to read reports; that the file system hangs is said elsewhere."""
+        spool, found = self._config.progress.spool, ""
+
+        def look() -> None:
+            nonlocal found
+            found = sighting.group_fault(spool, os.geteuid(), (os.getegid(), *os.getgroups()))
+
+        if BoundedCall(PATIENCE_S).run(look) and found:
+            log.event(_LOG, logging.WARNING, "reports not read, see sexplsched doctor", spool=str(spool), why=found)
 
     def rest(self, began_s: float, until_s: float) -> None:
         """Wait for the next pass or a signal, and keep systemd's watchdog informed.

@@ -174,7 +174,7 @@ class Reporter:
         self._passed_over = self._last.copy()
 
     def pass_over(self, former: bytes) -> None:
-        """The next lines tell nothing as long as they are those of a former run, which begin like this."""
+        """The next lines tell nothing as long as they are these, of a former run."""
         self._former = iter(_LINE_END.split(former)[:-1])
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class LogTail:
 
     A file that was begun anew may be longer at the next look than it was before: then a changed first line tells.
     What a file held when the `LogTail` was made is passed over, as it is a former run's, unless `from_start` is set;
-    so are the lines that a file which takes its place begins with, as far as they are the same (of the first MiB).
+    so are these lines (of the first MiB) in a file that takes its place and has all of them when it is first read.
     `is_at_start` says of the bytes that were read last whether they are the first of a file.
     """
 
@@ -233,7 +233,8 @@ class LogTail:
                 status = path.stat()
                 self._inode, self._offset = status.st_ino, status.st_size
                 with path.open("rb") as file:
-                    self._held = file.read(min(status.st_size, _MAX_READ))
+                    held = file.read(min(status.st_size, _MAX_READ))
+                    self._held = held[: held.rfind(b"\n") + 1]
 
     def __str__(self) -> str:
         return str(self._path)
@@ -287,6 +288,8 @@ class LogTail:
             return False
         if data and self.is_at_start:
             reporter.restart()
+            if not data.startswith(self._held):  # a run from scratch, whatever it will write
+                self._held = b""
             reporter.pass_over(self._held)
         reporter.feed(data)
         return bool(data)

@@ -179,8 +179,8 @@ def _spool(path: Path) -> Finding:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
     if fault := _unwritable(path):
         return Finding(what, "fault", f"{path}: {fault}", "jobs cannot report progress until it can be written")
-    if fault := sighting.group_fault(path, *_daemon_groups()):
-        return Finding(what, "fault", f"{path}: {fault}", f"look as the daemon's user, or give it that group: {advice}")
+    if finding := _foreign_group(what, path, advice):
+        return finding
     name = sighting.group_name(status.st_gid)
     if members := _members(status.st_gid):
         found = f"{path}: group {name} has members ({', '.join(members)}), who can read everybody's progress"
@@ -188,15 +188,20 @@ def _spool(path: Path) -> Finding:
     return Finding(what, "ok", f"{path}, readable for group {name}")
 
 
-def _daemon_groups() -> tuple[int, Sequence[int]]:
-    """Uid and groups of the daemon: its user's if root asks, else those of whoever asks."""
-    if os.geteuid() == 0:
-        try:
-            entry = pwd.getpwnam(_USER)
-        except KeyError:  # then it is root that will run it
-            return 0, ()
-        return entry.pw_uid, os.getgrouplist(_USER, entry.pw_gid)
-    return os.geteuid(), (os.getegid(), *os.getgroups())
+def _foreign_group(what: str, path: Path, advice: str) -> Finding | None:
+    """What is wrong if the daemon's user is not in the spool's group. Where we may ask as another user it is a note."""
+    try:
+        entry = pwd.getpwnam(_USER)
+    except KeyError:
+        level, uid, groups = "note", os.geteuid(), [os.getegid(), *os.getgroups()]
+    else:
+        level, uid, groups = "fault", entry.pw_uid, os.getgrouplist(_USER, entry.pw_gid)
+    fault = sighting.group_fault(path, uid, groups)
+    if not fault or (uid != os.geteuid() and sighting.last_heartbeat(path)):  # that of a daemon which is in the group
+        return None
+    return Finding(
+        what, level, f"{path}: {fault}", f"the spool must have the daemon's group: {advice}"
+    )
 
 
 def _members(gid: int) -> Sequence[str]:

@@ -101,6 +101,7 @@ class Remembered(Struct, frozen=True):
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         granted_steps: the step at which each training's sweep last let it continue.
         limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
+        refused_sizes: jobs whose size Slurm has refused to change.
 
     """
 
@@ -116,6 +117,7 @@ class Remembered(Struct, frozen=True):
     rests: Mapping[int, float] = field(default_factory=dict)
     granted_steps: Mapping[int, float] = field(default_factory=dict)
     limited_gpus: Mapping[int, int] = field(default_factory=dict)
+    refused_sizes: frozenset[int] = frozenset()
 
 
 def served_in_vain(
@@ -256,15 +258,16 @@ class Rests:
 LIMIT_HOLDS_S = 3600.0
 """How long a job is not enlarged again to a size for which a limit left no room: others may go on to use it up."""
 
+_STARTED = "no longer pending"
+"""What Slurm says of a job that it has started since we looked."""
+
 
 class SizeLimits:
-    """Sizes at which limits of associations, QOS and partitions have kept jobs from starting.
-
-    0 for a job whose size Slurm has refused to change: it would refuse other sizes, too, after a preemption for each.
-    """
+    """Sizes at which limits of associations, QOS and partitions have kept jobs from starting, and refused sizes."""
 
     def __init__(self) -> None:
         self._by_job: dict[int, tuple[int, float]] = {}  # GPUs, and when Slurm last said so
+        self._refused_s: dict[int, float] = {}
 
     def gpus(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, int]:
         """The smallest such size of each job."""
@@ -278,9 +281,20 @@ class SizeLimits:
                 self._by_job[job.job_id] = gpus, told_s
         return {job_id: gpus for job_id, (gpus, _) in self._by_job.items()}
 
-    def refuse(self, job_ids: Iterable[int], now_s: float) -> None:
-        """Slurm has refused another size of these jobs."""
-        self._by_job |= dict.fromkeys(job_ids, (0, now_s))
+    def note(self, failures: Iterable[ChangeFailure], now_s: float) -> None:
+        """Take in which new sizes Slurm has refused, but for jobs that it has started meanwhile."""
+        for failure in failures:
+            change = failure.change
+            is_answer = not isinstance(failure, Unanswered) and _STARTED not in failure.message
+            if is_answer and isinstance(change, SetGres | SetNodeCount):
+                self._refused_s[change.job_id] = now_s
+
+    def refused(self, jobs: Iterable[SlurmJob], now_s: float) -> frozenset[int]:
+        """The jobs whose size Slurm has refused to change in the last hour."""
+        present = {job.job_id for job in jobs}
+        told = self._refused_s.items()
+        self._refused_s = {one: at_s for one, at_s in told if one in present and now_s - at_s <= LIMIT_HOLDS_S}
+        return frozenset(self._refused_s)
 
 
 LONGEST_LEASE_S = 600.0
@@ -363,6 +377,7 @@ class Memory:
             rests=self.own_begins_s(jobs, now_s),
             granted_steps=self._granted_steps.of(jobs),
             limited_gpus=self._size_limits.gpus(jobs, now_s),
+            refused_sizes=self._size_limits.refused(jobs, now_s),
         )
 
     def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
@@ -376,8 +391,7 @@ class Memory:
 
     def note_failures(self, failures: Iterable[ChangeFailure], now_s: float) -> None:
         """Take in which changes Slurm has refused."""
-        answered = (one.change for one in failures if not isinstance(one, Unanswered))
-        self._size_limits.refuse((one.job_id for one in answered if isinstance(one, SetGres | SetNodeCount)), now_s)
+        self._size_limits.note(failures, now_s)
 
     def note_plan(self, snapshot: Snapshot, held_back: Container[int]) -> None:
         """Take in which trainings their sweeps hold back."""

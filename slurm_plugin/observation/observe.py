@@ -63,6 +63,7 @@ class Observation(Struct, frozen=True):
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         topology_fault: why the network topology is unknown; "" if it is known or not used.
         limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
+        refused_sizes: jobs whose size Slurm has refused to change.
 
     """
 
@@ -81,6 +82,7 @@ class Observation(Struct, frozen=True):
     rests: Mapping[int, float] = field(default_factory=dict)
     topology_fault: str = ""
     limited_gpus: Mapping[int, int] = field(default_factory=dict)
+    refused_sizes: frozenset[int] = frozenset()
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """The options in a job's comment; None if there are none, or they are ignored (`option_faults`)."""
@@ -180,6 +182,7 @@ def observe(
         rests=known.rests,
         topology_fault=seen.topology.fault,
         limited_gpus=known.limited_gpus,
+        refused_sizes=known.refused_sizes,
     )
 
 

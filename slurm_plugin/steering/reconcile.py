@@ -253,9 +253,17 @@ def _overlap(new: CreateReservation, lease: SlurmReservation) -> bool:
 
 
 def within_limits(plan: Plan, seen: Observation) -> Plan:
-    """The plan without sizes for which limits leave no room: a plan knows no limits."""
-    kept = (one for one in plan.resizes if one.request.total < seen.limited_gpus.get(one.job_id, math.inf))
-    return replace(plan, resizes=tuple(kept))
+    """The plan without sizes for which limits leave no room, and larger ones for jobs of which Slurm refuses any.
+
+    A plan knows no limits. Another try would cost a running job a preemption, and then fail again.
+    """
+
+    def may_have(resize: Resize) -> bool:
+        gpus, job_id = resize.request.total, resize.job_id
+        is_refused = job_id in seen.refused_sizes and gpus > seen.jobs[job_id].gpus
+        return not is_refused and gpus < seen.limited_gpus.get(job_id, math.inf)
+
+    return replace(plan, resizes=tuple(filter(may_have, plan.resizes)))
 
 
 def reduced_to_limits(plan: Plan, seen: Observation) -> Plan:
@@ -273,8 +281,7 @@ def reduced_to_limits(plan: Plan, seen: Observation) -> Plan:
 
 def _reduced(job: Job, seen: Observation) -> Iterator[Resize]:
     sizes = job.elastic.requests() if job.elastic is not None else ()
-    most = min(job.request.total, seen.limited_gpus.get(job.job_id, job.request.total))
-    smaller = max((size for size in sizes if size.total < most), key=lambda size: size.total, default=None)
+    smaller = max((size for size in sizes if size.total < job.request.total), key=lambda size: size.total, default=None)
     if smaller is not None:
         why = f"a limit keeps it from starting with {job.request.total} GPUs ({seen.jobs[job.job_id].reason})"
         yield Resize(job.job_id, smaller, why)

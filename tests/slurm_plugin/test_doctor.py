@@ -241,33 +241,37 @@ def test_a_spool_whose_group_has_members_is_told(site: Path, monkeypatch: pytest
         assert (told[0], words in told[1]) == (level, True)
 
 
-@pytest.mark.parametrize(("uid", "level"), [(0, "ok"), (469, "fault")])
+@pytest.mark.parametrize("asks", [0, 1000, 469])
 def test_a_spool_whose_group_is_not_the_daemons_is_a_fault(
-    site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, level: str
+    site: Path, monkeypatch: pytest.MonkeyPatch, asks: int
 ) -> None:
-    """Users' directories get the spool's group and are closed to everybody else."""
-    spool = site / "spool"
-    spool.mkdir()
-    spool.chmod(0o3777)
-    monkeypatch.setattr(os, "geteuid", lambda: uid)
-    monkeypatch.setattr(os, "getegid", lambda: spool.stat().st_gid + 1)
-    monkeypatch.setattr(os, "getgroups", list)
-    monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
-    told = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
-    assert told[0] == level
-    assert ("which uid 469 is not in" in told[1]) == (level == "fault")
-
-
-def test_root_is_told_of_the_daemons_user(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users' directories get the spool's group and are closed to everybody else. Whoever asks."""
     spool = site / "spool"
     spool.mkdir()
     spool.chmod(0o3777)
     ours = spool.stat().st_gid
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: asks)
+    monkeypatch.setattr(os, "getgroups", list)
     monkeypatch.setattr(pwd, "getpwnam", lambda _name: SimpleNamespace(pw_uid=469, pw_gid=ours + 1))
     for groups, level in (([ours + 1], "fault"), ([ours + 1, ours], "ok")):
         monkeypatch.setattr(os, "getgrouplist", lambda _name, _gid, groups=groups: groups)
-        assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == level
+        told = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
+        assert told[0] == level
+        assert ("which uid 469 is not in" in told[1]) == (level == "fault")
+
+
+@pytest.mark.parametrize(("asks", "level"), [(0, "ok"), (1000, "note")])
+def test_where_the_daemon_may_be_another_users_a_foreign_group_is_a_note(
+    site: Path, monkeypatch: pytest.MonkeyPatch, asks: int, level: str
+) -> None:
+    spool = site / "spool"
+    spool.mkdir()
+    spool.chmod(0o3777)
+    monkeypatch.setattr(os, "geteuid", lambda: asks)
+    monkeypatch.setattr(os, "getegid", lambda: spool.stat().st_gid + 1)
+    monkeypatch.setattr(os, "getgroups", list)
+    monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
+    assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == level
 
 
 def test_a_plugin_of_another_slurm_is_a_fault(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

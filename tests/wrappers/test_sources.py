@@ -230,7 +230,7 @@ def test_of_a_file_that_is_replaced_each_step_is_reported_once(job: Path, tmp_pa
     ("losses", "told"),
     [
         ((0.5, 0.25, 0.125), [(3, 0.125)]),
-        ((0.5, 0.2), [(2, 0.2)]),  # goes on from a checkpoint after the first step
+        ((0.5, 0.2), [(1, 0.5), (2, 0.2)]),  # goes on from a checkpoint after the first step
         ((0.4,), [(1, 0.4)]),  # begins anew
     ],
 )
@@ -246,6 +246,18 @@ def test_rows_of_a_former_run_are_not_reported_again_where_the_file_is_replaced(
     replace_rows(path, *losses, 0.0625)
     assert tail.pass_on(reporter)
     assert reports(job) == [*told, (len(losses) + 1, 0.0625)]
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.jsonl"])
+def test_a_run_from_scratch_that_repeats_its_rows_is_reported(job: Path, tmp_path: Path, name: str) -> None:
+    """With the same seed it writes what the former run wrote; a job that reports nothing is never preempted."""
+    path, losses = tmp_path / name, (0.5, 0.25, 0.125)
+    replace_rows(path, *losses)
+    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None)
+    for steps in range(len(losses) + 1):
+        replace_rows(path, *losses[:steps])
+        tail.catch_up(reporter)
+    assert reports(job) == [(1, 0.5), (2, 0.25), (3, 0.125)]
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,16 @@ def test_a_job_whose_new_size_slurm_refuses_is_not_preempted_again_for_an_hour(
     assert resized(3731) == [SignalJob(5, "USR1")]
 
 
+def test_a_refused_size_does_not_keep_a_job_at_one_that_a_limit_forbids(tmp_path: Path) -> None:
+    """It would wait for as long as others of its account run; and making it smaller costs no preemption."""
+    elastic = asking(5, comment="explsched:elastic=1-4&checkpoint=USR1", reason="AssocGrpGRES", time_limit_s=36_000.0)
+    slurm = FakeSlurm((elastic,), refuses=lambda change: isinstance(change, SetGres))
+    loop = Controller(slurm, configured(tmp_path, policy="fifo"))
+    for after_s in (0, 15, 30):
+        changes = loop.reconcile(NOW_S + after_s).changes
+        assert [change for change in changes if isinstance(change, SetGres)] == [SetGres(5, "gpu:2")]
+
+
 @pytest.mark.parametrize("asked", [{"reservation": "course"}, {"licenses": "matlab:1"}, {"required_nodes": ("n1",)}])
 def test_an_elastic_job_that_is_left_to_slurm_keeps_its_size_at_a_limit(tmp_path: Path, asked: dict[str, Any]) -> None:
     comment = "explsched:elastic=1-4&checkpoint=USR1"
