@@ -13,9 +13,10 @@ class Observation:
 
     `arrivals` counts the requests of this second that reached a replica or should have: it includes waiting requests
     and those refused with 503, but not wrong keys (401), exhausted quotas (429) and 4xx answers of replicas. `ready`
-    replicas serve, `starting` ones are pending in Slurm or loading, `leaving` ones drain; an expiring replica is ready
-    until its successor has been requested, and then leaving, though it serves. `answered` counts the requests finished
-    in this second. `loads` has an entry for each serving replica whose server's metrics are known.
+    replicas serve, `starting` ones are pending in Slurm or loading, `leaving` ones drain. An expiring replica is ready
+    until its successor serves, which is not counted until then; those beyond the wanted number are leaving. `answered`
+    counts the requests finished in this second. `loads` has an entry for each serving replica whose server's metrics
+    are known.
     """
 
     now_s: float

@@ -99,7 +99,8 @@ class ReplicaRegistry:
             service.started(now_s - replica.asked_s)
         if service and done.served_after_s is not None:
             service.served(done.served_after_s, load_s=now_s - replica.since_s)
-        if service and done.replica and (proved_s := done.replica.proved_s(now_s)):
+        proved_s = done.replica.proved_s(now_s) if done.replica else None
+        if service and proved_s and replica.generation == service.generation:
             service.attempts = service.attempts.succeeded(proved_s)
         if service and done.failed:
             self._failed(service, replica, now_s)
@@ -119,8 +120,9 @@ class ReplicaRegistry:
         for replica, reason in moves.cancel:
             self._end(replica, f"{reason}: {why}", now_s)
         for replica, reason in moves.drain:
-            if replica in found.serving:  # until it was not needed any more
-                service.attempts = service.attempts.succeeded(now_s)
+            is_well = replica.sick_s is None and replica.failing_s is None
+            if replica in found.serving and is_well:  # until it was not needed any more
+                service.attempts = service.attempts.succeeded(replica.asked_s)
             self._replicas[replica.name] = replica.to(Phase.DRAINING, now_s, reason)
             reasons = f"{reason}: {why}"
             self._events.note("draining", service.name, replica=replica.name, job=replica.job_id, reason=reasons)

@@ -293,19 +293,20 @@ class ServiceControl:
         came, answered = (math.ceil(count / max(1.0, passed_s)) for count in self._traffic.since_last(traffic))
         unreplaced = found.unreplaced(None if self.decision is None else self.decision.replicas)
         serving = (*found.serving, *found.outgoing)
+        present = found.present + unreplaced
+        ready = min(present, len(serving))  # the successor of one that serves does not count, until it serves itself
         self.observation = Observation(
             now_s=self._clock_s,
             arrivals=came,
             in_flight=traffic.in_flight,
             queued=traffic.queued,
-            ready=len(found.serving) + unreplaced,
-            starting=len(found.coming),
+            ready=ready,
+            starting=present - ready,
             leaving=len(found.leaving) + len(found.outgoing) - unreplaced,
             answered=answered,
             loads=tuple(loads[replica.name] for replica in serving if replica.name in loads),
         )
         decision = self._rule.decide(self.observation)
-        present = found.present + unreplaced
         if self._clock_s < self._hold_until_s and decision.replicas < present:
             held = f"{decision.reason}; held for {self._hold_until_s - self._clock_s:.0f} s more after a restart"
             decision = replace(decision, replicas=present, reason=held)

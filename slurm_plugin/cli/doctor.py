@@ -199,9 +199,7 @@ def _foreign_group(what: str, path: Path, advice: str) -> Finding | None:
     fault = sighting.group_fault(path, uid, groups)
     if not fault or (uid != os.geteuid() and sighting.last_heartbeat(path)):  # that of a daemon which is in the group
         return None
-    return Finding(
-        what, level, f"{path}: {fault}", f"the spool must have the daemon's group: {advice}"
-    )
+    return Finding(what, level, f"{path}: {fault}", f"the spool must have the daemon's group: {advice}")
 
 
 def _members(gid: int) -> Sequence[str]:

@@ -82,6 +82,43 @@ def test_an_expiring_replica_stays_until_its_successor_serves(tmp_path: Path, ru
     assert len(rig.slurm.submissions) == submitted + 1
 
 
+@pytest.mark.parametrize("max_up", [2.0, 10.0])
+def test_what_a_rule_multiplies_is_what_serves_while_all_expire(tmp_path: Path, max_up: float) -> None:
+    """Their successors have been requested, and none serves yet."""
+    rig = busy(tmp_path, "knative", 16, options={"max_up": max_up})
+    before = second(rig, 16)
+    end_soon(rig, before.serving)
+    for _ in range(10):
+        shown = second(rig, 16)
+        assert (shown.serving, shown.draining) == (before.serving, 0)
+    assert shown.coming == before.serving
+
+
+def test_a_service_that_was_given_up_stays_so_when_it_scales_in(tmp_path: Path) -> None:
+    """That a replica has served for days says nothing of the starts that failed since."""
+    rig = Rig(tmp_path, scale={"attempts": 2})
+    rig.set_load(6)
+    rig.serve(3)
+    for _ in range(70):
+        rig.tick()
+    rig.set_load(8)
+    for _ in range(300):
+        shown = rig.tick()
+        for job in rig.slurm.active():
+            if job.state == "PENDING":
+                rig.slurm.set(job.job_id, state="FAILED", reason="NonZeroExitCode")
+        if shown.given_up:
+            break
+    submitted = len(rig.slurm.submissions)
+    rig.set_load(4)
+    while not rig.tick().draining:
+        pass
+    rig.set_load(8)
+    for _ in range(60):
+        assert rig.tick().given_up
+    assert len(rig.slurm.submissions) == submitted
+
+
 @pytest.mark.parametrize("minimum", [0, 1])
 @pytest.mark.parametrize("rule", ["slurm", "target", "knative", "dilu"])
 def test_a_new_configuration_ends_no_replica_before_its_successor_serves(
