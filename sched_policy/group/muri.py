@@ -120,7 +120,7 @@ class ByWorth(Struct, frozen=True):
     def joinable(self, snapshot: Snapshot, settled: set[int], held: GpuMap) -> set[int]:
         """Jobs in their quantum that share GPUs: a job that joins them interrupts none."""
         on: dict[tuple[Gpu, ...], list[int]] = {}
-        for row in settled:
+        for row in filter(held.gpus, settled):
             on.setdefault(held.gpus(row), []).append(row)
         holders = Counter(gpu for row in settled for gpu in held.gpus(row))
         return {

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.checked import checked_plan
-from sched_policy.model import Exploration, GpuPart, Job, NodeGpus, ProgressPoint, StageProfile
+from sched_policy.model import Exploration, GpuPart, Job, JobState, NodeGpus, ProgressPoint, StageProfile
 from sched_policy.plan import Plan
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
@@ -368,6 +368,16 @@ def test_groups_by_worth_let_nobody_join_a_job_that_it_does_not_suit_or_that_is_
     assert not started(plan("explsched-share", unlike, waiting, gpus=1))
     leaving = holding(1, "n1", 0, profile=READS, start_s=NOW_S - 1.0, asked_to_leave=True)
     assert not started(plan("explsched-share", leaving, waiting, gpus=1))
+
+
+@pytest.mark.parametrize("allocation", [(), (NodeGpus("gone", 1, (0,)),)])
+def test_groups_by_worth_do_not_start_a_job_that_completes_or_runs_without_known_gpus(
+    allocation: tuple[NodeGpus, ...],
+) -> None:
+    """Slurm shows no nodes of a job that completes while its epilogue runs on the controller."""
+    for state in (JobState.COMPLETING, JobState.RUNNING):
+        ends = running(1, "n1", state=state, allocation=allocation, start_s=NOW_S - 1.0, profile=READS)
+        assert started(plan("explsched-share", ends, job(2, profile=COMPUTES))) == {2: (NodeGpus("n1", 1, (0,)),)}
 
 
 def test_gandiva_packs_where_both_together_get_more_done() -> None:
