@@ -124,7 +124,7 @@ class RequestMetrics:
         peak_replicas: most replicas at once, starting and draining ones included.
         scale_outs: decisions for more replicas.
         scale_ins: decisions for fewer.
-        span_s: from the first arrival's second 0 to the last answer.
+        span_s: from the end of the warm-up to the last answer.
 
     """
 
@@ -147,7 +147,7 @@ class RequestMetrics:
 
 
 def measure(outcome: RequestOutcome, settings: RequestSettings, token_s: Sequence[float] = ()) -> RequestMetrics:
-    """The figures of a run, from the end of the warm-up on: of requests that arrive and replica-seconds spent then.
+    """The figures of a run, from the end of the warm-up on: of requests that arrive and replicas that are there then.
 
     The mean times per token after the first one are `token_s`, or those of the run if it is empty.
 
@@ -169,6 +169,7 @@ def measure(outcome: RequestOutcome, settings: RequestSettings, token_s: Sequenc
         slow = ~late & (latency_s - first_s > settings.tpot_s * np.maximum(steps, 1.0))
     misses = int((late | slow).sum())
     replica_seconds = replica_seconds_of(outcome, settings.warmup_s)
+    scalings = [one for one in outcome.scalings if one.at_s >= settings.warmup_s]
     p50, p99 = np.percentile(wait_s, (50, 99))
     held_s = float((latency_s - wait_s)[answered].sum())
     latency_s = latency_s[answered]
@@ -186,10 +187,10 @@ def measure(outcome: RequestOutcome, settings: RequestSettings, token_s: Sequenc
         latency_p50_s=None if latency[0] is None else _rounded(latency[0]),
         latency_p99_s=None if latency[1] is None else _rounded(latency[1]),
         utilization=_rounded(held_s / (replica_seconds * settings.concurrency)) if replica_seconds > 0 else None,
-        peak_replicas=_peak(outcome),
-        scale_outs=sum(one.decision.replicas > one.before for one in outcome.scalings),
-        scale_ins=sum(one.decision.replicas < one.before for one in outcome.scalings),
-        span_s=_rounded(outcome.end_s),
+        peak_replicas=_peak(outcome, settings.warmup_s),
+        scale_outs=sum(one.decision.replicas > one.before for one in scalings),
+        scale_ins=sum(one.decision.replicas < one.before for one in scalings),
+        span_s=_rounded(outcome.end_s - settings.warmup_s),
     )
 
 
@@ -206,8 +207,9 @@ def _rounded(seconds: float) -> float:
     return round(float(seconds), 4)
 
 
-def _peak(outcome: RequestOutcome) -> int:
-    changes = sorted(change for one in outcome.replicas for change in ((one.asked_s, 1), (_gone_s(one, outcome), -1)))
+def _peak(outcome: RequestOutcome, since_s: float) -> int:
+    spans = ((max(one.asked_s, since_s), _gone_s(one, outcome)) for one in outcome.replicas)
+    changes = sorted(change for from_s, to_s in spans if from_s < to_s for change in ((from_s, 1), (to_s, -1)))
     most = now = 0
     for _at_s, step in changes:
         now += step
