@@ -8,7 +8,7 @@ worth (`ByWorth`); `simulation.muri.matching` has the paper's way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.group.gpus import Gpu, GpuMap
+from sched_policy.group.gpus import Gpu, GpuMap, by_node
 from sched_policy.group.interleave import MAX_MEMBERS
 from sched_policy.group.rounds import Rounds
 from sched_policy.group.worth import Packer, SizeBucket, worth_of
@@ -34,7 +34,7 @@ _OVERDUE = 100.0
 Shape = tuple[GpuRequest, str, bool]
 """What the jobs of a group have in common: request, partition, and whether they share GPUs at all."""
 Rows = tuple[int, ...]  # positions in the snapshot
-Placed = dict[Rows, tuple[Gpu, ...]]
+Home = dict[int, tuple[Gpu, ...]]  # GPUs that a plan gives each job; those of a group's members are the same
 
 
 class Candidates(NamedTuple):
@@ -46,7 +46,7 @@ class Candidates(NamedTuple):
         movable: jobs that may get GPUs, best first.
         joinable: settled jobs on whose GPUs others may start.
         held: which job holds which GPU.
-        free: the GPUs that groups may use.
+        room: how many GPUs of each node groups may use, shape (N,).
         place: chooses nodes.
 
     """
@@ -56,7 +56,7 @@ class Candidates(NamedTuple):
     movable: Sequence[int]
     joinable: set[int]
     held: GpuMap
-    free: GpuMap
+    room: Ints
     place: Place
 
 
@@ -98,14 +98,14 @@ class Interleave(Struct, frozen=True):
             free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
             for row in movable:
                 free.vacate(held.gpus(row))
-            for row in sorted(settled - joinable):
-                _close(free, held.gpus(row))
-            groups = self.grouping.groups(Candidates(snapshot, ranking, movable, joinable, held, free, place))
-            placed = _place(snapshot, groups, held, free, place)
-            shared = _carry_out(snapshot, _spread(snapshot, placed, held, free, place), held, movable)
-            chosen = {row for group in placed for row in group}
-            left = (row for row in movable if row not in chosen and not held.gpus(row) and shape_of(snapshot, row)[2])
+            _close(free, (gpu for row in settled - joinable for gpu in held.gpus(row)))
+            candidates = Candidates(snapshot, ranking, movable, joinable, held, by_node(free.open), place)
+            groups = [group for pool in _pools(candidates) for group in self.grouping.groups(pool)]
+            home = _place(candidates, groups, free)
+            _spread(candidates, home, free)
+            left = (row for row in movable if row not in home and not held.gpus(row) and shape_of(snapshot, row)[2])
             groups_ahead, replan_s = _ahead(snapshot, left), snapshot.next_quantum_s(self.quantum_s)
+            shared = _carry_out(candidates, home)
             return replace(shared, groups=(*shared.groups, *groups_ahead), replan_s=replan_s)
 
         movable = [row for row in ranking.rows.tolist() if row not in settled and _may_move(snapshot, held, row)]
@@ -119,14 +119,13 @@ class ByWorth(Struct, frozen=True):
 
     def joinable(self, snapshot: Snapshot, settled: set[int], held: GpuMap) -> set[int]:
         """Jobs in their quantum that share GPUs: a job that joins them interrupts none."""
-        on: dict[tuple[Gpu, ...], list[int]] = {}
-        for row in settled:
-            on.setdefault(held.gpus(row), []).append(row)
+        known = sorted(filter(held.gpus, settled))
+        groups = ([known[at] for at in group] for group in together(known, held.gpus))
         holders = Counter(gpu for row in settled for gpu in held.gpus(row))
         return {
             row
-            for gpus, rows in on.items()
-            if all(held.open[gpu] and holders[gpu] == len(rows) for gpu in gpus)
+            for rows in groups
+            if all(held.open[gpu] and holders[gpu] == len(rows) for gpu in held.gpus(rows[0]))
             and len({shape_of(snapshot, row) for row in rows}) == 1
             and shape_of(snapshot, rows[0])[2]
             and not any(snapshot.jobs[row].asked_to_leave for row in rows)
@@ -146,7 +145,7 @@ class ByWorth(Struct, frozen=True):
             tuple(packer.kind(profile) if shares and (profile := snapshot.jobs[row].profile) else alone for row in rows)
             for (_request, _partition, shares), rows in shapes.items()
         ]
-        capacity_gpus = int(of.free.open.sum())
+        capacity_gpus = int(of.room.sum())
         rows_of_all: Ints = np.array([row for rows in members for row in rows], dtype=np.int64)
         worth = np.zeros(len(snapshot.jobs))
         worth[rows_of_all] = worth_of(
@@ -167,7 +166,7 @@ class ByWorth(Struct, frozen=True):
                 may_share=shares,
             )
             for ((request, _partition, shares), rows), theirs in zip(shapes.items(), kinds, strict=True)
-            for running in [together(rows, held)]
+            for running in [together(rows, held.gpus)]
         ]
         chosen = packer.pack(buckets, capacity_gpus)
         groups = [
@@ -176,6 +175,20 @@ class ByWorth(Struct, frozen=True):
             for group in found
         ]
         return [rows for _, rows in sorted(groups)]
+
+
+def _pools(of: Candidates) -> Iterator[Candidates]:
+    """The candidates apart, where they have no node in common: GPUs that one leaves are of no use to another."""
+    jobs, nodes = of.snapshot.jobs, of.snapshot.nodes
+    usable = {(name := jobs[row].partition): nodes.usable(name) for row in (*of.movable, *of.joinable)}
+    pool_of = np.arange(len(nodes))  # the number of its first node
+    for mask in usable.values():
+        pool_of[np.isin(pool_of, pool_of[mask])] = pool_of[mask].min(initial=len(nodes))
+    pools = {name: int(pool_of[mask].max(initial=-1)) for name, mask in usable.items()}
+    for pool in sorted(set(pools.values())):
+        movable = [row for row in of.movable if pools[jobs[row].partition] == pool]
+        joinable = {row for row in of.joinable if pools[jobs[row].partition] == pool}
+        yield of._replace(movable=movable, joinable=joinable, room=np.where(pool_of == pool, of.room, 0))
 
 
 def _ahead(snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
@@ -188,13 +201,12 @@ def _ahead(snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
     for row in islice(rows, MAX_MEMBERS * _GROUPS_AHEAD):
         shapes.setdefault(shape_of(snapshot, row), []).append(row)
     rounds = Rounds()
-    groups: list[Rows] = []
-    for members in shapes.values():
-        kinds = [rounds.kind(profile) for row in members if (profile := snapshot.jobs[row].profile)]
-        found = rounds.fewest(kinds)
-        groups += [tuple(members[position] for position in group) for group in found if len(group) > 1]
+    groups: list[Group] = []
     why = "their stages use different resources; they wait for GPUs"
-    return [Group(tuple(snapshot.jobs[row].job_id for row in group), why) for group in groups]
+    for jobs in ([snapshot.jobs[row] for row in members] for members in shapes.values()):
+        found = rounds.fewest([rounds.kind(job.profile) for job in jobs if job.profile])
+        groups += [Group(tuple(jobs[at].job_id for at in group), why) for group in found if len(group) > 1]
+    return groups
 
 
 def _settled(snapshot: Snapshot, held: GpuMap, quantum_s: float) -> set[int]:
@@ -226,54 +238,49 @@ def shape_of(snapshot: Snapshot, row: int) -> Shape:
     return job.request, job.partition, job.may_share and job.profile is not None and says_where
 
 
-def together(rows: Sequence[int], held: GpuMap) -> tuple[Rows, ...]:
-    """Positions in `rows` of jobs that run on the same GPUs; jobs that wait are alone."""
+def together(rows: Iterable[int], gpus_of: Callable[[int], tuple[Gpu, ...]]) -> tuple[Rows, ...]:
+    """Positions in `rows` of jobs on the same GPUs; jobs without GPUs are alone."""
     groups: dict[object, list[int]] = {}
     for position, row in enumerate(rows):
-        groups.setdefault(held.gpus(row) or row, []).append(position)
+        groups.setdefault(gpus_of(row) or row, []).append(position)
     return tuple(tuple(group) for group in groups.values())
 
 
-def _place(snapshot: Snapshot, groups: Sequence[Rows], held: GpuMap, free: GpuMap, place: Place) -> Placed:
-    """GPUs of each group that fits: those that members hold, else (largest group first) unused before used ones."""
-    placed: Placed = {}
+def _place(of: Candidates, groups: Sequence[Rows], free: GpuMap) -> Home:
+    """GPUs of the groups that fit: those that members hold, else (largest group first) unused before used ones."""
+    home: Home = {}
     for group in groups:
-        there = [held.gpus(row) for row in group if held.gpus(row)]
-        for gpus in sorted(set(there), key=lambda gpus: (-there.count(gpus), gpus)):
-            if all(free.open[gpu] for gpu in gpus):
-                placed[group] = gpus
-                _close(free, gpus)
-                break
-    in_use = (held.jobs > 0).astype(np.float64)
-    for group in sorted((g for g in groups if g not in placed), key=lambda g: -snapshot.jobs[g[0]].request.total):
-        job = snapshot.jobs[group[0]]
-        found = free.find(job.request, job.partition, place, in_use)
-        if found is not None:
-            placed[group] = found
+        there = [gpus for row in group if (gpus := of.held.gpus(row)) and all(free.open[gpu] for gpu in gpus)]
+        if there:
+            home |= dict.fromkeys(group, min(there, key=lambda gpus: (-there.count(gpus), gpus)))
+            _close(free, home[group[0]])
+    in_use = (of.held.jobs > 0).astype(np.float64)
+    for group in sorted((g for g in groups if g[0] not in home), key=lambda g: -of.snapshot.jobs[g[0]].request.total):
+        job = of.snapshot.jobs[group[0]]
+        if (found := free.find(job.request, job.partition, of.place, in_use)) is not None:
+            home |= dict.fromkeys(group, found)
             _close(free, found)
-    return placed
+    return home
 
 
-def _spread(snapshot: Snapshot, placed: Placed, held: GpuMap, free: GpuMap, place: Place) -> Placed:
-    """While GPUs are left, a waiting member of a group gets GPUs of its own instead."""
-    result: Placed = {}
-    in_use = (held.jobs > 0).astype(np.float64)
+def _spread(of: Candidates, home: Home, free: GpuMap) -> None:
+    """While GPUs are left, a waiting member of a group gets GPUs of its own instead; running jobs keep the others."""
+    in_use = (of.held.jobs > 0).astype(np.float64)
     too_large: set[Shape] = set()
-    for group, gpus in placed.items():
-        stay = list(group)
-        for row in reversed(group):
-            shape = shape_of(snapshot, row)
-            if len(stay) == 1 or held.gpus(row) or shape in too_large:
+    rows = list(home)
+    for group in together(rows, home.__getitem__):
+        alone = 0
+        for row in (rows[at] for at in reversed(group)):
+            shape = shape_of(of.snapshot, row)
+            if alone == len(group) - 1 or of.held.gpus(row) or shape in too_large:
                 continue
-            own = free.find(shape[0], shape[1], place, in_use)
-            if own is None:
+            if (own := free.find(shape[0], shape[1], of.place, in_use)) is None:
                 too_large.add(shape)
                 continue
-            stay.remove(row)
+            alone += 1
             _close(free, own)
-            result[(row,)] = own
-        result[tuple(stay)] = gpus
-    return result
+            home[row] = own
+    home |= {row: gpus for row in of.movable if (gpus := of.held.gpus(row)) and all(free.open[gpu] for gpu in gpus)}
 
 
 def _close(free: GpuMap, gpus: Iterable[Gpu]) -> None:
@@ -281,27 +288,24 @@ def _close(free: GpuMap, gpus: Iterable[Gpu]) -> None:
         free.open[gpu] = False
 
 
-def _carry_out(snapshot: Snapshot, placed: Placed, held: GpuMap, movable: Sequence[int]) -> Plan:
+def _carry_out(of: Candidates, home: Home) -> Plan:
     """Members start on GPUs that no leaving job holds; jobs that run elsewhere, or in no group, are preempted."""
-    home = {row: gpus for group, gpus in placed.items() for row in group}
-    leaving = [row for row in movable if held.gpus(row) and held.gpus(row) != home.get(row)]
+    jobs, held, rows = of.snapshot.jobs, of.held, list(home)
+    leaving = [row for row in of.movable if held.gpus(row) and held.gpus(row) != home.get(row)]
     in_the_way = {gpu for row in leaving for gpu in held.gpus(row)}
+    groups = [[rows[at] for at in group] for group in together(rows, home.__getitem__)]
     starts = [
-        Start(snapshot.jobs[row].job_id, held.named(gpus), f"interleaves with {len(group) - 1} job(s)")
-        for group, gpus in placed.items()
+        Start(jobs[row].job_id, held.named(home[row]), f"interleaves with {len(group) - 1} job(s)")
+        for group in groups
         for row in group
-        if not held.gpus(row) and in_the_way.isdisjoint(gpus)
+        if not held.gpus(row) and in_the_way.isdisjoint(home[row])
     ]
-    groups = [
-        Group(tuple(snapshot.jobs[row].job_id for row in group), "their stages use different resources")
-        for group in placed
-        if len(group) > 1
-    ]
+    why = "their stages use different resources"
+    shared = [Group(tuple(jobs[row].job_id for row in group), why) for group in groups if len(group) > 1]
+    gains = {gpu: jobs[row].job_id for row in reversed(of.movable) if not held.gpus(row) for gpu in home.get(row, ())}
     why = "its group changes, or jobs before it need the GPUs"
-    gains = {gpu: row for row in reversed(movable) if not held.gpus(row) for gpu in home.get(row, ())}
     preemptions = [
-        Preemption(snapshot.jobs[row].job_id, why, snapshot.jobs[gains[heir]].job_id if heir in gains else None)
+        Preemption(jobs[row].job_id, why, next((gains[gpu] for gpu in held.gpus(row) if gpu in gains), None))
         for row in leaving
-        for heir in [next((gpu for gpu in held.gpus(row) if gpu in gains), None)]
     ]
-    return Plan(starts=tuple(starts), groups=tuple(groups), preemptions=tuple(preemptions))
+    return Plan(starts=tuple(starts), groups=tuple(shared), preemptions=tuple(preemptions))

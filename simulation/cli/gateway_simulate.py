@@ -173,7 +173,7 @@ _OPTIONS = (
         type=float,
         default=_DEFAULT.tpot_s,
         show_default=True,
-        help="SLO: mean seconds per token after the first one.",
+        help="SLO: mean seconds per token after the first one. Needs a trace with tokens.",
     ),
     click.option("--initial", type=click.IntRange(min=0), help="Replicas that are ready at time 0.  [default: --min]"),
     click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -100,7 +101,9 @@ class TraceReplay(Struct, frozen=True):
             from simulation.results.outcome import Ending
             from simulation.results.watched_sweeps import WatchedSweeps
 
-            watched = WatchedSweeps(built(policy), self.trace.jobs)
+            until_s = inf if self.how.until_s is None else self.how.until_s
+            submitted = (job for job in self.trace.jobs if job.submit_s <= until_s)
+            watched = WatchedSweeps(built(policy), submitted)
             outcome = engine.simulate(self.trace, self.cluster, watched, self.how, progress)
             ends = ((job.job_id, job.end_s, job.spent_gpu_s, job.ending is Ending.COMPLETED) for job in outcome.jobs)
             return replace(outcome, policy=policy, sweeps=watched.reached(ends))

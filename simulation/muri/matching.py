@@ -131,14 +131,14 @@ class ByEfficiency(Struct, frozen=True):
         grouper = ManyJobs()
         known: list[tuple[list[int], Bucket]] = []
         alone: list[Rows] = []
-        capacity = int(of.free.open.sum())
+        capacity = int(of.room.sum())
         for (request, _partition, shares), members in _slots(of).items():
             if not shares:
                 alone.extend((row,) for row in members)
                 capacity -= request.total * len(members)
                 continue
             kinds = tuple(grouper.kind(profile) for row in members if (profile := snapshot.jobs[row].profile))
-            known.append((members, Bucket(request.total, kinds, together(members, of.held))))
+            known.append((members, Bucket(request.total, kinds, together(members, of.held.gpus))))
         merged = grouper.groups([bucket for _, bucket in known], capacity)
         for (members, _), groups in zip(known, merged, strict=True):
             alone.extend(tuple(members[position] for position in group) for group in groups)
@@ -152,7 +152,7 @@ def _slots(of: Candidates) -> dict[Shape, list[int]]:
     for row in of.movable:
         shapes.setdefault(shape_of(snapshot, row), []).append(row)
     members = {shape: MAX_MEMBERS if shape[2] else 1 for shape in shapes}
-    room: Ints = of.free.open.sum(axis=1)
+    room = of.room.copy()
     no_tasks = np.zeros_like(room)
     slots: dict[Shape, int] = dict.fromkeys(shapes, 0)
     rank_in_shape = dict.fromkeys(shapes, 0)

@@ -5,6 +5,7 @@ matplotlib is an optional dependency and slow to import; it is loaded when a pic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,13 +41,17 @@ _LEAST_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RequestReplay:
-    """Requests with their service times, the declared capacity of a replica, and how replicas and queue behave."""
+    """Requests with their service times, the declared capacity of a replica, and how replicas and queue behave.
+
+    `token_s` is the mean time per token after the first one of each request, empty if that depends on the `batching`.
+    """
 
     arrival_s: Sequence[float]
     service_s: Sequence[float]
     capacity: Capacity
     settings: RequestSettings
     batching: Batching | None = None
+    token_s: Sequence[float] = ()
 
     @classmethod
     def of(cls, trace: RequestTrace, model: ServiceTime | StepTime | None, settings: RequestSettings) -> RequestReplay:
@@ -55,25 +60,29 @@ class RequestReplay:
         With a `StepTime` replicas batch continuously; `service_s` is then that of a full replica.
 
         Raises `RequestReplayError` for service times that make no sense, for a trace without requests, and for a
-        `StepTime` where the trace has no tokens.
+        `StepTime` or an SLO on the time per token where the trace has no tokens.
         """
         if not trace.requests:
             raise RequestReplayError("no requests to replay")
         arrival_s = [request.arrival_s for request in trace.requests]
         if any(later < earlier for earlier, later in pairwise(arrival_s)):
             raise RequestReplayError("the requests are not in order of arrival")
-        batching = None
+        batching, token_s = None, list[float]()
+        has_tokens = all(request.service_s is None for request in trace.requests)
+        if settings.tpot_s < math.inf and not has_tokens:
+            raise RequestReplayError("--tpot-s needs the tokens of each request, the trace has service times")
         if isinstance(model, StepTime):
-            if any(request.service_s is not None for request in trace.requests):
+            if not has_tokens:
                 raise RequestReplayError("--step-time needs the tokens of each request, the trace has service times")
             service_s = [max(_LEAST_S, model.service_s(request, settings.concurrency)) for request in trace.requests]
             work = [Work(request.input_tokens, max(0.0, request.output_tokens - 1)) for request in trace.requests]
             batching = Batching(model, work)
         else:
             service_s = service_times(trace.requests, model)
+            token_s = [model.token_s(request) for request in trace.requests] if model else []
         requests_per_s = settings.concurrency / known_service_s(service_s)
         capacity = Capacity(requests_per_s, settings.concurrency, settings.start.mean_s)
-        return cls(arrival_s, service_s, capacity, settings, batching)
+        return cls(arrival_s, service_s, capacity, settings, batching, token_s)
 
     def under(
         self,
@@ -92,7 +101,7 @@ class RequestReplay:
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> RequestMetrics:
         """The figures of `under`."""
-        return measure(self.under(rule, options, progress), self.settings)
+        return measure(self.under(rule, options, progress), self.settings, self.token_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,7 @@ class RequestMetrics:
         peak_replicas: most replicas at once, starting and draining ones included.
         scale_outs: decisions for more replicas.
         scale_ins: decisions for fewer.
-        span_s: from the first arrival's second 0 to the last answer.
+        span_s: from the end of the warm-up to the last answer.
 
     """
 
@@ -137,8 +146,10 @@ class RequestMetrics:
     span_s: float
 
 
-def measure(outcome: RequestOutcome, settings: RequestSettings) -> RequestMetrics:
-    """The figures of a run, from the end of the warm-up on: of requests that arrive and replica-seconds spent then.
+def measure(outcome: RequestOutcome, settings: RequestSettings, token_s: Sequence[float] = ()) -> RequestMetrics:
+    """The figures of a run, from the end of the warm-up on: of requests that arrive and replicas that are there then.
+
+    The mean times per token after the first one are `token_s`, or those of the run if it is empty.
 
     Raises `RequestReplayError` if no request arrives after the warm-up.
     """
@@ -152,9 +163,13 @@ def measure(outcome: RequestOutcome, settings: RequestSettings) -> RequestMetric
     wait_s, first_s = np.asarray(outcome.wait_s)[counted], np.asarray(outcome.first_s)[counted]
     latency_s, steps = np.asarray(outcome.latency_s)[counted], np.asarray(outcome.steps)[counted]
     late = ~answered | (first_s > settings.slo_s)
-    slow = ~late & (latency_s - first_s > settings.tpot_s * np.maximum(steps, 1.0))
+    if token_s:
+        slow = ~late & (np.asarray(token_s)[counted] > settings.tpot_s)
+    else:
+        slow = ~late & (latency_s - first_s > settings.tpot_s * np.maximum(steps, 1.0))
     misses = int((late | slow).sum())
     replica_seconds = replica_seconds_of(outcome, settings.warmup_s)
+    scalings = [one for one in outcome.scalings if one.at_s >= settings.warmup_s]
     p50, p99 = np.percentile(wait_s, (50, 99))
     held_s = float((latency_s - wait_s)[answered].sum())
     latency_s = latency_s[answered]
@@ -172,10 +187,10 @@ def measure(outcome: RequestOutcome, settings: RequestSettings) -> RequestMetric
         latency_p50_s=None if latency[0] is None else _rounded(latency[0]),
         latency_p99_s=None if latency[1] is None else _rounded(latency[1]),
         utilization=_rounded(held_s / (replica_seconds * settings.concurrency)) if replica_seconds > 0 else None,
-        peak_replicas=_peak(outcome),
-        scale_outs=sum(one.decision.replicas > one.before for one in outcome.scalings),
-        scale_ins=sum(one.decision.replicas < one.before for one in outcome.scalings),
-        span_s=_rounded(outcome.end_s),
+        peak_replicas=_peak(outcome, settings.warmup_s),
+        scale_outs=sum(one.decision.replicas > one.before for one in scalings),
+        scale_ins=sum(one.decision.replicas < one.before for one in scalings),
+        span_s=_rounded(outcome.end_s - settings.warmup_s),
     )
 
 
@@ -192,8 +207,9 @@ def _rounded(seconds: float) -> float:
     return round(float(seconds), 4)
 
 
-def _peak(outcome: RequestOutcome) -> int:
-    changes = sorted(change for one in outcome.replicas for change in ((one.asked_s, 1), (_gone_s(one, outcome), -1)))
+def _peak(outcome: RequestOutcome, since_s: float) -> int:
+    spans = ((max(one.asked_s, since_s), _gone_s(one, outcome)) for one in outcome.replicas)
+    changes = sorted(change for from_s, to_s in spans if from_s < to_s for change in ((from_s, 1), (to_s, -1)))
     most = now = 0
     for _at_s, step in changes:
         now += step

@@ -51,6 +51,11 @@ class ServiceTime:
         tokens_ms = request.input_tokens * self.prefill_ms + request.output_tokens * self.decode_ms
         return self.constant_s + tokens_ms / 1000
 
+    def token_s(self, request: Request) -> float:
+        """Mean time per token after the first one, of a request with tokens; 0 if there is no such token."""
+        tokens = request.output_tokens
+        return self.constant_s / tokens + self.decode_ms / 1000 if tokens > 1 else 0.0
+
 
 def service_times(requests: Sequence[Request], model: ServiceTime | None) -> list[float]:
     """Seconds of work for each request.

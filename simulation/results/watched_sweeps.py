@@ -21,7 +21,7 @@ class WatchedSweeps:
     """A policy, and when it saw each sweep of a trace become better: up to one pass after the report."""
 
     def __init__(self, policy: SchedulingPolicy, jobs: Iterable[TraceJob]) -> None:
-        """`jobs` are those of the trace; those without learning curves or sweep are not watched."""
+        """`jobs` are those that are submitted; those without learning curves or sweep are not watched."""
         self._policy = policy
         self.name, self.summary, self.needs_durations = policy.name, policy.summary, policy.needs_durations
         members: dict[tuple[str, str], list[tuple[TraceJob, Learning]]] = {}

@@ -149,7 +149,7 @@ def observe(
         job_id, past = record.job_id, preempted.get(record.job_id)
         sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
         reported = progress.get(job_id, _NO_PROGRESS)
-        job = policy_job(record, reported, _options(record, faults), sizes, per_gpu)
+        job = policy_job(_on_present_gpus(record, by_name), reported, _options(record, faults), sizes, per_gpu)
         job, why = queue.standing(job, record, past)
         jobs.append(job)
         if job.holds_gpus and job.allows_preemption:
@@ -184,6 +184,12 @@ def observe(
         limited_gpus=known.limited_gpus,
         refused_sizes=known.refused_sizes,
     )
+
+
+def _on_present_gpus(record: SlurmJob, nodes: Mapping[str, SlurmNode]) -> SlurmJob:
+    """The record without the indices of its GPUs if a node has fewer: the node has changed since the job started."""
+    held = ((nodes[name], indices) for name, indices in record.gpu_indices if name in nodes)
+    return replace(record, gpu_indices=()) if any(max(indices) >= node.gpus for node, indices in held) else record
 
 
 def _in_snapshot(records: Iterable[SlurmJob], steered: frozenset[str], per_gpu: int) -> Iterator[SlurmJob]:

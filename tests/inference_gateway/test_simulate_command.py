@@ -123,6 +123,22 @@ def test_continuous_batching_with_objectives_for_the_first_token_and_those_after
     assert "--service-time and --step-time exclude each other" in both.output
 
 
+@pytest.mark.parametrize(("service_time", "slow"), [("0.1:25", 0), ("0.1:100", 0), ("0.1:101", 3), ("41", 3)])
+def test_the_time_per_token_of_requests_with_service_times(tmp_path: Path, service_time: str, slow: int) -> None:
+    """That of the prompt is no part of it, and an answer of one token has none."""
+    path = tmp_path / "mooncake.jsonl"
+    lengths = [(100_000, 400)] * 3 + [(100_000, 1)]
+    lines = [{"timestamp": 0, "input_length": read, "output_length": written} for read, written in lengths]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    answer = json.loads(simulate("--requests", path, "--service-time", service_time, "--tpot-s", 0.1, "--json").stdout)
+    assert (answer["slow"], answer["slo_misses"]) == (slow, slow)
+
+
+def test_without_tokens_there_is_no_time_per_token(requests: Path) -> None:
+    with pytest.raises(RequestReplayError, match="--tpot-s needs the tokens of each request"):
+        simulate("--requests", requests, "--tpot-s", 0.1)
+
+
 def test_how_long_requests_take_is_told_once(requests: Path) -> None:
     done = simulate("--requests", requests, "--service-time", "50", "--json")
     assert done.exit_code == 0

@@ -13,7 +13,17 @@ from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.checked import checked_plan
-from sched_policy.model import Exploration, GpuPart, Job, NodeGpus, ProgressPoint, StageProfile
+from sched_policy.model import (
+    Exploration,
+    GpuPart,
+    GpuRequest,
+    Job,
+    JobState,
+    Node,
+    NodeGpus,
+    ProgressPoint,
+    StageProfile,
+)
 from sched_policy.plan import Plan
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
@@ -26,7 +36,8 @@ CONSENT = Exploration(checkpoint_signal="USR1")
 READS = StageProfile(1.0, 0.9, 0.1, 0.0)
 COMPUTES = StageProfile(1.0, 0.1, 0.9, 0.0)
 ALIKE = ((0, READS), (0, READS), (1, COMPUTES), (1, COMPUTES))
-SHARING = ("antman", "sjf-ffs", "sjf-bsbf", "muri-s", "muri-l", "explsched-share")
+TAKES_TURNS = ("explsched-share", "muri-s", "muri-l")
+SHARING = ("antman", "sjf-ffs", "sjf-bsbf", *TAKES_TURNS)
 
 
 def holding(job_id: int, node: str, *indices: int, **fields: Any) -> Job:
@@ -214,7 +225,7 @@ def test_muri_leaves_a_job_alone_that_has_not_consented_or_has_just_started() ->
         assert (made.starts, made.preemptions) == ((), ())
 
 
-@pytest.mark.parametrize("policy", ["muri-s", "muri-l", "explsched-share"])
+@pytest.mark.parametrize("policy", TAKES_TURNS)
 def test_a_job_on_its_own_gpus_keeps_them_until_somebody_ranks_higher(policy: str) -> None:
     """Whether or not it says which ones it holds."""
     whole = {"may_share": False, "exploration": CONSENT, "time_limit_s": 8000.0}
@@ -368,6 +379,91 @@ def test_groups_by_worth_let_nobody_join_a_job_that_it_does_not_suit_or_that_is_
     assert not started(plan("explsched-share", unlike, waiting, gpus=1))
     leaving = holding(1, "n1", 0, profile=READS, start_s=NOW_S - 1.0, asked_to_leave=True)
     assert not started(plan("explsched-share", leaving, waiting, gpus=1))
+
+
+def narrow(job_id: int, **fields: Any) -> Job:
+    """A short job that may use only some nodes of its partition."""
+    return job(job_id, partition="main [a100]", profile=READS, expected_s=900.0, time_limit_s=900.0, **fields)
+
+
+@pytest.mark.parametrize("may_share", [True, False])
+@pytest.mark.parametrize("partition", ["other", "main"])
+@pytest.mark.parametrize("policy", TAKES_TURNS)
+def test_nobody_is_preempted_for_jobs_that_cannot_use_its_gpus(
+    policy: str,
+    partition: str,
+    may_share: bool,  # noqa: FBT001
+) -> None:
+    on = (Node("n1", 2, frozenset({"main", "main [a100]"})), Node("n2", 4, frozenset({partition})))
+    long = {"partition": partition, "expected_s": 2e5, "time_limit_s": 2e5, "may_share": may_share}
+    jobs = [holding(100 + gpu, "n2", gpu, **long) for gpu in range(4)]
+    waiting = [narrow(1 + i, may_share=may_share) for i in range(40)]
+    made = checked_plan(catalog.build(policy), snapshot(*jobs, *waiting, on=on))
+    assert {share.node for placement in started(made).values() for share in placement} <= {"n1"}
+    assert made.preemptions == ()
+
+
+@pytest.mark.parametrize("policy", TAKES_TURNS)
+def test_nobody_is_preempted_for_gangs_that_fit_on_no_node(policy: str) -> None:
+    whole = {"may_share": False, "expected_s": 9e5, "time_limit_s": 9e5}
+    stay = [running(50 + node, f"n{node}", **whole) for node in range(1, 5)]
+    leave = [running(100 + node, f"n{node}", exploration=CONSENT, **whole) for node in range(1, 5)]
+    gangs = [job(1 + i, 2, may_share=False, expected_s=600.0, time_limit_s=600.0) for i in range(2)]
+    later = [job(200 + i, 2, may_share=False, expected_s=2e5, time_limit_s=2e5) for i in range(20)]
+    on_one_node = [replace(gang, request=GpuRequest.on_each(1, 2)) for gang in (*gangs, *later)]
+    made = plan(policy, *stay, *leave, *on_one_node, count=4)
+    assert (made.starts, made.preemptions) == ((), ())
+
+
+@pytest.mark.parametrize("policy", TAKES_TURNS)
+def test_jobs_share_gpus_while_only_other_partitions_have_unused_ones(policy: str) -> None:
+    on = (Node("n1", 4, frozenset({"main"})), Node("n2", 8, frozenset({"other"})))
+    waiting = [job(i, profile=READS if i % 2 else COMPUTES, expected_s=900.0) for i in range(1, 9)]
+    made = checked_plan(catalog.build(policy), snapshot(*waiting, on=on))
+    assert len(made.starts) == 8
+    assert {share.node for start in made.starts for share in start.placement} == {"n1"}
+
+
+LENGTHS_S = st.sampled_from([300.0, 9e3, 9e5])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    runs=st.lists(st.tuples(LENGTHS_S, st.sampled_from(["main", "other"]), st.booleans(), st.booleans()), max_size=8),
+    waits=st.lists(
+        st.tuples(LENGTHS_S, st.sampled_from(["main", "main [a100]", "other"]), st.booleans(), st.integers(1, 4)),
+        min_size=1,
+        max_size=24,
+    ),
+    policy=st.sampled_from(TAKES_TURNS),
+)
+def test_whoever_is_preempted_makes_room_for_a_job_that_waits(
+    runs: list[tuple[float, str, bool, bool]], waits: list[tuple[float, str, bool, int]], policy: str
+) -> None:
+    of_nodes = ({"main", "main [a100]"}, {"main", "other"}, {"third"})
+    on = tuple(Node(f"n{number}", 4, frozenset(partitions)) for number, partitions in enumerate(of_nodes, 1))
+    unused = {"main": [("n1", gpu) for gpu in range(4)], "other": [("n2", gpu) for gpu in range(4)]}
+    jobs = []
+    for number, (length_s, partition, shares, may_leave) in enumerate(runs):
+        if unused[partition]:
+            node, gpu = unused[partition].pop()
+            told = {"partition": partition, "expected_s": length_s, "time_limit_s": length_s, "may_share": shares}
+            jobs.append(holding(100 + number, node, gpu, exploration=CONSENT if may_leave else None, **told))
+    for number, (length_s, partition, shares, gpus) in enumerate(waits, 1):
+        told = {"partition": partition, "expected_s": length_s, "time_limit_s": length_s, "may_share": shares}
+        jobs.append(job(number, profile=COMPUTES, request=GpuRequest.on_each(1, gpus), **told))
+    made = checked_plan(catalog.build(policy), snapshot(*jobs, on=on))
+    assert all(preemption.beneficiary is not None for preemption in made.preemptions)
+
+
+@pytest.mark.parametrize("allocation", [(), (NodeGpus("gone", 1, (0,)),)])
+def test_groups_by_worth_do_not_start_a_job_that_completes_or_runs_without_known_gpus(
+    allocation: tuple[NodeGpus, ...],
+) -> None:
+    """Slurm shows no nodes of a job that completes while its epilogue runs on the controller."""
+    for state in (JobState.COMPLETING, JobState.RUNNING):
+        ends = running(1, "n1", state=state, allocation=allocation, start_s=NOW_S - 1.0, profile=READS)
+        assert started(plan("explsched-share", ends, job(2, profile=COMPUTES))) == {2: (NodeGpus("n1", 1, (0,)),)}
 
 
 def test_gandiva_packs_where_both_together_get_more_done() -> None:

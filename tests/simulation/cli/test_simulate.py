@@ -231,6 +231,17 @@ def test_a_comparison_tells_how_soon_sweeps_came_to_their_best(sweep: Path) -> N
     assert all(name in table for name in _OF_SWEEPS)
 
 
+def test_a_replay_that_ends_early_tells_only_of_sweeps_that_were_submitted(sweep: Path) -> None:
+    late = "".join(f"{3 + i},{1000 + i},1,100,{name},0:0:9 1:100:0.1\n" for i, name in enumerate("abc"))
+    sweep.write_text(sweep.read_text() + late)
+    common = ("compare", "--trace", sweep, "--cluster", "1x1", "--interval", 10, "--policies", "fifo")
+    (early,) = told(*common, "--until", 500)["policies"]
+    assert early["best_reached"] == 1.0
+    # Also of the first sweep only the two trainings count that were submitted by then.
+    assert early["avg_regret_area"] == pytest.approx((50 * 0.9 + 50 * 0.5 + 50 * 0.4 + 50 * 0.2) / 0.9 / 200, abs=0.06)
+    assert told(*common, "--until", 1e6)["policies"][0]["best_reached"] == 1.0
+
+
 def test_sweep_strategies_and_objectives_are_compared_in_one_table(tmp_path: Path) -> None:
     path, steps = tmp_path / "sweep.csv", range(28)
     rows = (

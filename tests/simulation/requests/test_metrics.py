@@ -106,5 +106,12 @@ def test_the_warm_up_counts_from_its_end_on() -> None:
     assert measure(outcome, RequestSettings(concurrency=1, warmup_s=60.0)).utilization == pytest.approx(
         25 / 30, abs=1e-4
     )
+    busy = run([0.0, 100.0], [10.0, 10.0], 3, 1, *[1] * 98, 2, concurrency=1, start=StartTime(60.0))
+    figures = [
+        (found.peak_replicas, found.scale_outs, found.scale_ins, found.span_s)
+        for warmup_s in (0.0, 2.0, 90.0)
+        for found in [measure(busy, RequestSettings(concurrency=1, warmup_s=warmup_s))]
+    ]
+    assert figures == [(3, 2, 1, 110.0), (2, 1, 1, 108.0), (2, 1, 0, 20.0)]
     gone = run([0.0, 100.0], [1.0, 1.0], 1, initial=3, concurrency=1)
     assert measure(gone, RequestSettings(concurrency=1, warmup_s=50.0)).replica_seconds == 51.0

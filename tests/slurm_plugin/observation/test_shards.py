@@ -1,10 +1,17 @@
 """What a policy sees of jobs that ask for shards."""
 
+from pathlib import Path
+
 import pytest
 
+from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.model import GpuRequest, NodeGpus
-from slurm_plugin.client.records import SlurmNode
+from slurm_plugin.client.records import ClusterRecords, SlurmNode
 from slurm_plugin.observation import requirements
+from slurm_plugin.observation.observe import observe
+from slurm_plugin.observation.spool import ProgressSpool
+from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record
 from tests.slurm_plugin.steering.grouped import look, on_gpu, waiting
 
@@ -43,3 +50,14 @@ def test_gpus_that_are_held() -> None:
     assert requirements.gpu_allocation(on_gpu(1, 3, gpu_indices=()), 4) == (NodeGpus("n1", 1),)
     seen = look(on_gpu(1, 0), on_gpu(2, 0), waiting(3))
     assert [job.allocation for job in seen.snapshot.jobs] == [(NodeGpus("n1", 1, (0,)),)] * 2 + [()]
+
+
+@pytest.mark.parametrize("policy", ["explsched-share", "muri-s", "sjf-ffs", "antman"])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_job_on_a_gpu_that_its_node_has_no_more_shares_none(tmp_path: Path, policy: str, gpus: int) -> None:
+    """A node may lose a GPU, or get another number, while a job runs there."""
+    node = SlurmNode("n1", "MIXED", gpus, frozenset({"main"}), shards=4 * gpus)
+    records = ClusterRecords((node,), (on_gpu(1, gpus), on_gpu(2, gpus + 3), waiting(3)), ())
+    snapshot = observe(records, ProgressSpool(tmp_path), NOW_S).snapshot
+    assert [job.allocation for job in snapshot.jobs[:2]] == [(NodeGpus("n1", 1),)] * 2
+    assert checked_plan(catalog.build(policy), snapshot).starts == ()
