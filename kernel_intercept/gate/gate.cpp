@@ -22,7 +22,7 @@ constexpr std::uint32_t kSampleEvery = 64, kSeldom = 1024;  // the latter once a
 
 std::array<std::atomic<std::uint32_t>, kCounters> asked;
 std::atomic<std::uint32_t> look_ups{0}, routed_look_ups{0};
-std::atomic<std::uint64_t> estimates{0};  // used for want of a cost; what threads lose does not matter
+std::atomic<std::uint64_t> estimates{0};  // paid for keys being learnt; what threads lose does not matter
 std::atomic<Link*> newest{nullptr};  // whose profile table is used; all of a manager's clients see the same
 
 Link* link_of(int ordinal) {
@@ -106,9 +106,8 @@ KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept {
     const Link* link = newest.load(std::memory_order_acquire);
     const shared::Table* table = link == nullptr ? nullptr : link->table.load(std::memory_order_acquire);
     const shared::TableEntry* entry = table == nullptr ? nullptr : shared::place_of(table->entries, key_hash);
-    const bool listed = entry != nullptr && entry->key.load(std::memory_order_acquire) == key_hash;
-    const std::uint64_t cost = listed ? entry->cost.load(std::memory_order_relaxed) : 0;
-    if (cost == 0) estimates.store(estimates.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (entry == nullptr || entry->key.load(std::memory_order_acquire) != key_hash) return estimate;
+    const std::uint64_t cost = entry->cost.load(std::memory_order_relaxed);
     return cost == 0 ? estimate : shared::unpack_cost(cost);
 }
 
@@ -118,6 +117,9 @@ bool sampling_due(std::uint64_t key_hash) noexcept {
     std::atomic<std::uint32_t>& asks = asked[key_hash % kCounters];
     const std::uint32_t count = asks.load(std::memory_order_relaxed);
     asks.store(count + 1, std::memory_order_relaxed);  // what threads lose to each other does not matter
+    // What is unknown after that stays so, mostly: it is never timed.
+    if (count <= kSampleEvery && lookup(key_hash, {}).gpu_ns == 0)
+        estimates.store(estimates.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     return (count >= kWarmUpLaunches && count < kWarmUpLaunches + kFirstSamples) ||
            (count != 0 && count % (count < kSeldom ? kSampleEvery : kSeldom) == 0);
 }
@@ -218,7 +220,7 @@ void drained(int ordinal) noexcept {
     const std::uint64_t launches = slot.counters.launches.load(std::memory_order_relaxed);
     if (place.link->drained_launches.exchange(launches, std::memory_order_relaxed) == launches) return;
     shared::settle(place.signals->clients[place.slot]);
-    // Estimates may be wrong by any factor: a period with one tells of no slowdown.
+    // A period with an estimate that is soon replaced tells of no slowdown; one that stays cancels out.
     const std::uint64_t used = estimates.load(std::memory_order_relaxed);
     const bool measured = place.link->drained_estimates.exchange(used, std::memory_order_relaxed) == used;
     if (control.policy == shared::Policy::kQuota) {

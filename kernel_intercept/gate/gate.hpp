@@ -89,7 +89,7 @@ void abandon_stream(int ordinal, int stream) noexcept;
 // The measured or imported cost of a launch, if the manager knows it; else `estimate`.
 KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept;
 
-// Whether this launch of the key should be timed and given to `record`.
+// To be asked at each launch that has paid: whether it should be timed and given to `record`.
 bool sampling_due(std::uint64_t key_hash) noexcept;
 
 // Waits, for at most 50 ms, until the launch may go to the GPU, and charges its cost.

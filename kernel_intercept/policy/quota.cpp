@@ -13,8 +13,8 @@ constexpr std::int64_t kWholeGpu = 1000;
 constexpr double kRecovery = 1.2, kEmergency = 1.6, kIgnored = 4.0;
 constexpr double kRecoveryFactor = 1.3;
 constexpr int kRecoveryPeriods = 5;
-constexpr double kLeastScale = 10;     // Dilu's CONTROL_FACTOR, 1 % of the requests
-constexpr double kForgetting = 1.001;  // per period, of the least stretch
+constexpr double kLeastScale = 10;                              // Dilu's CONTROL_FACTOR, 1 % of the requests
+constexpr double kForgetting = 1.001, kForgettingAlone = 1.05;  // per period, of the least stretch
 constexpr std::uint64_t kIdleNs = 600'000'000;
 
 // The most credit of each member. One that got all of the GPU's time until now must be able to keep it.
@@ -108,10 +108,10 @@ void Pressure::look(const BusyLook& look, std::uint64_t now_ns) {
     beside_ = look.busy && (period ? look.others : beside);
     if (!period) return;
     const double stretch = static_cast<double>(look.wall_ns) / static_cast<double>(look.work_ns);
-    least_stretch_ =
-        !beside || least_stretch_ == 0 ? stretch : std::min(stretch, least_stretch_ * kForgetting);
+    const double most = least_stretch_ * (beside ? kForgetting : kForgettingAlone);
+    least_stretch_ = least_stretch_ == 0 ? stretch : std::min(stretch, most);
     const double overflow = stretch / least_stretch_;
-    if (overflow >= kEmergency && overflow < kIgnored) {
+    if (beside && overflow >= kEmergency && overflow < kIgnored) {
         scale_permille_ = std::max(scale_permille_ / overflow, kLeastScale);
         calm_periods_ = 0;
     } else if (overflow < kRecovery && ++calm_periods_ >= kRecoveryPeriods) {

@@ -52,14 +52,15 @@ struct BusyLook {
 // How much the busy periods of a high-priority client are stretched, and what the others are cut to for it.
 // Dilu's constants: recovery below 1.2 (x 1.3 every 5 periods), emergency from 1.6 (divide by the stretch) to
 // 4.0, where the cause is taken to be another one; nothing is cut for a client that has launched nothing for
-// 120 x 5 ms. Unlike there, a period without others is what the next ones are compared with.
+// 120 x 5 ms. Unlike there, nothing is cut for a period without others, and the least stretch, with which
+// all are compared, is forgotten faster in those.
 class Pressure {
    public:
     void look(const BusyLook& look, std::uint64_t now_ns);
     std::uint32_t best_effort_permille() const { return static_cast<std::uint32_t>(scale_permille_); }
 
    private:
-    double least_stretch_{0};  // since the last period alone, slowly forgotten; 0: unknown
+    double least_stretch_{0};  // forgotten slowly, in periods alone faster; 0: unknown
     double scale_permille_{1000};
     int calm_periods_{0};
     bool beside_{false};  // others had work in the period that goes on

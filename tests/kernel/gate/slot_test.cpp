@@ -297,16 +297,23 @@ void a_busy_period_is_told_with_its_work(Manager& manager) {
     period(1);
     CHECK(told().work_ns == 3 * kLong.gpu_ns && slot.client.busy == shared::kIdle);
     CHECK(told().wall_ns >= 2 * kMs - 128 && told().wall_ns <= shared::now_ns() - before_ns);
-    gate::lookup(43, kLong);
-    period(1);  // of a time that is not known
+    const auto period_of_unknown_work = [&] {
+        gate::lookup(43, kLong);
+        gate::sampling_due(43);
+        period(1);
+    };
+    for (int i = 0; i < 65; ++i) period_of_unknown_work();
     CHECK(told().work_ns == 3 * kLong.gpu_ns && slot.client.busy == shared::kIdle);
-    period(1);
+    period_of_unknown_work();  // it is never timed
     CHECK(told().work_ns == 4 * kLong.gpu_ns);
+    gate::lookup(44, kLong);
+    period(1);  // asked about only, as of a kernel of a graph
+    CHECK(told().work_ns == 5 * kLong.gpu_ns);
     period(300);  // too long to be told
-    CHECK(told().work_ns == 4 * kLong.gpu_ns);
+    CHECK(told().work_ns == 5 * kLong.gpu_ns);
     control.high = 0;
     period(1);
-    CHECK(told().work_ns == 4 * kLong.gpu_ns);
+    CHECK(told().work_ns == 5 * kLong.gpu_ns);
     control.policy = shared::Policy::kGroup;
     slot.client.credit_ns = 0;
 }

@@ -446,7 +446,7 @@ void a_client_alone_is_slowed_down_by_nobody() {
         return gpu.best_effort_permille();
     };
     CHECK(period(kMs) == 1000);
-    for (int i = 0; i < 10; ++i) CHECK(period(2 * kMs) == 1000);
+    for (int i = 0; i < 15; ++i) CHECK(period(2 * kMs) == 1000);
     launch(gpu, low, kMs);
     CHECK(period(2 * kMs) == 1000);  // no slower than alone
     CHECK(period(4 * kMs) < 510);    // the other one's kernel runs still

@@ -170,14 +170,26 @@ void stretched_periods_cut_and_calm_ones_restore() {
 
 void periods_alone_are_the_measure() {
     Pressure pressure;
-    for (const std::uint64_t wall_ns : {10'000, 30'000, 20'000}) pressure.look(alone(wall_ns), kNow);
+    pressure.look(alone(10'000), kNow);
+    for (int i = 0; i < 15; ++i) pressure.look(alone(20'000), kNow);
+    CHECK(pressure.best_effort_permille() == 1000);
     pressure.look({10'000, 0, false, true, false}, kNow);  // nothing is known of its work
     pressure.look(beside(20'000), kNow);
     CHECK(pressure.best_effort_permille() == 1000);
     pressure.look(beside(40'000), kNow);
     CHECK(is_half(pressure));
-    for (int i = 0; i < 15; ++i) pressure.look(alone(40'000), kNow);
+    for (int i = 0; i < 30; ++i) pressure.look(alone(40'000), kNow);
     CHECK(pressure.best_effort_permille() == 1000);
+}
+
+// Such as one in which the host waits for data.
+void one_slow_period_alone_is_no_measure() {
+    Pressure pressure;
+    pressure.look(alone(10'000), kNow);
+    pressure.look(alone(60'000), kNow);
+    CHECK(pressure.best_effort_permille() == 1000);
+    pressure.look(beside(21'000), kNow);
+    CHECK(is_half(pressure));
 }
 
 // Others that had work in an earlier part of a long period count, those of the time before it do not.
@@ -226,6 +238,7 @@ int main() {
     nothing_is_early_at_a_limit_or_beside_a_stretched_client();
     stretched_periods_cut_and_calm_ones_restore();
     periods_alone_are_the_measure();
+    one_slow_period_alone_is_no_measure();
     who_had_work_in_a_period_has_stretched_it();
     who_is_idle_needs_nothing_of_others();
     return check::result();
