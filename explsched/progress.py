@@ -79,6 +79,11 @@ def event(name: str, step: int | None = None, status: int | None = None) -> None
     _append([line])
 
 
+def tell_start(command: str) -> None:
+    """Record that a run begins a command, of which `command` is a digest."""
+    _append([{**_stamp(), "event": "start", "command": command}])
+
+
 def told() -> bytes:
     """The job's progress file: the reports of all its runs so far. Empty if it cannot be read."""
     writer = _writer()

@@ -25,13 +25,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from wrappers import mps
+from wrappers import allocated_gpus, mps
 
 DIRECTORY_VARIABLE = "EXPLSCHED_NODE_MPS"
 _DIRECTORY = "/run/explsched-mps"
 """Not below /run/explsched, which is the daemon's user's, and which systemd removes when sexplschedd stops."""
 
 _ALL_USERS = "--all-users"
+_COMPONENTS = "SLURM_JOB_ID_HET_GROUP_"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
 
 
@@ -83,9 +84,15 @@ def of_job(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _joined(environment: Mapping[str, str], uid: int | None) -> ServerPlace | None:
-    """Where the prolog has put the job on this node, which no variable tells in all steps."""
-    job = environment.get("SLURM_JOB_ID", "")
-    marks = _base(environment).glob(f"{_whose(uid)}-*/jobs/{job}") if job.isdecimal() else ()
+    """Where the prolog has put the job on this node, which no variable tells in all steps.
+
+    All steps of a heterogeneous job have the id of its first component; which component's they are their GPUs tell.
+    """
+    names = ("SLURM_JOB_ID", *(name for name in environment if name.startswith(_COMPONENTS)))
+    jobs = {environment.get(name, "") for name in names}
+    gpus = allocated_gpus.of_command(environment).replace(",", "-") if len(jobs) > 1 else "*"
+    places = _base(environment).glob(f"{_whose(uid)}-{gpus}/jobs")
+    marks = [place / job for place in places for job in jobs if job.isdecimal() and (place / job).exists()]
     # An epilog that slurmd ended early has left the mark of a job that then came again.
     newest = max(marks, key=lambda mark: mark.stat().st_mtime, default=None)
     if newest is None:

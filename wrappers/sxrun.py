@@ -9,6 +9,7 @@ wrong with that, the command runs and its exit status is sxrun's.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -37,7 +38,7 @@ from explsched.job_options.table import (
     VALUE_KEY,
 )
 from explsched.parameters import of_command
-from explsched.progress import DEFAULT_SPOOL, event, tell, told
+from explsched.progress import DEFAULT_SPOOL, event, tell, tell_start, told
 from wrappers.event_files import EventReporter, EventTail
 from wrappers.follow import POLL_S, LogTail, Reporter, default_metric, json_reader, log_reader, row_reader
 from wrappers.output import Follower, OutputReader
@@ -104,9 +105,10 @@ def main(arguments: list[str] | None = None) -> int:
         warn("sxrun", warning)
     os.environ.update(present_size(os.environ))
     os.environ.update(_accumulation(os.environ))
-    if _was_complete(os.environ):
+    digest = _digest(command)
+    if _was_complete(digest, os.environ):
         warn("sxrun", "the run before this one had done its work when it was requeued: nothing is left to do")
-        event("start")
+        tell_start(digest)
         event("end", status=0)
         return 0
     with (
@@ -114,18 +116,19 @@ def main(arguments: list[str] | None = None) -> int:
         _prepared(share, relay) as prepared,
         _measured(following, prepared) as environment,
     ):
-        return _run(relay, command, environment, reporter, tail)
+        return _run(relay, command, digest, environment, reporter, tail)
 
 
 def _run(
     relay: SignalRelay,
     command: list[str],
+    digest: str,
     environment: dict[str, str],
     reporter: Reporter | None,
     tail: LogTail | None,
 ) -> int:
     # The event tells the daemon that signals may come: not before they are held back.
-    event("start")
+    tell_start(digest)
     tell(of_command(command))
     try:
         child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
@@ -178,7 +181,16 @@ def sub_batches(held: int, whole: int) -> int:
     return parts
 
 
-def _was_complete(environment: Mapping[str, str]) -> bool:
+def _digest(command: list[str]) -> str:
+    """Tells the commands of a job apart. Short, so that a password among the words cannot be found by trying."""
+    try:
+        where = bytes(Path.cwd())
+    except OSError:  # it has been removed, or is closed to the user
+        where = b""
+    return hashlib.sha256(b"\0".join((where, *map(os.fsencode, command)))).hexdigest()[:8]
+
+
+def _was_complete(digest: str, environment: Mapping[str, str]) -> bool:
     """Whether explsched has requeued the job in the moment in which its work was done.
 
     A training may end after the daemon's last look at it and before Slurm has noticed. Run again it would do once more
@@ -189,35 +201,36 @@ def _was_complete(environment: Mapping[str, str]) -> bool:
     is_alone = environment.get("SLURM_STEP_NUM_TASKS", "1") == "1"  # tasks of a step go on together or not at all
     if not run.isdecimal() or int(run) == 0 or not is_alone:
         return False
-    ended_s = done_at(told().splitlines(), int(run) - 1)
+    ended_s = done_at(told().splitlines(), int(run) - 1, digest)
     return ended_s is not None and _requeued_s(environment.get("SLURM_JOB_ID", ""), int(run) - 1) >= ended_s - _PASS_S
 
 
-def done_at(lines: Iterable[bytes], run: int) -> float | None:
-    """When a run had done its work, by the lines of the job's progress file; None if that is not certain.
+def done_at(lines: Iterable[bytes], run: int, command: str) -> float | None:
+    """When a run had done its work, this command too, by the lines of the job's progress file; None if not certain.
 
-    All that it began must have ended well by itself, at the last step. The next run, which asks at each command that it
-    begins, must have reported no value yet, nor begun as many commands: the one after these was not in the run.
+    All that it began must have ended well by itself, at the last step, and be told apart. The next run, which asks at
+    each command that it begins, must have reported no value yet, and begun only what was in the run, each once.
     """
-    began = ended = begun_again = 0
-    last, total, end_s = -1, None, 0.0
+    began: list[str] = []
+    again = [command]
+    ended, last, total, end_s = 0, -1, None, 0.0
     for text in lines:
         try:
             line = json.loads(text)
             of_run = line.get("restart", 0)
-            if of_run > run:
-                if "value" in line:
-                    return None
-                begun_again += line.get("event") == "start"
+            if of_run > run and "value" in line:
+                return None
+            if of_run >= run and line.get("event") == "start":
+                (began if of_run == run else again).append(str(line.get("command")))
             if of_run == run:
-                began += line.get("event") == "start"
                 if line.get("event") == "end" and line.get("status") == 0:
                     ended, end_s = ended + 1, float(line["time_s"])
                 if "value" in line:
                     last, total = max(last, line["step"]), line.get("total_steps", total)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             continue  # a line that was cut, or that somebody else wrote
-    return end_s if began == ended > begun_again and total is not None and last >= total - 1 else None
+    is_known = len(set(began)) == len(began) and len(set(again)) == len(again) and set(began) >= set(again)
+    return end_s if is_known and len(began) == ended and total is not None and last >= total - 1 else None
 
 
 def _requeued_s(job_id: str, run: int) -> float:

@@ -66,7 +66,7 @@ def test_a_command_that_cannot_be_started_is_the_end_of_the_job(job: Path, tmp_p
 
 
 ENDED = [
-    {"time_s": 100.0, "event": "start"},
+    {"time_s": 100.0, "event": "start", "command": "digest"},
     {"time_s": 150.0, "step": 9, "metric": "loss", "value": 1.0, "total_steps": 10},
     {"time_s": 160.0, "event": "end", "status": 0},
 ]
@@ -81,6 +81,14 @@ def slurm_says(directory: Path, monkeypatch: pytest.MonkeyPatch, admin_comment: 
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
 
 
+def trained_before(job: Path, lines: list[dict[str, object]]) -> None:
+    """The job's progress file of a run of `echo trains` that told these lines."""
+    before = os.environ | {"SLURM_RESTART_COUNT": "0"}
+    subprocess.run([*SXRUN, "--", "echo", "trains"], env=before, stdout=subprocess.DEVNULL, check=True)
+    digest = {"command": entries(job)[0]["command"]}
+    job.write_text("".join(json.dumps(line | digest if "command" in line else line) + "\n" for line in lines))
+
+
 @pytest.mark.parametrize(
     ("lines", "record", "runs"),
     [
@@ -92,10 +100,16 @@ def slurm_says(directory: Path, monkeypatch: pytest.MonkeyPatch, admin_comment: 
     ],
 )
 def test_a_run_whose_work_was_done_when_it_was_requeued_is_not_repeated(
-    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[object], record: str, *, runs: bool
+    job: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: list[dict[str, object]],
+    record: str,
+    *,
+    runs: bool,
 ) -> None:
     slurm_says(tmp_path, monkeypatch, record)
-    job.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    trained_before(job, lines)
     ran = subprocess.run([*SXRUN, "--", "echo", "trains"], capture_output=True, text=True, check=True)
     assert (ran.stdout == "trains\n") is runs
     assert ("had done its work" in ran.stderr) is not runs
@@ -104,14 +118,59 @@ def test_a_run_whose_work_was_done_when_it_was_requeued_is_not_repeated(
     assert again.stdout == "then\n"  # a script's next command is not taken for it
 
 
-def test_each_command_of_a_script_whose_work_was_done_is_left_out(
+def in_run(number: int, script: str) -> list[str]:
+    """What a script prints in this run of its job; `$training` reports its last step and prints what it is called."""
+    report = f"{sys.executable} -m wrappers.sxreport --step 9 --total-steps 10 --loss 1"
+    functions = f"""sxrun() {{ {sys.executable} -m wrappers.sxrun "$@"; }}; export -f sxrun\n"""
+    environment = os.environ | {"SLURM_RESTART_COUNT": str(number), "training": f"{report}; echo $0"}
+    argv = ["bash", "-e", "-c", functions + script]
+    return subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+
+REQUEUED = "explsched-preemption:since=1&n=0&lost=0&p=0%2C9999999999%2C1%2C0%2Cwhy"
+
+
+@pytest.mark.parametrize(
+    ("began", "again", "ran"),
+    [
+        ('sxrun true; sxrun bash -c "$training" trains', "; sxrun echo tests", ["tests"]),
+        ("""sxrun bash -c 'sxrun bash -c "$training" trains'""", "; sxrun echo tests", ["tests"]),  # nested
+        ('sxrun bash -c "$training" one', '; for n in two six; do sxrun bash -c "$training" $n; done', ["two", "six"]),
+        # Which of two was done? Nor is what they need left out.
+        ('sxrun echo stages; for n in 1 2; do n=$n sxrun bash -c "$training"; done', "", ["stages", "bash", "bash"]),
+    ],
+)
+def test_each_command_that_a_run_whose_work_was_done_began_is_left_out(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, began: str, again: str, ran: list[str]
+) -> None:
+    """As after one that stages data; but those to which the run did not come are run."""
+    slurm_says(tmp_path, monkeypatch, REQUEUED)
+    in_run(0, began)
+    assert in_run(1, began + again) == ran
+
+
+@pytest.mark.parametrize("script", ['sxrun bash -c "$training" {}', 'cd {}; sxrun bash -c "$training" trains'])
+def test_pieces_that_a_script_has_still_to_do_are_not_left_out(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """It skips what it did itself: the next run begins with what the one before did not come to."""
+    slurm_says(tmp_path, monkeypatch, REQUEUED)
+    pieces = [tmp_path / name for name in "abcde"]
+    for piece in pieces:
+        piece.mkdir()
+    done, left = (["; ".join(script.format(piece) for piece in some)] for some in (pieces[:3], pieces[3:]))
+    assert len(in_run(0, *done)) == 3
+    assert len(in_run(1, *left)) == 2
+
+
+def test_a_run_of_a_former_release_which_told_no_commands_is_repeated(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after one that stages data; but a third one, to which the run did not come, is run."""
-    slurm_says(tmp_path, monkeypatch, "explsched-preemption:since=1&n=0&lost=0&p=0%2C155%2C1%2C0%2Cwhy")
-    job.write_text("".join(json.dumps(line) + "\n" for line in (ENDED[0], ENDED[2], *ENDED)))
-    ran = [subprocess.check_output([*SXRUN, "--", "echo", word], text=True) for word in ("stages", "trains", "tests")]
-    assert ran == ["", "", "tests\n"]
+    slurm_says(tmp_path, monkeypatch, REQUEUED)
+    in_run(0, 'sxrun bash -c "$training" trains')
+    told = [{name: value for name, value in line.items() if name != "command"} for line in entries(job)]
+    job.write_text("".join(json.dumps(line) + "\n" for line in told))
+    assert in_run(1, 'sxrun bash -c "$training" trains') == ["trains"]
 
 
 def test_what_slurm_tells_of_another_task_of_its_array_is_not_the_jobs(
@@ -122,7 +181,7 @@ def test_what_slurm_tells_of_another_task_of_its_array_is_not_the_jobs(
     record = "explsched-preemption:since=1&n=0&lost=0&p=0%2C155%2C1%2C0%2Cwhy"
     others = f"echo 'JobId=55 ArrayJobId=5'\necho '   AdminComment={record}'\n"
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{others}echo\necho 'JobId=5 ArrayJobId=5'\n{others}")
-    job.write_text("".join(json.dumps(line) + "\n" for line in ENDED))
+    trained_before(job, ENDED)
     assert subprocess.run([*SXRUN, "--", "echo", "trains"], capture_output=True, check=True).stdout == b"trains\n"
 
 
@@ -130,7 +189,7 @@ def test_a_job_whose_name_is_no_utf_8_runs_again(job: Path, tmp_path: Path, monk
     """Slurm keeps the bytes that sbatch was given, and scontrol shows them."""
     slurm_says(tmp_path, monkeypatch, "")
     (tmp_path / "scontrol").write_bytes(b"#!/bin/sh\necho 'JobId=5 JobName=Gr\xf6\xdfe'\n")
-    job.write_text("".join(json.dumps(line) + "\n" for line in ENDED))
+    trained_before(job, ENDED)
     assert subprocess.run([*SXRUN, "--", "echo", "trains"], capture_output=True, check=True).stdout == b"trains\n"
 
 
@@ -143,16 +202,17 @@ def test_a_job_whose_name_is_no_utf_8_runs_again(job: Path, tmp_path: Path, monk
         [ENDED[0], {**ENDED[1], "step": "9"}, ENDED[2]],
         [*ENDED[:2], {"time_s": 160.0, "event": "end", "status": 1}],
         [*ENDED[:2], {"time_s": 160.0, "event": "end"}],  # told to end
-        [*ENDED, {"time_s": 170.0, "restart": 1, "event": "start"}],
-        [ENDED[0], ENDED[2], *ENDED, {**ENDED[1], "restart": 1}],
+        [*ENDED, {**ENDED[0], "restart": 1}],
+        [*ENDED, {**ENDED[0], "restart": 1, "command": "another"}],
+        [*ENDED, {**ENDED[1], "restart": 1}],
     ],
 )
 def test_a_run_is_done_only_if_all_that_it_began_has_ended_well_at_the_last_step(
     lines: list[dict[str, object]],
 ) -> None:
     written = [b"torn", b"[]", b"[" * 100_000, *(json.dumps(line).encode() for line in lines)]
-    assert done_at(written, 0) is None
-    assert done_at([json.dumps(line).encode() for line in ENDED], 0) == 160.0
+    assert done_at(written, 0, "digest") is None
+    assert done_at([json.dumps(line).encode() for line in ENDED], 0, "digest") == 160.0
 
 
 def test_a_command_that_was_told_to_end_has_not_done_its_work(job: Path, tmp_path: Path) -> None:

@@ -184,6 +184,23 @@ def test_steps_find_the_one_that_their_job_has_on_this_node(node: GpuNode, given
         slurmd(node, "epilog", 8, SLURM_JOB_GPUS="0")
 
 
+@pytest.mark.parametrize("of_first", ["5", None])  # on this node, or elsewhere
+def test_steps_of_a_heterogeneous_job_find_their_own_components(node: GpuNode, of_first: str | None) -> None:
+    """Slurm tells all of them the id of the first component, and the batch script's SLURM_JOB_GPUS."""
+    slurmd(node, "prolog", 8)
+    if of_first:
+        slurmd(node, "prolog", 7, SLURM_JOB_GPUS=of_first)
+    try:
+        components = {"SLURM_JOB_ID_HET_GROUP_0": "7", "SLURM_JOB_ID_HET_GROUP_1": "8"}
+        step = variables(node, 7, "5") | components | {"SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}
+        assert node_mps.of_job(step)["CUDA_MPS_PIPE_DIRECTORY"] == str(room(node).pipes)
+        assert node_mps.of_job(step | {"SLURM_STEP_GPUS": "4"}) == {}  # of others
+    finally:
+        slurmd(node, "epilog", 8)
+        if of_first:
+            slurmd(node, "epilog", 7, SLURM_JOB_GPUS=of_first)
+
+
 ALL = "--all-users"
 
 
