@@ -18,9 +18,10 @@ _LEAST_FREE_BYTES = 1 << 20
 
 
 class Sighting(Struct, frozen=True):
-    """The last heartbeat: whose it is, when it was written, and how long it is valid."""
+    """The last heartbeat: whose it is and of which user, when it was written, and how long it is valid."""
 
     holder: Holder
+    uid: int
     time_s: float
     valid_s: float
 
@@ -124,7 +125,7 @@ def _sighting(path: Path, spool: os.stat_result) -> Sighting | None:
     uid = found[1].st_uid
     if uid not in (0, os.geteuid(), spool.st_uid) and _group_of(uid) != spool.st_gid:
         return None
-    return Sighting(found[0].holder, found[1].st_mtime, found[0].valid_s)
+    return Sighting(found[0].holder, uid, found[1].st_mtime, found[0].valid_s)
 
 
 def _group_of(uid: int) -> int | None:

@@ -180,11 +180,14 @@ class ByWorth(Struct, frozen=True):
 def _pools(of: Candidates) -> Iterator[Candidates]:
     """The candidates apart, where they have no node in common: GPUs that one leaves are of no use to another."""
     jobs, nodes = of.snapshot.jobs, of.snapshot.nodes
-    usable = {(name := jobs[row].partition): nodes.usable(name) for row in (*of.movable, *of.joinable)}
+    rows = (*of.movable, *of.joinable)
+    concerned = {name: nodes.usable(name).copy() for name in {jobs[row].partition for row in rows}}
+    for row in rows:  # one may run on a node that its partition has no more
+        concerned[jobs[row].partition][[node for node, _ in of.held.gpus(row)]] = True
     pool_of = np.arange(len(nodes))  # the number of its first node
-    for mask in usable.values():
+    for mask in concerned.values():
         pool_of[np.isin(pool_of, pool_of[mask])] = pool_of[mask].min(initial=len(nodes))
-    pools = {name: int(pool_of[mask].max(initial=-1)) for name, mask in usable.items()}
+    pools = {name: int(pool_of[mask].max(initial=-1)) for name, mask in concerned.items()}
     for pool in sorted(set(pools.values())):
         movable = [row for row in of.movable if pools[jobs[row].partition] == pool]
         joinable = {row for row in of.joinable if pools[jobs[row].partition] == pool}
@@ -250,7 +253,7 @@ def _place(of: Candidates, groups: Sequence[Rows], free: GpuMap) -> Home:
     """GPUs of the groups that fit: those that members hold, else (largest group first) unused before used ones."""
     home: Home = {}
     for group in groups:
-        there = [gpus for row in group if (gpus := of.held.gpus(row)) and all(free.open[gpu] for gpu in gpus)]
+        there = [gpus for row in group if (gpus := _open(of, row, free))]
         if there:
             home |= dict.fromkeys(group, min(there, key=lambda gpus: (-there.count(gpus), gpus)))
             _close(free, home[group[0]])
@@ -264,7 +267,9 @@ def _place(of: Candidates, groups: Sequence[Rows], free: GpuMap) -> Home:
 
 
 def _spread(of: Candidates, home: Home, free: GpuMap) -> None:
-    """While GPUs are left, a waiting member of a group gets GPUs of its own instead; running jobs keep the others."""
+    """Running jobs keep what no group took. While GPUs are left, a waiting member gets GPUs of its own instead."""
+    kept = {row: gpus for row in of.movable if row not in home and (gpus := _open(of, row, free))}
+    _close(free, (gpu for gpus in kept.values() for gpu in gpus))
     in_use = (of.held.jobs > 0).astype(np.float64)
     too_large: set[Shape] = set()
     rows = list(home)
@@ -280,7 +285,13 @@ def _spread(of: Candidates, home: Home, free: GpuMap) -> None:
             alone += 1
             _close(free, own)
             home[row] = own
-    home |= {row: gpus for row in of.movable if (gpus := of.held.gpus(row)) and all(free.open[gpu] for gpu in gpus)}
+    home |= kept | {row: gpus for row in of.movable if (gpus := _open(of, row, free))}
+
+
+def _open(of: Candidates, row: int, free: GpuMap) -> tuple[Gpu, ...]:
+    """The GPUs that the job holds, if all of them are open."""
+    gpus = of.held.gpus(row)
+    return gpus if all(free.open[gpu] for gpu in gpus) else ()
 
 
 def _close(free: GpuMap, gpus: Iterable[Gpu]) -> None:

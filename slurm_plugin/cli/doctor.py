@@ -189,17 +189,19 @@ def _spool(path: Path) -> Finding:
 
 
 def _foreign_group(what: str, path: Path, advice: str) -> Finding | None:
-    """What is wrong if the daemon's user is not in the spool's group. Where we may ask as another user it is a note."""
+    """What is wrong if the daemon's user is not in the spool's group: that of one that runs, else `_USER`.
+
+    Where there is none of these it may be whoever asks, and is a note.
+    """
+    seen = sighting.last_heartbeat(path)
     try:
-        entry = pwd.getpwnam(_USER)
+        entry = pwd.getpwuid(seen.uid) if seen and seen.is_alive(time.time()) else pwd.getpwnam(_USER)
     except KeyError:
         level, uid, groups = "note", os.geteuid(), [os.getegid(), *os.getgroups()]
     else:
-        level, uid, groups = "fault", entry.pw_uid, os.getgrouplist(_USER, entry.pw_gid)
+        level, uid, groups = "fault", entry.pw_uid, os.getgrouplist(entry.pw_name, entry.pw_gid)
     fault = sighting.group_fault(path, uid, groups)
-    if not fault or (uid != os.geteuid() and sighting.last_heartbeat(path)):  # that of a daemon which is in the group
-        return None
-    return Finding(what, level, f"{path}: {fault}", f"the spool must have the daemon's group: {advice}")
+    return Finding(what, level, f"{path}: {fault}", f"the spool must have its group: {advice}") if fault else None
 
 
 def _members(gid: int) -> Sequence[str]:

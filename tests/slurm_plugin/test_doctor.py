@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
+from slurm_plugin.instance import Heartbeat, Holder
 
 CONFIG = """\
 AccountingStorageType   = {accounting}
@@ -252,12 +253,32 @@ def test_a_spool_whose_group_is_not_the_daemons_is_a_fault(
     ours = spool.stat().st_gid
     monkeypatch.setattr(os, "geteuid", lambda: asks)
     monkeypatch.setattr(os, "getgroups", list)
-    monkeypatch.setattr(pwd, "getpwnam", lambda _name: SimpleNamespace(pw_uid=469, pw_gid=ours + 1))
+    monkeypatch.setattr(
+        pwd, "getpwnam", lambda _name: SimpleNamespace(pw_name="explsched", pw_uid=469, pw_gid=ours + 1)
+    )
     for groups, level in (([ours + 1], "fault"), ([ours + 1, ours], "ok")):
         monkeypatch.setattr(os, "getgrouplist", lambda _name, _gid, groups=groups: groups)
         told = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
         assert told[0] == level
         assert ("which uid 469 is not in" in told[1]) == (level == "fault")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize(("uid", "level"), [(0, "ok"), (469, "fault")])
+def test_a_daemon_that_runs_is_the_one_that_must_be_in_the_spools_group(
+    site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, level: str
+) -> None:
+    """Owning the spool does not help: users' directories are their own, with its group."""
+    spool = site / "spool"
+    spool.mkdir()
+    os.chown(spool, 469, 0)
+    spool.chmod(0o3777)
+    Heartbeat(spool, "c", Holder.here()).beat(90.0)
+    (beat,) = spool.iterdir()
+    os.chown(beat, uid, uid)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="u", pw_uid=uid, pw_gid=uid))
+    monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid])
+    assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == level
 
 
 @pytest.mark.parametrize(("asks", "level"), [(0, "ok"), (1000, "note")])

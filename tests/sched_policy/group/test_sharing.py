@@ -415,6 +415,29 @@ def test_nobody_is_preempted_for_gangs_that_fit_on_no_node(policy: str) -> None:
     assert (made.starts, made.preemptions) == ((), ())
 
 
+@pytest.mark.parametrize("narrow_jobs", [0, 1, 8])
+def test_a_job_starts_beside_others_rather_than_in_their_place(narrow_jobs: int) -> None:
+    """However many wait that can use neither node now."""
+    on = (Node("n1", 2, frozenset({"main", "main [a100]"})), Node("n2", 3, frozenset({"main"})))
+    stay = [running(50 + i, "n1", 1, may_share=False, allocation=(NodeGpus("n1", 1, (i,)),)) for i in (0, 1)]
+    long = {"expected_s": 1e5, "time_limit_s": 1e5}
+    share = [holding(101 + i, "n2", i, **long) for i in range(3)]
+    unable = [narrow(1 + i, may_share=False) for i in range(narrow_jobs)]
+    waits = job(200, profile=COMPUTES, **long)
+    made = checked_plan(catalog.build("explsched-share"), snapshot(*stay, *share, *unable, waits, on=on))
+    assert (made.preemptions, started(made).keys()) == ((), {200})
+
+
+@pytest.mark.parametrize("may_share", [True, False])
+def test_gpus_of_a_job_whose_node_has_left_its_partition_are_not_given_away(may_share: bool) -> None:  # noqa: FBT001
+    on = (Node("n1", 1, frozenset({"B"})), Node("n2", 1, frozenset({"A"})))
+    left = holding(1, "n1", 0, partition="A", start_s=NOW_S - 10, first_report_s=NOW_S - 5)
+    full = running(2, "n2", 1, partition="A", may_share=False)
+    waits = job(3, partition="B", profile=COMPUTES, may_share=may_share, expected_s=900.0)
+    made = checked_plan(catalog.build("explsched-share"), snapshot(left, full, waits, on=on))
+    assert started(made) == {}
+
+
 @pytest.mark.parametrize("policy", TAKES_TURNS)
 def test_jobs_share_gpus_while_only_other_partitions_have_unused_ones(policy: str) -> None:
     on = (Node("n1", 4, frozenset({"main"})), Node("n2", 8, frozenset({"other"})))
