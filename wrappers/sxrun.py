@@ -63,6 +63,8 @@ environment:
   EXPLSCHED_KM                 the kernel manager, if it is not where it was installed
   EXPLSCHED_KM_SOCKET          socket of the kernel manager; set for the command
   EXPLSCHED_NODE_MPS           directory of the MPS that jobs share (default: /run/explsched-mps)
+  EXPLSCHED_RENDEZVOUS_PORT    port at which the tasks of templates' jobs meet; chosen by the job
+  EXPLSCHED_SET_BY_SXRUN       what was set for the command alone: an sxrun inside and jobs that it submits drop it
 
 examples:
   sxrun --follow logs/ --value-key eval/loss -- python train.py
