@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -82,6 +83,23 @@ def test_no_failure_of_a_pass_ends_the_daemon(
     assert len(slurm.applied[0]) == 1  # the pass after them puts the job in order
     assert caplog.text.count("pass given up, will try again") == 2
     assert "pass failed, will try again" in caplog.text
+
+
+def test_a_spool_that_hangs_does_not_keep_the_daemon_from_starting(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def hang(*_: object) -> str:
+        answers.wait()
+        return ""
+
+    monkeypatch.setattr("slurm_plugin.sighting.group_fault", hang)
+    monkeypatch.setattr("slurm_plugin.daemon.PATIENCE_S", 0.05)
+    slurm = Eventful((record(5),), events=[])
+    lived(slurm, config, monkeypatch)
+    assert len(slurm.applied[0]) == 1
+    answers.set()
 
 
 def test_passes_that_fail_are_counted_while_none_succeeds(

@@ -210,6 +210,15 @@ def test_a_wrong_configuration_is_named_and_the_rest_is_checked(site: Path) -> N
     assert not named & found.keys(), "the file does not tell which they are, and the defaults may be nobody's"
 
 
+@pytest.fixture
+def spool(site: Path) -> Path:
+    """A spool as it should be, of our own group."""
+    found = site / "spool"
+    found.mkdir()
+    found.chmod(0o3777)
+    return found
+
+
 def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
     spool = site / "spool"
     level, _, advice = findings(site, f"progress: {{spool: {spool}}}")["progress spool"]
@@ -224,10 +233,7 @@ def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
     assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == "ok"
 
 
-def test_a_spool_whose_group_has_members_is_told(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spool = site / "spool"
-    spool.mkdir()
-    spool.chmod(0o3777)
+def test_a_spool_whose_group_has_members_is_told(site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = {
         0: grp.struct_group(("explsched", "x", 0, ["explsched"])),
         1: grp.struct_group(("users", "x", 1, ["ada", "bob"])),
@@ -244,12 +250,9 @@ def test_a_spool_whose_group_has_members_is_told(site: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("asks", [0, 1000, 469])
 def test_a_spool_whose_group_is_not_the_daemons_is_a_fault(
-    site: Path, monkeypatch: pytest.MonkeyPatch, asks: int
+    site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch, asks: int
 ) -> None:
     """Users' directories get the spool's group and are closed to everybody else. Whoever asks."""
-    spool = site / "spool"
-    spool.mkdir()
-    spool.chmod(0o3777)
     ours = spool.stat().st_gid
     monkeypatch.setattr(os, "geteuid", lambda: asks)
     monkeypatch.setattr(os, "getgroups", list)
@@ -266,13 +269,11 @@ def test_a_spool_whose_group_is_not_the_daemons_is_a_fault(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 @pytest.mark.parametrize(("uid", "level"), [(0, "ok"), (469, "fault")])
 def test_a_daemon_that_runs_is_the_one_that_must_be_in_the_spools_group(
-    site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, level: str
+    site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch, uid: int, level: str
 ) -> None:
     """Owning the spool does not help: users' directories are their own, with its group."""
-    spool = site / "spool"
-    spool.mkdir()
     os.chown(spool, 469, 0)
-    spool.chmod(0o3777)
+    spool.chmod(0o3777)  # which the change of owner has cleared
     Heartbeat(spool, "c", Holder.here()).beat(90.0)
     (beat,) = spool.iterdir()
     os.chown(beat, uid, uid)
@@ -283,11 +284,8 @@ def test_a_daemon_that_runs_is_the_one_that_must_be_in_the_spools_group(
 
 @pytest.mark.parametrize(("asks", "level"), [(0, "ok"), (1000, "note")])
 def test_where_the_daemon_may_be_another_users_a_foreign_group_is_a_note(
-    site: Path, monkeypatch: pytest.MonkeyPatch, asks: int, level: str
+    site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch, asks: int, level: str
 ) -> None:
-    spool = site / "spool"
-    spool.mkdir()
-    spool.chmod(0o3777)
     monkeypatch.setattr(os, "geteuid", lambda: asks)
     monkeypatch.setattr(os, "getegid", lambda: spool.stat().st_gid + 1)
     monkeypatch.setattr(os, "getgroups", list)
