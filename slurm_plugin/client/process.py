@@ -121,10 +121,11 @@ class BoundedCall:
     def run(self, call: Callable[[], None]) -> bool:
         """Whether the call has come back in time. While an earlier one hangs nothing is called.
 
+        A call that has not begun by then is never made: it would run beside a later one.
         Raises what the call raises, and `OSError` if there is no memory for a thread; what a call raises that has been
         given up is lost.
         """
-        if self._latest is not None and self._latest.has_begun and not self._latest.has_ended.is_set():
+        if self._latest is not None and self._latest.is_under_way:
             return False
         self._latest = attempt = _Attempt(call)
         try:
@@ -133,6 +134,7 @@ class BoundedCall:
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, f"{error}: memory or processes are used up") from error
         if not attempt.has_ended.wait(self.patience_s):
+            attempt.give_up()
             return False
         if attempt.error is not None:
             raise attempt.error
@@ -144,13 +146,25 @@ class _Attempt:
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
-        self.has_begun = False
+        self._first = threading.Lock()  # who takes it decides whether the call is made; nobody gives it back
+        self._has_begun = False
         self.has_ended = threading.Event()
         self.error: BaseException | None = None
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the call has begun and not ended."""
+        return self._has_begun and not self.has_ended.is_set()
+
+    def give_up(self) -> None:
+        """Do not make the call if it has not begun."""
+        _ = self._first.acquire(blocking=False)
+
     def run(self) -> None:
         """Call, in the thread that nobody waits for without end."""
-        self.has_begun = True
+        if not self._first.acquire(blocking=False):
+            return
+        self._has_begun = True
         try:
             self._call()
         except BaseException as error:  # raised again where it is waited for

@@ -306,7 +306,7 @@ class Publisher:
         self.directory = directory
         self._calls = BoundedCall(patience_s)
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
-        self._earlier: tuple[Sample, ...] = ()
+        self._earlier: tuple[Sample, ...] | None = None
         self._gauges: tuple[Metric, ...] = ()
         self._fault = ""
         self._try(self._look)
@@ -321,7 +321,10 @@ class Publisher:
         """Replace the published state and metrics."""
         began_s = time.monotonic()
         new = sample(view)
-        if self._earlier:  # the file system may have answered late
+        if self._earlier is None:  # the file system has not answered yet
+            self._try(self._look)
+        is_known = self._earlier is not None
+        if self._earlier:
             self._samples = deque((*self._earlier, *self._samples), maxlen=_SAMPLES)
             self._earlier = ()
         self._forget(new.time_s)
@@ -339,7 +342,8 @@ class Publisher:
             self._gauges = tuple(_gauges(state, time.monotonic() - began_s))
             self._write_metrics(totals)
 
-        self._try(write)
+        if is_known:  # else it would overwrite the samples of the earlier daemon
+            self._try(write)
 
     def count(self, totals: Totals) -> None:
         """Publish the totals after a pass that failed; the gauges are those of the last one that did not."""

@@ -54,3 +54,22 @@ def test_a_thread_that_never_begins_keeps_nobody_from_the_next_call(monkeypatch:
     bounded.patience_s = 30.0
     assert bounded.run(lambda: calls.append(2))
     assert calls == [2]
+
+
+def test_a_thread_that_begins_too_late_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two readers of one spool, or two writers of one file, would run at a time."""
+    begin_late: list[Callable[[], object]] = []
+
+    def later(function: Callable[[], object], _arguments: tuple[()]) -> int:
+        begin_late.append(function)
+        return 0
+
+    calls: list[int] = []
+    bounded = BoundedCall(0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(_thread, "start_new_thread", later)
+        assert not bounded.run(lambda: calls.append(1))
+    begin_late[0]()
+    bounded.patience_s = 30.0
+    assert bounded.run(lambda: calls.append(2))
+    assert calls == [2]
