@@ -9,6 +9,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -213,12 +214,14 @@ def test_while_the_file_system_hangs_passes_go_on(
 def test_what_an_earlier_daemon_published_is_not_overwritten_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def without_memory(_function: Callable[[], object], _arguments: tuple[()]) -> int:
+        raise RuntimeError("can't start new thread")
+
     _ = published(tmp_path)
     config = configured(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(_thread, "start_new_thread", lambda _function, _arguments: 0)  # begins too late
-        publisher = Publisher(config.state.directory, patience_s=0.05)
-    publisher._calls.patience_s = 30.0
+        patched.setattr(_thread, "start_new_thread", without_memory)
+        publisher = Publisher(config.state.directory)
     view = View.of(config, ClusterRecords((), JOBS, ()), NOW_S + 600)
     publisher.publish(view, (), (), "tests", Totals())
     found = read(config.state.directory)
