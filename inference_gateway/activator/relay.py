@@ -75,6 +75,7 @@ def client(socket: Path | None = None, context: ssl.SSLContext | None = None) ->
     )
     return aiohttp.ClientSession(
         connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),  # any other would send one client's cookies with the next one's request
         auto_decompress=False,
         max_line_size=LONGEST,
         max_field_size=LONGEST,

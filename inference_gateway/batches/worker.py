@@ -253,6 +253,15 @@ def longest_silence_s(services: Iterable[ServiceSection]) -> float:
     )
 
 
+def client(socket: Path, silence_s: float) -> aiohttp.ClientSession:
+    """A client to HAProxy for the requests of all keys. It must be made within a running event loop and closed."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.UnixConnector(str(socket), limit=0, force_close=True),
+        cookie_jar=aiohttp.DummyCookieJar(),  # any other would send one key's cookies with the next one's request
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_s),
+    )
+
+
 async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
     """Run until stopped, or until the supervisor is gone; requests then in flight are sent again by the next worker."""
     stop = asyncio.Event()
@@ -260,9 +269,7 @@ async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     parent = os.getppid()
     silence_s = longest_silence_s(now.section.services.values())
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_s)
-    connector = aiohttp.UnixConnector(str(files.again_socket), limit=0, force_close=True)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as again:
+    async with client(files.again_socket, silence_s) as again:
         while not stop.is_set() and os.getppid() == parent:
             with state.locked(now.paths.batch_lock) as ours:
                 worker = Worker(now, settings, again)
