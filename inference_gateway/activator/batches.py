@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from inference_gateway.activator.relay import problem
+from inference_gateway.activator.relay import is_compressed, problem
 from inference_gateway.batches.store import Batch, FileRecord, NotFoundError, NotNowError, Owned
 from inference_gateway.dataplane.settings import BatchSettings
 
@@ -46,6 +46,8 @@ class _Asked(msgspec.Struct):
 
 async def answer(request: web.Request, settings: BatchSettings, owner: str) -> web.StreamResponse:
     """The answer to a request about the files or batches of the key `owner`."""
+    if is_compressed(request):
+        return problem(415, "compressed bodies are not accepted here")
     owned = Owned.of(settings, owner)
     kind, name, what = ([*request.path.split("/")[2:], "", ""])[:3]
     try:

@@ -266,6 +266,7 @@ async def _serve(files: Files) -> None:
     os.umask(0o077)
     runner = web.AppRunner(
         activator.application(),
+        auto_decompress=False,  # bodies are relayed as they came
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=60.0,

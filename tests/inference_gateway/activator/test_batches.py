@@ -94,6 +94,7 @@ def test_limits_and_bad_input(rig: Rig) -> None:
     bob = {"authorization": "Bearer bobs-key"}
     assert upload(rig, b"x" * (1 << 21), **bob).status == 413
     assert upload(rig, b"x", purpose="fine-tune", **bob).status == 400
+    assert upload(rig, b"x", content_encoding="gzip", **bob).status == 415
     assert rig.ask("POST", "/v1/files", b"none", content_type=FORM, **bob).status == 400
     assert rig.ask("POST", "/v1/files", b"{}", content_type="application/json", **bob).status == 400
     files = [upload(rig, lines(LINE), **bob).json["id"] for _ in range(4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -84,4 +85,20 @@ def test_a_cookie_of_one_client_is_not_sent_for_another(rig: Rig) -> None:
         assert rig.ask("POST", PATH, long("one"), cookie="session=mine").status == 200
         assert [headers.get("cookie") for headers, _ in two.seen] == [None]
         assert [headers.get("cookie") for headers, _ in one.seen] == [None, "session=mine"]
+        rig.clear()
+
+
+def test_a_compressed_body_reaches_the_replica_as_it_was_sent(rig: Rig) -> None:
+    plain = json.dumps({"model": "one", "messages": "word " * 2000}).encode()
+    sent = gzip.compress(plain)
+    with replica("r1") as one:
+        rig.add_soon("one", one.endpoint)
+        assert rig.ask("POST", PATH, sent, x_service="one", content_encoding="gzip").status == 200, "it has waited"
+        assert rig.ask("POST", PATH, sent, x_service="one", content_encoding="gzip").status == 200
+        rig.settle()
+        found = [(headers["content-encoding"], headers["content-length"], body) for headers, body in one.seen]
+        assert found == [("gzip", str(len(sent)), sent)] * 2
+        refused = rig.ask("POST", PATH, sent, content_encoding="gzip")
+        assert (refused.status, "compressed" in refused.json["error"]["message"]) == (400, True)
+        assert rig.ask("POST", PATH, plain, content_encoding="identity").status == 200
         rig.clear()
