@@ -72,7 +72,9 @@ def test_failures_are_counted_by_their_kind(tmp_path: Path) -> None:
 class Odd(BaseHTTPRequestHandler):
     """A server whose answers have another form than that of OpenAI."""
 
-    answers = cycle([b"[1]", b'{"usage": [1]}', b'{"usage": {"completion_tokens": null}}', b'{"usage": null}'])
+    answers = cycle(
+        [b"[1]", b'{"usage": [1]}', b'{"usage": {"completion_tokens": null}}', b'{"usage": null}', b'{"error": {}}']
+    )
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -87,15 +89,34 @@ class Odd(BaseHTTPRequestHandler):
         pass
 
 
-def test_answers_of_another_form_are_counted(tmp_path: Path) -> None:
+class Streams(Odd):
+    """A server whose streams begin well; one in four is whole."""
+
+    answers = cycle(
+        b'data: {"choices": [{"delta": {"content": "[DONE]"}}], "error": null}\n\n' + rest
+        for rest in (b'data: {"error": "out of memory"}\n\ndata: [DONE]\n\n', b"", b"data: {}x\n\n", b"data:[DONE]\n\n")
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "option", "answered", "failures"),
+    [
+        (Odd, "--no-stream", 2, {"ValidationError": 2, "error with HTTP 200": 1}),
+        (Streams, "--seed=1", 1, {"DecodeError": 1, "error with HTTP 200": 1, "stream cut off": 1}),
+    ],
+)
+def test_answers_of_another_form_are_counted(
+    answers: type[Odd], option: str, answered: int, failures: dict[str, int], tmp_path: Path
+) -> None:
     trace = tmp_path / "t.csv"
-    trace.write_text("arrival_s,service_s\n" + "0,1\n" * 4, encoding="ascii")
-    server = HTTPServer(("127.0.0.1", 0), Odd)
+    count = answered + sum(failures.values())
+    trace.write_text("arrival_s,service_s\n" + "0,1\n" * count, encoding="ascii")
+    server = HTTPServer(("127.0.0.1", 0), answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    found = run(server.server_port, f"--requests={trace}", "--no-stream")
+    found = run(server.server_port, f"--requests={trace}", option)
     server.shutdown()
     server.server_close()
-    assert (found["answered"], found["failures"]) == (2, {"ValidationError": 2})
+    assert (found["answered"], found["failures"]) == (answered, failures)
 
 
 def test_ctrl_c_reports_what_was_measured() -> None:
