@@ -103,6 +103,19 @@ def test_what_was_not_answered_is_no_part_of_the_conversation(rig: Rig) -> None:
     assert asked == [*alone, [*alone[7], ("assistant", "yes"), ("user", "question 8")]]
 
 
+@pytest.mark.parametrize("composing", [{"isComposing": True}, {"keyCode": 229}])
+def test_enter_that_ends_a_composition_does_not_send(rig: Rig, composing: dict[str, object]) -> None:
+    with a_browser() as browser:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{rig.port}/chat", wait_until="networkidle")
+        page.fill("#text", "にほ")
+        event = {"key": "Enter", "bubbles": True, "cancelable": True, **composing}
+        page.dispatch_event("#text", "keydown", event)
+        assert (page.input_value("#text"), said(page, "user", 0)) == ("にほ", [])
+        page.press("#text", "Enter")
+        assert said(page, "user", 1) == ["にほ"]
+
+
 def test_a_gateway_that_is_not_reached_is_told(rig: Rig) -> None:
     with a_browser() as browser:
         page = browser.new_page()
