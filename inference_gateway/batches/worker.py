@@ -15,6 +15,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -55,6 +56,9 @@ _NOT_STARTED = frozenset({429, 503})
 """Statuses with which no replica has received the request."""
 _RETRIED = _NOT_STARTED | {502, 504}
 _DRAFT_S = 3600.0
+"""An upload to which nothing was written for so long has lost its gateway."""
+
+DRAFTS_EVERY_S = 300.0
 _TO_SPARE_S = 10.0
 
 
@@ -90,11 +94,15 @@ class Worker:
         self._published = BatchLoad("")
         self._seen: Mapping[str, ServiceReport] = {}
         self._turn = 0
+        self._drafts_due_s = time.monotonic()
 
     def run_once(self) -> None:
         """Begin new batches, finish completed ones, and send the requests that there is room for. Raises `OSError`."""
         shown = state.read(self._now.paths.status, Report)
         self._seen = {service.name: service for service in shown.services} if shown else {}
+        if time.monotonic() >= self._drafts_due_s:  # they count towards `files_per_key`
+            self._drafts_due_s = time.monotonic() + DRAFTS_EVERY_S
+            _remove_drafts(self._settings)
         for owned in owners(self._settings):
             for batch in owned.unfinished(self._ended.setdefault(owned.owner, set())):
                 try:
@@ -273,8 +281,6 @@ async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
         while not stop.is_set() and os.getppid() == parent:
             with state.locked(now.paths.batch_lock) as ours:
                 worker = Worker(now, settings, again)
-                if ours:
-                    _remove_drafts(settings)
                 while ours and not stop.is_set() and os.getppid() == parent:
                     try:
                         worker.run_once()
@@ -296,8 +302,9 @@ def _remove_drafts(settings: BatchSettings) -> None:
     """Remove uploads whose gateway was killed."""
     for owned in owners(settings):
         for path in owned.directory.glob("*.draft"):
-            if path.stat().st_mtime < time.time() - _DRAFT_S:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # it has become a file meanwhile
+                if path.stat().st_mtime < time.time() - _DRAFT_S:
+                    path.unlink()
 
 
 @click.command()

@@ -167,6 +167,21 @@ def test_a_request_may_wait_for_a_replica_as_long_as_the_gateway_lets_it(tmp_pat
     assert longest_silence_s(accepted(tmp_path, chat).section.services.values()) > 7260
 
 
+def test_uploads_whose_gateway_was_killed_are_removed_in_time(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference_gateway.batches.worker.DRAFTS_EVERY_S", 0.0)
+    working = worker(tmp_path, owned)
+    working.run_once()
+    gone, left, under_way = (owned.draft() for _ in range(3))
+    gone.symlink_to("nothing")  # as one that vanishes after the directory was listed
+    left.touch()
+    os.utime(left, (time.time() - 4000,) * 2)
+    under_way.touch()
+    working.run_once()
+    assert (left.exists(), under_way.exists()) == (False, True)
+
+
 def test_a_cookie_of_one_keys_answer_is_not_sent_with_anothers_request(tmp_path: Path) -> None:
     seen: list[str | None] = []
 
