@@ -109,7 +109,10 @@ async def send(target: LoadTarget, requests: Sequence[Request], stop: asyncio.Ev
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     connector = aiohttp.TCPConnector(limit=target.most_in_flight)
     timeout = aiohttp.ClientTimeout(total=target.timeout_s)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+    cookies = aiohttp.DummyCookieJar()  # each request stands for another client
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=cookies, timeout=timeout, headers=headers
+    ) as session:
         began_s = time.monotonic()
         running: set[asyncio.Task[None]] = set()
         stopped = asyncio.create_task(stop.wait())

@@ -12,6 +12,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import cycle
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -117,6 +118,31 @@ def test_answers_of_another_form_are_counted(
     server.shutdown()
     server.server_close()
     assert (found["answered"], found["failures"]) == (answered, failures)
+
+
+class Sticky(Odd):
+    """A server that would know its clients again."""
+
+    answers = cycle([b"{}"])
+    cookies: ClassVar[set[str | None]] = set()
+
+    def end_headers(self) -> None:
+        self.cookies.add(self.headers["Cookie"])
+        self.send_header("Set-Cookie", "replica=1")
+        super().end_headers()
+
+
+def test_each_request_is_of_another_client(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,service_s\n" + "".join(f"{0.1 * one},1\n" for one in range(10)), encoding="ascii")
+    with HTTPServer(("127.0.0.1", 0), Sticky) as server:
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        # By name: clients keep no cookies of an address.
+        found = run(0, f"--url=http://localhost:{server.server_port}", f"--requests={trace}", "--no-stream")
+        server.shutdown()
+        serving.join()
+    assert (found["answered"], Sticky.cookies) == (10, {None})
 
 
 def test_ctrl_c_reports_what_was_measured() -> None:
