@@ -17,6 +17,7 @@ import signal
 import struct
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -72,6 +73,9 @@ KEY_VARIABLE = "EXPLSCHED_REPLICA_KEY"
 """Environment variable with the API key that requests must have; if it is not set, every request is answered."""
 
 _UNLIMITED = 1 << 30
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What reading a body raises that is no such request, among it one nested too deep."""
+
 _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "goes", "on", "to", "think")
 
 
@@ -138,8 +142,8 @@ class ModelServer:
 
     async def _behave(self, request: web.Request) -> web.Response:
         try:
-            self.behaviour = replace(self.behaviour, **await request.json())
-        except (TypeError, ValueError) as error:
+            self.behaviour = replace(self.behaviour, **await _body(request))
+        except _MALFORMED as error:
             return problem(400, f"not a behaviour: {error}")
         return web.json_response({})
 
@@ -165,15 +169,18 @@ class ModelServer:
         finally:
             self.seen.in_flight -= 1
 
-    async def _embed(self, request: web.Request) -> web.Response:
+    async def _embed(self, request: web.Request) -> web.StreamResponse:
         """Embeddings made from a digest of each text, so that different texts have different vectors."""
+        refused = await self._refused(request)
+        if refused is not None:
+            return refused
         try:
-            asked = await request.json()
+            asked = await _body(request)
             texts = [asked["input"]] if isinstance(asked["input"], str) else [str(text) for text in asked["input"]]
+            vectors = [[byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:8]] for text in texts]
             form = asked.get("encoding_format", "float")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except _MALFORMED as error:
             return problem(400, f"not a request for embeddings: {error}")
-        vectors = [[byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:8]] for text in texts]
         data = [
             {"object": "embedding", "index": index, "embedding": _packed(vector) if form == "base64" else vector}
             for index, vector in enumerate(vectors)
@@ -182,27 +189,30 @@ class ModelServer:
         usage = {"prompt_tokens": words, "total_tokens": words}
         return web.json_response({"object": "list", "data": data, "model": self.models[0], "usage": usage})
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _refused(self, request: web.Request) -> web.StreamResponse | None:
+        """The answer to a request without the key, or that of the fault; None if there is neither."""
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return problem(401, "wrong or missing key")
-        failed = await fail(request, self.behaviour.fault)
-        if failed is not None:
-            return failed
+        return await fail(request, self.behaviour.fault)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        refused = await self._refused(request)
+        if refused is not None:
+            return refused
         try:
-            asked = await request.json()
-            tokens, stream = int(asked.get("max_tokens", 16)), bool(asked.get("stream", False))
-        except (ValueError, TypeError, AttributeError) as error:
+            asked = await _body(request)
+            usage, wants_usage = _usage(asked), _wants_usage(asked)
+        except _MALFORMED as error:
             return problem(400, f"not a chat completion request: {error}")
-        if stream:
-            return await self._stream(request, tokens, _usage(asked) if _wants_usage(asked) else None)
+        tokens = usage["completion_tokens"]
+        if asked.get("stream"):
+            return await self._stream(request, tokens, usage if wants_usage else None)
         words = [word async for word in self._words(tokens)]
-        self._count(_usage(asked))
+        self._count(usage)
         message = {"role": "assistant", "content": "".join(words)}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
         body = {"id": "chatcmpl-1", "object": "chat.completion", "created": int(time.time()), "model": self.models[0]}
-        return web.json_response(
-            {**body, "choices": [choice], "usage": _usage(asked)}, headers={"x-replica": self.name}
-        )
+        return web.json_response({**body, "choices": [choice], "usage": usage}, headers={"x-replica": self.name})
 
     def _count(self, usage: dict[str, int]) -> None:
         self.seen.prompt_tokens += usage["prompt_tokens"]
@@ -233,6 +243,14 @@ class ModelServer:
             await asyncio.sleep(due_s - asyncio.get_running_loop().time())
             yield _WORDS[index % len(_WORDS)] + " "
             due_s += (self.behaviour.token_ms + self.behaviour.request_ms * self._running) / 1000
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    """The JSON object of a request's body. Raises one of `_MALFORMED`."""
+    found = json.loads(await request.read())
+    if not isinstance(found, dict):
+        raise TypeError("it is no JSON object")
+    return found
 
 
 def _packed(vector: list[float]) -> str:
@@ -284,7 +302,9 @@ async def _serve(server: ModelServer, host: str, port: int, load_s: float) -> No
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
-    await asyncio.sleep(load_s)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(ending.wait(), load_s)
+        return
     # A client that goes away cancels the work on its request.
     runner = web.AppRunner(
         server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=60.0, keepalive_timeout=75.0

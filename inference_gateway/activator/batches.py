@@ -14,9 +14,10 @@ from typing import Annotated, Any, BinaryIO
 import aiohttp
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from msgspec import Meta
 
-from inference_gateway.activator.relay import problem
+from inference_gateway.activator.relay import is_compressed, problem
 from inference_gateway.batches.store import Batch, FileRecord, NotFoundError, NotNowError, Owned
 from inference_gateway.dataplane.settings import BatchSettings
 
@@ -46,6 +47,8 @@ class _Asked(msgspec.Struct):
 
 async def answer(request: web.Request, settings: BatchSettings, owner: str) -> web.StreamResponse:
     """The answer to a request about the files or batches of the key `owner`."""
+    if is_compressed(request):
+        return problem(415, "compressed bodies are not accepted here")
     owned = Owned.of(settings, owner)
     kind, name, what = ([*request.path.split("/")[2:], "", ""])[:3]
     try:
@@ -64,13 +67,13 @@ async def _files(request: web.Request, owned: Owned, name: str, what: str) -> we
     match request.method, bool(name), what:
         case "POST", False, "":
             return await _upload(request, owned)
-        case "GET", False, "":
+        case "GET" | "HEAD", False, "":
             files = await asyncio.to_thread(owned.files)
             purpose = request.query.get("purpose")
             return _page(request, [file for file in files if purpose in (None, file.purpose)])
-        case "GET", True, "":
+        case "GET" | "HEAD", True, "":
             return _json(msgspec.to_builtins(await asyncio.to_thread(owned.file, name)))
-        case "GET", True, "content":
+        case "GET" | "HEAD", True, "content":
             await asyncio.to_thread(owned.file, name)
             return web.FileResponse(owned.path(name, "data"), headers={"content-type": "application/octet-stream"})
         case "DELETE", True, "":
@@ -84,9 +87,9 @@ async def _batches(request: web.Request, owned: Owned, name: str, what: str) -> 
     match request.method, bool(name), what:
         case "POST", False, "":
             return await _begin(request, owned)
-        case "GET", False, "":
+        case "GET" | "HEAD", False, "":
             return _page(request, await asyncio.to_thread(owned.batches))
-        case "GET", True, "":
+        case "GET" | "HEAD", True, "":
             return _json((await asyncio.to_thread(owned.batch, name)).shown())
         case "POST", True, "cancel":
             return _json((await asyncio.to_thread(owned.cancel, name)).shown())
@@ -97,6 +100,8 @@ async def _batches(request: web.Request, owned: Owned, name: str, what: str) -> 
 async def _begin(request: web.Request, owned: Owned) -> web.Response:
     try:
         asked = msgspec.json.decode(await request.read(), type=_Asked)
+    except web.HTTPRequestEntityTooLarge:
+        return problem(413, "a request for a batch is at most 1 MiB")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return problem(400, f"not a request for a batch: {error}")
     if asked.endpoint not in _ENDPOINTS:
@@ -130,6 +135,8 @@ async def _upload(request: web.Request, owned: Owned) -> web.Response:
         if filename is None:
             return problem(400, "the form has no `file`")
         return _json(msgspec.to_builtins(await asyncio.to_thread(owned.add, draft, filename, purpose)))
+    except HttpProcessingError:
+        return problem(400, "the form cannot be read: the headers of a part are malformed")
     except ValueError as error:
         return problem(400, f"the form cannot be read: {error}")
     finally:

@@ -29,6 +29,11 @@ def problem(status: int, message: str, headers: Mapping[str, str] | None = None)
     return web.json_response(body, status=status, headers=headers)
 
 
+def is_compressed(request: web.Request) -> bool:
+    """Whether the body is compressed. It is relayed as it came and never decompressed here."""
+    return request.headers.get("content-encoding", "identity").lower() != "identity"
+
+
 _CONNECT_S = 3.0
 LONGEST = 1 << 16
 """HAProxy takes no longer head than its buffer; aiohttp by default no longer line than 8190 bytes."""
@@ -75,6 +80,7 @@ def client(socket: Path | None = None, context: ssl.SSLContext | None = None) ->
     )
     return aiohttp.ClientSession(
         connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),  # any other would send one client's cookies with the next one's request
         auto_decompress=False,
         max_line_size=LONGEST,
         max_field_size=LONGEST,
@@ -255,7 +261,10 @@ class BodyRouter:
                 return problem(503, "too many long bodies in transit", _RETRY_AFTER)
             except TimeoutError:
                 return problem(408, "the request did not arrive in time")
-            model = request.headers.get(ASKED) or body.model()
+            asked = request.headers.get(ASKED)
+            if not asked and is_compressed(request):
+                return problem(400, "a compressed body is not searched for `model`: name it by path or as x-service")
+            model = asked or body.model()
             if model is None:
                 return problem(400, "the body is no JSON object with a text `model`")
             service = self.service_of(model)

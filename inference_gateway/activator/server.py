@@ -120,7 +120,8 @@ class Activator:
         return client_context(files.authority, files.gateway_certificate) if files.authority.exists() else None
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        if request.method == "GET" and request.path.startswith(_MODELS):
+        reads = request.method in ("GET", "HEAD")
+        if reads and request.path.startswith(_MODELS):
             models = self._models(request.headers.get(_ONLY, ""), request.headers.get(_KEY, ""))
             return _listed(models, request.path.removeprefix(_MODELS).removeprefix("/"))
         name = request.headers.get(SERVICE)
@@ -132,10 +133,10 @@ class Activator:
             settings = msgspec.json.decode(self._files.batches.read_bytes(), type=BatchSettings | None, dec_hook=_path)
             if settings is not None:
                 return await batches.answer(request, settings, request.headers.get(_KEY, ""))
-        if request.method == "GET" and request.path == "/metrics":
+        if reads and request.path == "/metrics":
             text = await asyncio.to_thread(self._metrics, dict(self.lines))
             return web.Response(text=text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
-        if request.method == "GET" and request.path == "/state":
+        if reads and request.path == "/state":
             state = {name: line.state() for name, line in self.lines.items()}
             return web.Response(body=msgspec.json.encode(state), content_type="application/json")
         return problem(404, "no such path")
@@ -266,6 +267,7 @@ async def _serve(files: Files) -> None:
     os.umask(0o077)
     runner = web.AppRunner(
         activator.application(),
+        auto_decompress=False,  # bodies are relayed as they came
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=60.0,

@@ -15,6 +15,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -55,6 +56,9 @@ _NOT_STARTED = frozenset({429, 503})
 """Statuses with which no replica has received the request."""
 _RETRIED = _NOT_STARTED | {502, 504}
 _DRAFT_S = 3600.0
+"""An upload to which nothing was written for so long has lost its gateway."""
+
+DRAFTS_EVERY_S = 300.0
 _TO_SPARE_S = 10.0
 
 
@@ -90,11 +94,15 @@ class Worker:
         self._published = BatchLoad("")
         self._seen: Mapping[str, ServiceReport] = {}
         self._turn = 0
+        self._drafts_due_s = time.monotonic()
 
     def run_once(self) -> None:
         """Begin new batches, finish completed ones, and send the requests that there is room for. Raises `OSError`."""
         shown = state.read(self._now.paths.status, Report)
         self._seen = {service.name: service for service in shown.services} if shown else {}
+        if time.monotonic() >= self._drafts_due_s:  # they count towards `files_per_key`
+            self._drafts_due_s = time.monotonic() + DRAFTS_EVERY_S
+            _remove_drafts(self._settings)
         for owned in owners(self._settings):
             for batch in owned.unfinished(self._ended.setdefault(owned.owner, set())):
                 try:
@@ -253,6 +261,15 @@ def longest_silence_s(services: Iterable[ServiceSection]) -> float:
     )
 
 
+def client(socket: Path, silence_s: float) -> aiohttp.ClientSession:
+    """A client to HAProxy for the requests of all keys. It must be made within a running event loop and closed."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.UnixConnector(str(socket), limit=0, force_close=True),
+        cookie_jar=aiohttp.DummyCookieJar(),  # any other would send one key's cookies with the next one's request
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_s),
+    )
+
+
 async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
     """Run until stopped, or until the supervisor is gone; requests then in flight are sent again by the next worker."""
     stop = asyncio.Event()
@@ -260,14 +277,10 @@ async def _work(now: Accepted, settings: BatchSettings, files: Files) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     parent = os.getppid()
     silence_s = longest_silence_s(now.section.services.values())
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_s)
-    connector = aiohttp.UnixConnector(str(files.again_socket), limit=0, force_close=True)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as again:
+    async with client(files.again_socket, silence_s) as again:
         while not stop.is_set() and os.getppid() == parent:
             with state.locked(now.paths.batch_lock) as ours:
                 worker = Worker(now, settings, again)
-                if ours:
-                    _remove_drafts(settings)
                 while ours and not stop.is_set() and os.getppid() == parent:
                     try:
                         worker.run_once()
@@ -289,8 +302,9 @@ def _remove_drafts(settings: BatchSettings) -> None:
     """Remove uploads whose gateway was killed."""
     for owned in owners(settings):
         for path in owned.directory.glob("*.draft"):
-            if path.stat().st_mtime < time.time() - _DRAFT_S:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # it has become a file meanwhile
+                if path.stat().st_mtime < time.time() - _DRAFT_S:
+                    path.unlink()
 
 
 @click.command()

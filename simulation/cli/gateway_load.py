@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -89,9 +89,18 @@ class _Usage(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What is read of an answer that is not streamed."""
+    """What is read of an answer, or of an event of a streamed one."""
 
     usage: _Usage | None = None
+    error: object = None
+
+
+_END = b"[DONE]"
+"""The data of the last event of each stream of chat completions, by which one is whole."""
+
+
+class _NoAnswerError(Exception):
+    """The status was 200, but the answer tells of an error or is cut off; the message is the kind of failure."""
 
 
 async def send(target: LoadTarget, requests: Sequence[Request], stop: asyncio.Event) -> Measured:
@@ -100,7 +109,10 @@ async def send(target: LoadTarget, requests: Sequence[Request], stop: asyncio.Ev
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     connector = aiohttp.TCPConnector(limit=target.most_in_flight)
     timeout = aiohttp.ClientTimeout(total=target.timeout_s)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+    cookies = aiohttp.DummyCookieJar()  # each request stands for another client
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=cookies, timeout=timeout, headers=headers
+    ) as session:
         began_s = time.monotonic()
         running: set[asyncio.Task[None]] = set()
         stopped = asyncio.create_task(stop.wait())
@@ -140,15 +152,17 @@ async def _one(session: aiohttp.ClientSession, target: LoadTarget, request: Requ
                 seen.failures[f"HTTP {answer.status}"] += 1
                 return
             if target.stream:
-                async for line in answer.content:
-                    if line.startswith(b"data:") and b"[DONE]" not in line:
-                        first_s = first_s or time.monotonic()
-                        tokens += 1
+                async for _ in _events(answer):
+                    first_s = first_s or time.monotonic()
+                    tokens += 1
             else:
-                usage = msgspec.json.decode(await answer.read(), type=_Answer).usage
+                usage = _decoded(await answer.read()).usage
                 tokens = (usage and usage.completion_tokens) or 0
     except TimeoutError:
         seen.failures["timeout"] += 1
+        return
+    except _NoAnswerError as error:
+        seen.failures[str(error)] += 1
         return
     except (aiohttp.ClientError, ValueError) as error:
         seen.failures[type(error).__name__] += 1
@@ -159,6 +173,27 @@ async def _one(session: aiohttp.ClientSession, target: LoadTarget, request: Requ
     seen.latency_s.append(time.monotonic() - sent_s)
     if first_s is not None:
         seen.first_token_s.append(first_s - sent_s)
+
+
+async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[_Answer]:
+    """The events of a whole stream but the last. Raises `_NoAnswerError`, `ValueError` for one that is no JSON."""
+    whole = False
+    async for line in answer.content:  # to its end, or the connection could not be used again
+        data = line.removeprefix(b"data:").strip()
+        if data == _END:
+            whole = True
+        elif line.startswith(b"data:"):
+            yield _decoded(data)
+    if not whole:
+        raise _NoAnswerError("stream cut off")
+
+
+def _decoded(text: bytes) -> _Answer:
+    """Raises `_NoAnswerError`, `ValueError`."""
+    found = msgspec.json.decode(text, type=_Answer)
+    if found.error is not None:
+        raise _NoAnswerError("error with HTTP 200")
+    return found
 
 
 def report(seen: Measured, took_s: float, qos_s: float | None) -> dict[str, object]:

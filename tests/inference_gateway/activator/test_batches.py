@@ -94,6 +94,7 @@ def test_limits_and_bad_input(rig: Rig) -> None:
     bob = {"authorization": "Bearer bobs-key"}
     assert upload(rig, b"x" * (1 << 21), **bob).status == 413
     assert upload(rig, b"x", purpose="fine-tune", **bob).status == 400
+    assert upload(rig, b"x", content_encoding="gzip", **bob).status == 415
     assert rig.ask("POST", "/v1/files", b"none", content_type=FORM, **bob).status == 400
     assert rig.ask("POST", "/v1/files", b"{}", content_type="application/json", **bob).status == 400
     files = [upload(rig, lines(LINE), **bob).json["id"] for _ in range(4)]
@@ -109,6 +110,37 @@ def test_limits_and_bad_input(rig: Rig) -> None:
         asked = {"input_file_id": files[1], "endpoint": ENDPOINT, **changed}
         answer = rig.ask("POST", "/v1/batches", asked, **bob)
         assert (answer.status, words in answer.body) == (400, True)
+
+
+def test_a_form_that_cannot_be_read_is_the_clients_fault(rig: Rig) -> None:
+    for header in (b"no colon", b"\x00: a", b"a: b\r\n" * 5000):
+        form = b'--x\r\nContent-Disposition: form-data; name="file"\r\n' + header + b"\r\n\r\nx\r\n--x--\r\n"
+        answer = rig.ask("POST", "/v1/files", form, content_type=FORM)
+        assert (answer.status, answer.json["error"]["code"]) == (400, 400)
+
+
+def test_a_large_request_for_a_batch_is_refused_as_json(rig: Rig) -> None:
+    large = b" " * ((1 << 20) + 1)
+    answer = rig.ask("POST", "/v1/batches", large)
+    assert (answer.status, answer.json["error"]["message"]) == (413, "a request for a batch is at most 1 MiB")
+
+
+def test_head_answers_as_get_does(rig: Rig) -> None:
+    file = upload(rig, b"x").json["id"]
+    paths = [
+        f"/v1/files/{file}",
+        f"/v1/files/{file}/content",
+        "/v1/files",
+        "/v1/batches",
+        "/v1/models",
+        "/v1/models/chat",
+    ]
+    for path in (*paths, "/services/own/v1/models", "/metrics"):
+        assert [rig.ask(method, path).status for method in ("GET", "HEAD")] == [200, 200]
+    missing = ("/v1/files/none", "/v1/batches/none", "/v1/models/none")
+    assert [rig.ask("HEAD", path).status for path in missing] == [404, 404, 404]
+    assert rig.ask("HEAD", f"/v1/files/{file}/content").headers["content-length"] == "1"
+    assert rig.ask("DELETE", f"/v1/files/{file}").status == 200
 
 
 def of_batch(rig: Rig, key: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -14,13 +15,14 @@ from unittest.mock import create_autospec
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
 
 from inference_gateway import services
 from inference_gateway.accepted import Accepted
 from inference_gateway.batches import store
 from inference_gateway.batches.job import BatchJob, Requests, Results, read_requests
 from inference_gateway.batches.store import Batch, Owned
-from inference_gateway.batches.worker import Worker, longest_silence_s
+from inference_gateway.batches.worker import Worker, client, longest_silence_s
 from inference_gateway.dataplane.settings import BatchSettings
 
 ENDPOINT = "/v1/chat/completions"
@@ -163,3 +165,40 @@ def test_an_answer_of_several_lines_is_one_line_of_the_results(
 def test_a_request_may_wait_for_a_replica_as_long_as_the_gateway_lets_it(tmp_path: Path) -> None:
     chat = "batches: start, cold_start_deadline_s: 7200, queue_deadline_s: 60, response_timeout_s: 600"
     assert longest_silence_s(accepted(tmp_path, chat).section.services.values()) > 7260
+
+
+def test_uploads_whose_gateway_was_killed_are_removed_in_time(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference_gateway.batches.worker.DRAFTS_EVERY_S", 0.0)
+    working = worker(tmp_path, owned)
+    working.run_once()
+    gone, left, under_way = (owned.draft() for _ in range(3))
+    gone.symlink_to("nothing")  # as one that vanishes after the directory was listed
+    left.touch()
+    os.utime(left, (time.time() - 4000,) * 2)
+    under_way.touch()
+    working.run_once()
+    assert (left.exists(), under_way.exists()) == (False, True)
+
+
+def test_a_cookie_of_one_keys_answer_is_not_sent_with_anothers_request(tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("cookie"))
+        return web.Response(headers={"set-cookie": "session=1"})
+
+    async def check() -> None:
+        application = web.Application()
+        application.router.add_post(ENDPOINT, answer)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.UnixSite(runner, str(tmp_path / "s")).start()
+        async with client(tmp_path / "s", 60.0) as haproxy:
+            for _ in range(2):
+                await (await haproxy.post(f"http://haproxy{ENDPOINT}")).read()
+        await runner.cleanup()
+
+    asyncio.run(check())
+    assert seen == [None, None]

@@ -73,6 +73,10 @@ def test_what_was_not_answered_is_no_part_of_the_conversation(rig: Rig) -> None:
     answers = [
         (503, '{"error": {"message": "no room"}}'),
         (200, 'data: {"error": {"message": "out of memory"}}\n\n'),
+        (422, '{"error": "too long", "error_type": "validation"}'),
+        (200, 'data: {"error": "generation failed"}\n\n'),
+        (500, '{"error": {"code": 7}}'),
+        (502, "<html>"),
         (200, "data: [DONE]\n\n"),
         (200, 'data:{"choices": [{"delta": {"content": "yes"}}]}\r\n\r\ndata: [DONE]\r\n\r\n'),
         (200, 'data: {"choices": [{"delta": {"content": "no"}}]}\n\n'),
@@ -92,7 +96,31 @@ def test_what_was_not_answered_is_no_part_of_the_conversation(rig: Rig) -> None:
             page.fill("#text", f"question {number}")
             page.press("#text", "Enter")
             said(page, "user", number + 1)
-        assert said(page, "error", 3) == ["no room", "out of memory", "the model answered nothing"]
+        told = ["no room", "out of memory", "too long", "generation failed", '500 {"error": {"code": 7}}', "502 <html>"]
+        assert said(page, "error", 7) == [*told, "the model answered nothing"]
         assert said(page, "assistant", 2) == ["yes", "no"]
-    alone = [[("user", f"question {number}")] for number in range(4)]
-    assert asked == [*alone, [*alone[3], ("assistant", "yes"), ("user", "question 4")]]
+    alone = [[("user", f"question {number}")] for number in range(8)]
+    assert asked == [*alone, [*alone[7], ("assistant", "yes"), ("user", "question 8")]]
+
+
+@pytest.mark.parametrize("composing", [{"isComposing": True}, {"keyCode": 229}])
+def test_enter_that_ends_a_composition_does_not_send(rig: Rig, composing: dict[str, object]) -> None:
+    with a_browser() as browser:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{rig.port}/chat", wait_until="networkidle")
+        page.fill("#text", "にほ")
+        event = {"key": "Enter", "bubbles": True, "cancelable": True, **composing}
+        page.dispatch_event("#text", "keydown", event)
+        assert (page.input_value("#text"), said(page, "user", 0)) == ("にほ", [])
+        page.press("#text", "Enter")
+        assert said(page, "user", 1) == ["にほ"]
+
+
+def test_a_gateway_that_is_not_reached_is_told(rig: Rig) -> None:
+    with a_browser() as browser:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{rig.port}/chat", wait_until="networkidle")
+        page.route("**/v1/models", lambda route: route.abort())
+        page.fill("#key", CLIENT_KEY)
+        page.press("#key", "Tab")
+        assert "fetch" in said(page, "error", 1)[0]

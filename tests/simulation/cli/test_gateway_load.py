@@ -12,6 +12,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import cycle
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -72,7 +73,9 @@ def test_failures_are_counted_by_their_kind(tmp_path: Path) -> None:
 class Odd(BaseHTTPRequestHandler):
     """A server whose answers have another form than that of OpenAI."""
 
-    answers = cycle([b"[1]", b'{"usage": [1]}', b'{"usage": {"completion_tokens": null}}', b'{"usage": null}'])
+    answers = cycle(
+        [b"[1]", b'{"usage": [1]}', b'{"usage": {"completion_tokens": null}}', b'{"usage": null}', b'{"error": {}}']
+    )
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -87,15 +90,59 @@ class Odd(BaseHTTPRequestHandler):
         pass
 
 
-def test_answers_of_another_form_are_counted(tmp_path: Path) -> None:
+class Streams(Odd):
+    """A server whose streams begin well; one in four is whole."""
+
+    answers = cycle(
+        b'data: {"choices": [{"delta": {"content": "[DONE]"}}], "error": null}\n\n' + rest
+        for rest in (b'data: {"error": "out of memory"}\n\ndata: [DONE]\n\n', b"", b"data: {}x\n\n", b"data:[DONE]\n\n")
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "option", "answered", "failures"),
+    [
+        (Odd, "--no-stream", 2, {"ValidationError": 2, "error with HTTP 200": 1}),
+        (Streams, "--seed=1", 1, {"DecodeError": 1, "error with HTTP 200": 1, "stream cut off": 1}),
+    ],
+)
+def test_answers_of_another_form_are_counted(
+    answers: type[Odd], option: str, answered: int, failures: dict[str, int], tmp_path: Path
+) -> None:
     trace = tmp_path / "t.csv"
-    trace.write_text("arrival_s,service_s\n" + "0,1\n" * 4, encoding="ascii")
-    server = HTTPServer(("127.0.0.1", 0), Odd)
+    count = answered + sum(failures.values())
+    trace.write_text("arrival_s,service_s\n" + "0,1\n" * count, encoding="ascii")
+    server = HTTPServer(("127.0.0.1", 0), answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    found = run(server.server_port, f"--requests={trace}", "--no-stream")
+    found = run(server.server_port, f"--requests={trace}", option)
     server.shutdown()
     server.server_close()
-    assert (found["answered"], found["failures"]) == (2, {"ValidationError": 2})
+    assert (found["answered"], found["failures"]) == (answered, failures)
+
+
+class Sticky(Odd):
+    """A server that would know its clients again."""
+
+    answers = cycle([b"{}"])
+    cookies: ClassVar[set[str | None]] = set()
+
+    def end_headers(self) -> None:
+        self.cookies.add(self.headers["Cookie"])
+        self.send_header("Set-Cookie", "replica=1")
+        super().end_headers()
+
+
+def test_each_request_is_of_another_client(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,service_s\n" + "".join(f"{0.1 * one},1\n" for one in range(10)), encoding="ascii")
+    with HTTPServer(("127.0.0.1", 0), Sticky) as server:
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        # By name: clients keep no cookies of an address.
+        found = run(0, f"--url=http://localhost:{server.server_port}", f"--requests={trace}", "--no-stream")
+        server.shutdown()
+        serving.join()
+    assert (found["answered"], Sticky.cookies) == (10, {None})
 
 
 def test_ctrl_c_reports_what_was_measured() -> None:
