@@ -22,7 +22,6 @@ from pathlib import Path
 from explsched import interpreter, log
 from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError
-from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
@@ -107,6 +106,7 @@ def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int
     with _starting(now):
         _refuse_another(now, active_jobs(client, now.section.name))
         state.forget_requests(now.paths)
+        now.keep()  # else its job would refuse what was edited since the last gateway of this name
         slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
         submitted: list[int] = []
         try:
@@ -375,9 +375,6 @@ class Revision:
             answer_reload(self.now.paths, request, fault)
 
     def _take(self) -> None:
-        new = accepted.read(self.now.services_path, self.now.slot)
-        fault = accepted.unchangeable(self.now.section, new.section)
-        if fault:
-            raise ConfigError(f"{self.now.services_path}: {fault} while the gateway is up")
+        new = accepted.changed(self.now)
         self.put(new)
         self.now = new

@@ -344,15 +344,24 @@ def run(now: Accepted, sbatch: Sequence[str]) -> None:
 
 
 def accepted_files(services_path: Path, kept: Path | None, slot: int) -> Accepted:
-    """The files; if they are invalid now, those that the gateway's previous job had accepted and saved in `kept`."""
-    try:
+    """The files; if they are invalid now or may not change so, those in force last, which are saved in `kept`."""
+    last = None if kept is None else _kept(kept, services_path, slot)
+    if last is None:
         return accepted.read(services_path, slot)
+    try:
+        return accepted.changed(last)
     except ConfigError as error:
-        last = None if kept is None else accepted.kept(kept, services_path, slot)
-        if last is None:
-            raise
         log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
         return last
+
+
+def _kept(directory: Path, services_path: Path, slot: int) -> Accepted | None:
+    """The saved files; None if there are none, or this version does not accept them."""
+    try:
+        return accepted.kept(directory, services_path, slot)
+    except ConfigError as error:
+        log.event(_LOG, logging.ERROR, "saved services file refused", file=str(directory), why=str(error))
+        return None
 
 
 @click.command()
