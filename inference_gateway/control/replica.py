@@ -87,7 +87,7 @@ ACTIVE = _WAITING | _RUNNING
 """States of jobs that run or will run."""
 
 LOST_AFTER_S = 60.0
-"""A submission whose answer was lost has failed if Slurm does not list its job after this time."""
+"""A submission whose answer was lost counts as refused if Slurm does not list its job after this time."""
 
 AGAIN_S = 60.0
 """A job that Slurm still lists this long after it was cancelled is cancelled again."""
@@ -131,14 +131,15 @@ class Limits:
 class Step:
     """The next state of a replica (None: gone), and what to write to the event log.
 
-    The job of a replica that has just entered `ENDING` is to be cancelled. `failed`: a start has failed.
-    `served_after_s`: it has just begun to serve, this long after its submission.
+    The job of a replica that has just entered `ENDING` is to be cancelled. `failed`: a start has failed. `refused`:
+    Slurm has not taken its submission. `served_after_s`: it has just begun to serve, this long after its submission.
     """
 
     replica: Replica | None
     event: str = ""
     reason: str = ""
     failed: bool = False
+    refused: bool = False
     served_after_s: float | None = None
 
 
@@ -148,7 +149,7 @@ def step(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: floa
         if min(now_s, seen.listed_s) - replica.asked_s > LOST_AFTER_S:
             why = "Slurm has no record of the submission"
             if replica.job_id is None:
-                return Step(None, "lost", why, failed=True)
+                return Step(None, "lost", why, refused=True)  # a busy slurmctld proves nothing of the service
             why = f"Slurm does not list job {replica.job_id} with the name and comment of its submission"
             return Step(replica.to(Phase.ENDING, now_s, why), "lost", why, failed=True)
         return Step(replica)

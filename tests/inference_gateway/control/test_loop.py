@@ -310,6 +310,16 @@ def test_a_refused_submission_is_repeated_but_never_given_up(rig: Rig) -> None:
     assert len(rig.slurm.submissions) == 1
 
 
+def test_submissions_that_slurm_does_not_answer_are_repeated_but_never_given_up(rig: Rig) -> None:
+    """As while slurmctld is overloaded: it still lists jobs."""
+    rig.slurm.mute = frozenset({"submit"})
+    assert not rig.tick(1200).given_up
+    assert 4 < rig.events().count("lost") < 15
+    rig.slurm.mute = frozenset()
+    rig.tick(601)
+    assert len(rig.slurm.submissions) == 1
+
+
 def test_a_lost_answer_does_not_start_a_second_job(rig: Rig) -> None:
     rig.slurm.forgets = True
     rig.tick(3)

@@ -59,7 +59,14 @@ class TestASubmissionWithoutAJob:
 
     def test_a_submission_missing_in_a_late_listing_is_lost(self) -> None:
         done = after(self.ASKED, seen(None, listed_s=NOW_S + LOST_AFTER_S + 1), NOW_S + LOST_AFTER_S + 2)
-        assert (done.replica, done.event, done.failed) == (None, "lost", True)
+        assert (done.replica, done.event, done.failed, done.refused) == (None, "lost", False, True)
+
+    def test_a_job_that_slurm_lists_with_another_name_has_failed(self) -> None:
+        """Each start would leave one."""
+        asked = replace(self.ASKED, job_id=7)
+        done = after(asked, seen(None, listed_s=NOW_S + LOST_AFTER_S + 1), NOW_S + LOST_AFTER_S + 2)
+        assert done.replica is not None
+        assert (done.replica.phase, done.failed, done.refused) == (Phase.ENDING, True, False)
 
     @pytest.mark.parametrize(("state", "phase"), [("PENDING", Phase.PENDING), ("RUNNING", Phase.STARTING)])
     def test_a_submitted_job_is_recognised_by_its_name(self, state: str, phase: Phase) -> None:
