@@ -25,6 +25,8 @@ from explsched.errors import ExplschedError, SlurmError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
+from inference_gateway.control.report import Report
+from inference_gateway.control.slurm_sync import submit_soonest
 from inference_gateway.control.state import GatewayRecord
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import Processes
@@ -83,11 +85,12 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
     return (*(f"--{key}={value}" for key, value in given.items() if value), "--no-requeue", *extra)
 
 
-def script(now: Accepted, extra: Sequence[str]) -> str:
-    """The batch script. `extra` are sbatch options, which the successor also gets."""
+def script(now: Accepted, extra: Sequence[str], after: int | None = None) -> str:
+    """The batch script. `extra` are sbatch options, which the successor also gets. `after` as in `options`."""
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
     files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
     files += ["--slot", str(now.slot)] if now.slot > 1 else []
+    files += ["--after", str(after)] if after is not None else []
     command = [
         *interpreter.of_module("inference_gateway.supervisor.loop"),
         *files,
@@ -98,7 +101,29 @@ def script(now: Accepted, extra: Sequence[str]) -> str:
 
 def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int | None = None) -> int:
     """Submit a gateway job; returns its id. Raises `SlurmError`."""
-    return client.submit(script(now, extra), options(now, extra, after))
+    return client.submit(script(now, extra, after), options(now, extra, after))
+
+
+_AGAIN_S = 60.0
+_LATEST_AGAIN_S = 600.0
+
+
+def submit_again(client: SlurmClient, now: Accepted, extra: Sequence[str], own: int) -> None:
+    """Have a job in the queue that serves instead of `own`, which cannot serve on this node. Raises `SlurmError`.
+
+    It avoids this node where Slurm can start it as soon on another, and waits the longer the longer nobody has served.
+    """
+    if any(job.state == "PENDING" and job.job_id != own for job in active_jobs(client, now.section.name, (now.slot,))):
+        return
+    shown = state.read(now.paths.status, Report)
+    wait_s = min(_LATEST_AGAIN_S, max(_AGAIN_S, 0.0 if shown is None else time.time() - shown.time_s))
+    later = (f"--begin=now+{wait_s:.0f}", *extra)
+    choices = [options(now, later, None)]
+    node = os.environ.get("SLURMD_NODENAME")
+    if node and not any(option.startswith("--nodelist=") for option in choices[0]):
+        choices.insert(0, options(now, (f"--exclude={node}", *later), None))
+    new = submit_soonest(client, script(now, extra, own), choices)
+    log.event(_LOG, logging.ERROR, "cannot serve on this node, another job will try", job=new, wait_s=round(wait_s))
 
 
 def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int, ...]:
