@@ -97,6 +97,10 @@ YOUNG_S = 60.0
 that serves for longer ends a row of failures."""
 
 
+ASKED_S = 30.0
+"""No start takes too long before a new control plane has asked for this time: it may have become ready unseen."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaObservation:
     """What has been observed of one replica.
@@ -120,11 +124,15 @@ class ReplicaObservation:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a replica may take to start, to drain, and stay down, in seconds."""
+    """How long a replica may take to start, to drain, and stay down, in seconds.
+
+    `adopted_s`: when this control plane has begun to ask replicas whether they are ready, in seconds since the epoch.
+    """
 
     start_limit_s: float
     drain_deadline_s: float
     down_limit_s: float
+    adopted_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +233,7 @@ def _starting(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits:
         replica = replace(replica, host=registered.host, port=registered.port)
     if replica.port and seen.answered:
         return Step(replica.to(Phase.SERVING, now_s), "serving", served_after_s=now_s - replica.asked_s)
-    if now_s - replica.since_s > limits.start_limit_s:
+    if now_s > max(replica.since_s + limits.start_limit_s, limits.adopted_s + min(limits.start_limit_s, ASKED_S)):
         why = f"not ready {limits.start_limit_s:g} s after its job started"
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     return Step(replica)

@@ -471,6 +471,19 @@ def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> N
     assert len(rig.slurm.submissions) == 2
 
 
+def test_a_replica_that_became_ready_while_no_control_plane_was_there_serves(rig: Rig, unready: set[str]) -> None:
+    """It was away for longer than `start_limit_s`."""
+    unready.add("*")
+    rig.tick()
+    rig.run_all()
+    rig.tick(5)
+    rig.now_s += 1800
+    unready.clear()
+    rig.restart()
+    assert rig.tick(5).serving == 1
+    assert rig.slurm.cancelled == []
+
+
 def test_a_minimum_set_by_command_survives_a_restart(rig: Rig) -> None:
     state.save(rig.paths.overrides, {"chat": Override(3, rig.now_s), "gone": Override(5, rig.now_s)})
     rig.serve(3)

@@ -7,6 +7,7 @@ import pytest
 
 from inference_gateway.control.replica import (
     AGAIN_S,
+    ASKED_S,
     LOST_AFTER_S,
     YOUNG_S,
     Limits,
@@ -224,6 +225,11 @@ class TestAJobThatRuns:
         done = after(one, seen(listed("RUNNING")), NOW_S + 101)
         assert done.replica == one.to(Phase.ENDING, NOW_S + 101, "not ready 100 s after its job started")
         assert (done.event, done.failed) == ("failed", True)
+
+    def test_a_start_has_not_failed_before_a_new_control_plane_has_asked_for_a_while(self) -> None:
+        one, new = replica(Phase.STARTING), replace(LIMITS, adopted_s=NOW_S + 900)
+        assert step(one, seen(listed("RUNNING")), new, NOW_S + 900 + ASKED_S) == Step(one)
+        assert step(one, seen(listed("RUNNING")), new, NOW_S + 901 + ASKED_S).failed
 
     def test_a_replica_that_gets_the_signal_to_end_is_drained(self) -> None:
         one = replica(Phase.SERVING)
