@@ -76,8 +76,8 @@ def classify(
 
 
 def _ends_soon(replica: Replica, notice_s: float, now_s: float) -> bool:
-    if replica.ends_s is None or replica.limit_s is None:
-        return False
+    if replica.phase is not Phase.SERVING or replica.ends_s is None or replica.limit_s is None:
+        return False  # one that still starts in its last minutes is on the way to a failed start
     # With a time limit shorter than the notice every replica would be replaced as soon as it starts.
     return replica.ends_s - now_s < min(notice_s, replica.limit_s / 2)
 

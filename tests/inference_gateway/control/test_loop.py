@@ -301,6 +301,24 @@ def test_a_job_that_never_serves_is_cancelled_at_the_start_limit(tmp_path: Path,
     assert rig.slurm.cancelled == [1]
 
 
+@pytest.mark.parametrize("limit_s", [90.0, 130.0])
+def test_a_service_whose_jobs_end_before_they_serve_is_given_up(
+    tmp_path: Path, unready: set[str], limit_s: float
+) -> None:
+    """As where loading hangs, and the notice for a successor begins before `start_limit_s` is over."""
+    unready.add("*")
+    rig = Rig(tmp_path, replica={"start_limit_s": 100})
+    for _ in range(160):
+        for number, found in rig.slurm.known.items():
+            if found.state == "RUNNING" and found.start_s is not None and rig.now_s > found.start_s + limit_s:
+                rig.slurm.set(number, state="TIMEOUT")
+            if found.state == "PENDING":
+                rig.slurm.set(number, time_limit_s=limit_s)
+                rig.run(number)
+        shown = rig.tick(5)
+    assert (shown.given_up, len(rig.slurm.submissions)) == (True, 5)
+
+
 def test_a_refused_submission_is_repeated_but_never_given_up(rig: Rig) -> None:
     rig.slurm.refusal = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
     assert not rig.tick(3600).given_up
