@@ -77,11 +77,14 @@ class Replica:
         return self.since_s + YOUNG_S if able and now_s - self.since_s >= YOUNG_S else None
 
 
-_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
-_LAUNCH_FAILED = "launch failed requeued held"
-"""Slurm's reason for a job that it would never start again by itself."""
+_HELD = {
+    "launch failed requeued held": "Slurm failed to launch its job, as when a prolog fails, and holds it",
+    "JobHoldMaxRequeue": "Slurm has requeued its job too often and holds it",
+}
+"""Slurm's reasons for jobs that it would never start again by itself."""
 
 ACTIVE = _WAITING | _RUNNING
 """States of jobs that run or will run."""
@@ -191,8 +194,7 @@ def _over(replica: Replica, why: str, now_s: float) -> Step:
 
 
 def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
-    if replica.phase in LIVE and job.reason.replace("_", " ") == _LAUNCH_FAILED:
-        why = "Slurm failed to launch its job, as when a prolog fails, and holds it"
+    if replica.phase in LIVE and (why := _held(job)):
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         same = replica.phase is Phase.PENDING
@@ -202,6 +204,13 @@ def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
     if replica.phase is Phase.ENDING:
         return _ending(replica, now_s)
     return Step(_again(replica, job, now_s).to(Phase.PENDING, now_s), "requeued", f"by Slurm{_because(job.reason)}")
+
+
+def _held(job: SlurmJob) -> str:
+    """Why Slurm holds the job for good; empty if it does not."""
+    if job.state == "RESV_DEL_HOLD":  # its reason has the name of the reservation
+        return "the reservation of its job was deleted, and Slurm holds it"
+    return _HELD.get(job.reason.replace("_", " "), "")
 
 
 def _again(replica: Replica, job: SlurmJob, now_s: float) -> Replica:

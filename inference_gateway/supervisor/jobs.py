@@ -39,7 +39,7 @@ from slurm_plugin.client.records import SlurmJob
 
 _LOG = logging.getLogger("explsched.gateway")
 _OURS = "igwjob:"
-ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
+_ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
 
 
 def tag(gateway: str, slot: int = 1) -> str:
@@ -55,9 +55,13 @@ def own_job_id() -> int | None:
 
 def active_jobs(client: SlurmClient, gateway: str, slots: Sequence[int] = SLOTS) -> tuple[SlurmJob, ...]:
     """The gateway's own pending and running jobs, by default of both where there are two. Raises `SlurmError`."""
+    return tuple(job for job in listed_jobs(client, gateway, slots) if job.state in _ACTIVE)
+
+
+def listed_jobs(client: SlurmClient, gateway: str, slots: Sequence[int] = SLOTS) -> tuple[SlurmJob, ...]:
+    """As `active_jobs`, and those that are held or have ended lately. Raises `SlurmError`."""
     tags = {tag(gateway, slot) for slot in slots}
-    found = (job for job in client.tagged_jobs(tag(gateway)) if job.comment in tags)
-    return tuple(job for job in found if job.state in ACTIVE)
+    return tuple(job for job in client.tagged_jobs(tag(gateway)) if job.comment in tags)
 
 
 def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str, ...]:

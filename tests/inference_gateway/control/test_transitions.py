@@ -150,9 +150,17 @@ class TestAJobThatWaits:
         assert one.phase is Phase.ENDING
 
     @pytest.mark.parametrize("phase", [Phase.SUBMITTING, *LIVING])
-    @pytest.mark.parametrize("reason", ["launch failed requeued held", "launch_failed_requeued_held"])
-    def test_a_job_that_slurm_could_not_launch_and_holds_is_cancelled(self, phase: Phase, reason: str) -> None:
-        done = after(replica(phase), seen(listed("PENDING", restarts=1, reason=reason)), NOW_S + 5)
+    @pytest.mark.parametrize(
+        ("state", "reason"),
+        [
+            ("PENDING", "launch failed requeued held"),
+            ("PENDING", "launch_failed_requeued_held"),
+            ("REQUEUE_HOLD", "JobHoldMaxRequeue"),
+            ("RESV_DEL_HOLD", "Reservation r2 was deleted"),
+        ],
+    )
+    def test_a_job_that_slurm_holds_for_good_is_cancelled(self, phase: Phase, state: str, reason: str) -> None:
+        done = after(replica(phase), seen(listed(state, restarts=1, reason=reason)), NOW_S + 5)
         assert done.replica is not None
         assert (done.replica.phase, done.replica.since_s, done.failed) == (Phase.ENDING, NOW_S + 5, True)
 
