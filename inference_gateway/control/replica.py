@@ -78,7 +78,8 @@ class Replica:
 
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-_RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
+_SUSPENDED = "SUSPENDED"
+_RUNNING = frozenset({"RUNNING", "CONFIGURING", _SUSPENDED, "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
 _HELD = {
     "launch failed requeued held": "Slurm failed to launch its job, as when a prolog fails, and holds it",
@@ -230,7 +231,7 @@ def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: 
     if replica.phase is Phase.STARTING:
         return _starting(replica, job, seen, limits, now_s)
     if replica.phase is Phase.SERVING:
-        return _serving(replica, seen, limits, now_s)
+        return _serving(replica, job, seen, limits, now_s)
     if replica.phase is Phase.DRAINING:
         return _draining(replica, seen, limits, now_s)
     return _ending(replica, now_s)
@@ -242,13 +243,15 @@ def _starting(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits:
         replica = replace(replica, host=registered.host, port=registered.port)
     if replica.port and seen.answered:
         return Step(replica.to(Phase.SERVING, now_s), "serving", served_after_s=now_s - replica.asked_s)
-    if now_s > max(replica.since_s + limits.start_limit_s, limits.adopted_s + min(limits.start_limit_s, ASKED_S)):
-        why = f"not ready {limits.start_limit_s:g} s after its job started"
+    limit_s = limits.start_limit_s
+    late_s = max(replica.since_s + job.suspended_s + limit_s, limits.adopted_s + min(limit_s, ASKED_S))
+    if now_s > late_s and job.state != _SUSPENDED:
+        why = f"not ready {limit_s:g} s after its job started"
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     return Step(replica)
 
 
-def _serving(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
+def _serving(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
     if seen.leaving:
         why = "its job received the signal to end"
         return Step(replica.to(Phase.DRAINING, now_s, why), "draining", why)
@@ -261,6 +264,9 @@ def _serving(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: 
         return Step(replace(replica, sick_s=now_s))
     if now_s - replica.sick_s > limits.down_limit_s:
         why = f"does not answer its health checks for {limits.down_limit_s:g} s"
+        if job.state == _SUSPENDED:
+            why += ": Slurm has suspended its job"
+            return Step(replica.to(Phase.ENDING, now_s, why), "died", why)
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     return Step(replica)
 

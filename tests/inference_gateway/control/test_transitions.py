@@ -234,6 +234,13 @@ class TestAJobThatRuns:
         assert done.replica == one.to(Phase.ENDING, NOW_S + 101, "not ready 100 s after its job started")
         assert (done.event, done.failed) == ("failed", True)
 
+    def test_time_for_which_its_job_was_suspended_is_not_of_its_start(self) -> None:
+        one = replica(Phase.STARTING)
+        assert not after(one, seen(listed("SUSPENDED", suspended_s=0.0)), NOW_S + 900).failed
+        resumed = seen(listed("RUNNING", suspended_s=800.0))
+        assert not after(one, resumed, NOW_S + 900).failed
+        assert after(one, resumed, NOW_S + 901).failed
+
     def test_a_start_has_not_failed_before_a_new_control_plane_has_asked_for_a_while(self) -> None:
         one, new = replica(Phase.STARTING), replace(LIMITS, adopted_s=NOW_S + 900)
         assert step(one, seen(listed("RUNNING")), new, NOW_S + 900 + ASKED_S) == Step(one)
@@ -253,6 +260,12 @@ class TestAJobThatRuns:
         done = after(sick, seen(listed("RUNNING"), server_up=False), NOW_S + 26)
         assert done.replica is not None
         assert (done.replica.phase, done.event, done.failed) == (Phase.ENDING, "failed", True)
+
+    def test_a_replica_whose_job_stays_suspended_is_cancelled_but_has_not_failed(self) -> None:
+        sick = replica(Phase.SERVING, sick_s=NOW_S + 5)
+        done = after(sick, seen(listed("SUSPENDED"), server_up=False), NOW_S + 26)
+        assert done.replica is not None
+        assert (done.replica.phase, done.event, done.failed) == (Phase.ENDING, "died", False)
 
     @pytest.mark.parametrize("server_up", [True, None])
     def test_a_replica_that_is_up_or_unchecked_is_not_down(self, *, server_up: bool | None) -> None:
