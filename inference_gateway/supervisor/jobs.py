@@ -21,7 +21,7 @@ from pathlib import Path
 
 from explsched import interpreter, log
 from explsched.atomic_file import replace_file
-from explsched.errors import ExplschedError, SlurmError
+from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
@@ -196,6 +196,8 @@ _CHECK_S = 60.0
 """Time between two checks of the successor job."""
 
 _RETRY_S = 5.0
+_LONGEST_RETRY_S = 30.0
+"""Until Slurm is asked again, from first to last, while it does not answer."""
 
 
 def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: int | None) -> Files | None:
@@ -259,11 +261,13 @@ class Succession:
     _options: tuple[str, ...] = ()
     _replaced: list[int] = field(default_factory=list)
     _due_s: float = 0.0
+    _retry_s: float = _RETRY_S
     _latest_s: float = math.inf
 
     def hand_over_now(self) -> None:
         """Do at the next check what is done when the time limit is near."""
         self._latest_s = self._due_s = 0.0
+        self._retry_s = _RETRY_S
 
     def taken_over(self) -> bool:
         """Whether the released successor has a data plane that takes requests."""
@@ -282,8 +286,7 @@ class Succession:
 
     def check(self, now: Accepted) -> None:
         """Check the successor if it is time. Does nothing outside of a job."""
-        now_s = time.monotonic()
-        if self.own is None or now_s < self._due_s or self.paths.closing.exists():
+        if self.own is None or time.monotonic() < self._due_s or self.paths.closing.exists():
             return
         try:
             jobs = active_jobs(self.client, now.section.name, (now.slot,))
@@ -304,9 +307,13 @@ class Succession:
                     release(self.client, self._successor)
                 self.handing_over = True
                 log.event(_LOG, logging.INFO, "handing over", successor=self._successor)
-            self._due_s = now_s + (_RETRY_S if self.handing_over else min(_CHECK_S, left_s))
+            self._retry_s = _RETRY_S
+            self._due_s = time.monotonic() + (_RETRY_S if self.handing_over else min(_CHECK_S, left_s))
         except SlurmError as error:
-            self._due_s = now_s + _RETRY_S
+            # Counted from the answer: while slurmctld hangs nothing else is looked at, such as HAProxy.
+            self._due_s = time.monotonic() + self._retry_s
+            hangs = isinstance(error, SlurmUnreachableError) and not self.handing_over
+            self._retry_s = min(_LONGEST_RETRY_S, 2 * self._retry_s) if hangs else _RETRY_S
             log.event(_LOG, logging.ERROR, "no successor yet, will try again", why=str(error))
 
     def _find(self, now: Accepted, jobs: Sequence[SlurmJob], own: int) -> int:

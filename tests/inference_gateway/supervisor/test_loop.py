@@ -7,12 +7,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from explsched.errors import SlurmUnreachableError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
@@ -25,6 +27,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, ServerState, Traffic
 from inference_gateway.supervisor import jobs, loop
 from inference_gateway.supervisor.loop import Supervisor
+from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
 
@@ -419,6 +422,26 @@ class TestTheDataPlane:
 
         gateway.run(nothing, die, nothing, nothing, gateway.term)
         assert gateway.plane.starts == [None, None]
+
+    def test_the_data_plane_is_looked_at_while_slurm_hangs(self, in_job: Gateway) -> None:
+        """Each of its commands runs into its timeout, of 15 s."""
+        looks: list[float] = []
+        calls: list[float] = []
+
+        def hang(prefix: str) -> tuple[SlurmJob, ...]:
+            calls.append(in_job.script.now_s)
+            in_job.script.now_s += 15
+            raise SlurmUnreachableError("squeue: no answer from slurmctld")
+
+        def look() -> bool:
+            looks.append(in_job.script.now_s)
+            return True
+
+        in_job.slurm.tagged_jobs = hang  # type: ignore[method-assign]
+        in_job.plane.alive = look  # type: ignore[method-assign]
+        in_job.run(*[nothing] * 120, in_job.term)
+        assert len([second for second in looks if second < NOW_S + 60]) > 10
+        assert [after - before - 15 for before, after in pairwise(calls)] == [5, 10, 20, 30, 30]
 
     def test_a_data_plane_that_does_not_start_is_tried_every_five_seconds(self, gateway: Gateway) -> None:
         def break_down() -> None:
