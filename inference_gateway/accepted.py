@@ -151,7 +151,16 @@ def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None
     return Accepted(services_path.resolve(), section, found, text, keys_text, slot)
 
 
-def unchangeable(old: GatewaySection, new: GatewaySection) -> str:
+def changed(now: Accepted) -> Accepted:
+    """Read both files again. Raises `ConfigError`, also for a key that cannot be changed while the gateway is up."""
+    new = read(now.services_path, now.slot)
+    fault = _unchangeable(now.section, new.section)
+    if fault:
+        raise ConfigError(f"{now.services_path}: {fault} while the gateway is up")
+    return new
+
+
+def _unchangeable(old: GatewaySection, new: GatewaySection) -> str:
     """The first key that differs but cannot be changed while the gateway runs, with both values; empty if none."""
     values = (
         ("name", old.name, new.name),

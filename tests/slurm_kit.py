@@ -143,7 +143,7 @@ class FakeSlurm:
     def expected_start_s(self, script: str, options: Sequence[str]) -> float:
         """By QOS, as `starts_s` tells; of others nothing is told."""
         self._answer("expected_start_s")
-        (qos,) = [option.removeprefix("--qos=") for option in options if option.startswith("--qos=")]
+        qos = next((option.removeprefix("--qos=") for option in options if option.startswith("--qos=")), "")
         if qos not in self.starts_s:
             raise SlurmError(f"sbatch --test-only tells no start: invalid qos {qos}")
         return self.starts_s[qos]

@@ -17,6 +17,7 @@ from explsched.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.cli import keepalived, known_service, opened, services_option
 from inference_gateway.control import state
+from inference_gateway.control.replica import ACTIVE
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.control.state import Override
 from inference_gateway.errors import GatewayError
@@ -157,12 +158,14 @@ def _end(client: CliClient, gateway: str, paths: GatewayPaths) -> int | None:
 
 def _cancel_all(client: CliClient, gateway: str) -> int:
     left = _replicas(client, gateway)
-    jobs.cancel(client, [*left, *(found.job_id for found in jobs.active_jobs(client, gateway))])
+    found = (*client.tagged_jobs(prefix(gateway)), *jobs.listed_jobs(client, gateway))
+    # One that Slurm requeues is COMPLETING at first, and would wait and run again.
+    jobs.cancel(client, [job.job_id for job in found if job.state in ACTIVE or job.state == "COMPLETING"])
     return len(left)
 
 
 def _replicas(client: CliClient, gateway: str) -> list[int]:
-    return [found.job_id for found in client.tagged_jobs(prefix(gateway)) if found.state in jobs.ACTIVE]
+    return [found.job_id for found in client.tagged_jobs(prefix(gateway)) if found.state in ACTIVE]
 
 
 _ANSWER_POLL_S = 0.2

@@ -77,17 +77,21 @@ class Replica:
         return self.since_s + YOUNG_S if able and now_s - self.since_s >= YOUNG_S else None
 
 
-_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
-_RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_SUSPENDED = "SUSPENDED"
+_RUNNING = frozenset({"RUNNING", "CONFIGURING", _SUSPENDED, "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
-_LAUNCH_FAILED = "launch failed requeued held"
-"""Slurm's reason for a job that it would never start again by itself."""
+_HELD = {
+    "launch failed requeued held": "Slurm failed to launch its job, as when a prolog fails, and holds it",
+    "JobHoldMaxRequeue": "Slurm has requeued its job too often and holds it",
+}
+"""Slurm's reasons for jobs that it would never start again by itself."""
 
 ACTIVE = _WAITING | _RUNNING
 """States of jobs that run or will run."""
 
 LOST_AFTER_S = 60.0
-"""A submission whose answer was lost has failed if Slurm does not list its job after this time."""
+"""A submission whose answer was lost counts as refused if Slurm does not list its job after this time."""
 
 AGAIN_S = 60.0
 """A job that Slurm still lists this long after it was cancelled is cancelled again."""
@@ -95,6 +99,10 @@ AGAIN_S = 60.0
 YOUNG_S = 60.0
 """A replica that dies within this time of serving counts as a failed start, because its successors may do the same; one
 that serves for longer ends a row of failures."""
+
+
+ASKED_S = 30.0
+"""No start takes too long before a new control plane has asked for this time: it may have become ready unseen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +128,30 @@ class ReplicaObservation:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a replica may take to start, to drain, and stay down, in seconds."""
+    """How long a replica may take to start, to drain, and stay down, in seconds.
+
+    `adopted_s`: when this control plane has begun to ask replicas whether they are ready, in seconds since the epoch.
+    """
 
     start_limit_s: float
     drain_deadline_s: float
     down_limit_s: float
+    adopted_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """The next state of a replica (None: gone), and what to write to the event log.
 
-    The job of a replica that has just entered `ENDING` is to be cancelled. `failed`: a start has failed.
-    `served_after_s`: it has just begun to serve, this long after its submission.
+    The job of a replica that has just entered `ENDING` is to be cancelled. `failed`: a start has failed. `refused`:
+    Slurm has not taken its submission. `served_after_s`: it has just begun to serve, this long after its submission.
     """
 
     replica: Replica | None
     event: str = ""
     reason: str = ""
     failed: bool = False
+    refused: bool = False
     served_after_s: float | None = None
 
 
@@ -148,7 +161,7 @@ def step(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: floa
         if min(now_s, seen.listed_s) - replica.asked_s > LOST_AFTER_S:
             why = "Slurm has no record of the submission"
             if replica.job_id is None:
-                return Step(None, "lost", why, failed=True)
+                return Step(None, "lost", why, refused=True)  # a busy slurmctld proves nothing of the service
             why = f"Slurm does not list job {replica.job_id} with the name and comment of its submission"
             return Step(replica.to(Phase.ENDING, now_s, why), "lost", why, failed=True)
         return Step(replica)
@@ -182,8 +195,7 @@ def _over(replica: Replica, why: str, now_s: float) -> Step:
 
 
 def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
-    if replica.phase in LIVE and job.reason.replace("_", " ") == _LAUNCH_FAILED:
-        why = "Slurm failed to launch its job, as when a prolog fails, and holds it"
+    if replica.phase in LIVE and (why := _held(job)):
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
         same = replica.phase is Phase.PENDING
@@ -193,6 +205,13 @@ def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
     if replica.phase is Phase.ENDING:
         return _ending(replica, now_s)
     return Step(_again(replica, job, now_s).to(Phase.PENDING, now_s), "requeued", f"by Slurm{_because(job.reason)}")
+
+
+def _held(job: SlurmJob) -> str:
+    """Why Slurm holds the job for good; empty if it does not."""
+    if job.state == "RESV_DEL_HOLD":  # its reason has the name of the reservation
+        return "the reservation of its job was deleted, and Slurm holds it"
+    return _HELD.get(job.reason.replace("_", " "), "")
 
 
 def _again(replica: Replica, job: SlurmJob, now_s: float) -> Replica:
@@ -212,7 +231,7 @@ def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: 
     if replica.phase is Phase.STARTING:
         return _starting(replica, job, seen, limits, now_s)
     if replica.phase is Phase.SERVING:
-        return _serving(replica, seen, limits, now_s)
+        return _serving(replica, job, seen, limits, now_s)
     if replica.phase is Phase.DRAINING:
         return _draining(replica, seen, limits, now_s)
     return _ending(replica, now_s)
@@ -224,13 +243,15 @@ def _starting(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits:
         replica = replace(replica, host=registered.host, port=registered.port)
     if replica.port and seen.answered:
         return Step(replica.to(Phase.SERVING, now_s), "serving", served_after_s=now_s - replica.asked_s)
-    if now_s - replica.since_s > limits.start_limit_s:
-        why = f"not ready {limits.start_limit_s:g} s after its job started"
+    limit_s = limits.start_limit_s
+    late_s = max(replica.since_s + job.suspended_s + limit_s, limits.adopted_s + min(limit_s, ASKED_S))
+    if now_s > late_s and job.state != _SUSPENDED:
+        why = f"not ready {limit_s:g} s after its job started"
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     return Step(replica)
 
 
-def _serving(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
+def _serving(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
     if seen.leaving:
         why = "its job received the signal to end"
         return Step(replica.to(Phase.DRAINING, now_s, why), "draining", why)
@@ -243,6 +264,9 @@ def _serving(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: 
         return Step(replace(replica, sick_s=now_s))
     if now_s - replica.sick_s > limits.down_limit_s:
         why = f"does not answer its health checks for {limits.down_limit_s:g} s"
+        if job.state == _SUSPENDED:
+            why += ": Slurm has suspended its job"
+            return Step(replica.to(Phase.ENDING, now_s, why), "died", why)
         return Step(replica.to(Phase.ENDING, now_s, why), "failed", why, failed=True)
     return Step(replica)
 

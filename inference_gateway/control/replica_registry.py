@@ -102,6 +102,8 @@ class ReplicaRegistry:
         proved_s = done.replica.proved_s(now_s) if done.replica else None
         if service and proved_s and replica.generation == service.generation:
             service.attempts = service.attempts.succeeded(proved_s)
+        if service and done.refused:
+            service.attempts = service.attempts.refused(replica.asked_s, now_s)
         if service and done.failed:
             self._failed(service, replica, now_s)
 

@@ -76,8 +76,8 @@ def classify(
 
 
 def _ends_soon(replica: Replica, notice_s: float, now_s: float) -> bool:
-    if replica.ends_s is None or replica.limit_s is None:
-        return False
+    if replica.phase is not Phase.SERVING or replica.ends_s is None or replica.limit_s is None:
+        return False  # one that still starts in its last minutes is on the way to a failed start
     # With a time limit shorter than the notice every replica would be replaced as soon as it starts.
     return replica.ends_s - now_s < min(notice_s, replica.limit_s / 2)
 
@@ -182,7 +182,7 @@ class ServiceControl:
         self._estimated = False
         self._forecast: StartForecast | None = None
         self._traffic = TrafficCounter()
-        self._decided_s = self._clock_s = now_s
+        self._adopted_s = self._decided_s = self._clock_s = now_s
         self._hold_until_s = now_s + scale.hold_s
         self._minimum = scale.min
         bounds = Bounds(scale.min, scale.max, scale.max_pending)
@@ -194,7 +194,8 @@ class ServiceControl:
     def limits(self) -> Limits:
         """The time limits of its replicas."""
         section = self.section
-        return Limits(section.replica.start_limit_s, section.drain_deadline_s, section.health.down_limit_s)
+        limits_s = (section.replica.start_limit_s, section.drain_deadline_s, section.health.down_limit_s)
+        return Limits(*limits_s, adopted_s=self._adopted_s)
 
     @property
     def minimum(self) -> int:

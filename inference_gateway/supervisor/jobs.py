@@ -21,11 +21,12 @@ from pathlib import Path
 
 from explsched import interpreter, log
 from explsched.atomic_file import replace_file
-from explsched.errors import ExplschedError, SlurmError
-from explsched.strict_yaml import ConfigError
+from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
+from inference_gateway.control.report import Report
+from inference_gateway.control.slurm_sync import submit_soonest
 from inference_gateway.control.state import GatewayRecord
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import Processes
@@ -38,7 +39,7 @@ from slurm_plugin.client.records import SlurmJob
 
 _LOG = logging.getLogger("explsched.gateway")
 _OURS = "igwjob:"
-ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
+_ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUED"})
 
 
 def tag(gateway: str, slot: int = 1) -> str:
@@ -54,9 +55,13 @@ def own_job_id() -> int | None:
 
 def active_jobs(client: SlurmClient, gateway: str, slots: Sequence[int] = SLOTS) -> tuple[SlurmJob, ...]:
     """The gateway's own pending and running jobs, by default of both where there are two. Raises `SlurmError`."""
+    return tuple(job for job in listed_jobs(client, gateway, slots) if job.state in _ACTIVE)
+
+
+def listed_jobs(client: SlurmClient, gateway: str, slots: Sequence[int] = SLOTS) -> tuple[SlurmJob, ...]:
+    """As `active_jobs`, and those that are held or have ended lately. Raises `SlurmError`."""
     tags = {tag(gateway, slot) for slot in slots}
-    found = (job for job in client.tagged_jobs(tag(gateway)) if job.comment in tags)
-    return tuple(job for job in found if job.state in ACTIVE)
+    return tuple(job for job in client.tagged_jobs(tag(gateway)) if job.comment in tags)
 
 
 def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str, ...]:
@@ -84,11 +89,12 @@ def options(now: Accepted, extra: Sequence[str], after: int | None) -> tuple[str
     return (*(f"--{key}={value}" for key, value in given.items() if value), "--no-requeue", *extra)
 
 
-def script(now: Accepted, extra: Sequence[str]) -> str:
-    """The batch script. `extra` are sbatch options, which the successor also gets."""
+def script(now: Accepted, extra: Sequence[str], after: int | None = None) -> str:
+    """The batch script. `extra` are sbatch options, which the successor also gets. `after` as in `options`."""
     text = (resources.files("sbatch_templates") / "gateway.sh.j2").read_text(encoding="utf-8")
     files = ["--services", str(now.services_path), "--accepted", str(now.paths.accepted)]
     files += ["--slot", str(now.slot)] if now.slot > 1 else []
+    files += ["--after", str(after)] if after is not None else []
     command = [
         *interpreter.of_module("inference_gateway.supervisor.loop"),
         *files,
@@ -99,7 +105,29 @@ def script(now: Accepted, extra: Sequence[str]) -> str:
 
 def submit(client: SlurmClient, now: Accepted, extra: Sequence[str], after: int | None = None) -> int:
     """Submit a gateway job; returns its id. Raises `SlurmError`."""
-    return client.submit(script(now, extra), options(now, extra, after))
+    return client.submit(script(now, extra, after), options(now, extra, after))
+
+
+_AGAIN_S = 60.0
+_LATEST_AGAIN_S = 600.0
+
+
+def submit_again(client: SlurmClient, now: Accepted, extra: Sequence[str], own: int) -> None:
+    """Have a job in the queue that serves instead of `own`, which cannot serve on this node. Raises `SlurmError`.
+
+    It avoids this node where Slurm can start it as soon on another, and waits the longer the longer nobody has served.
+    """
+    if any(job.state == "PENDING" and job.job_id != own for job in active_jobs(client, now.section.name, (now.slot,))):
+        return
+    shown = state.read(now.paths.status, Report)
+    wait_s = min(_LATEST_AGAIN_S, max(_AGAIN_S, 0.0 if shown is None else time.time() - shown.time_s))
+    later = (f"--begin=now+{wait_s:.0f}", *extra)
+    choices = [options(now, later, None)]
+    node = os.environ.get("SLURMD_NODENAME")
+    if node and not any(option.startswith("--nodelist=") for option in choices[0]):
+        choices.insert(0, options(now, (f"--exclude={node}", *later), None))
+    new = submit_soonest(client, script(now, extra, own), choices)
+    log.event(_LOG, logging.ERROR, "cannot serve on this node, another job will try", job=new, wait_s=round(wait_s))
 
 
 def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int, ...]:
@@ -107,6 +135,7 @@ def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int
     with _starting(now):
         _refuse_another(now, active_jobs(client, now.section.name))
         state.forget_requests(now.paths)
+        now.keep()  # else its job would refuse what was edited since the last gateway of this name
         slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
         submitted: list[int] = []
         try:
@@ -167,6 +196,8 @@ _CHECK_S = 60.0
 """Time between two checks of the successor job."""
 
 _RETRY_S = 5.0
+_LONGEST_RETRY_S = 30.0
+"""Until Slurm is asked again, from first to last, while it does not answer."""
 
 
 def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: int | None) -> Files | None:
@@ -230,11 +261,13 @@ class Succession:
     _options: tuple[str, ...] = ()
     _replaced: list[int] = field(default_factory=list)
     _due_s: float = 0.0
+    _retry_s: float = _RETRY_S
     _latest_s: float = math.inf
 
     def hand_over_now(self) -> None:
         """Do at the next check what is done when the time limit is near."""
         self._latest_s = self._due_s = 0.0
+        self._retry_s = _RETRY_S
 
     def taken_over(self) -> bool:
         """Whether the released successor has a data plane that takes requests."""
@@ -253,8 +286,7 @@ class Succession:
 
     def check(self, now: Accepted) -> None:
         """Check the successor if it is time. Does nothing outside of a job."""
-        now_s = time.monotonic()
-        if self.own is None or now_s < self._due_s or self.paths.closing.exists():
+        if self.own is None or time.monotonic() < self._due_s or self.paths.closing.exists():
             return
         try:
             jobs = active_jobs(self.client, now.section.name, (now.slot,))
@@ -275,9 +307,13 @@ class Succession:
                     release(self.client, self._successor)
                 self.handing_over = True
                 log.event(_LOG, logging.INFO, "handing over", successor=self._successor)
-            self._due_s = now_s + (_RETRY_S if self.handing_over else min(_CHECK_S, left_s))
+            self._retry_s = _RETRY_S
+            self._due_s = time.monotonic() + (_RETRY_S if self.handing_over else min(_CHECK_S, left_s))
         except SlurmError as error:
-            self._due_s = now_s + _RETRY_S
+            # Counted from the answer: while slurmctld hangs nothing else is looked at, such as HAProxy.
+            self._due_s = time.monotonic() + self._retry_s
+            hangs = isinstance(error, SlurmUnreachableError) and not self.handing_over
+            self._retry_s = min(_LONGEST_RETRY_S, 2 * self._retry_s) if hangs else _RETRY_S
             log.event(_LOG, logging.ERROR, "no successor yet, will try again", why=str(error))
 
     def _find(self, now: Accepted, jobs: Sequence[SlurmJob], own: int) -> int:
@@ -375,9 +411,6 @@ class Revision:
             answer_reload(self.now.paths, request, fault)
 
     def _take(self) -> None:
-        new = accepted.read(self.now.services_path, self.now.slot)
-        fault = accepted.unchangeable(self.now.section, new.section)
-        if fault:
-            raise ConfigError(f"{self.now.services_path}: {fault} while the gateway is up")
+        new = accepted.changed(self.now)
         self.put(new)
         self.now = new

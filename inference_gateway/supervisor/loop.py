@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 from explsched import interpreter, log, process
-from explsched.errors import ExplschedError
+from explsched.errors import ExplschedError, SlurmError
 from explsched.process import TERM_THEN_KILL, Steps
 from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted, gateway_paths
@@ -112,10 +112,12 @@ _RESTART_S = 5.0
 
 
 class Supervisor:
-    """One gateway on one node."""
+    """One gateway on one node. `after`: the job that its own job succeeds."""
 
-    def __init__(self, now: Accepted, sbatch: Sequence[str]) -> None:
+    def __init__(self, now: Accepted, sbatch: Sequence[str], after: int | None = None) -> None:
         self._job_id = jobs.own_job_id()
+        self._sbatch = sbatch
+        self._after = after
         self._paths = now.paths
         self._run_directory = self._paths.make_for(now.section.name, self._job_id)
         settings = now.settings(self._run_directory)
@@ -193,7 +195,10 @@ class Supervisor:
             self._stop = self._stop or not self._succession.coming() or waited_s > _LAST_WAIT_S
 
     def _start_data_plane(self, before: Files | None) -> None:
-        """Start HAProxy and the activator. In a job it retries for a while: who has the port may be about to end."""
+        """Start HAProxy and the activator. In a job it retries for a while: who has the port may be about to end.
+
+        Then, and where the job is to end, another job tries: no gateway that has served stays without a job.
+        """
         deadline_s = time.monotonic() + (_PORT_S if self._job_id is not None else 0.0)
         while True:
             try:
@@ -201,10 +206,24 @@ class Supervisor:
                 return
             except GatewayError as error:
                 if self._ending_since_s is not None or time.monotonic() >= deadline_s:
-                    raise
+                    if self._is_left_to_another() or self._ending_since_s is not None:
+                        raise
+                    deadline_s = time.monotonic() + _PORT_S
                 log.event(_LOG, logging.ERROR, "data plane does not start, will try again", why=str(error))
                 self._wake.clear()
                 self._wake.wait(_RESTART_S)
+
+    def _is_left_to_another(self) -> bool:
+        """Have a job in the queue that tries instead, if the gateway has served before; False if Slurm takes none."""
+        if self._job_id is None or self._after is None or self._paths.closing.exists():
+            return True
+        try:
+            jobs.submit_again(self._client, self._revision.now, self._sbatch, self._job_id)
+        except SlurmError as error:
+            log.event(_LOG, logging.ERROR, "no other job can try, will try again", why=str(error))
+            return False
+        gateway_paths.clean_up(self._run_directory, self._data_plane.files.access_log, self._paths.access_log)
+        return True
 
     def _check_data_plane(self) -> None:
         """Restart HAProxy or the activator if it has ended."""
@@ -334,37 +353,47 @@ class Supervisor:
         return found if now.batches() is None else [*found, Child("batch worker", batches)]
 
 
-def run(now: Accepted, sbatch: Sequence[str]) -> None:
-    """Run a gateway on this node until it is stopped. Raises `GatewayError`."""
+def run(now: Accepted, sbatch: Sequence[str], after: int | None = None) -> None:
+    """Run a gateway on this node until it is stopped. `after`: the job that its job succeeds. Raises `GatewayError`."""
     try:
-        supervisor = Supervisor(now, sbatch)
+        supervisor = Supervisor(now, sbatch, after)
     except OSError as error:
         raise GatewayError(f"{error.filename or now.section.state_directory}: {error.strerror}") from error
     supervisor.run()
 
 
 def accepted_files(services_path: Path, kept: Path | None, slot: int) -> Accepted:
-    """The files; if they are invalid now, those that the gateway's previous job had accepted and saved in `kept`."""
-    try:
+    """The files; if they are invalid now or may not change so, those in force last, which are saved in `kept`."""
+    last = None if kept is None else _kept(kept, services_path, slot)
+    if last is None:
         return accepted.read(services_path, slot)
+    try:
+        return accepted.changed(last)
     except ConfigError as error:
-        last = None if kept is None else accepted.kept(kept, services_path, slot)
-        if last is None:
-            raise
         log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
         return last
+
+
+def _kept(directory: Path, services_path: Path, slot: int) -> Accepted | None:
+    """The saved files; None if there are none, or this version does not accept them."""
+    try:
+        return accepted.kept(directory, services_path, slot)
+    except ConfigError as error:
+        log.event(_LOG, logging.ERROR, "saved services file refused", file=str(directory), why=str(error))
+        return None
 
 
 @click.command()
 @click.option("--services", "services_path", required=True, type=click.Path(path_type=Path))
 @click.option("--accepted", "kept", type=click.Path(path_type=Path))
 @click.option("--slot", type=click.IntRange(1, 2), default=1)
+@click.option("--after", type=int)
 @click.option("--sbatch", multiple=True)
-def main(services_path: Path, kept: Path | None, slot: int, sbatch: tuple[str, ...]) -> None:
+def main(services_path: Path, kept: Path | None, slot: int, after: int | None, sbatch: tuple[str, ...]) -> None:
     """Run a gateway in its Slurm job."""
     log.set_up("info", None)
     try:
-        run(accepted_files(services_path, kept, slot), sbatch)
+        run(accepted_files(services_path, kept, slot), sbatch, after)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 

@@ -5,13 +5,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from explsched.errors import SlurmError
 from inference_gateway import services
 from inference_gateway.accepted import Accepted
+from inference_gateway.control import state
+from inference_gateway.control.report import Report
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.loop import Child
@@ -37,9 +41,59 @@ def test_a_successor_waits_for_the_job_it_succeeds() -> None:
     # The command line comes last and wins; the successor's successor is to have it, too.
     assert after.index("--time=60") < after.index("--time=30")
     assert "--sbatch=--time=30" in script
+    assert f"--after {first}" in script
     assert [found.job_id for found in jobs.active_jobs(slurm, "t")] == [first, second]
     slurm.set(first, state="FAILED")
     assert [found.job_id for found in jobs.active_jobs(slurm, "t")] == [second]
+
+
+class TestAJobThatTriesAgain:
+    """The job 1 of the gateway cannot serve on its node n1."""
+
+    @pytest.fixture
+    def now(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accepted:
+        monkeypatch.setenv("SLURMD_NODENAME", "n1")
+        paths = GatewayPaths(tmp_path)
+        paths.make()
+        return replace(NOW, section=msgspec.structs.replace(NOW.section, directory=tmp_path))
+
+    @pytest.fixture
+    def slurm(self) -> FakeSlurm:
+        return FakeSlurm([record(1, "gateway-t", jobs.tag("t"), state="RUNNING")])
+
+    def again(self, slurm: FakeSlurm, now: Accepted, *extra: str) -> tuple[str, ...]:
+        jobs.submit_again(slurm, now, extra, 1)
+        return slurm.submissions[-1][1]
+
+    def test_it_avoids_the_node_and_keeps_the_options(self, slurm: FakeSlurm, now: Accepted) -> None:
+        found = self.again(slurm, now, "--time=30", "--exclude=n7")
+        assert {"--exclude=n1", "--begin=now+60", "--partition=cpu"} < set(found)
+        assert found[-2:] == ("--time=30", "--exclude=n7"), "the last one counts"
+        assert "--sbatch=--time=30" in slurm.submissions[0][0]
+        assert "n1" not in slurm.submissions[0][0], "its successors may run there"
+
+    def test_the_node_is_not_avoided_where_no_other_is_free(
+        self, slurm: FakeSlurm, now: Accepted, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        starts_s = lambda _script, options: NOW_S + (600 if "--exclude=n1" in options else 60)  # noqa: E731
+        monkeypatch.setattr(slurm, "expected_start_s", starts_s)
+        assert "--exclude=n1" not in self.again(slurm, now)
+
+    def test_a_named_node_is_not_avoided(self, slurm: FakeSlurm, now: Accepted) -> None:
+        assert "--exclude=n1" not in self.again(slurm, now, "--nodelist=n1")
+
+    def test_one_that_waits_already_is_enough(self, slurm: FakeSlurm, now: Accepted) -> None:
+        slurm.known[2] = record(2, "gateway-t", jobs.tag("t"))
+        jobs.submit_again(slurm, now, (), 1)
+        assert slurm.submissions == []
+
+    @pytest.mark.parametrize(("ago_s", "wait_s"), [(-5, 60), (7, 60), (240, 240), (9000, 600)])
+    def test_it_waits_the_longer_the_longer_nobody_has_served(
+        self, slurm: FakeSlurm, now: Accepted, monkeypatch: pytest.MonkeyPatch, ago_s: float, wait_s: int
+    ) -> None:
+        monkeypatch.setattr(time, "time", lambda: NOW_S)
+        state.save(now.paths.status, Report("t", "/run", NOW_S - ago_s, closing=False, services=()))
+        assert f"--begin=now+{wait_s}" in self.again(slurm, now)
 
 
 def test_jobs_of_a_gateway_whose_name_begins_alike_are_others() -> None:

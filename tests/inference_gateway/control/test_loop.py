@@ -301,11 +301,39 @@ def test_a_job_that_never_serves_is_cancelled_at_the_start_limit(tmp_path: Path,
     assert rig.slurm.cancelled == [1]
 
 
+@pytest.mark.parametrize("limit_s", [90.0, 130.0])
+def test_a_service_whose_jobs_end_before_they_serve_is_given_up(
+    tmp_path: Path, unready: set[str], limit_s: float
+) -> None:
+    """As where loading hangs, and the notice for a successor begins before `start_limit_s` is over."""
+    unready.add("*")
+    rig = Rig(tmp_path, replica={"start_limit_s": 100})
+    for _ in range(160):
+        for number, found in rig.slurm.known.items():
+            if found.state == "RUNNING" and found.start_s is not None and rig.now_s > found.start_s + limit_s:
+                rig.slurm.set(number, state="TIMEOUT")
+            if found.state == "PENDING":
+                rig.slurm.set(number, time_limit_s=limit_s)
+                rig.run(number)
+        shown = rig.tick(5)
+    assert (shown.given_up, len(rig.slurm.submissions)) == (True, 5)
+
+
 def test_a_refused_submission_is_repeated_but_never_given_up(rig: Rig) -> None:
     rig.slurm.refusal = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
     assert not rig.tick(3600).given_up
     assert 5 < rig.events().count("submission refused") < 20
     rig.slurm.refusal = ""
+    rig.tick(601)
+    assert len(rig.slurm.submissions) == 1
+
+
+def test_submissions_that_slurm_does_not_answer_are_repeated_but_never_given_up(rig: Rig) -> None:
+    """As while slurmctld is overloaded: it still lists jobs."""
+    rig.slurm.mute = frozenset({"submit"})
+    assert not rig.tick(1200).given_up
+    assert 4 < rig.events().count("lost") < 15
+    rig.slurm.mute = frozenset()
     rig.tick(601)
     assert len(rig.slurm.submissions) == 1
 
@@ -459,6 +487,19 @@ def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> N
     shown = rig.tick()
     assert shown.serving == 2
     assert len(rig.slurm.submissions) == 2
+
+
+def test_a_replica_that_became_ready_while_no_control_plane_was_there_serves(rig: Rig, unready: set[str]) -> None:
+    """It was away for longer than `start_limit_s`."""
+    unready.add("*")
+    rig.tick()
+    rig.run_all()
+    rig.tick(5)
+    rig.now_s += 1800
+    unready.clear()
+    rig.restart()
+    assert rig.tick(5).serving == 1
+    assert rig.slurm.cancelled == []
 
 
 def test_a_minimum_set_by_command_survives_a_restart(rig: Rig) -> None:

@@ -194,6 +194,7 @@ class TestStartTimes:
         service = control(ServiceMemory(starts_s=(10.0,) * 4 + (90.0,)))
         (one,) = replicas(service, Phase.SERVING, ends_s=NOW_S + left_s, limit_s=3600.0)
         assert bool(service.classify([one], NOW_S).expiring) == expires
+        assert not service.classify([one.to(Phase.STARTING, NOW_S)], NOW_S).expiring
 
 
 class TestAMinimumSetByCommand:

@@ -7,6 +7,7 @@ import pytest
 
 from inference_gateway.control.replica import (
     AGAIN_S,
+    ASKED_S,
     LOST_AFTER_S,
     YOUNG_S,
     Limits,
@@ -59,7 +60,14 @@ class TestASubmissionWithoutAJob:
 
     def test_a_submission_missing_in_a_late_listing_is_lost(self) -> None:
         done = after(self.ASKED, seen(None, listed_s=NOW_S + LOST_AFTER_S + 1), NOW_S + LOST_AFTER_S + 2)
-        assert (done.replica, done.event, done.failed) == (None, "lost", True)
+        assert (done.replica, done.event, done.failed, done.refused) == (None, "lost", False, True)
+
+    def test_a_job_that_slurm_lists_with_another_name_has_failed(self) -> None:
+        """Each start would leave one."""
+        asked = replace(self.ASKED, job_id=7)
+        done = after(asked, seen(None, listed_s=NOW_S + LOST_AFTER_S + 1), NOW_S + LOST_AFTER_S + 2)
+        assert done.replica is not None
+        assert (done.replica.phase, done.failed, done.refused) == (Phase.ENDING, True, False)
 
     @pytest.mark.parametrize(("state", "phase"), [("PENDING", Phase.PENDING), ("RUNNING", Phase.STARTING)])
     def test_a_submitted_job_is_recognised_by_its_name(self, state: str, phase: Phase) -> None:
@@ -142,9 +150,17 @@ class TestAJobThatWaits:
         assert one.phase is Phase.ENDING
 
     @pytest.mark.parametrize("phase", [Phase.SUBMITTING, *LIVING])
-    @pytest.mark.parametrize("reason", ["launch failed requeued held", "launch_failed_requeued_held"])
-    def test_a_job_that_slurm_could_not_launch_and_holds_is_cancelled(self, phase: Phase, reason: str) -> None:
-        done = after(replica(phase), seen(listed("PENDING", restarts=1, reason=reason)), NOW_S + 5)
+    @pytest.mark.parametrize(
+        ("state", "reason"),
+        [
+            ("PENDING", "launch failed requeued held"),
+            ("PENDING", "launch_failed_requeued_held"),
+            ("REQUEUE_HOLD", "JobHoldMaxRequeue"),
+            ("RESV_DEL_HOLD", "Reservation r2 was deleted"),
+        ],
+    )
+    def test_a_job_that_slurm_holds_for_good_is_cancelled(self, phase: Phase, state: str, reason: str) -> None:
+        done = after(replica(phase), seen(listed(state, restarts=1, reason=reason)), NOW_S + 5)
         assert done.replica is not None
         assert (done.replica.phase, done.replica.since_s, done.failed) == (Phase.ENDING, NOW_S + 5, True)
 
@@ -218,6 +234,18 @@ class TestAJobThatRuns:
         assert done.replica == one.to(Phase.ENDING, NOW_S + 101, "not ready 100 s after its job started")
         assert (done.event, done.failed) == ("failed", True)
 
+    def test_time_for_which_its_job_was_suspended_is_not_of_its_start(self) -> None:
+        one = replica(Phase.STARTING)
+        assert not after(one, seen(listed("SUSPENDED", suspended_s=0.0)), NOW_S + 900).failed
+        resumed = seen(listed("RUNNING", suspended_s=800.0))
+        assert not after(one, resumed, NOW_S + 900).failed
+        assert after(one, resumed, NOW_S + 901).failed
+
+    def test_a_start_has_not_failed_before_a_new_control_plane_has_asked_for_a_while(self) -> None:
+        one, new = replica(Phase.STARTING), replace(LIMITS, adopted_s=NOW_S + 900)
+        assert step(one, seen(listed("RUNNING")), new, NOW_S + 900 + ASKED_S) == Step(one)
+        assert step(one, seen(listed("RUNNING")), new, NOW_S + 901 + ASKED_S).failed
+
     def test_a_replica_that_gets_the_signal_to_end_is_drained(self) -> None:
         one = replica(Phase.SERVING)
         done = after(one, seen(listed("RUNNING"), leaving=True, server_up=False), NOW_S + 5)
@@ -232,6 +260,12 @@ class TestAJobThatRuns:
         done = after(sick, seen(listed("RUNNING"), server_up=False), NOW_S + 26)
         assert done.replica is not None
         assert (done.replica.phase, done.event, done.failed) == (Phase.ENDING, "failed", True)
+
+    def test_a_replica_whose_job_stays_suspended_is_cancelled_but_has_not_failed(self) -> None:
+        sick = replica(Phase.SERVING, sick_s=NOW_S + 5)
+        done = after(sick, seen(listed("SUSPENDED"), server_up=False), NOW_S + 26)
+        assert done.replica is not None
+        assert (done.replica.phase, done.event, done.failed) == (Phase.ENDING, "died", False)
 
     @pytest.mark.parametrize("server_up", [True, None])
     def test_a_replica_that_is_up_or_unchecked_is_not_down(self, *, server_up: bool | None) -> None:

@@ -7,12 +7,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from explsched.errors import SlurmUnreachableError
 from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
@@ -25,6 +27,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, ServerState, Traffic
 from inference_gateway.supervisor import jobs, loop
 from inference_gateway.supervisor.loop import Supervisor
+from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
 
@@ -143,7 +146,15 @@ def made_into(kept: list[Any], make: Callable[..., Any], *arguments: Any) -> Any
 class Gateway:
     """A supervisor between doubles, in the Slurm job `OWN` or in none."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, text: str = TEXT, *, in_job: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        text: str = TEXT,
+        after: int | None = None,
+        *,
+        in_job: bool,
+    ) -> None:
         self.services = directory / "services.yaml"
         self.services.write_text(text)
         self.paths = GatewayPaths(directory / "state")
@@ -166,7 +177,7 @@ class Gateway:
         monkeypatch.setattr(loop, "CliClient", lambda _timeout_s: self.slurm)
         with monkeypatch.context() as waits:
             waits.setattr("threading.Event", lambda: self.script)
-            self.supervisor = Supervisor(accepted.read(self.services), ())
+            self.supervisor = Supervisor(accepted.read(self.services), (), after)
 
     @property
     def plane(self) -> Plane:
@@ -412,6 +423,26 @@ class TestTheDataPlane:
         gateway.run(nothing, die, nothing, nothing, gateway.term)
         assert gateway.plane.starts == [None, None]
 
+    def test_the_data_plane_is_looked_at_while_slurm_hangs(self, in_job: Gateway) -> None:
+        """Each of its commands runs into its timeout, of 15 s."""
+        looks: list[float] = []
+        calls: list[float] = []
+
+        def hang(prefix: str) -> tuple[SlurmJob, ...]:
+            calls.append(in_job.script.now_s)
+            in_job.script.now_s += 15
+            raise SlurmUnreachableError("squeue: no answer from slurmctld")
+
+        def look() -> bool:
+            looks.append(in_job.script.now_s)
+            return True
+
+        in_job.slurm.tagged_jobs = hang  # type: ignore[method-assign]
+        in_job.plane.alive = look  # type: ignore[method-assign]
+        in_job.run(*[nothing] * 120, in_job.term)
+        assert len([second for second in looks if second < NOW_S + 60]) > 10
+        assert [after - before - 15 for before, after in pairwise(calls)] == [5, 10, 20, 30, 30]
+
     def test_a_data_plane_that_does_not_start_is_tried_every_five_seconds(self, gateway: Gateway) -> None:
         def break_down() -> None:
             gateway.plane.running = False
@@ -444,6 +475,43 @@ class TestTheDataPlane:
         in_job.plane.faults = [StartError("in use")] * 3
         with pytest.raises(StartError):
             in_job.run(in_job.term)
+
+    @pytest.mark.parametrize("ends", [lambda gateway: gateway.later(121)(), Gateway.term])
+    def test_a_successor_that_cannot_serve_leaves_it_to_another_job(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Gateway], None]
+    ) -> None:
+        """Else a port that a stranger has on one node would end the gateway for ever."""
+        gateway = Gateway(place, monkeypatch, after=9, in_job=True)
+        gateway.plane.faults = [StartError("in use")] * 3
+        with pytest.raises(StartError):
+            gateway.run(nothing, lambda: ends(gateway))
+        ((script, options),) = gateway.slurm.submissions
+        assert "--after 1" in script
+        assert "--begin=now+60" in options
+        assert not any(option.startswith("--dependency") for option in options)
+        assert not gateway.plane.settings.directory.exists()
+
+    @pytest.mark.parametrize("first", [True, False], ids=["of `up`", "while `down` ends it"])
+    def test_a_gateway_that_has_not_served_or_closes_leaves_none(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, *, first: bool
+    ) -> None:
+        gateway = Gateway(place, monkeypatch, after=None if first else 9, in_job=True)
+        if not first:
+            gateway.paths.closing.touch()
+        gateway.plane.faults = [StartError("in use")] * 3
+        with pytest.raises(StartError):
+            gateway.run(nothing, gateway.later(121))
+        assert gateway.slurm.submissions == []
+
+    def test_a_successor_tries_on_while_slurm_takes_no_other_job(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gateway = Gateway(place, monkeypatch, after=9, in_job=True)
+        gateway.slurm.silent = True
+        gateway.plane.faults = [StartError("in use")] * 3
+        gateway.run(nothing, gateway.later(121), nothing, gateway.term)
+        assert len(gateway.plane.starts) == 4
+        assert gateway.plane.running
 
     def test_a_signal_while_waiting_for_the_port_causes_no_extra_try(self, in_job: Gateway) -> None:
         in_job.plane.faults = [StartError("in use")] * 3

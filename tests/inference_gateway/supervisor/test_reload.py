@@ -116,6 +116,32 @@ def test_an_invalid_services_file_changes_nothing(gateway: Gateway, text: str, w
     assert gateway.revision.now is before
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("name: t", "name: u"),
+        ("directory: state", "directory: other"),
+        ("127.0.0.1", "localhost"),
+        ("keys:", "port: 9, keys:"),
+        ("keys:", "certificate: c.pem, keys:"),
+        ("services:", "job: {second: {port: 9}}\nservices:"),
+    ],
+)
+def test_a_successor_takes_no_change_that_a_reload_refuses(gateway: Gateway, old: str, new: str) -> None:
+    gateway.revision.now.keep()
+    gateway.services.write_text(GOOD.replace(old, new))
+    assert "while the gateway is up" in gateway.asked()
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == gateway.revision.now
+    gateway.services.write_text(MORE)
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == accepted.read(gateway.services)
+
+
+def test_a_saved_file_that_this_version_refuses_keeps_no_successor_from_serving(gateway: Gateway) -> None:
+    gateway.revision.now.keep()
+    (gateway.paths.accepted / "services.yaml").write_text(GOOD.replace("replica", "replika"))
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == accepted.read(gateway.services)
+
+
 @pytest.mark.parametrize("keys", ["~nosuchuser/keys.yaml", 300 * "k"])
 def test_a_successor_serves_with_the_accepted_files_where_the_new_ones_cannot_be_read(
     gateway: Gateway, keys: str
