@@ -103,9 +103,13 @@ class BackfillSection(Section, frozen=True):
 class UtilitySection(Section, frozen=True):
     """Utility of progress."""
 
-    quantum_s: Annotated[float, _seconds("look-ahead of a decision; a started job is not preempted for as long")] = (
-        600.0
-    )
+    quantum_s: Annotated[
+        float,
+        _seconds(
+            "look-ahead of a decision; a started job is not preempted for as long (a sweep's training, objective best: "
+            "until it has reported)"
+        ),
+    ] = 600.0
     stop_threshold: Annotated[
         float, Meta(ge=0, le=1, description="share of a sweep's improvement below which a job may be stopped; 0: never")
     ] = 0.05
@@ -134,8 +138,18 @@ class UtilitySection(Section, frozen=True):
 class PreemptionSection(Section, frozen=True):
     """Limits on preemption of jobs that opted in with a checkpoint signal."""
 
-    margin: Annotated[float, Meta(gt=1, le=1000, description="score ratio needed to preempt a job")] = 1.5
-    max_per_pass: Annotated[int, Meta(ge=0, le=10000, description="maximum preemptions per pass")] = 8
+    margin: Annotated[
+        float,
+        Meta(
+            gt=1,
+            le=1000,
+            description="score ratio needed to preempt a job; within sweeps (objective best) the strategy decides",
+        ),
+    ] = 1.5
+    max_per_pass: Annotated[
+        int,
+        Meta(ge=0, le=10000, description="maximum preemptions per pass; a job that needs more of them gets none"),
+    ] = 8
     max_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="maximum preemptions per hour")] = 200
     max_per_job_per_hour: Annotated[int, Meta(ge=0, le=12, description="maximum preemptions of one job per hour")] = 6
     max_per_job: Annotated[
@@ -254,6 +268,7 @@ class PreemptionBudget(Struct, frozen=True):
     max_per_hour: int
     max_per_job_per_hour: int = 1_000_000
     max_per_job: int | None = None
+    max_per_pass: int = 10_000
 
     def is_spent(self, record: PreemptionRecord, now_s: float) -> bool:
         """Whether a job has been preempted as often as it may be, for now or for good."""
@@ -282,7 +297,13 @@ class Config(Section, frozen=True):
     def preemption_budget(self) -> PreemptionBudget:
         """The part of the configuration that bounds preemption."""
         bounds = self.preemption
-        return PreemptionBudget(bounds.grace_s, bounds.max_per_hour, bounds.max_per_job_per_hour, bounds.max_per_job)
+        return PreemptionBudget(
+            bounds.grace_s,
+            bounds.max_per_hour,
+            bounds.max_per_job_per_hour,
+            bounds.max_per_job,
+            bounds.max_per_pass,
+        )
 
     def policy_options(self) -> catalog.PolicyOptions:
         """The part of the configuration that shapes a policy."""
