@@ -111,13 +111,22 @@ class UtilitySection(Section, frozen=True):
         ),
     ] = 600.0
     stop_threshold: Annotated[
-        float, Meta(ge=0, le=1, description="share of a sweep's improvement below which a job may be stopped; 0: never")
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="share of a sweep's improvement below which a job may be stopped (objective total); 0: never",
+        ),
     ] = 0.05
     stop_leader_threshold: Annotated[
-        float, Meta(ge=0, le=1, description="the same for a job that may become its sweep's best; 0: never")
+        float,
+        Meta(ge=0, le=1, description="the same for a job that may become its sweep's best (objective total); 0: never"),
     ] = 0.0
     stop_min_share: Annotated[
-        float, Meta(ge=0, le=1, description="share of its steps that a job must run before it may be stopped")
+        float,
+        Meta(
+            ge=0, le=1, description="share of its steps that a job must run before it may be stopped (objective total)"
+        ),
     ] = 0.1
     objective: Annotated[
         Literal["best", "total"],
