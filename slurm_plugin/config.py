@@ -314,6 +314,10 @@ class Config(Section, frozen=True):
             bounds.max_per_pass,
         )
 
+    def claimed(self) -> dict[str, Path]:
+        """By key, the directories that are one cluster's alone, whether its daemon runs or not."""
+        return {"order.site_factor_file": self.order.site_factor_file.parent, "state.directory": self.state.directory}
+
     def policy_options(self) -> catalog.PolicyOptions:
         """The part of the configuration that shapes a policy."""
         return catalog.PolicyOptions(

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from slurm_plugin.client.capabilities import LUA_SUBMIT, NEEDED, OLDEST, OPERATO
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode, Topology
 from slurm_plugin.config import Config
+from slurm_plugin.instance import claimed_by
 from slurm_plugin.observation.observe import without_nodes
 from slurm_plugin.observation.site_factors import OwnFactors
 
@@ -69,6 +71,7 @@ def findings(client: CliClient, config: Config) -> Iterator[Finding]:
             yield _slurmdbd(client)
         yield from _plain_sbatch(can, os.environ)
         yield from _built_for(can, os.environ)
+        yield from _claims(can, config)
         yield from _site_factors(client, can, config)
     except SlurmError as error:
         advice = "is slurmctld running, and SLURM_CONF right?"
@@ -210,6 +213,15 @@ def _pins(policy: str, can: Capabilities) -> Iterator[Finding]:
             "job, and takes 5 s for it"
         )
         yield Finding("pins", "note", found, advice)
+
+
+def _claims(can: Capabilities, config: Config) -> Iterator[Finding]:
+    """Directories of other clusters, for which the daemon does not start."""
+    for key, directory in config.claimed().items():
+        with suppress(OSError):  # closed to whoever asks; others of its faults are told with the files
+            if (owner := claimed_by(directory)) not in ("", can.cluster_name):
+                found = f"{directory} belongs to cluster {owner}, so the daemon of {can.cluster_name} does not start"
+                yield Finding(key, "fault", found, "see docs/operation.md#one-daemon-per-cluster")
 
 
 def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Iterator[Finding]:

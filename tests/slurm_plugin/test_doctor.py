@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
-from slurm_plugin.instance import Heartbeat, Holder
+from slurm_plugin.instance import CLAIM, Heartbeat, Holder
 
 CONFIG = """\
 AccountingStorageType   = {accounting}
@@ -475,3 +475,14 @@ def test_directories_that_cannot_be_written_are_told(
     for what in ("audit file", "site factor file", "state", "progress spool"):
         assert fault in told[what][1]
     assert told["progress spool"][0] == "fault"
+
+
+def test_a_directory_of_another_cluster_is_named(site: Path) -> None:
+    (site / "config").write_text(f"{(site / 'config').read_text()}ClusterName = beta\n")
+    (site / CLAIM).write_text("alpha\n")
+    found = findings(site, f"order: {{site_factor_file: {site}/site_factors.json}}")
+    level, words, _ = found["order.site_factor_file"]
+    assert level == "fault"
+    assert words == f"{site} belongs to cluster alpha, so the daemon of beta does not start"
+    (site / CLAIM).write_text("beta\n")
+    assert "order.site_factor_file" not in findings(site, f"order: {{site_factor_file: {site}/site_factors.json}}")
