@@ -148,7 +148,7 @@ class CliClient:
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
-        lines = self._read("scontrol", "show", "node", "--detail", "--oneliner").splitlines()
+        lines = self._read("scontrol", "show", "node", "--all", "--detail", "--oneliner").splitlines()
         return readable("scontrol show node", parse.node, [line for line in lines if line.startswith("NodeName=")])
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
@@ -189,7 +189,8 @@ class CliClient:
         if of != self._topology_of or time.monotonic() > self._topology_until_s:
             # It fails where there is nothing to show.
             shown = process.run(["scontrol", "show", "topology"], self._timeout_s, self._environment).out
-            partitions = process.run(["scontrol", "show", "partition", "-o"], self._timeout_s, self._environment).out
+            argv = ["scontrol", "show", "partition", "--all", "--oneliner"]
+            partitions = process.run(argv, self._timeout_s, self._environment).out
             self._topology = parse.network(shown, partitions, is_respected=respects_topology(known))
             self._memory_by_cpu = parse.memory_by_cpu(known, partitions)
             self._topology_of, self._topology_until_s = of, time.monotonic() + _TOPOLOGY_LASTS_S
