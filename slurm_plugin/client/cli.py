@@ -151,6 +151,11 @@ class CliClient:
         lines = self._read("scontrol", "show", "node", "--all", "--detail", "--oneliner").splitlines()
         return readable("scontrol show node", parse.node, [line for line in lines if line.startswith("NodeName=")])
 
+    def partitions(self) -> tuple[str, ...]:
+        """Names of all partitions, also of those of whose nodes Slurm shows none."""
+        lines = self._read("scontrol", "show", "partition", "--all", "--oneliner").splitlines()
+        return tuple(line.split()[0].partition("=")[2] for line in lines if line.startswith("PartitionName="))
+
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
         lines = self._read("scontrol", "show", "reservation", "--oneliner").splitlines()

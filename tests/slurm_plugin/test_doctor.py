@@ -26,6 +26,7 @@ case "$*" in
   -V) echo slurm-wlm 22.05.8 ;;
   "show config") cat {directory}/config ;;
   "show node"*) echo "NodeName=n1 Gres=gpu:4 State=IDLE Partitions=main,debug" ;;
+  "show partition --all"*) for name in main debug cloud; do echo "PartitionName=$name AllowGroups=ALL"; done ;;
   delete*) echo "scontrol: error: {words}" >&2; exit 1 ;;
 esac
 """
@@ -111,8 +112,16 @@ def test_the_range_of_site_factors_is_held_against_the_weights_of_the_site(site:
 def test_a_partition_that_is_not_there_is_a_fault(site: Path) -> None:
     level, words, advice = findings(site, "slurm: {partitions: [mian, main]}")["partitions"]
     assert level == "fault"
-    assert words.startswith("slurm.partitions names mian, in which no node is")
-    assert advice == "mend slurm.partitions (Slurm has debug, main)"
+    assert words.startswith("slurm.partitions names mian, which Slurm does not have")
+    assert advice == "mend slurm.partitions (Slurm has cloud, debug, main)"
+
+
+def test_a_partition_whose_nodes_are_powered_down_is_a_note(site: Path) -> None:
+    """Slurm shows cloud nodes that are powered down only with PrivateData=cloud."""
+    level, words, advice = findings(site, "slurm: {partitions: [cloud, main]}")["partitions"]
+    assert level == "note"
+    assert words.startswith("Slurm shows no node of cloud: ")
+    assert "PrivateData=cloud" in advice
 
 
 def test_a_dead_slurmdbd_is_told_and_no_fault(site: Path) -> None:
