@@ -388,6 +388,8 @@ def parse(text: str, path: Path) -> Config:
     for key, named in paths.items():
         if not named.is_absolute():
             faults.append(f"{key}: must be an absolute path, found '{named}'")
+        elif not named.name:
+            faults.append(f"{key}: must be a path below /, found '{named}'")
     if len(os.fsencode(config.state.socket)) > _LONGEST_ADDRESS:
         faults.append(f"state.socket: the path of a Unix socket has at most {_LONGEST_ADDRESS} bytes")
     if config.policy in catalog.TAKES_TURNS and config.order.scope != "partition":

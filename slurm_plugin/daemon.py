@@ -257,7 +257,8 @@ class Daemon:
             for failure in self._controller.withdraw(self._now_s()):
                 log.event(_LOG, logging.WARNING, "refused by Slurm", change=shown(failure.change), why=failure.message)
         except SlurmError as error:
-            log.event(_LOG, logging.WARNING, "pins stay, and leases for two minutes", why=str(error))
+            what = "pins stay, and leases until two minutes after their planned start"
+            log.event(_LOG, logging.WARNING, what, why=str(error))
 
     def _may_pass(self) -> bool:
         """Whether slurmctld has time for a pass now; sets the interval."""

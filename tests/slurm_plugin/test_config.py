@@ -11,6 +11,13 @@ from slurm_plugin import config
 from slurm_plugin.config import Config, ConfigError, UtilitySection
 
 PATH = Path("/etc/explsched/explsched.yaml")
+PATHS = (
+    ("order", "site_factor_file"),
+    ("progress", "spool"),
+    ("audit", "file"),
+    ("state", "directory"),
+    ("state", "socket"),
+)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,7 @@ PATH = Path("/etc/explsched/explsched.yaml")
             "order: {site_factor_file: notes.json}",
             "order.site_factor_file: must be an absolute path, found 'notes.json'",
         ),
+        *((f"{key}: {{{name}: /}}", f"{key}.{name}: must be a path below /, found '/'") for key, name in PATHS),
         ("policy: muri-s", "order.scope: policy muri-s lets jobs of different users take turns, .* partition only"),
         ("las: {limits_gpu_s: []}", "las.limits_gpu_s: must be a list, each a number above 0, of length from 1 to 16"),
         ("las: {limits_gpu_s: [7200, 3250]}", "las.limits_gpu_s: must rise, found"),

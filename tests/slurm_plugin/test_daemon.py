@@ -162,7 +162,7 @@ def test_slurms_absence_does_not_keep_it_from_stopping(
     slurm = Eventful()
     monkeypatch.setattr(slurm, "jobs", fails(SlurmUnreachableError("nobody answers")))
     lived(slurm, config, monkeypatch)
-    assert "pins stay, and leases for two minutes" in caplog.text
+    assert "pins stay, and leases until two minutes after their planned start" in caplog.text
 
 
 def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
