@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from explsched.errors import ExplschedError
 from explsched.log import event
+from slurm_plugin.daemon_user import hand_over
 
 _LOG = logging.getLogger("explsched.audit")
 _MODE = 0o640
@@ -80,7 +81,8 @@ class AuditTrail:
             self._rotate(len(lines))
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
             with os.fdopen(descriptor, "a+b", buffering=0) as file:
-                self._own(descriptor)
+                os.fchmod(descriptor, _MODE)
+                hand_over(descriptor, self.path.parent)
                 if (size := os.fstat(descriptor).st_size) and os.pread(descriptor, 1, size - 1) != b"\n":
                     lines = b"\n" + lines
                 while lines:  # of which a disk that fills up takes a part, and says so only when it is given the rest
@@ -93,13 +95,6 @@ class AuditTrail:
             self._fault = fault
         else:
             self._fault = ""
-
-    def _own(self, descriptor: int) -> None:
-        """A file that root makes, in a reset, must stay the daemon's, whose directory it is in."""
-        os.fchmod(descriptor, _MODE)
-        if os.geteuid() == 0:
-            parent = self.path.parent.stat()
-            os.fchown(descriptor, parent.st_uid, parent.st_gid)
 
     def _rotate(self, more_bytes: int) -> None:
         try:

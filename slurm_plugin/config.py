@@ -103,17 +103,30 @@ class BackfillSection(Section, frozen=True):
 class UtilitySection(Section, frozen=True):
     """Utility of progress."""
 
-    quantum_s: Annotated[float, _seconds("look-ahead of a decision; a started job is not preempted for as long")] = (
-        600.0
-    )
+    quantum_s: Annotated[
+        float,
+        _seconds(
+            "look-ahead of a decision; a started job is not preempted for as long (a sweep's training, objective best: "
+            "until it has reported)"
+        ),
+    ] = 600.0
     stop_threshold: Annotated[
-        float, Meta(ge=0, le=1, description="share of a sweep's improvement below which a job may be stopped; 0: never")
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="share of a sweep's improvement below which a job may be stopped (objective total); 0: never",
+        ),
     ] = 0.05
     stop_leader_threshold: Annotated[
-        float, Meta(ge=0, le=1, description="the same for a job that may become its sweep's best; 0: never")
+        float,
+        Meta(ge=0, le=1, description="the same for a job that may become its sweep's best (objective total); 0: never"),
     ] = 0.0
     stop_min_share: Annotated[
-        float, Meta(ge=0, le=1, description="share of its steps that a job must run before it may be stopped")
+        float,
+        Meta(
+            ge=0, le=1, description="share of its steps that a job must run before it may be stopped (objective total)"
+        ),
     ] = 0.1
     objective: Annotated[
         Literal["best", "total"],
@@ -134,8 +147,18 @@ class UtilitySection(Section, frozen=True):
 class PreemptionSection(Section, frozen=True):
     """Limits on preemption of jobs that opted in with a checkpoint signal."""
 
-    margin: Annotated[float, Meta(gt=1, le=1000, description="score ratio needed to preempt a job")] = 1.5
-    max_per_pass: Annotated[int, Meta(ge=0, le=10000, description="maximum preemptions per pass")] = 8
+    margin: Annotated[
+        float,
+        Meta(
+            gt=1,
+            le=1000,
+            description="score ratio needed to preempt a job; within sweeps (objective best) the strategy decides",
+        ),
+    ] = 1.5
+    max_per_pass: Annotated[
+        int,
+        Meta(ge=0, le=10000, description="maximum preemptions per pass; a job that needs more of them gets none"),
+    ] = 8
     max_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="maximum preemptions per hour")] = 200
     max_per_job_per_hour: Annotated[int, Meta(ge=0, le=12, description="maximum preemptions of one job per hour")] = 6
     max_per_job: Annotated[
@@ -254,6 +277,7 @@ class PreemptionBudget(Struct, frozen=True):
     max_per_hour: int
     max_per_job_per_hour: int = 1_000_000
     max_per_job: int | None = None
+    max_per_pass: int = 10_000
 
     def is_spent(self, record: PreemptionRecord, now_s: float) -> bool:
         """Whether a job has been preempted as often as it may be, for now or for good."""
@@ -282,7 +306,17 @@ class Config(Section, frozen=True):
     def preemption_budget(self) -> PreemptionBudget:
         """The part of the configuration that bounds preemption."""
         bounds = self.preemption
-        return PreemptionBudget(bounds.grace_s, bounds.max_per_hour, bounds.max_per_job_per_hour, bounds.max_per_job)
+        return PreemptionBudget(
+            bounds.grace_s,
+            bounds.max_per_hour,
+            bounds.max_per_job_per_hour,
+            bounds.max_per_job,
+            bounds.max_per_pass,
+        )
+
+    def claimed(self) -> dict[str, Path]:
+        """By key, the directories that are one cluster's alone, whether its daemon runs or not."""
+        return {"order.site_factor_file": self.order.site_factor_file.parent, "state.directory": self.state.directory}
 
     def policy_options(self) -> catalog.PolicyOptions:
         """The part of the configuration that shapes a policy."""
@@ -354,6 +388,8 @@ def parse(text: str, path: Path) -> Config:
     for key, named in paths.items():
         if not named.is_absolute():
             faults.append(f"{key}: must be an absolute path, found '{named}'")
+        elif not named.name:
+            faults.append(f"{key}: must be a path below /, found '{named}'")
     if len(os.fsencode(config.state.socket)) > _LONGEST_ADDRESS:
         faults.append(f"state.socket: the path of a Unix socket has at most {_LONGEST_ADDRESS} bytes")
     if config.policy in catalog.TAKES_TURNS and config.order.scope != "partition":

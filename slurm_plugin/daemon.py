@@ -29,7 +29,7 @@ from slurm_plugin.client.batch import shown
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.instance import PATIENCE_S, AnotherDaemonError, OnlyOne
+from slurm_plugin.instance import PATIENCE_S, AnotherDaemonError, OnlyOne, claim
 from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
@@ -207,9 +207,12 @@ class Daemon:
         return "\n".join(shown(change) for change in self._controller.decide(time.time()).changes)
 
     def _claim(self) -> None:
-        """Make sure that no other daemon steers. Raises `AnotherDaemonError`, and `SlurmError` if nobody answers."""
+        """Make sure that no other daemon steers or has our files. Raises `AnotherDaemonError`, and `SlurmError`."""
         if not self._only_one.is_settled:
-            self._only_one.settle(self._controller.capabilities().cluster, self._config.progress.spool)
+            can = self._controller.capabilities()
+            self._only_one.settle(can.cluster, self._config.progress.spool)
+            for key, directory in self._config.claimed().items():
+                claim(directory, can.cluster_name, key)
         self._only_one.check(_BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s)
 
     def _pass(self) -> None:
@@ -254,7 +257,8 @@ class Daemon:
             for failure in self._controller.withdraw(self._now_s()):
                 log.event(_LOG, logging.WARNING, "refused by Slurm", change=shown(failure.change), why=failure.message)
         except SlurmError as error:
-            log.event(_LOG, logging.WARNING, "pins stay, and leases for two minutes", why=str(error))
+            what = "pins stay, and leases until two minutes after their planned start"
+            log.event(_LOG, logging.WARNING, what, why=str(error))
 
     def _may_pass(self) -> bool:
         """Whether slurmctld has time for a pass now; sets the interval."""

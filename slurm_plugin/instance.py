@@ -9,6 +9,9 @@ reports, so they have the same spool, on a file system that they share. Those of
 are known by the numbers of jobs, which each cluster counts by itself. Ages are differences of the file system's own
 times: the hosts' clocks need not agree. A lock of the file system would do as well where it locks across hosts, and do
 harm where it hangs.
+
+What a daemon keeps in other directories is by the numbers of jobs, too, and outlives it. So a file in them names their
+cluster.
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ from typing import NamedTuple, Self
 import msgspec
 from msgspec import Struct
 
-from explsched.atomic_file import replacing
+from explsched.atomic_file import create_file_durably, replacing
 from explsched.errors import ExplschedError
 from explsched.log import event
 from slurm_plugin.client.process import BoundedCall
 
 
 class AnotherDaemonError(ExplschedError):
-    """Another daemon steers this cluster, or has our spool for its own."""
+    """Another daemon steers this cluster, or a directory that we need is another cluster's."""
 
 
 class Holder(Struct, frozen=True):
@@ -66,6 +69,9 @@ class Holder(Struct, frozen=True):
 
 PREFIX, SUFFIX = ".sexplschedd-", ".json"
 """Between them stands a digest of the cluster's name, and something random where another user has taken that."""
+
+CLAIM = "explsched-cluster"
+"""The file that says whose directory it is."""
 
 _LOG = logging.getLogger("explsched.instance")
 _LONGEST_S = 3600.0
@@ -183,6 +189,43 @@ def read_beat(path: Path) -> tuple[Beat, os.stat_result] | None:
             return msgspec.json.decode(file.read(_MOST_BYTES), type=Beat), status
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
             return None
+
+
+def claim(directory: Path, cluster: str, key: str) -> None:
+    """Write down whose directory it is, if nobody has. Raises `AnotherDaemonError` if it is another cluster's.
+
+    `cluster` is the name alone, which stays if slurmctld moves; `key` names the directory in the configuration. One
+    that cannot be claimed keeps no daemon from its work: that is logged. One that is not there is nobody's.
+    """
+    found, why = cluster, f"no answer for {PATIENCE_S:g} s"
+
+    def look() -> None:
+        nonlocal found, why
+        if directory.exists() and not (found := claimed_by(directory)):
+            with suppress(FileExistsError):  # another daemon has come first
+                create_file_durably(directory / CLAIM, f"{cluster}\n", mode=0o644)
+            found = claimed_by(directory)
+        why = ""
+
+    try:
+        BoundedCall(PATIENCE_S).run(look)
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        event(_LOG, logging.WARNING, "directory not claimed for this cluster", key=key, why=f"{directory}: {why}")
+    elif found and found != cluster:
+        raise AnotherDaemonError(
+            f"{directory}: belongs to cluster {found}, and this is {cluster}; set {key} of each cluster to a directory "
+            f"of its own. If only the name has changed, remove {directory / CLAIM}"
+        )
+
+
+def claimed_by(directory: Path) -> str:
+    """The name of the cluster whose directory it is; "" if none is written down. Raises `OSError`."""
+    try:
+        return (directory / CLAIM).read_bytes()[:_MOST_BYTES].decode(errors="replace").strip()
+    except FileNotFoundError:
+        return ""
 
 
 class _Owner(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
 import socket
 import stat
 from collections.abc import Collection
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_plugin.daemon_user import may_be_daemons
 from slurm_plugin.instance import Holder, is_named, read_beat
 
 _LEAST_FREE_BYTES = 1 << 20
@@ -123,13 +123,4 @@ def _sighting(path: Path, spool: os.stat_result) -> Sighting | None:
     if found is None:
         return None
     uid = found[1].st_uid
-    if uid not in (0, os.geteuid(), spool.st_uid) and _group_of(uid) != spool.st_gid:
-        return None
-    return Sighting(found[0].holder, uid, found[1].st_mtime, found[0].valid_s)
-
-
-def _group_of(uid: int) -> int | None:
-    try:
-        return pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        return None
+    return Sighting(found[0].holder, uid, found[1].st_mtime, found[0].valid_s) if may_be_daemons(uid, spool) else None

@@ -25,8 +25,7 @@ _WARM_START = (sys.executable, "-m", "benchmarks.sweep_demo.warm_start")
 # One quantum is about a seventh of a training here; a site's trainings run for hours and use the default.
 QUANTUM_S = 10.0
 INTERVAL_S = 0.5  # 0.7 % of a training; the default, 15 s, is 0.4 % of an hour
-STOP_THRESHOLD = 0.01
-STOP_LEAST_SHARE = 1 / 3  # trainings of 96 steps: a tenth of them is too few reports to go by
+_MAY_PAUSE, _MAY_STOP = "--checkpoint=USR1", "--early-stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +36,26 @@ class Arm:
         name: as tables and pictures show it.
         daemon: the daemon's configuration, None for Slurm without explsched.
         asks_optuna: the trainings ask Optuna's ASHA whether to go on.
+        permissions: what the trainings allow explsched, as options of `sxbatch`.
 
     """
 
     name: str
     daemon: Mapping[str, object] | None = field(hash=False)
     asks_optuna: bool = False
-
-    @classmethod
-    def with_daemon(cls, name: str, stop_threshold: float) -> Arm:
-        """The daemon beside Slurm; `stop_threshold` 0 never stops a training early."""
-        return cls(
-            name,
-            {
-                "interval_s": INTERVAL_S,
-                "slurm": {"client": "cli"},
-                "utility": {
-                    "quantum_s": QUANTUM_S,
-                    "stop_threshold": stop_threshold,
-                    "stop_min_share": STOP_LEAST_SHARE,
-                },
-                "preemption": {"grace_s": 15.0, "max_per_hour": 1000},
-            },
-        )
+    permissions: tuple[str, ...] = (_MAY_PAUSE, _MAY_STOP)
 
 
+_DAEMON = {
+    "interval_s": INTERVAL_S,
+    "slurm": {"client": "cli"},
+    "utility": {"quantum_s": QUANTUM_S},
+    "preemption": {"grace_s": 15.0, "max_per_hour": 1000},
+}
 SLURM_ALONE = Arm("Slurm alone", None)
 ASHA = Arm("ASHA", None, asks_optuna=True)
-EXPLSCHED = Arm.with_daemon("explsched", STOP_THRESHOLD)
-WITHOUT_STOP = Arm.with_daemon("explsched, no early stop", 0.0)
+EXPLSCHED = Arm("explsched", _DAEMON)
+WITHOUT_STOP = Arm("explsched, no early stop", _DAEMON, permissions=(_MAY_PAUSE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +174,7 @@ def _submit(
         fixed.append(f"--asha={directory / 'optuna.journal'}")
     run_it = [sys.executable, "-m", "wrappers.sxrun", "--", *train, *fixed]
     script.write_text(f'#!/bin/bash\nexec {" ".join(run_it)} "$@"\n')
-    options = ["--sweep=digits", "--checkpoint=USR1", "--early-stop", "--gpus-per-node=1", "--time=30", "--parsable"]
+    options = ["--sweep=digits", *arm.permissions, "--gpus-per-node=1", "--time=30", "--parsable"]
     options += ["--job-name=digits", f"--output={directory}/job-%j.out", f"--chdir={os.getcwd()}"]  # noqa: PTH109
     jobs = []
     for configuration in configurations:

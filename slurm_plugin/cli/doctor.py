@@ -27,6 +27,8 @@ from slurm_plugin.cli import doctor_slurm
 from slurm_plugin.cli.doctor_slurm import Finding
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import probe_pyslurm
+from slurm_plugin.daemon_user import may_be_daemons
+from slurm_plugin.observation import sweep_record
 from wrappers import kernel_manager, mps
 
 _EXAMPLES = """\b
@@ -87,6 +89,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
 def _files(config: configuration.Config) -> Iterator[Finding]:
     """The files that the configuration names."""
     yield _spool(config.progress.spool)
+    yield from _sweep_record(config.progress.spool)
     yield _written("audit file", config.audit.file.parent, "changes in Slurm are not written down")
     yield _written(
         "site factor file", config.order.site_factor_file.parent, "a restarted daemon takes its own for others'"
@@ -193,15 +196,33 @@ def _foreign_group(what: str, path: Path, advice: str) -> Finding | None:
 
     Where there is none of these it may be whoever asks, and is a note.
     """
-    seen = sighting.last_heartbeat(path)
-    try:
-        entry = pwd.getpwuid(seen.uid) if seen and seen.is_alive(time.time()) else pwd.getpwnam(_USER)
-    except KeyError:
+    if (entry := _daemons_user(path)) is None:
         level, uid, groups = "note", os.geteuid(), [os.getegid(), *os.getgroups()]
     else:
         level, uid, groups = "fault", entry.pw_uid, os.getgrouplist(entry.pw_name, entry.pw_gid)
     fault = sighting.group_fault(path, uid, groups)
     return Finding(what, level, f"{path}: {fault}", f"the spool must have its group: {advice}") if fault else None
+
+
+def _daemons_user(spool: Path) -> pwd.struct_passwd | None:
+    """That of a daemon that runs, else `_USER`, if there is one."""
+    seen = sighting.last_heartbeat(spool)
+    try:
+        return pwd.getpwuid(seen.uid) if seen and seen.is_alive(time.time()) else pwd.getpwnam(_USER)
+    except KeyError:
+        return None
+
+
+def _sweep_record(spool: Path) -> Iterator[Finding]:
+    """A record of sweeps that the daemon cannot write to: root's, of an earlier release, or put there by another."""
+    path, user = spool / sweep_record.NAME, _daemons_user(spool)
+    try:
+        uid = path.lstat().st_uid
+    except OSError:
+        return
+    if user is not None and uid != user.pw_uid and not (user.pw_uid == 0 and may_be_daemons(uid, spool.stat())):
+        found = f"{path} is of uid {uid}, and the daemon's user is {user.pw_name}: sweeps are not recorded"
+        yield Finding("sweep record", "fault", found, f"chown {user.pw_name} {path}")
 
 
 def _members(gid: int) -> Sequence[str]:

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from slurm_plugin.client.capabilities import LUA_SUBMIT, NEEDED, OLDEST, OPERATO
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode, Topology
 from slurm_plugin.config import Config
+from slurm_plugin.instance import claimed_by
 from slurm_plugin.observation.observe import without_nodes
 from slurm_plugin.observation.site_factors import OwnFactors
 
@@ -54,7 +56,7 @@ def findings(client: CliClient, config: Config) -> Iterator[Finding]:
         gpus = sum(node.gpus for node in nodes)
         advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
         yield Finding("nodes", "ok" if gpus else "note", f"{len(nodes)} nodes, {gpus} GPUs", advice)
-        yield from _partitions(config.slurm.partitions, nodes)
+        yield from _partitions(config.slurm.partitions, nodes, client)
         yield from _whole_nodes(can)
         if config.policy in _SHARE and not any(node.shards for node in nodes):
             found = f"policy {config.policy} lets jobs share GPUs, but no node has shards: none will"
@@ -69,6 +71,7 @@ def findings(client: CliClient, config: Config) -> Iterator[Finding]:
             yield _slurmdbd(client)
         yield from _plain_sbatch(can, os.environ)
         yield from _built_for(can, os.environ)
+        yield from _claims(can, config)
         yield from _site_factors(client, can, config)
     except SlurmError as error:
         advice = "is slurmctld running, and SLURM_CONF right?"
@@ -130,17 +133,22 @@ def _capabilities(found: Capabilities) -> Iterator[Finding]:
         yield Finding("Slurm lacks", level, missing, advice)
 
 
-def _partitions(named: Sequence[str], nodes: Iterable[SlurmNode]) -> Iterator[Finding]:
+def _partitions(named: Sequence[str], nodes: Iterable[SlurmNode], client: CliClient) -> Iterator[Finding]:
     if not named:
         steered = ", ".join(sorted({name for node in nodes if node.gpus for name in node.partitions})) or "none"
         found = f"slurm.partitions is empty: all partitions with GPUs are steered ({steered})"
         yield Finding("partitions", "note", found, "name those that explsched may steer")
         return
-    empty = without_nodes(named, nodes)
-    if empty:
-        known = sorted({name for node in nodes for name in node.partitions})
-        found = f"slurm.partitions names {', '.join(empty)}, in which no node is: no job of it is steered"
-        yield Finding("partitions", "fault", found, f"mend slurm.partitions (Slurm has {', '.join(known)})")
+    if not (empty := without_nodes(named, nodes)):
+        return
+    known = client.partitions()
+    if unknown := [name for name in empty if name not in known]:
+        found = f"slurm.partitions names {', '.join(unknown)}, which Slurm does not have: no job of it is steered"
+        yield Finding("partitions", "fault", found, f"mend slurm.partitions (Slurm has {', '.join(sorted(known))})")
+    if unseen := [name for name in empty if name in known]:
+        found = f"Slurm shows no node of {', '.join(unseen)}: jobs there are ordered, but no start of them is planned"
+        advice = "if they are cloud nodes, powered down: set PrivateData=cloud in slurm.conf, and Slurm shows them"
+        yield Finding("partitions", "note", found, advice)
 
 
 def _whole_nodes(can: Capabilities) -> Iterator[Finding]:
@@ -210,6 +218,15 @@ def _pins(policy: str, can: Capabilities) -> Iterator[Finding]:
             "job, and takes 5 s for it"
         )
         yield Finding("pins", "note", found, advice)
+
+
+def _claims(can: Capabilities, config: Config) -> Iterator[Finding]:
+    """Directories of other clusters, for which the daemon does not start."""
+    for key, directory in config.claimed().items():
+        with suppress(OSError):  # closed to whoever asks; others of its faults are told with the files
+            if (owner := claimed_by(directory)) not in ("", can.cluster_name):
+                found = f"{directory} belongs to cluster {owner}, so the daemon of {can.cluster_name} does not start"
+                yield Finding(key, "fault", found, "see docs/operation.md#one-daemon-per-cluster")
 
 
 def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Iterator[Finding]:

@@ -242,6 +242,11 @@ class Capabilities(Struct, frozen=True):
         keys = ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort")
         return "/".join(self.settings.get(key, "?") for key in keys)
 
+    @property
+    def cluster_name(self) -> str:
+        """ClusterName alone, which stays when slurmctld moves."""
+        return self.settings.get("ClusterName", "?")
+
     def __iter__(self) -> Iterator[tuple[Capability, bool]]:
         return ((capability, self.has(capability)) for capability in TABLE)
 

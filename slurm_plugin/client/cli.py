@@ -148,8 +148,13 @@ class CliClient:
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
-        lines = self._read("scontrol", "show", "node", "--detail", "--oneliner").splitlines()
+        lines = self._read("scontrol", "show", "node", "--all", "--detail", "--oneliner").splitlines()
         return readable("scontrol show node", parse.node, [line for line in lines if line.startswith("NodeName=")])
+
+    def partitions(self) -> tuple[str, ...]:
+        """Names of all partitions, also of those of whose nodes Slurm shows none."""
+        lines = self._read("scontrol", "show", "partition", "--all", "--oneliner").splitlines()
+        return tuple(line.split()[0].partition("=")[2] for line in lines if line.startswith("PartitionName="))
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
@@ -189,7 +194,8 @@ class CliClient:
         if of != self._topology_of or time.monotonic() > self._topology_until_s:
             # It fails where there is nothing to show.
             shown = process.run(["scontrol", "show", "topology"], self._timeout_s, self._environment).out
-            partitions = process.run(["scontrol", "show", "partition", "-o"], self._timeout_s, self._environment).out
+            argv = ["scontrol", "show", "partition", "--all", "--oneliner"]
+            partitions = process.run(argv, self._timeout_s, self._environment).out
             self._topology = parse.network(shown, partitions, is_respected=respects_topology(known))
             self._memory_by_cpu = parse.memory_by_cpu(known, partitions)
             self._topology_of, self._topology_until_s = of, time.monotonic() + _TOPOLOGY_LASTS_S

@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from explsched.atomic_file import replace_file
+from explsched.atomic_file import replacing
 from explsched.log import event
 from sched_policy.model import Direction, Exploration, GpuPart, GpuRequest, Job, NodeGpus
 from sched_policy.plan import Plan
@@ -28,6 +28,7 @@ from slurm_plugin import job_options
 from slurm_plugin.client.changes import CancelJob, Change, SignalJob
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.daemon_user import hand_over, may_be_daemons, owner_in
 from slurm_plugin.observation.gpu_hours import held_gpus
 from slurm_plugin.observation.policy_job import is_present
 from slurm_plugin.observation.spool import ProgressSpool
@@ -105,7 +106,7 @@ class SweepRecord:
             kept = _recent(found, now_s)
             self._held_gpus |= {note.training: note.held_gpus for note in kept if note.what == "joined"}
             if len(kept) < len(found):
-                self._try(lambda: replace_file(self._path, b"".join(map(_line, kept)), mode=mode))
+                self._try(partial(_replace, self._path, b"".join(map(_line, kept)), mode))
         trainings = {job.job_id: job for job in jobs if job.exploration and job.exploration.sweep}
         present = [(job, _note("joined", job, records, now_s)) for job in trainings.values() if job.array_tasks == 1]
         fresh = [note for job, note in present if self._is_news(job, note)]
@@ -161,9 +162,8 @@ def _read(path: Path) -> tuple[Note, ...]:
         return ()
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        # All users can write to the spool: a file that belongs to another user is not the daemon's.
-        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
-            return ()
+        if not stat.S_ISREG(status.st_mode) or not may_be_daemons(status.st_uid, path.parent.stat()):
+            return ()  # all users can write to the spool
         return tuple(_notes(file))
 
 
@@ -266,12 +266,16 @@ def _line(note: Note) -> bytes:
 
 def _append(path: Path, data: bytes, mode: int) -> None:
     """Append all of `data`, on a line of its own: a disk that filled up, or a crash, may have cut the last one."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptor = os.open(path, flags, mode)
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:  # for the kernel lets nobody, not even root, create somebody else's file in such a directory
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
     try:
         status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid():
+        if status.st_uid not in (os.geteuid(), owner_in(path.parent)) or status.st_nlink > 1:
             raise PermissionError(1, "belongs to somebody else")
+        hand_over(descriptor, path.parent)
         os.fchmod(descriptor, mode)
         if data and status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
             data = b"\n" + data
@@ -279,6 +283,12 @@ def _append(path: Path, data: bytes, mode: int) -> None:
             data = data[os.write(descriptor, data) :]
     finally:
         os.close(descriptor)
+
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    with replacing(path, mode=mode) as file:
+        hand_over(file.fileno(), path.parent)
+        file.write(data)
 
 
 _DECODER = msgspec.json.Decoder(Note)

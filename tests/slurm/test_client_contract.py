@@ -27,6 +27,7 @@ from slurm_plugin.client.pyslurm_ import PyslurmClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.jobs import empty, run, start_again, submit, until
+from tests.slurm.users import ORDINARY, as_user
 
 pytestmark = pytest.mark.slurm
 
@@ -66,6 +67,16 @@ def test_nodes(client: SlurmClient) -> None:
     nodes = client.nodes()
     assert [(node.name, node.gpus) for node in nodes] == [(f"n{i}", 8) for i in (1, 2, 3, 4)]
     assert all(node.schedulable and node.partitions == {"main"} for node in nodes)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_an_ordinary_user_sees_the_nodes_of_hidden_partitions(client: SlurmClient, cluster: Cluster) -> None:
+    """As squeue --all shows their jobs."""
+    run(cluster, "scontrol", "update", "PartitionName=main", "Hidden=YES")
+    try:
+        assert as_user(ORDINARY, lambda: [node.name for node in client.nodes()]) == ["n1", "n2", "n3", "n4"]
+    finally:
+        run(cluster, "scontrol", "update", "PartitionName=main", "Hidden=NO")
 
 
 HOSTILE = "a b|x\nJobId=7 UserId=root(0) \u00e9\u2603 \"q\" 'p' $(touch /tmp/x) %s \\n"

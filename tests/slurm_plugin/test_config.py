@@ -3,11 +3,21 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from explsched import strict_yaml
+from sched_policy import catalog
 from slurm_plugin import config
-from slurm_plugin.config import ConfigError
+from slurm_plugin.config import Config, ConfigError, UtilitySection
 
 PATH = Path("/etc/explsched/explsched.yaml")
+PATHS = (
+    ("order", "site_factor_file"),
+    ("progress", "spool"),
+    ("audit", "file"),
+    ("state", "directory"),
+    ("state", "socket"),
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +42,7 @@ PATH = Path("/etc/explsched/explsched.yaml")
             "order: {site_factor_file: notes.json}",
             "order.site_factor_file: must be an absolute path, found 'notes.json'",
         ),
+        *((f"{key}: {{{name}: /}}", f"{key}.{name}: must be a path below /, found '/'") for key, name in PATHS),
         ("policy: muri-s", "order.scope: policy muri-s lets jobs of different users take turns, .* partition only"),
         ("las: {limits_gpu_s: []}", "las.limits_gpu_s: must be a list, each a number above 0, of length from 1 to 16"),
         ("las: {limits_gpu_s: [7200, 3250]}", "las.limits_gpu_s: must rise, found"),
@@ -101,3 +112,26 @@ def test_where_the_file_in_etc_cannot_be_looked_for_the_defaults_do_not_hold(
         config.load()
     monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "none" / "explsched.yaml")
     assert config.load() == config.Config()
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("quantum_s", 50.0),
+        ("stop_threshold", 0.5),
+        ("stop_leader_threshold", 0.5),
+        ("stop_min_share", 0.5),
+        ("sweep_strategy", "asha"),
+        ("no_report_order", "fifo"),
+    ],
+)
+def test_a_key_that_one_objective_ignores_says_which_one_it_is_for(key: str, other: object) -> None:
+    usual = {name: Config(utility=UtilitySection(objective=name)) for name in ("best", "total")}
+    changed = {name: replace(one, utility=replace(one.utility, **{key: other})) for name, one in usual.items()}
+    built = {
+        name: [catalog.build("explsched", one.policy_options()) for one in (usual[name], changed[name])]
+        for name in usual
+    }
+    (meaning,) = (one.meaning for one in strict_yaml.keys(Config) if one.name == f"utility.{key}")
+    if len(serves := [name for name, (before, after) in built.items() if before != after]) == 1:
+        assert f"(objective {serves[0]})" in meaning

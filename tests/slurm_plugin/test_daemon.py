@@ -25,7 +25,7 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
-from slurm_plugin.instance import AnotherDaemonError, Beat, Holder
+from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Holder
 from slurm_plugin.state.publish import METRICS_FILE
 from tests.slurm_kit import FakeSlurm, record
 
@@ -64,6 +64,11 @@ def lived(slurm: FakeSlurm, config: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Run a daemon until it is told to stop."""
     monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
     Daemon(config, "info", None).run()
+
+
+def lived_once(slurm: FakeSlurm, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
+    assert Daemon(config, "info", None).once() == 0
 
 
 def fails(error: Exception) -> Callable[[], None]:
@@ -157,7 +162,7 @@ def test_slurms_absence_does_not_keep_it_from_stopping(
     slurm = Eventful()
     monkeypatch.setattr(slurm, "jobs", fails(SlurmUnreachableError("nobody answers")))
     lived(slurm, config, monkeypatch)
-    assert "pins stay, and leases for two minutes" in caplog.text
+    assert "pins stay, and leases until two minutes after their planned start" in caplog.text
 
 
 def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(
@@ -243,6 +248,42 @@ def test_a_second_daemon_changes_nothing_and_names_the_first(config: Path, monke
     assert second.applied == []
     assert Daemon(config, "info", None).once() == 0  # the first has ended
     assert len(second.applied) == 1
+
+
+@pytest.mark.parametrize("key", ["order.site_factor_file", "state.directory"])
+def test_what_one_cluster_keeps_is_no_other_clusters(
+    key: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Job 19 of the second would have the site factor, or be requeued for the preemption, of job 19 of the first."""
+    (tmp_path / "site_factors.json").write_text("{}")  # of a release that did not say whose they are
+    (tmp_path / "state").mkdir()
+    first = FakeSlurm((record(5),), settings={"ClusterName": "alpha", "SlurmctldHost[0]": "here"})
+    lived_once(first, config, monkeypatch)
+    first.settings["SlurmctldHost[0]"] = "there"
+    lived_once(first, config, monkeypatch)
+
+    text = config.read_text().replace(f"spool: {tmp_path}", f"spool: {tmp_path}/spool")
+    (tmp_path / "spool").mkdir()
+    if key == "state.directory":
+        text = text.replace(f"{tmp_path}/site_factors", f"{tmp_path}/spool/site_factors")
+    config.write_text(text)
+    second = FakeSlurm((record(5),), settings={"ClusterName": "beta"})
+    with pytest.raises(AnotherDaemonError, match=f"belongs to cluster alpha, and this is beta; set {key} of each"):
+        lived_once(second, config, monkeypatch)
+    assert second.applied == []
+    for claim in (tmp_path / CLAIM, tmp_path / "state" / CLAIM):  # as the message says
+        claim.unlink()
+    lived_once(second, config, monkeypatch)
+
+
+def test_a_directory_that_cannot_be_claimed_keeps_no_daemon_from_its_work(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state" / CLAIM).mkdir(parents=True)
+    slurm = FakeSlurm((record(5),))
+    lived_once(slurm, config, monkeypatch)
+    assert len(slurm.applied) == 1
+    assert f'directory not claimed for this cluster key="state.directory" why="{tmp_path}/state: Is a' in caplog.text
 
 
 def test_a_daemon_that_another_host_has_taken_over_from_stops_steering(

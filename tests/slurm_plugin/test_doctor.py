@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
-from slurm_plugin.instance import Heartbeat, Holder
+from slurm_plugin.instance import CLAIM, Heartbeat, Holder
 
 CONFIG = """\
 AccountingStorageType   = {accounting}
@@ -26,6 +26,7 @@ case "$*" in
   -V) echo slurm-wlm 22.05.8 ;;
   "show config") cat {directory}/config ;;
   "show node"*) echo "NodeName=n1 Gres=gpu:4 State=IDLE Partitions=main,debug" ;;
+  "show partition --all"*) for name in main debug cloud; do echo "PartitionName=$name AllowGroups=ALL"; done ;;
   delete*) echo "scontrol: error: {words}" >&2; exit 1 ;;
 esac
 """
@@ -111,8 +112,16 @@ def test_the_range_of_site_factors_is_held_against_the_weights_of_the_site(site:
 def test_a_partition_that_is_not_there_is_a_fault(site: Path) -> None:
     level, words, advice = findings(site, "slurm: {partitions: [mian, main]}")["partitions"]
     assert level == "fault"
-    assert words.startswith("slurm.partitions names mian, in which no node is")
-    assert advice == "mend slurm.partitions (Slurm has debug, main)"
+    assert words.startswith("slurm.partitions names mian, which Slurm does not have")
+    assert advice == "mend slurm.partitions (Slurm has cloud, debug, main)"
+
+
+def test_a_partition_whose_nodes_are_powered_down_is_a_note(site: Path) -> None:
+    """Slurm shows cloud nodes that are powered down only with PrivateData=cloud."""
+    level, words, advice = findings(site, "slurm: {partitions: [cloud, main]}")["partitions"]
+    assert level == "note"
+    assert words.startswith("Slurm shows no node of cloud: ")
+    assert "PrivateData=cloud" in advice
 
 
 def test_a_dead_slurmdbd_is_told_and_no_fault(site: Path) -> None:
@@ -475,3 +484,14 @@ def test_directories_that_cannot_be_written_are_told(
     for what in ("audit file", "site factor file", "state", "progress spool"):
         assert fault in told[what][1]
     assert told["progress spool"][0] == "fault"
+
+
+def test_a_directory_of_another_cluster_is_named(site: Path) -> None:
+    (site / "config").write_text(f"{(site / 'config').read_text()}ClusterName = beta\n")
+    (site / CLAIM).write_text("alpha\n")
+    found = findings(site, f"order: {{site_factor_file: {site}/site_factors.json}}")
+    level, words, _ = found["order.site_factor_file"]
+    assert level == "fault"
+    assert words == f"{site} belongs to cluster alpha, so the daemon of beta does not start"
+    (site / CLAIM).write_text("beta\n")
+    assert "order.site_factor_file" not in findings(site, f"order: {{site_factor_file: {site}/site_factors.json}}")

@@ -145,6 +145,19 @@ def test_what_systemd_removes_with_the_service_holds_nothing_of_jobs() -> None:
     assert not place.directory.is_relative_to(f"/run/{name}")
 
 
+def test_what_a_pass_logs_after_the_log_was_put_aside_is_kept(tmp_path: Path) -> None:
+    """The daemon opens the new log after the pass."""
+    rules, log = tmp_path / "explsched", tmp_path / "sexplschedd.log"
+    text = (ETC / "explsched.logrotate").read_text().replace("systemctl kill", "true")
+    rules.write_text(text.replace("/var/log/explsched", str(tmp_path)))
+    with log.open("a") as of_the_daemon:
+        print("before", file=of_the_daemon, flush=True)
+        done = run("logrotate", "--force", "--state", str(tmp_path / "state"), str(rules))
+        assert done.returncode == 0, done.stderr
+        print("during a pass", file=of_the_daemon, flush=True)
+    assert (tmp_path / "sexplschedd.log.1").read_text() == "before\nduring a pass\n"
+
+
 def test_logrotate_reads_its_file(tmp_path: Path) -> None:
     here = tmp_path / "explsched"
     here.write_text((ETC / "explsched.logrotate").read_text())  # also where the daemon's user has been removed
