@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
+from explsched.job_options.command_line import read
 from explsched.job_options.table import SCHEDULED
 
 _OF_ONE_JOB = frozenset(
@@ -32,8 +33,14 @@ _CONSENTS = frozenset(option.variable for option in SCHEDULED if option.is_conse
 
 
 def for_submission(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment to submit a job in: inside of a job without what is that one's alone, and its permissions."""
-    left_out = _OF_ONE_JOB | _CONSENTS if environment.get("SLURM_JOB_ID") else frozenset[str]()
+    """The environment to submit a job in: without job options that have no usable value, which are ignored there too.
+
+    Inside of a job also without what is that one's alone, and its permissions.
+    """
+    usable = read(environment, SCHEDULED).values
+    left_out = {option.variable for option in SCHEDULED if environment.get(option.variable)}
+    left_out -= {option.variable for option in SCHEDULED if option.name in usable}
+    left_out |= _OF_ONE_JOB | _CONSENTS if environment.get("SLURM_JOB_ID") else set()
     return {name: value for name, value in without_marked(environment).items() if name not in left_out}
 
 

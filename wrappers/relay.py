@@ -42,9 +42,9 @@ class SignalRelay:
     POSIX lets no shell trap what it was started ignoring.
     """
 
-    def __init__(self, checkpoint: signal.Signals | None) -> None:
+    def __init__(self, checkpoint: signal.Signals) -> None:
         self._checkpoint = checkpoint
-        names = _FORWARDED | ({checkpoint.name} if checkpoint else set())
+        names = _FORWARDED | {checkpoint.name}
         self._watched = {signal.Signals[name] for name in names} | {signal.SIGCHLD}
         self._before: set[int] = set()
         self.was_told_to_end = False
@@ -77,7 +77,7 @@ class SignalRelay:
     ) -> subprocess.Popen[bytes]:
         """Start the command with the signal mask that we were started with. Raises OSError as Popen does."""
         child = subprocess.Popen(command, stdout=stdout, env=environment, preexec_fn=self._unblock)
-        if self._checkpoint and _ends_at_srun(child.pid, self._checkpoint):
+        if _ends_at_srun(child.pid, self._checkpoint):
             warn(
                 "sxrun",
                 f"srun does not pass {self._checkpoint.name} on to its tasks, so they are asked for no checkpoint; "
@@ -110,7 +110,7 @@ class SignalRelay:
                 self.was_told_to_end |= info.si_signo in _ENDING
                 if not _from_terminal(info):
                     child.send_signal(info.si_signo)
-            if kept and self._checkpoint:
+            if kept:
                 caught, blocked = listens(child.pid, self._checkpoint)
                 # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does
                 # not show it.) Twice in a row, since fork(2) blocks signals for a moment.

@@ -16,7 +16,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TextIO
 
@@ -71,7 +71,7 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def read(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine, str | None]:
+def read(words: Sequence[str], environment: Mapping[str, str]) -> tuple[argparse.Namespace, CommandLine, str | None]:
     """Our options, from the command line, the environment and the script; the rest in its order; the script's text."""
     line = split(words, _OWN)
     for name in line.unknown:
@@ -80,7 +80,7 @@ def read(words: Sequence[str]) -> tuple[argparse.Namespace, CommandLine, str | N
             raise ValueError(f"unknown option --{name} (did you mean --{meant}?)")
     parser = options_parser()
     options = parser.parse_args(line.own)
-    _apply_environment(options)
+    _apply_environment(options, environment)
     script = None if options.template else _script(line)
     if script is not None:
         _apply_script_lines(parser, options, script)
@@ -166,12 +166,12 @@ def _apply_script_lines(parser: argparse.ArgumentParser, options: argparse.Names
             raise ValueError(f"line {number} of the script: #SXBATCH: {error}") from error
 
 
-def _apply_environment(options: argparse.Namespace) -> None:
-    found = read_for_submission(os.environ, SCHEDULED)
+def _apply_environment(options: argparse.Namespace, environment: Mapping[str, str]) -> None:
+    found = read_for_submission(environment, SCHEDULED)
     for warning in found.warnings:
         _warn(warning)
     _fill(options, found.values)
-    options.template = options.template or os.environ.get(_TEMPLATE_VARIABLE)
+    options.template = options.template or environment.get(_TEMPLATE_VARIABLE)
 
 
 def _fill(options: argparse.Namespace, values: dict[str, str]) -> None:
@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns sbatch's exit code, or 2 for an error of ours."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        options, line, text = read(words)
+        options, line, text = read(words, os.environ)
         submission = prepare(options, line, text)
     except (template.TemplateError, ValueError) as error:
         sys.stderr.write(f"sxbatch: error: {error}\n")

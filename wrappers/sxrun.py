@@ -382,7 +382,7 @@ def _steps(text: str) -> int:
     return int(text)
 
 
-def _export() -> Signals | None:
+def _export() -> Signals:
     """Tell the command what holds for its job; returns the checkpoint signal.
 
     Not the progress file's name: a job that the command submits would inherit it and write into this job's file. Nor
@@ -392,12 +392,13 @@ def _export() -> Signals | None:
     for option in FOLLOWING:
         os.environ.pop(option.variable, None)
     name = signal_name(os.environ)
-    os.environ.update(exported({CHECKPOINT.name: name}, [CHECKPOINT]))
     try:
-        return signal_number(name)
+        number = signal_number(name)
     except ValueError as error:
-        warn("sxrun", f"{CHECKPOINT.variable}: {error}")
-        return None
+        warn("sxrun", f"{CHECKPOINT.variable} is ignored: {error}")
+        name, number = DEFAULT_SIGNAL, signal_number(DEFAULT_SIGNAL)
+    os.environ.update(exported({CHECKPOINT.name: name}, [CHECKPOINT]))
+    return number
 
 
 if __name__ == "__main__":

@@ -220,7 +220,7 @@ def _line(
     preempted = [one for run in runs for one in run.preemptions if since_s <= one.time_s <= until_s]
     lost = min(used - failed, sum(one.lost_gpu_s for one in preempted) / _S_PER_H)
     waits = [
-        (first.start_s - first.eligible_s) / _S_PER_H
+        max(0.0, first.start_s - first.eligible_s) / _S_PER_H
         for first, *_ in by_job.values()
         if first.start_s is not None and since_s <= first.start_s <= until_s
     ]

@@ -13,8 +13,9 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from slurm_plugin.client.changes import (
     SetSiteFactor,
     SignalJob,
     TargetJob,
+    Unanswered,
 )
 from slurm_plugin.client.records import (
     ClusterRecords,
@@ -50,8 +52,12 @@ _LIMITS_LAST_S = 60.0
 _EARLIEST_S = 1_000_000.0
 """Slurm's commands take no time before, in January 1970."""
 
+_IN_TRANSITION = "Job is in transitional state"
+"""After these words scancel sends its request again some seconds later."""
+
 _LOG = logging.getLogger("explsched.slurm")
 _Record = TypeVar("_Record")
+_Result = TypeVar("_Result")
 
 
 class CliClient:
@@ -164,13 +170,10 @@ class CliClient:
 
     def look(self) -> ClusterRecords:
         """Nodes, jobs and reservations; Slurm answers the commands at the same time."""
-        try:
-            priorities = self._readers.submit(self._priorities)
-            nodes = self._readers.submit(self.nodes)
-            reservations = self._readers.submit(self.reservations)
-            exclusions = self._readers.submit(self._exclusions)
-        except RuntimeError as error:
-            raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
+        priorities = self._beside(self._priorities)
+        nodes = self._beside(self.nodes)
+        reservations = self._beside(self.reservations)
+        exclusions = self._beside(self._exclusions)
         jobs = self._present()
         completed = self._completed(jobs, priorities.result())
         shared = any(job.shards_per_node for job in jobs)
@@ -259,8 +262,8 @@ class CliClient:
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out the changes: comments and site factors, scontrol's in order in one process, then signals.
 
-        There is one scancel per kind of signal, and one scontrol per comment. A change that scontrol cannot be given
-        safely is refused by itself; the others are carried out.
+        There is one scancel per kind of signal, one per signal to a task of an array, and one scontrol per comment. A
+        change that scontrol cannot be given safely is refused by itself; the others are carried out.
         """
         factors = [change for change in changes if isinstance(change, SetSiteFactor)]
         program = self._site_factor_program() if factors else None
@@ -275,11 +278,17 @@ class CliClient:
                 failed += self._apply_alone(change)
         failed += self._apply_steering([change for change in steering if batch.fits_a_line(change)])
         by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
+        to_tasks = []
         for change in changes:
-            if isinstance(change, SignalJob | CancelJob):
+            if isinstance(change, SignalJob) and change.job_id in self._names:
+                to_tasks.append(self._beside(partial(self._signal_task, change)))
+            elif isinstance(change, SignalJob | CancelJob):
                 by_signal[change.signal if isinstance(change, SignalJob) else None].append(change)
         for signal, group in by_signal.items():
-            failed += self._scancel(signal, group)
+            argv = self._scancel(signal, group)
+            failed += self._unsent(group, process.run(argv, self._timeout_s, self._environment))
+        for signalled in to_tasks:
+            failed += signalled.result()
         return tuple(failed)
 
     def _version(self) -> SlurmVersion:
@@ -383,22 +392,45 @@ class CliClient:
         if answer.returncode != 0:
             yield ChangeFailure(change, (answer.err or answer.out).strip())
 
-    def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[ChangeFailure]:
+    def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[str]:
         # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full
         # signal of a batch job with "try again later".
         how = [f"--signal={signal}", "--batch", "--state=RUNNING"] if signal else []
-        argv = ["scancel", "--verbose", *how, *(self._name(change.job_id) for change in group)]
-        answer = process.run(argv, self._timeout_s, self._environment)
+        return ["scancel", "--verbose", *how, *(self._name(change.job_id) for change in group)]
+
+    def _signal_task(self, change: SignalJob) -> Sequence[ChangeFailure]:
+        """Signal a task of an array once.
+
+        While others of the array wait, slurmctld signals the task and answers that it is in transition all the same;
+        scancel would signal it again and again, for a minute and a half.
+        """
+        argv = self._scancel(change.signal, [change])
+        try:
+            answer = process.run_until(_IN_TRANSITION, argv, self._timeout_s, self._environment)
+        except SlurmUnreachableError as error:
+            return [Unanswered(change, str(error))]
+        return self._unsent([change], answer)
+
+    def _unsent(self, group: Sequence[SignalJob | CancelJob], answer: process.CommandOutput) -> list[ChangeFailure]:
+        """What a scancel has not sent, by what it told."""
         failed = []
         for change in group:
             name = self._name(change.job_id)
             complaint = re.search(rf"^.*error.*\b{name}\b.*$", answer.err, re.MULTILINE)
             if complaint:
                 failed.append(ChangeFailure(change, complaint[0].removeprefix("scancel: ")))
-            elif signal and not re.search(rf"Signal \d+ to .*job {name}$", answer.err, re.MULTILINE):
+            elif isinstance(change, SignalJob) and not re.search(
+                rf"Signal \d+ to .*job {name}$", answer.err, re.MULTILINE
+            ):
                 # A job that does not run is left out, and that is said only if no other job of the cluster runs either.
                 failed.append(ChangeFailure(change, "scancel did not send it: the job is not running"))
         return failed
+
+    def _beside(self, call: Callable[[], _Result]) -> Future[_Result]:
+        try:
+            return self._readers.submit(call)
+        except RuntimeError as error:
+            raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
 
     def _name(self, job_id: int) -> str:
         return self._names.get(job_id, str(job_id))

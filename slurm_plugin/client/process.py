@@ -8,10 +8,14 @@ from __future__ import annotations
 import _thread
 import errno
 import os
+import select
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, cast
 
 from msgspec import Struct
 
@@ -34,6 +38,7 @@ _UNREACHABLE = (
     "Transport endpoint",
     "in standby mode",
 )
+_AT_ONCE = 65_536  # bytes
 _NO_CONFIGURATION = "Could not establish a configuration source"
 
 
@@ -75,12 +80,7 @@ def run(
 
     Raises `SlurmError` if it cannot be started, `SlurmUnreachableError` if nobody answers it.
     """
-    if named := environment.get("SLURM_CONF"):
-        try:
-            Path(named).stat()
-        except OSError as error:  # Slurm's commands would look for it for a minute
-            raise SlurmError(f"{argv[0]}: SLURM_CONF names {named}: {error.strerror}") from error
-    try:
+    with _errors_of(argv, timeout_s, environment):
         done = subprocess.run(
             argv,
             input=None if stdin is None else stdin.encode(),
@@ -91,11 +91,53 @@ def run(
             check=False,
             pass_fds=pass_fds,
         )
+    return _output(argv, done.returncode, done.stdout, done.stderr)
+
+
+def run_until(words: str, argv: Sequence[str], timeout_s: float, environment: Mapping[str, str]) -> CommandOutput:
+    """Run a command as `run` does, but end it once its errors hold these words. Only its errors are read."""
+    until_s = time.monotonic() + timeout_s
+    nothing = subprocess.DEVNULL
+    with (
+        _errors_of(argv, timeout_s, environment),
+        subprocess.Popen(
+            argv, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, env=environment, bufsize=0
+        ) as child,
+    ):
+        errors, told = cast("IO[bytes]", child.stderr), b""
+        readable = select.poll()
+        readable.register(errors)
+        try:
+            while words.encode() not in told:
+                if not readable.poll(max(0.0, until_s - time.monotonic()) * 1000.0):
+                    raise subprocess.TimeoutExpired(argv, timeout_s)
+                if not (more := errors.read(_AT_ONCE)):
+                    child.wait(max(0.0, until_s - time.monotonic()))
+                    break
+                told += more
+        finally:
+            child.kill()
+    return _output(argv, child.returncode, b"", told)
+
+
+@contextmanager
+def _errors_of(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str]) -> Iterator[None]:
+    """Around the run of a command: its failures to run as our errors."""
+    if named := environment.get("SLURM_CONF"):
+        try:
+            Path(named).stat()
+        except OSError as error:  # Slurm's commands would look for it for a minute
+            raise SlurmError(f"{argv[0]}: SLURM_CONF names {named}: {error.strerror}") from error
+    try:
+        yield
     except (FileNotFoundError, PermissionError) as error:  # the latter if PATH has a directory closed to this user
         raise SlurmError(f"{argv[0]} is not installed or not on PATH (Debian package slurm-client)") from error
     except subprocess.TimeoutExpired as error:
         raise SlurmUnreachableError(f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s") from error
-    answer = CommandOutput(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+def _output(argv: Sequence[str], returncode: int, out: bytes, err: bytes) -> CommandOutput:
+    answer = CommandOutput(returncode, out.decode(errors="replace"), err.decode(errors="replace"))
     if _NO_CONFIGURATION in answer.err:
         raise SlurmError(f"{argv[0]} finds no Slurm configuration: no /etc/slurm/slurm.conf, and SLURM_CONF names none")
     if any(words in answer.err for words in _UNREACHABLE):

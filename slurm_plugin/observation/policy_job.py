@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from sched_policy.model import Elastic, Exploration, GpuPart, Job, JobState
+from sched_policy.model import Elastic, Exploration, GpuPart, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import asks_for_a_part, gpu_allocation, gpu_request, part_of_each
+
+Params = tuple[tuple[str, Parameter], ...]
+"""Hyper-parameters, sorted by name."""
 
 _STATES = {
     "PENDING": JobState.PENDING,
@@ -82,9 +85,12 @@ def with_params(exploration: Exploration | None, progress: JobProgress) -> Explo
     """Add the hyper-parameters that the job has reported; they override those in its comment."""
     if exploration is None or not progress.parameters.values:
         return exploration
-    return replace(
-        exploration, params=tuple(sorted({**dict(exploration.params), **progress.parameters.values}.items()))
-    )
+    return replace(exploration, params=all_params(exploration.params, progress))
+
+
+def all_params(given: Params, progress: JobProgress) -> Params:
+    """The hyper-parameters given at submission with those that were reported, which count, by name."""
+    return tuple(sorted({**dict(given), **progress.parameters.values}.items()))
 
 
 def _elastic(record: SlurmJob, options: job_options.JobOptions | None) -> Elastic | None:

@@ -30,7 +30,7 @@ from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.daemon_user import hand_over, may_be_daemons, owner_in
 from slurm_plugin.observation.gpu_hours import held_gpus
-from slurm_plugin.observation.policy_job import is_present
+from slurm_plugin.observation.policy_job import Params, is_present
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import Scope, standing_of
 from slurm_plugin.observation.trainings import SeenTraining
@@ -47,7 +47,8 @@ _LOG = logging.getLogger("explsched.sweep_record")
 class Note(Struct, frozen=True, omit_defaults=True):
     """One line: a training was first seen (`joined`), or seen to hold other GPUs, preempted or stopped, and why.
 
-    `held_gpus` are as in `gpu_hours`; 0 in the lines of a former release.
+    `held_gpus` are as in `gpu_hours`; 0 in the lines of a former release. `params` as far as they were known
+    by then.
     """
 
     time_s: float
@@ -62,6 +63,7 @@ class Note(Struct, frozen=True, omit_defaults=True):
     submit_s: float = 0.0
     reason: str = ""
     held_gpus: float = 0.0
+    params: Params = ()
 
     @property
     def training(self) -> tuple[int, int, str]:
@@ -195,7 +197,7 @@ def ended_before(
         key = note.uid, note.sweep
         if until_s[note.job] >= since_s[key]:
             since_s[key] = min(since_s[key], note.submit_s)
-            told = Exploration(note.sweep, note.metric, note.direction)
+            told = Exploration(note.sweep, note.metric, note.direction, params=note.params)
             whose = standing_of(sweeps[key][0], scope, 0).scope
             training = Job(
                 note.job,
@@ -257,6 +259,7 @@ def _note(
         job.submit_s,
         reason,
         held_gpus(job),
+        exploration.params,
     )
 
 

@@ -26,7 +26,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.client.squeue import with_whole_nodes
 from slurm_plugin.observation.gpu_hours import gpus_of, held_gpus, saved_gpu_hours, whole_s
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.policy_job import policy_job
+from slurm_plugin.observation.policy_job import Params, all_params, policy_job
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import gpu_request, gpus_had, most_shards_per_gpu
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
@@ -67,7 +67,7 @@ class SweepTraining(Struct, frozen=True):
     total_steps: int | None
     best: float | None
     restarts: int
-    params: tuple[tuple[str, Parameter], ...]
+    params: Params
     params_changed: int
     malformed: int
     saved_gpu_h: float
@@ -126,6 +126,7 @@ class _Member(NamedTuple):
     gpus: int
     held_gpus: float
     submit_s: float
+    params: Params
 
 
 def results(
@@ -156,7 +157,7 @@ def results(
         if told is not None and told.sweep is not None:
             uid = seen.jobs[job.job_id].uid
             what = told.sweep, told.metric, told.direction
-            one = _Member(job.user, uid, *what, gpus_of(job), held_gpus(job), job.submit_s)
+            one = _Member(job.user, uid, *what, gpus_of(job), held_gpus(job), job.submit_s, told.params)
             members[job.job_id] = _first_submitted(one, noted.get((job.job_id, uid, told.sweep)), job.restarts)
     now_s = seen.snapshot.now_s
     over = {job_id: one.uid for job_id, one in members.items() if job_id not in live}
@@ -201,7 +202,8 @@ def _of_record(record: SlurmJob, per_gpu: int) -> _Member | None:
         return None
     held = gpus_had(record, per_gpu)
     gpus = max(gpu_request(record, per_gpu).total, int(held))
-    return _Member(record.user, record.uid, told.sweep, told.metric, told.direction, gpus, held, record.submit_s)
+    what = told.sweep, told.metric, told.direction
+    return _Member(record.user, record.uid, *what, gpus, held, record.submit_s, told.params)
 
 
 def _with_held_gpus(training: _Member, noted: _Member | None) -> _Member:
@@ -218,7 +220,7 @@ def _first_submitted(training: _Member, noted: _Member | None, restarts: int) ->
 
 def _of_note(note: Note) -> _Member:
     what, held = (note.sweep, note.metric, note.direction), note.held_gpus or note.gpus
-    return _Member(note.user, note.uid, *what, max(note.gpus, int(held)), held, note.submit_s)
+    return _Member(note.user, note.uid, *what, max(note.gpus, int(held)), held, note.submit_s, note.params)
 
 
 def _training(
@@ -235,7 +237,6 @@ def _training(
     curve = tuple(CurvePoint(report.step, run_s, report.value) for report, run_s in behind)
     values = [point.value for point in curve]
     reported_s = sum(run.end_s - run.start_s for run in progress.runs)
-    params = job.exploration.params if job and job.exploration else tuple(sorted(progress.parameters.values.items()))
     if job is None:
         is_stopped = last_word is not None and last_word.what == "stopped"
         is_done = why == _COMPLETED or (not why and progress.is_done)
@@ -259,7 +260,7 @@ def _training(
         progress.total_steps,
         (min if member.direction is Direction.MIN else max)(values, default=None),
         max((run.restart for run in progress.runs), default=0),
-        params,
+        all_params(member.params, progress),
         len(progress.parameters.changed),
         progress.malformed,
         0.0,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from explsched import interpreter, preemption_record
 from explsched.atomic_file import replace_file_durably
 from explsched.errors import SlurmError, SlurmUnreachableError, warn
+from explsched.job_options.table import SCHEDULED
 from explsched.job_options.values import PAIRS_BYTES
 from explsched.parameters import listed, of_value, shown
 from slurm_plugin.client import process
@@ -32,6 +33,9 @@ from wrappers import sxbatch
 
 _OURS = "explsched"
 """What our words in the comments of jobs begin with."""
+
+_JOB_OPTIONS = frozenset(option.variable for option in SCHEDULED)
+"""What sxbatch, and sbatch with our plugin, take job options from."""
 
 _TRIAL = "explsched-trial:"
 _NEXT = "explsched-next:"
@@ -126,7 +130,7 @@ class SearchJobs:
         return sum(job.job_id in under_way and _is_paused(job) for job in self._found.values())
 
     def submit(self, number: int, params: Mapping[str, Value]) -> None:
-        """Submit a trial, through sxbatch's own code."""
+        """Submit a trial, through sxbatch's own code. The file says all about it, and the environment nothing."""
         if self.under_way:  # while there is a place: trials may take all that Slurm has for the user
             self._reserve(f"--dependency=afterany:{self.under_way[0]}")
         directory = self.directory(number)
@@ -148,7 +152,7 @@ class SearchJobs:
         words += [f"--chdir={self._working_directory}"]
         words += [f"--gpus-per-node={job.gpus}"] if job.gpus else []
         try:
-            prepared = sxbatch.prepare(*sxbatch.read([*words, *job.sbatch, str(script)]))
+            prepared = sxbatch.prepare(*sxbatch.read([*words, *job.sbatch, str(script)], {}))
         except ValueError as error:
             raise SearchError(f"{self._path}: job: {error}") from error
         try:
@@ -245,7 +249,8 @@ class SearchJobs:
         return self._sbatch(["sbatch", *words], {}, _script_of_pass(command))
 
     def _sbatch(self, argv: Sequence[str], added: Mapping[str, str], script: str | None = None) -> int:
-        environment = process.submission(process.environment(added))
+        ours = process.submission(process.environment({}))
+        environment = {**{name: value for name, value in ours.items() if name not in _JOB_OPTIONS}, **added}
         answer = process.run([argv[0], "--parsable", *argv[1:]], self._timeout_s, environment, script, (self._lock,))
         job_id = answer.out.strip().partition(";")[0]
         if answer.returncode or not job_id.isdecimal():

@@ -328,6 +328,24 @@ def test_signal_requeue_and_start_at_once(client: SlurmClient, cluster: Cluster)
     until(lambda: client.jobs() == (), "the cancelled job is gone")
 
 
+def test_tasks_of_arrays_of_which_others_wait_are_signalled_once(
+    client: SlurmClient, cluster: Cluster, tmp_path: Path
+) -> None:
+    """slurmctld does it, but answers that the array is in transition."""
+    tmp_path.chmod(0o755)
+    told = tmp_path / "told"
+    script = f"trap 'echo $SLURM_ARRAY_JOB_ID >> {told}' USR1; touch {tmp_path}/ready-$SLURM_JOB_ID"
+    arrays = [
+        submit(cluster, "--array=0-4%1", "--gres=gpu:1", script=f"{script}; while :; do sleep 0.1; done")
+        for _ in range(3)
+    ]
+    until(lambda: len(list(tmp_path.glob("ready-*"))) == 3, "a task of each listens")
+    tasks = {job.array_job_id: job.job_id for job in client.jobs() if job.state == "RUNNING"}
+    assert client.apply([SignalJob(tasks[array], "USR1") for array in arrays]) == ()
+    until(lambda: told.exists() and len(told.read_text().splitlines()) == 3, "each has its signal")
+    assert sorted(map(int, told.read_text().split())) == sorted(arrays)
+
+
 def test_a_signal_that_reaches_no_process_is_told(client: SlurmClient, cluster: Cluster) -> None:
     array = submit(cluster, "--array=0-1", "--gres=gpu:1", script="trap : USR1\nwhile :; do sleep 0.1; done")
     until(lambda: [job.state for job in client.jobs()] == ["RUNNING"] * 2, "both tasks run")

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from explsched.preemption_record import PreemptionRecord, read
+from slurm_plugin.client.changes import SetSiteFactor, SignalJob, Unanswered
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.checkpointing import SCRIPT, UNTIL_REQUEUED, done
-from tests.slurm.jobs import a_daemon, command, config, final_state, run, state_of, submit, until
+from tests.slurm.jobs import a_daemon, command, config, environment, final_state, run, state_of, submit, until
 
 pytestmark = pytest.mark.slurm
 GPUS = 8
@@ -89,6 +90,44 @@ def test_two_jobs_swap_by_demotion_and_lose_nothing(
         check_nothing_is_lost(spool, job, place)
         account = on_account(small, job)
         assert [(one.run, one.gpus) for one in account.latest] == [(number, GPUS) for number in range(restarts)]
+
+
+def test_a_task_of_an_array_of_which_others_wait_makes_room(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
+) -> None:
+    sections = {
+        "las": {"limits_gpu_s": [1.0]},
+        "utility": {"quantum_s": 1.0},
+        "preemption": {"grace_s": 20.0, "max_per_job": 1},
+    }
+    whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
+    with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):
+        array = training(small, open_tmp / "array", spool, *whole, "--array=0-4%1")
+        until(lambda: len(done(open_tmp / "array")) > 0, "its first task trains")
+        (task,) = (job.job_id for job in client.jobs() if job.state == "RUNNING")
+        new = training(small, open_tmp / "beside_array", spool, *whole, steps="5")
+        until(lambda: state_of(client, new) == "RUNNING", "the task yields", 120)
+    (record,) = (job for job in client.jobs() if job.job_id == task)
+    assert (record.array_job_id, record.array_task_id, record.restarts) == (array, 0, 1)
+    lines = [json.loads(line) for line in (spool / f"{task}.jsonl").read_text().splitlines()]
+    assert [line["restart"] for line in lines if line.get("event") == "checkpoint"] == [0], "it was asked once"
+
+
+def test_a_task_whose_signal_slurm_does_not_answer_stops_no_other_change(
+    small: Cluster, client: CliClient, tmp_path: Path
+) -> None:
+    tool = tmp_path / "scancel"
+    tool.write_text("#!/bin/sh\necho 'scancel: error: Unable to contact slurm controller' >&2\n")
+    tool.chmod(0o755)
+    array, waiting = submit(small, "--array=0-4%1", "--gres=gpu:1"), submit(small, "--nodes=2", "--gpus-per-node=4")
+    until(lambda: "RUNNING" in {job.state for job in client.jobs() if job.array_job_id == array}, "a task runs")
+    (task,) = (job.job_id for job in client.jobs() if job.array_task_id == 0)
+    deaf = CliClient(environment={**small.env(), "PATH": f"{tmp_path}:{environment(small)['PATH']}"})
+    deaf.jobs()
+    (failure,) = deaf.apply([SignalJob(task, "USR1"), SetSiteFactor(waiting, 7)])
+    assert isinstance(failure, Unanswered)
+    assert failure.change == SignalJob(task, "USR1")
+    assert {job.job_id: job.site_factor for job in client.jobs()}[waiting] == 7
 
 
 def on_account(cluster: Cluster, job_id: int) -> PreemptionRecord:

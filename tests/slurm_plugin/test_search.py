@@ -201,6 +201,7 @@ if name == "sbatch":
         sys.exit("sbatch: error: no such partition")
     number = len(calls.read_text().splitlines()) + 1 if calls.exists() else 1
     (here / "script").write_text(sys.stdin.read())
+    (here / "environment").write_text(json.dumps(dict(os.environ)))
     with calls.open("a") as file:
         file.write(json.dumps(sys.argv[1:]) + "\\n")
     print(number)
@@ -264,6 +265,27 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     trial = tmp_path / "digits.sweep/trials/0"
     assert f" -m wrappers.sxrun --follow {trial}/m.csv -- python train.py --out {trial} --lr=" in script
     assert {"--dependency=afterany:1?afterany:3", "--partition=main"} <= set(following)
+
+
+@optuna_is_needed
+def test_the_environment_grants_trials_nothing_that_the_file_does_not(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"EARLY_STOP": "1", "CHECKPOINT": "USR2", "ELASTIC": "1-8", "JOB_CLASS": "opportunistic", "LIMIT": "0.5"}
+    for name, value in told.items():
+        monkeypatch.setenv(f"EXPLSCHED_{name}", value)
+    monkeypatch.setenv("SXBATCH_TEMPLATE", "sweep")
+    monkeypatch.setenv("EXPLSCHED_SPOOL", "/scratch/spool")
+    done = run(written(tmp_path, parallel=1, job={"early_stop": False}))
+    assert done.exit_code == 0, done.output
+    trial, _ = calls(slurm)
+    (comment,) = (word for word in trial if word.startswith("--comment="))
+    assert comment.startswith("--comment=explsched:sweep=digits&metric=loss&direction=min&params=lr%3D")
+    assert comment.count("&") == 3
+    assert trial[-1] == str(tmp_path / "digits.sweep/trials/0/job.sh")
+    given = json.loads((tmp_path / "environment").read_text())
+    assert [name for name in told if f"EXPLSCHED_{name}" in given] == []
+    assert given["EXPLSCHED_SPOOL"] == "/scratch/spool"
 
 
 @optuna_is_needed

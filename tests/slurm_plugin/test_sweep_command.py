@@ -37,7 +37,7 @@ from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import state_of
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
-from slurm_plugin.sweeps.results import CurvePoint, SweepResults, SweepTraining, draw
+from slurm_plugin.sweeps.results import CurvePoint, SweepResults, SweepTraining, draw, results
 from slurm_plugin.web import answers
 from tests.slurm_kit import FakeSlurm, record
 
@@ -314,6 +314,30 @@ def test_explain_says_that_a_training_rests_until_when_and_how_to_end_that(tmp_p
     assert told.sentences[3].startswith("Its sweep keeps it paused, also while GPUs are idle")
     assert f"delays its start until {clock(NOW_S + 400)}" in told.sentences[3]
     assert "scontrol update JobId=4 Comment=" in told.sentences[3]
+
+
+def test_what_was_given_at_submission_is_known_of_trainings_that_are_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--params`, or words of a script; what the training reports counts."""
+    comment = f"{COMMENT}&params=depth%3D3%2Clr%3D0.5"
+    slurm = FakeSlurm([training(1, comment), training(3, comment)])
+    made = Plan(scores=(Score(1, 1.0, ""), Score(3, 1.0, "")), stops=(Stop(1, "cannot win"),))
+    passed(monkeypatch, tmp_path, slurm, made, NOW_S)
+    del slurm.known[1]
+    for job_id in (1, 2, 3):
+        reported(tmp_path, job_id, 3.0, lr=0.01 * job_id)
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(Plan()))
+    (ended,) = Controller(slurm, config(tmp_path)).decide(NOW_S + 15).seen.snapshot.ended
+    assert ended.exploration
+    assert dict(ended.exploration.params) == {"depth": 3.0, "lr": 0.01}
+    monkeypatch.undo()
+    view = View.of(config(tmp_path), slurm.look(), NOW_S)
+    remembered = [training(2, comment, state="COMPLETED")]
+    (found,) = results(view.seen, {}, sweep_record.read(tmp_path), ProgressSpool(tmp_path), remembered)
+    assert {one.job: dict(one.params) for one in found.trainings} == {
+        job_id: {"depth": 3.0, "lr": 0.01 * job_id} for job_id in (1, 2, 3)
+    }
 
 
 def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: FakeSlurm, tmp_path: Path) -> None:

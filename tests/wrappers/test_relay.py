@@ -269,7 +269,9 @@ def test_an_inherited_disposition_of_sigchld_does_no_harm() -> None:
 
 def test_an_unknown_checkpoint_signal_is_said_and_the_command_runs() -> None:
     environment = {**os.environ, "EXPLSCHED_CHECKPOINT": "NONE"}
-    done = subprocess.run([*SXRUN, "echo", "hello"], env=environment, capture_output=True, text=True, check=True)
+    listens = "from explsched import CheckpointSignal\nwith CheckpointSignal():\n    print('hello')"
+    command = [sys.executable, "-c", listens]
+    done = subprocess.run([*SXRUN, *command], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "hello\n"
     assert "not a signal that a job can catch" in done.stderr
 

@@ -333,10 +333,16 @@ def test_an_empty_value_sets_the_environment_aside(sbatch: Path, script: str, mo
 def test_a_variable_with_nonsense_is_named_and_ignored(
     sbatch: Path, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("EXPLSCHED_DIRECTION", "up")
+    """sbatch would hand them on: a training that is told an unknown signal ends."""
+    for name, value in {"DIRECTION": "up", "CHECKPOINT": "FOO", "METRIC": "acc"}.items():
+        monkeypatch.setenv(f"EXPLSCHED_{name}", value)
     assert sxbatch.main([script]) == 0
-    assert sbatch.read_text().splitlines() == [script]
-    assert "EXPLSCHED_DIRECTION is ignored: found 'up', accepted: min, max" in capsys.readouterr().err
+    assert sbatch.read_text().splitlines() == ["--comment=explsched:metric=acc", script]
+    told = capsys.readouterr().err
+    assert "EXPLSCHED_DIRECTION is ignored: found 'up', accepted: min, max" in told
+    assert "EXPLSCHED_CHECKPOINT is ignored: found 'FOO'" in told
+    given = (sbatch.parent / "env").read_text()
+    assert [name for name in ("DIRECTION", "CHECKPOINT", "METRIC") if f"EXPLSCHED_{name}=" in given] == ["METRIC"]
 
 
 def test_a_job_does_not_consent_for_those_that_it_submits(

@@ -111,6 +111,12 @@ def test_waits_are_those_of_first_starts_in_the_period() -> None:
     assert line(row(1), since_h=2).wait_median_h is None
 
 
+def test_no_wait_is_negative() -> None:
+    """An eligible time may be after the start, as was seen of jobs that their owner requeued."""
+    found = line(row(1, Eligible=3), row(1, Eligible=3, Start=5, End=6))
+    assert (found.wait_median_h, found.wait_p90_h) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("by", "name"), [("user", "ada"), ("account", "lab"), ("partition", "main"), ("sweep", "ada/digits")]
 )
