@@ -27,7 +27,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from explsched import preemption_record
-from explsched.cli import MOMENT, config_option, json_option, one_form
+from explsched.cli import config_option, json_option, moment, one_form
 from explsched.errors import SlurmError
 from explsched.tables import Column, lines, room
 from slurm_plugin import config as configuration
@@ -256,8 +256,16 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--by", type=click.Choice(tuple(BY)), default="user", show_default=True, help="Group by.")
-@click.option("--since", "since_s", type=MOMENT, default="1d", show_default=True, help="90m, 2h, 7d ago, or a date.")
-@click.option("--until", "until_s", type=MOMENT, default="0s", help="As --since.  [default: now]")
+@click.option(
+    "--since",
+    "since_s",
+    type=moment,
+    metavar="TIME",
+    default="1d",
+    show_default=True,
+    help="90m, 2h, 7d ago, or a date.",
+)
+@click.option("--until", "until_s", type=moment, metavar="TIME", default="0s", help="As --since.  [default: now]")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_option
 @click.option("--html", "as_html", is_flag=True, help="Print HTML.")
@@ -437,7 +445,15 @@ _RUN_TIMES_COLUMNS = (Column("MATCHED BY"), *(Column(title, ">") for title in ("
 
 
 @click.command("run-times", epilog=_RUN_TIMES_EXAMPLES)
-@click.option("--since", "since_s", type=MOMENT, default="30d", show_default=True, help="90m, 2h, 7d ago, or a date.")
+@click.option(
+    "--since",
+    "since_s",
+    type=moment,
+    metavar="TIME",
+    default="30d",
+    show_default=True,
+    help="90m, 2h, 7d ago, or a date.",
+)
 @json_option
 @config_option
 def run_times(since_s: float, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from explsched.cli import root
 from explsched.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.cli.cluster_state import JOB_ID
+from slurm_plugin.cli.cluster_state import job_number
 from slurm_plugin.cli.submit import TaskError, read_task, sbatch_arguments
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
@@ -251,9 +251,9 @@ def test_status_names_what_it_accepts(option: list[str]) -> None:
 def test_a_task_of_an_array_is_found_by_squeues_name_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(tmp_path, "squeue", 'case "$*" in *--jobs\\ 39_2\\ *) echo 41;; *) echo Invalid job id >&2; exit 1;; esac')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert JOB_ID.convert("39_2", None, None) == 41
+    assert job_number("39_2") == 41
     with pytest.raises(SlurmError, match="job 39_3: Slurm has no such task, or no longer has it"):
-        JOB_ID.convert("39_3", None, None)
+        job_number("39_3")
 
 
 def test_a_job_that_is_gone_is_looked_for_in_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
