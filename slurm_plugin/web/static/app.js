@@ -1,5 +1,6 @@
 // The page: hand-written, no framework. Shows the view that the address names, and keeps it up to date.
 import { el, get, state, time } from "./page.js";
+import { draw } from "./charts.js";
 import { PARENTS, TITLES, VIEWS } from "./views.js";
 
 const main = document.getElementById("main");
@@ -33,6 +34,7 @@ async function show(moved) {
     shown = signature;
     const sideways = [...main.querySelectorAll(".scroll")].map((part) => part.scrollLeft);
     main.replaceChildren(...made);
+    draw(main);
     if (!moved) main.querySelectorAll(".scroll").forEach((part, at) => { part.scrollLeft = sideways[at] || 0; });
     const again = before && document.getElementById(before);
     if (again && main.contains(again)) again.focus();
