@@ -27,18 +27,20 @@ async function show(moved) {
   }
   if (mine !== turn) return;
   made = made.filter((part) => part);
-  const before = document.activeElement && document.activeElement.id;
+  const { id: before, value, defaultValue, selectionStart, selectionEnd } = document.activeElement || {};
   const signature = location.hash + made.map((part) => part.outerHTML).join("");
-  if (moved || signature !== shown) {
-    if (!moved && before === "text") return; // somebody is typing
+  const isTyping = before === "text" && value !== defaultValue; // what has not been asked for yet
+  if (moved || (signature !== shown && !isTyping)) {
     shown = signature;
     const sideways = [...main.querySelectorAll(".scroll")].map((part) => part.scrollLeft);
     main.replaceChildren(...made);
     draw(main);
     if (!moved) main.querySelectorAll(".scroll").forEach((part, at) => { part.scrollLeft = sideways[at] || 0; });
     const again = before && document.getElementById(before);
-    if (again && main.contains(again)) again.focus();
-    else if (moved && moved !== "first") { main.focus({ preventScroll: true }); scrollTo(0, 0); }
+    if (again && main.contains(again)) {
+      again.focus();
+      if (before === "text" && again.value === value) again.setSelectionRange(selectionStart, selectionEnd);
+    } else if (moved && moved !== "first") { main.focus({ preventScroll: true }); scrollTo(0, 0); }
   }
   main.dataset.ready = view;
   requestAnimationFrame(() => performance.measure("update", { start: began, end: performance.now() }));

@@ -245,3 +245,26 @@ def test_the_chart_of_a_gateway_to_which_nothing_happens_goes_on(browser: Any, t
         assert tab.page.locator(".chart canvas").count() == 1
         assert tab.page.locator("#before").count() == 0, "it is another one"
         tab.page.close()
+
+
+def test_after_a_search_what_is_new_appears_and_what_is_typed_stays(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path, jobs=JOBS[:2], now_s=time.time() - 5)
+    caret = "[document.activeElement.id, document.activeElement.selectionStart]"
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        tab.go("queue")
+        tab.page.focus("#text")
+        tab.page.keyboard.type("ada")
+        tab.page.keyboard.press("Enter")
+        tab.page.get_by_text("1 to 1 of 1").wait_for()
+        assert tab.page.evaluate(caret) == ["text", 3]
+        _ = published(tmp_path, now_s=time.time() - 4)
+        tab.update()
+        assert "1 to 2 of 2" in tab.page.inner_text("main")
+        assert tab.page.evaluate(caret) == ["text", 3]
+        tab.page.keyboard.type("x")
+        _ = published(tmp_path, jobs=JOBS[:1], now_s=time.time() - 3)
+        tab.update()
+        assert tab.page.input_value("#text") == "adax"
+        assert tab.page.evaluate(caret) == ["text", 4]
+        tab.page.close()
