@@ -59,6 +59,7 @@ async function age() {
   }
 }
 
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); }); // #main is no view
 addEventListener("hashchange", () => { delete main.dataset.ready; show("moved"); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show("first"));
 const poll = () => { if (!document.hidden) { age(); show(false); } };

@@ -268,3 +268,16 @@ def test_after_a_search_what_is_new_appears_and_what_is_typed_stays(browser: Any
         assert tab.page.input_value("#text") == "adax"
         assert tab.page.evaluate(caret) == ["text", 4]
         tab.page.close()
+
+
+def test_the_link_to_the_content_leads_to_it_and_stays_in_the_view(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        tab.go("queue")
+        tab.page.focus(".skip")
+        tab.page.keyboard.press("Enter")
+        assert tab.page.evaluate("[document.activeElement.id, location.hash]") == ["main", "#/queue"]
+        tab.update()
+        assert "Queue" in tab.page.inner_text("main h1")
+        tab.page.close()
