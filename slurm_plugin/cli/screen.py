@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Sparkline, Static, TabbedContent, TabPane
+from textual.worker import Worker
 
 from explsched.errors import ExplschedError
 from explsched.tables import printable
@@ -163,6 +164,7 @@ class Screen(App[None]):
         self._state: State | None = None
         self._curves: tuple[Curve, ...] = ()
         self._fault = ""
+        self._looking: Worker[None] | None = None
 
     def compose(self) -> ComposeResult:
         """As Textual asks for it."""
@@ -187,7 +189,8 @@ class Screen(App[None]):
 
     def action_look(self) -> None:
         """Ask for the state again, unless an answer is still awaited."""
-        self.run_worker(self._look, thread=True, exclusive=True, group="look", exit_on_error=False)
+        if self._looking is None or self._looking.is_finished:  # a thread cannot be cancelled
+            self._looking = self.run_worker(self._look, thread=True, group="look", exit_on_error=False)
 
     def _look(self) -> None:
         try:

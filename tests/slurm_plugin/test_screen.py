@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -167,6 +168,28 @@ def test_a_fault_is_told_and_what_was_known_stays(state: State) -> None:
         assert len(cells(app, "#queue-table")) == 3
 
     drive(look, act, width=60)
+
+
+def test_it_looks_again_only_when_there_is_an_answer(state: State) -> None:
+    begun: list[int] = []
+    answered = threading.Event()
+
+    def look() -> State:
+        begun.append(len(begun))
+        if len(begun) > 1:
+            answered.wait()
+        return state
+
+    async def act(app: Screen, pilot: Any) -> None:
+        await pilot.press("r", "r", "r")
+        answered.set()
+        await app.workers.wait_for_complete()
+        assert len(begun) == 2, "one for three keys, after the first"
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        assert len(begun) == 3
+
+    drive(look, act)
 
 
 def test_gpus_say_who_shares(state: State) -> None:
