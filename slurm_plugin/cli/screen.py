@@ -90,6 +90,12 @@ def _training(one: Curve) -> tuple[str, ...]:
     return str(one.jobid), one.user, one.sweep[:24], one.state, one.metric[:24], f"{one.best:.5g}", step, params[:120]
 
 
+def _shape(one: Curve) -> list[float]:
+    """Its values, the largest as 1 or -1: sums and differences of what a training may report need not be numbers."""
+    largest = max(abs(value) for _, value in one.points) or 1.0
+    return [value / largest for _, value in one.points]
+
+
 def node_rows(nodes: Iterable[NodeRow], text: str) -> list[tuple[str, ...]]:
     """Nodes with who holds each GPU: `.` nobody, `#` one job, a number so many that share it."""
     rows: list[tuple[str, ...]] = []
@@ -236,7 +242,7 @@ class Screen(App[None]):
         table = self.query_one("#sweeps-table", DataTable)
         at = table.cursor_row
         one = self._trainings[at][0] if 0 <= at < len(self._trainings) else None
-        self.query_one("#curve", Sparkline).data = [value for _, value in one.points] if one else []
+        self.query_one("#curve", Sparkline).data = _shape(one) if one else []
         about = f"job {one.jobid}: {one.metric} over {one.points[-1][0]} steps, best {one.best:.6g}" if one else ""
         self.query_one("#about", Static).update(Text(printable(about)))
 
