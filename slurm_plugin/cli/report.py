@@ -9,8 +9,6 @@ how long jobs run.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 import textwrap
@@ -29,7 +27,7 @@ from msgspec.structs import replace
 from explsched import preemption_record
 from explsched.cli import config_option, json_option, moment, one_form
 from explsched.errors import SlurmError
-from explsched.tables import Column, lines, room
+from explsched.tables import Column, csv_text, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit_file import AuditEntry, AuditError, read
@@ -251,7 +249,6 @@ def _saved(last: AccountedRun) -> float:
 _COLUMNS = tuple(name.replace("_gpu_h", "").replace("_", " ").upper() for name in UsageLine.__struct_fields__)
 _SHORT = {"PREEMPTIONS": "PREEMPTED", "WAIT MEDIAN H": "WAIT", "WAIT P90 H": "P90", "ENERGY KWH": "KWH"}
 """Titles for a terminal of 80 columns."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @click.command(epilog=_EXAMPLES)
@@ -360,15 +357,8 @@ def usage_table(found: Sequence[UsageLine], by: str, period: _Period, capacity: 
 
 
 def usage_csv(found: Sequence[UsageLine], by: str, _period: _Period, _capacity: _Capacity) -> str:
-    """A name that a spreadsheet would take for a formula gets an apostrophe in front."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((by, *UsageLine.__struct_fields__[1:]))
-    for line in found:
-        name, *numbers = _values(line)
-        safe = f"'{name}" if str(name).startswith(_FORMULA) and name != "-" else name
-        writer.writerow((safe, *("" if number is None else number for number in numbers)))
-    return out.getvalue()
+    """The report as CSV; what is not known is empty."""
+    return csv_text([(by, *UsageLine.__struct_fields__[1:]), *map(_values, found)])
 
 
 def usage_json(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
