@@ -281,3 +281,13 @@ def test_the_link_to_the_content_leads_to_it_and_stays_in_the_view(browser: Any,
         tab.update()
         assert "Queue" in tab.page.inner_text("main h1")
         tab.page.close()
+
+
+def test_of_a_queue_that_has_become_shorter_the_last_rows_are_shown(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        assert "1 to 3 of 3" in tab.go("queue?offset=200")
+        assert tab.page.locator("tbody tr").count() == 3
+        assert "none" in tab.go("audit?offset=200")
+        tab.page.close()

@@ -251,6 +251,7 @@ def test_rows_are_found_sorted_and_cut(tmp_path: Path) -> None:
 
     assert shown(sort="jobid") == [41, 42, 43]
     assert shown(sort="jobid", offset=1, limit=1) == [42]
+    assert shown(sort="jobid", offset=4, limit=2) == [43], "the last screen of a queue that has become shorter"
     assert shown(text="DIGITS") == [42]
     assert shown(text="ada", sort="gpus") == [43, 41]
     assert shown(state="PENDING") == [43]
