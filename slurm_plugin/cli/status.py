@@ -12,7 +12,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,8 +137,17 @@ def status(
         tell_source(state, config_path)
         if iterate is None:
             return
-        time.sleep(iterate)
-        state = current(config_path, fresh=fresh)
+        state = _next(iterate, partial(current, config_path, fresh=fresh))
+
+
+def _next(wait_s: float, look: Callable[[], State]) -> State:
+    """What the next look that succeeds sees; those that fail are told, as squeue does: slurmctld may be restarted."""
+    while True:
+        time.sleep(wait_s)
+        try:
+            return look()
+        except ExplschedError as error:
+            click.echo(f"sexplsched: {error}", err=True)
 
 
 _Wanted = Mapping[str, frozenset[str]]
