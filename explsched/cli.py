@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -50,30 +50,23 @@ config_option = click.option(
 )
 
 
-class _Moment(click.ParamType[float]):
-    """A moment: `90m`, `2h` or `7d` ago, `2026-01-31` or `2026-01-31T12:00` local time; in seconds since 1970.
+_UNITS_S: Mapping[str, float] = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-    Any earlier one counts as 1970.
+
+def moment(text: str) -> float:
+    """The type of an option: `90m`, `2h` or `7d` ago, `2026-01-31` or `2026-01-31T12:00` local time.
+
+    Gives seconds since 1970, as which any earlier moment counts. Raises `click.BadParameter`.
     """
-
-    name = "time"
-    _UNITS_S: ClassVar[Mapping[str, float]] = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Convert the text, as click's `ParamType` requires."""
-        text = str(value)
-        ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
-        if ago:
-            return max(0.0, time.time() - float(ago[1]) * self._UNITS_S[ago[2]])
-        if text == "0":
-            return 0.0
-        try:
-            return max(0.0, datetime.fromisoformat(text).astimezone().timestamp())
-        except (ValueError, OverflowError):
-            self.fail(f"{text!r}: accepted are 90m, 2h, 7d, 2026-01-31 and 2026-01-31T12:00", param, ctx)
-
-
-MOMENT = _Moment()
+    ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if ago:
+        return max(0.0, time.time() - float(ago[1]) * _UNITS_S[ago[2]])
+    if text == "0":
+        return 0.0
+    try:
+        return max(0.0, datetime.fromisoformat(text).astimezone().timestamp())
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r}: accepted are 90m, 2h, 7d, 2026-01-31 and 2026-01-31T12:00") from None
 
 
 def examples(*command_lines: str) -> str:

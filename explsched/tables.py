@@ -7,6 +7,8 @@ thousand; what is hard, the width of characters that are not ASCII, is rich's.
 from __future__ import annotations
 
 import bisect
+import csv
+import io
 import itertools
 import shutil
 import sys
@@ -24,6 +26,9 @@ _WIDE, _BREAK = "\0", "\v"
 """Mark the second column of a wide character, and where a long list may be broken; no text has them (`printable`)."""
 _LEAST_LAST = 24
 """The last column, where reasons stand, keeps this many before others are cut. Nor is shorter text cut beside it."""
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Column(Struct, frozen=True):
@@ -96,6 +101,23 @@ def _span(widths: Sequence[int]) -> int:
 def _text(cell: object) -> str:
     """A cell for people. Names are users' free text."""
     return printable("-" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell))
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """CSV; what a spreadsheet would take for a formula, as a job's name may be, gets an apostrophe in front."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_no_formula(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _no_formula(cell: object) -> object:
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA) or cell == "-":
+        return cell
+    try:
+        _ = float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def printable(text: str) -> str:

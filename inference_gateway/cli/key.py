@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import pwd
 import re
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ import msgspec
 
 from explsched.cli import examples, json_option
 from explsched.errors import ExplschedError
-from explsched.tables import Column, lines, room
+from explsched.tables import Column, csv_text, lines, room
 from inference_gateway import accepted
 from inference_gateway.accepted import KeySection, new_key
 from inference_gateway.cli import opened, services_option
@@ -166,7 +164,7 @@ def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None)
     ]
     titles = (*chosen, *_COUNTS)
     if form == "csv":
-        csv.writer(sys.stdout).writerows([titles, *rows])
+        click.echo(csv_text([titles, *rows]), nl=False)
         return
     if form == "json":
         click.echo(json.dumps({"usage": [dict(zip(titles, row, strict=True)) for row in rows]}, indent=1))

@@ -20,7 +20,7 @@ import yaml
 from msgspec import to_builtins
 
 from explsched import strict_yaml
-from explsched.cli import MOMENT, Commands, config_option, examples, json_option
+from explsched.cli import Commands, config_option, examples, json_option, moment
 from explsched.errors import ExplschedError, PolicyError
 from explsched.tables import Column, lines, printable, room
 from sched_policy import catalog
@@ -28,7 +28,7 @@ from sched_policy.policy import SchedulingPolicy, needs_of
 from slurm_plugin import config as configuration
 from slurm_plugin import sighting
 from slurm_plugin.audit_file import AuditEntry
-from slurm_plugin.cli.cluster_state import JOB_ID
+from slurm_plugin.cli.cluster_state import job_number
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.notation import clock
 from slurm_plugin.config import Config
@@ -138,8 +138,15 @@ class ResetError(ExplschedError):
 
 
 @click.command(epilog=_AUDIT_EXAMPLES)
-@click.argument("job_id", type=JOB_ID, metavar="[JOBID]", required=False)
-@click.option("--since", "since_s", type=MOMENT, default="0", help="Start time: 90m, 2h, 7d ago, or 2026-01-31T12:00.")
+@click.argument("job_id", type=job_number, metavar="[JOBID]", required=False)
+@click.option(
+    "--since",
+    "since_s",
+    type=moment,
+    metavar="TIME",
+    default="0",
+    help="Start time: 90m, 2h, 7d ago, or 2026-01-31T12:00.",
+)
 @json_option
 @config_option
 def audit(job_id: int | None, since_s: float, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001

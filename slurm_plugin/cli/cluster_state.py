@@ -37,20 +37,15 @@ def _nothing(_view: View, _config: Config) -> Sequence[Change]:
     return ()
 
 
-class _JobId(click.ParamType[int]):
-    """A job by its number, or a task of an array in squeue's spelling, `4711_3`, whose number Slurm is asked for."""
+def job_number(text: str) -> int:
+    """A parameter's type: a job's number, or a task of an array as squeue has it, `4711_3`, whose number Slurm tells.
 
-    name = "jobid"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """As click asks for it. Raises `SlurmError` for a task that Slurm does not know."""
-        text = str(value).strip()
-        if _JOB_ID.fullmatch(text) is None:
-            self.fail(f"{text!r}: accepted are job ids such as 4711, and tasks of arrays such as 4711_3", param, ctx)
-        return CliClient().task(text) if "_" in text else int(text)
-
-
-JOB_ID = _JobId()
+    Raises `click.BadParameter`, and `SlurmError` for a task that Slurm does not know.
+    """
+    name = text.strip()
+    if _JOB_ID.fullmatch(name) is None:
+        raise click.BadParameter(f"{name!r}: accepted are job ids such as 4711, and tasks of arrays such as 4711_3")
+    return CliClient().task(name) if "_" in name else int(name)
 
 
 fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")

@@ -20,7 +20,7 @@ from kernel_intercept.profile.manager import ManagerStatus, ask, sockets
 from kernel_intercept.profile.manager import forget as forget_in
 from kernel_intercept.profile.match import demangled, outline, profiles_of
 from kernel_intercept.profile.store import Fault, KernelKey, KernelProfile, ProfileError, merged
-from slurm_plugin.cli.cluster_state import JOB_ID
+from slurm_plugin.cli.cluster_state import job_number
 
 _NS_PER_US, _NS_PER_MS = 1e3, 1e6
 
@@ -200,7 +200,7 @@ kernels that have run under sxrun; names without a match are reported.
 
 
 @click.group(cls=Commands, invoke_without_command=True, help=_HELP, epilog=_EXAMPLES)
-@click.option("-j", "--job", type=JOB_ID, help="Only processes of this job.")
+@click.option("-j", "--job", type=job_number, metavar="JOBID", help="Only processes of this job.")
 @click.option("-s", "--socket", "address", type=click.Path(path_type=Path), help="Socket of the kernel manager.")
 @_profiles
 @json_option

@@ -9,8 +9,6 @@ how long jobs run.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 import textwrap
@@ -27,9 +25,9 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from explsched import preemption_record
-from explsched.cli import MOMENT, config_option, json_option, one_form
+from explsched.cli import config_option, json_option, moment, one_form
 from explsched.errors import SlurmError
-from explsched.tables import Column, lines, room
+from explsched.tables import Column, csv_text, lines, room
 from slurm_plugin import config as configuration
 from slurm_plugin import job_options
 from slurm_plugin.audit_file import AuditEntry, AuditError, read
@@ -251,13 +249,20 @@ def _saved(last: AccountedRun) -> float:
 _COLUMNS = tuple(name.replace("_gpu_h", "").replace("_", " ").upper() for name in UsageLine.__struct_fields__)
 _SHORT = {"PREEMPTIONS": "PREEMPTED", "WAIT MEDIAN H": "WAIT", "WAIT P90 H": "P90", "ENERGY KWH": "KWH"}
 """Titles for a terminal of 80 columns."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--by", type=click.Choice(tuple(BY)), default="user", show_default=True, help="Group by.")
-@click.option("--since", "since_s", type=MOMENT, default="1d", show_default=True, help="90m, 2h, 7d ago, or a date.")
-@click.option("--until", "until_s", type=MOMENT, default="0s", help="As --since.  [default: now]")
+@click.option(
+    "--since",
+    "since_s",
+    type=moment,
+    metavar="TIME",
+    default="1d",
+    show_default=True,
+    help="90m, 2h, 7d ago, or a date.",
+)
+@click.option("--until", "until_s", type=moment, metavar="TIME", default="0s", help="As --since.  [default: now]")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @json_option
 @click.option("--html", "as_html", is_flag=True, help="Print HTML.")
@@ -352,15 +357,8 @@ def usage_table(found: Sequence[UsageLine], by: str, period: _Period, capacity: 
 
 
 def usage_csv(found: Sequence[UsageLine], by: str, _period: _Period, _capacity: _Capacity) -> str:
-    """A name that a spreadsheet would take for a formula gets an apostrophe in front."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((by, *UsageLine.__struct_fields__[1:]))
-    for line in found:
-        name, *numbers = _values(line)
-        safe = f"'{name}" if str(name).startswith(_FORMULA) and name != "-" else name
-        writer.writerow((safe, *("" if number is None else number for number in numbers)))
-    return out.getvalue()
+    """The report as CSV; what is not known is empty."""
+    return csv_text([(by, *UsageLine.__struct_fields__[1:]), *map(_values, found)])
 
 
 def usage_json(found: Sequence[UsageLine], by: str, period: _Period, capacity: _Capacity) -> str:
@@ -437,7 +435,15 @@ _RUN_TIMES_COLUMNS = (Column("MATCHED BY"), *(Column(title, ">") for title in ("
 
 
 @click.command("run-times", epilog=_RUN_TIMES_EXAMPLES)
-@click.option("--since", "since_s", type=MOMENT, default="30d", show_default=True, help="90m, 2h, 7d ago, or a date.")
+@click.option(
+    "--since",
+    "since_s",
+    type=moment,
+    metavar="TIME",
+    default="30d",
+    show_default=True,
+    help="90m, 2h, 7d ago, or a date.",
+)
 @json_option
 @config_option
 def run_times(since_s: float, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Sparkline, Static, TabbedContent, TabPane
+from textual.worker import Worker
 
 from explsched.errors import ExplschedError
 from explsched.tables import printable
@@ -89,6 +90,12 @@ def _training(one: Curve) -> tuple[str, ...]:
     return str(one.jobid), one.user, one.sweep[:24], one.state, one.metric[:24], f"{one.best:.5g}", step, params[:120]
 
 
+def _shape(one: Curve) -> list[float]:
+    """Its values, the largest as 1 or -1: sums and differences of what a training may report need not be numbers."""
+    largest = max(abs(value) for _, value in one.points) or 1.0
+    return [value / largest for _, value in one.points]
+
+
 def node_rows(nodes: Iterable[NodeRow], text: str) -> list[tuple[str, ...]]:
     """Nodes with who holds each GPU: `.` nobody, `#` one job, a number so many that share it."""
     rows: list[tuple[str, ...]] = []
@@ -163,6 +170,7 @@ class Screen(App[None]):
         self._state: State | None = None
         self._curves: tuple[Curve, ...] = ()
         self._fault = ""
+        self._looking: Worker[None] | None = None
 
     def compose(self) -> ComposeResult:
         """As Textual asks for it."""
@@ -187,7 +195,8 @@ class Screen(App[None]):
 
     def action_look(self) -> None:
         """Ask for the state again, unless an answer is still awaited."""
-        self.run_worker(self._look, thread=True, exclusive=True, group="look", exit_on_error=False)
+        if self._looking is None or self._looking.is_finished:  # a thread cannot be cancelled
+            self._looking = self.run_worker(self._look, thread=True, group="look", exit_on_error=False)
 
     def _look(self) -> None:
         try:
@@ -233,7 +242,7 @@ class Screen(App[None]):
         table = self.query_one("#sweeps-table", DataTable)
         at = table.cursor_row
         one = self._trainings[at][0] if 0 <= at < len(self._trainings) else None
-        self.query_one("#curve", Sparkline).data = [value for _, value in one.points] if one else []
+        self.query_one("#curve", Sparkline).data = _shape(one) if one else []
         about = f"job {one.jobid}: {one.metric} over {one.points[-1][0]} steps, best {one.best:.6g}" if one else ""
         self.query_one("#about", Static).update(Text(printable(about)))
 

@@ -12,7 +12,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from explsched.errors import ExplschedError, UnknownNameError, with_extra
 from explsched.tables import Column, is_terminal, lines, printable, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
-from slurm_plugin.cli.cluster_state import JOB_ID, current, fresh_option, remembered, tell_source
+from slurm_plugin.cli.cluster_state import current, fresh_option, job_number, remembered, tell_source
 from slurm_plugin.config import Config
 from slurm_plugin.state.published import COLUMNS, Change, JobRow, PlanLine, State, part
 
@@ -71,10 +72,10 @@ _ALONE = "="
 """Before the id of a task that was asked for by its own name, whose record may have the id of its array."""
 
 
-def _job_ids(ctx: click.Context, param: click.Parameter, text: str | None) -> frozenset[str] | None:
+def _job_ids(_ctx: click.Context, _param: click.Parameter, text: str | None) -> frozenset[str] | None:
     """As `_values` has them: an id stands for a whole array or heterogeneous job, as in squeue, `4711_3` for a task."""
     words = text.split(",") if text else ()
-    return frozenset(_ALONE * ("_" in word) + str(JOB_ID.convert(word, param, ctx)) for word in words) or None
+    return frozenset(_ALONE * ("_" in word) + str(job_number(word)) for word in words) or None
 
 
 @click.command(epilog=_EXAMPLES)
@@ -136,8 +137,17 @@ def status(
         tell_source(state, config_path)
         if iterate is None:
             return
-        time.sleep(iterate)
-        state = current(config_path, fresh=fresh)
+        state = _next(iterate, partial(current, config_path, fresh=fresh))
+
+
+def _next(wait_s: float, look: Callable[[], State]) -> State:
+    """What the next look that succeeds sees; those that fail are told, as squeue does: slurmctld may be restarted."""
+    while True:
+        time.sleep(wait_s)
+        try:
+            return look()
+        except ExplschedError as error:
+            click.echo(f"sexplsched: {error}", err=True)
 
 
 _Wanted = Mapping[str, frozenset[str]]
@@ -243,7 +253,7 @@ def _cell(row: JobRow, name: str) -> object:
 
 
 @click.command(epilog=_EXPLAIN_EXAMPLES)
-@click.argument("job_id", type=JOB_ID, metavar="JOBID")
+@click.argument("job_id", type=job_number, metavar="JOBID")
 @fresh_option
 @json_option
 @config_option

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from explsched.atomic_file import output
 from explsched.errors import ExplschedError, with_extra
 from explsched.parameters import listed, shown
+from explsched.tables import csv_text
 from sched_policy.model import Direction, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
@@ -307,15 +308,13 @@ class SweepFileError(ExplschedError):
 def table(found: SweepResults) -> str:
     """CSV with a line for each training, best first, and a column `param.NAME` for each parameter."""
     names = sorted({name for training in found.trainings for name, _ in training.params})
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_FIELDS, *(f"param.{name}" for name in names)])
+    rows: list[list[object]] = [[*_FIELDS, *(f"param.{name}" for name in names)]]
     for training in found.trainings:
         told = {name: shown(value) for name, value in training.params}
         own = {name: getattr(training, name) for name in _FIELDS}
         own |= {name: round(own[name], 6) for name in ("gpu_h", "saved_gpu_h")}
-        writer.writerow([*own.values(), *(told.get(name, "") for name in names)])
-    return text.getvalue()
+        rows.append([*own.values(), *(told.get(name, "") for name in names)])
+    return csv_text(rows)
 
 
 def trace(found: SweepResults) -> tuple[str, list[str]]:

@@ -74,8 +74,19 @@ def jobs(state: State, query: JobQuery) -> dict[str, object]:
     found = [row for row in state.jobs if query.holds(row)]
     if query.sort in _SORTS:
         found.sort(key=_SORTS[query.sort])
-    shown = found[query.offset : query.offset + min(query.limit, MOST_ROWS)]
-    return {"total": len(found), "rows": [{name: getattr(row, name) for name in _SHOWN} for row in shown]}
+    size = min(query.limit, MOST_ROWS)
+    offset = _begin(query.offset, size, len(found))
+    shown = found[offset : offset + size]
+    return {
+        "total": len(found),
+        "offset": offset,
+        "rows": [{name: getattr(row, name) for name in _SHOWN} for row in shown],
+    }
+
+
+def _begin(offset: int, size: int, total: int) -> int:
+    """Where a screen begins: that of the last rows, if by now there are too few for the one that is asked for."""
+    return offset if offset < total else max(0, total - 1) // size * size
 
 
 def job(state: State, job_id: int, audited: Sequence[AuditEntry]) -> dict[str, object] | None:
@@ -194,5 +205,5 @@ def audit(audited: Sequence[AuditEntry], text: str, offset: int) -> dict[str, ob
         for entry in audited
         if not wanted or wanted in f"{entry.job} {entry.user} {entry.field} {entry.rule}".lower()
     ]
-    latest = found[::-1]
-    return {"total": len(found), "entries": to_builtins(latest[offset : offset + MOST_ROWS])}
+    latest, begin = found[::-1], _begin(offset, MOST_ROWS, len(found))
+    return {"total": len(found), "offset": begin, "entries": to_builtins(latest[begin : begin + MOST_ROWS])}

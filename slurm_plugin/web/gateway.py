@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 import time
-from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 _KEPT = 360
 _MEAN_S = 60.0
@@ -114,100 +116,116 @@ class _Load(Struct, frozen=True):
     wanted: int | None
 
 
+class _Found(Struct, frozen=True):
+    """What the last look has found; `loads` and `tokens` by service, the latest of `events` first."""
+
+    owner: str | None = None
+    fault: str = "it has not reported yet"
+    report: GatewayReport | None = None
+    loads: Mapping[str, tuple[_Load, ...]] = MappingProxyType({})
+    events: Sequence[Event] = ()
+    tokens: Mapping[str, _Tokens] = MappingProxyType({})
+
+
 class GatewayFiles:
-    """One gateway's state directory, looked at every now and then."""
+    """One gateway's state directory, looked at every now and then, in a thread: its file system may hang."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._report: GatewayReport | None = None
-        self._fault = "it has not reported yet"
-        self._loads: defaultdict[str, deque[_Load]] = defaultdict(lambda: deque(maxlen=_KEPT))
+        self._found = _Found()
 
-    def owner(self) -> int | None:
-        """Who runs the gateway; None if that cannot be known."""
-        try:
-            return self.directory.stat().st_uid
-        except OSError:
-            return None
+    @property
+    def owner(self) -> str | None:
+        """Who runs the gateway; None if that is not known."""
+        return self._found.owner
 
-    def look(self) -> None:
-        """Take in the present report."""
+    def look(self, now_s: float) -> None:
+        """Take in what the files hold at present."""
+        day = time.strftime("%Y-%m-%d", time.localtime(now_s))
+        owner, events, tokens = _owner(self.directory), _events(self.directory), _tokens(self.directory, day)
+        found = replace(self._found, owner=owner, events=events, tokens=tokens)
         try:
-            found = msgspec.json.decode(_end_of(self.directory / "status.json", _MOST_BYTES), type=GatewayReport)
+            report = msgspec.json.decode(_end_of(self.directory / "status.json", _MOST_BYTES), type=GatewayReport)
         except OSError as error:
-            self._fault = f"{self.directory}/status.json: {error.strerror}"
+            self._found = replace(found, fault=f"{self.directory}/status.json: {error.strerror}")
             return
         except _UNREADABLE as error:
-            self._fault = f"{self.directory}/status.json: {error}"
+            self._found = replace(found, fault=f"{self.directory}/status.json: {error}")
             return
-        self._fault = ""
-        if self._report is not None and found.time_s == self._report.time_s:
-            return
-        self._report = found
-        for gone in self._loads.keys() - {one.name for one in found.services}:
-            del self._loads[gone]
-        for one in found.services:
-            load = _Load(found.time_s, one.arrivals, one.in_flight, one.queued, one.serving, one.wanted)
-            loads = self._loads[one.name]
-            while loads and loads[-1].time_s >= found.time_s:  # of a clock that was ahead
-                loads.pop()
-            loads.append(load)
+        loads = found.loads
+        if found.report is None or report.time_s != found.report.time_s:
+            loads = {one.name: _with_load(loads.get(one.name, ()), report.time_s, one) for one in report.services}
+        self._found = replace(found, fault="", report=report, loads=loads)
 
     def told(self, now_s: float) -> dict[str, object]:
-        """What the page shows."""
-        shown = self._report
-        tokens = self._tokens(time.strftime("%Y-%m-%d", time.localtime(now_s)))
+        """What the page shows, of what the last look has found."""
+        found = self._found
+        shown = found.report
         return {
             "directory": str(self.directory),
             "name": shown.gateway if shown else "",
             "closing": shown.closing if shown else False,
-            "fault": self._fault,
+            "fault": found.fault,
             "is_stale": shown is not None and now_s - shown.time_s > _STALE_S,
             "written_s": shown.time_s if shown else None,
-            "services": [self._service(one, tokens.get(one.name, _Tokens())) for one in shown.services]
-            if shown
-            else [],
-            "events": to_builtins(self._events()),
+            "services": [_service(one, found) for one in shown.services] if shown else [],
+            "events": to_builtins(found.events),
         }
 
-    def _service(self, one: Service, tokens: _Tokens) -> dict[str, object]:
-        loads = self._loads[one.name]
-        columns = [[getattr(load, name) for load in loads] for name in _Load.__struct_fields__]
-        latency_s = mean_latency_s([load for load in loads if load.time_s > loads[-1].time_s - _MEAN_S])
-        return {**to_builtins(one), "latency_s": latency_s, "tokens": to_builtins(tokens), "loads": columns}
 
-    def _events(self) -> list[Event]:
-        """The latest decisions, the newest first."""
-        found: list[Event] = []
-        try:
-            lines = _end_of(self.directory / "events.jsonl", _EVENT_BYTES).splitlines()
-        except OSError:
-            return found
-        for line in reversed(lines):
-            try:
-                found.append(msgspec.json.decode(line, type=Event))
-            except _UNREADABLE:
-                continue  # the line that the tail begins with, or one of another release
-            if len(found) == _MOST_EVENTS:
-                break
+def _with_load(loads: tuple[_Load, ...], time_s: float, one: Service) -> tuple[_Load, ...]:
+    """Without those of a clock that was ahead."""
+    before = [load for load in loads if load.time_s < time_s]
+    return (*before[1 - _KEPT :], _Load(time_s, one.arrivals, one.in_flight, one.queued, one.serving, one.wanted))
+
+
+def _service(one: Service, found: _Found) -> dict[str, object]:
+    loads, tokens = found.loads[one.name], found.tokens.get(one.name, _Tokens())
+    columns = [[getattr(load, name) for load in loads] for name in _Load.__struct_fields__]
+    latency_s = mean_latency_s([load for load in loads if load.time_s > loads[-1].time_s - _MEAN_S])
+    return {**to_builtins(one), "latency_s": latency_s, "tokens": to_builtins(tokens), "loads": columns}
+
+
+def _owner(directory: Path) -> str | None:
+    try:
+        return pwd.getpwuid(directory.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        return None
+
+
+def _events(directory: Path) -> list[Event]:
+    """The latest decisions, the newest first."""
+    found: list[Event] = []
+    try:
+        lines = _end_of(directory / "events.jsonl", _EVENT_BYTES).splitlines()
+    except OSError:
         return found
-
-    def _tokens(self, day: str) -> Mapping[str, _Tokens]:
-        """Today's, by service."""
+    for line in reversed(lines):
         try:
-            found = msgspec.json.decode(_end_of(self.directory / "usage.json", _MOST_BYTES), type=_Usage)
-        except (OSError, *_UNREADABLE):
-            return {}
-        sums: dict[str, _Tokens] = {}
-        for one in found.days:
-            if one.day == day:
-                before, now = sums.get(one.service, _Tokens()), one.tokens
-                sums[one.service] = _Tokens(
-                    before.requests + now.requests,
-                    before.prompt + now.prompt,
-                    before.completion + now.completion,
-                )
-        return sums
+            found.append(msgspec.json.decode(line, type=Event))
+        except _UNREADABLE:
+            continue  # the line that the tail begins with, or one of another release
+        if len(found) == _MOST_EVENTS:
+            break
+    return found
+
+
+def _tokens(directory: Path, day: str) -> Mapping[str, _Tokens]:
+    """Today's, by service."""
+    try:
+        found = msgspec.json.decode(_end_of(directory / "usage.json", _MOST_BYTES), type=_Usage)
+    except (OSError, *_UNREADABLE):
+        return {}
+    sums: dict[str, _Tokens] = {}
+    for one in found.days:
+        if one.day == day:
+            before, now = sums.get(one.service, _Tokens()), one.tokens
+            sums[one.service] = _Tokens(
+                before.requests + now.requests,
+                before.prompt + now.prompt,
+                before.completion + now.completion,
+            )
+    return sums
 
 
 def mean_latency_s(loads: Sequence[_Load]) -> float | None:

@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import hmac
 import logging
-import pwd
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -290,19 +289,18 @@ class Page:
             event(_LOG, logging.INFO, "no audit entries", why=str(error))
 
     async def _watching(self, _app: web.Application) -> AsyncIterator[None]:
-        """Look at the gateways every second for as long as the page is served."""
+        """Look at each gateway every second for as long as the page is served; one that hangs keeps none waiting."""
 
-        async def watch() -> None:
+        async def watch(gateway: GatewayFiles) -> None:
             while True:
-                for gateway in self._gateways:
-                    await asyncio.to_thread(gateway.look)
+                await asyncio.to_thread(gateway.look, time.time())
                 await asyncio.sleep(_LOOK_S)
 
-        task = asyncio.create_task(watch())
+        watching = asyncio.gather(*map(watch, self._gateways))
         yield
-        task.cancel()
+        _ = watching.cancel()
         with suppress(asyncio.CancelledError):
-            await task
+            await watching
 
     async def _shown_gateways(self, request: web.Request) -> web.StreamResponse:
         """Where Slurm hides jobs, a gateway is shown to its owner only: it names jobs."""
@@ -310,7 +308,7 @@ class Page:
         async with self._lock:
             await asyncio.to_thread(self._refresh)
             hides = self._visible is None or bool(self._visible.state.private)
-        shown = [one for one in self._gateways if not user or not hides or _is_owner(one.owner(), user)]
+        shown = [one for one in self._gateways if not user or not hides or one.owner == user]
         return Answer.of({"gateways": [one.told(now_s) for one in shown]}).response(request)
 
 
@@ -332,13 +330,6 @@ def _own_changes(visible: Visible, changes: Sequence[AuditEntry], user: str) -> 
         for entry in changes
         if entry.user == user
     ]
-
-
-def _is_owner(uid: int | None, user: str) -> bool:
-    try:
-        return uid is not None and pwd.getpwuid(uid).pw_name == user
-    except KeyError:
-        return False
 
 
 def _number(request: web.Request, name: str) -> int:

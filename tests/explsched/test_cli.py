@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from explsched.cli import MOMENT, root
+from explsched.cli import moment, root
 
 
 def test_help_lists_commands_with_the_texts_that_the_commands_have() -> None:
@@ -101,12 +101,12 @@ def test_the_configuration_and_its_keys_are_told_as_json(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("text", ["99999999999999d", f"{'9' * 400}w", "0001-01-02", "0"])
 def test_moments_before_1970_count_as_its_begin(text: str) -> None:
-    assert MOMENT.convert(text, None, None) == 0.0
+    assert moment(text) == 0.0
 
 
 def test_a_moment_that_no_clock_shows_is_wrong_usage() -> None:
     with pytest.raises(click.BadParameter, match="accepted are 90m, 2h, 7d, 2026-01-31 and 2026-01-31T12:00"):
-        MOMENT.convert("0001-01-01T00:00+14:00", None, None)
+        moment("0001-01-01T00:00+14:00")
 
 
 def commands(command: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:

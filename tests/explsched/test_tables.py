@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from explsched.tables import Column, lines
+from explsched.tables import Column, csv_text, lines
 
 JOBS = (Column("JOBID"), Column("NAME"), Column("GPUS", ">"), Column("REASON"))
 REASON = "waits for 2 whole nodes; the first is free at 12:30, the second at 13:00"
@@ -138,3 +138,8 @@ def test_every_table_with_room_for_its_least_fits(rows: list[tuple[str, int, str
     for _name, _number, reason in rows:
         if width >= 60:
             assert all(word in whole for word in reason.split())
+
+
+def test_a_text_in_csv_is_no_formula_and_a_number_stays_one() -> None:
+    rows = [("user", "best"), ("=1+2", -0.5), ("@sum", "-0.5"), ("-", None), ("-x", "\tb")]
+    assert csv_text(rows) == "user,best\n'=1+2,-0.5\n'@sum,-0.5\n-,\n'-x,'\tb\n"

@@ -1,6 +1,10 @@
 """What commands do when Slurm is slow, missing or strange, and when their input is bad."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import click
@@ -9,14 +13,16 @@ from click.testing import CliRunner
 
 from explsched.cli import root
 from explsched.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.cli.cluster_state import JOB_ID
+from slurm_plugin.cli.cluster_state import job_number
 from slurm_plugin.cli.submit import TaskError, read_task, sbatch_arguments
 from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmNode
 from slurm_plugin.config import Config
+from slurm_plugin.state.published import FILE
 from slurm_plugin.state.view import View
 from tests.slurm_kit import FakeSlurm
+from tests.slurm_plugin.state import JOBS, published
 from wrappers.template import SXRUN
 
 
@@ -251,9 +257,9 @@ def test_status_names_what_it_accepts(option: list[str]) -> None:
 def test_a_task_of_an_array_is_found_by_squeues_name_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(tmp_path, "squeue", 'case "$*" in *--jobs\\ 39_2\\ *) echo 41;; *) echo Invalid job id >&2; exit 1;; esac')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert JOB_ID.convert("39_2", None, None) == 41
+    assert job_number("39_2") == 41
     with pytest.raises(SlurmError, match="job 39_3: Slurm has no such task, or no longer has it"):
-        JOB_ID.convert("39_3", None, None)
+        job_number("39_3")
 
 
 def test_a_job_that_is_gone_is_looked_for_in_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,3 +289,22 @@ def test_no_first_line_of_help_is_cut(group: list[str], known: str) -> None:
     listing = CliRunner().invoke(root, [*group, "--help"]).output.partition("Commands:")[2].partition("examples:")[0]
     assert known in listing
     assert "..." not in listing
+
+
+def test_status_goes_on_after_a_look_that_failed(tmp_path: Path) -> None:
+    """As squeue does, when slurmctld is restarted and no daemon publishes."""
+    _ = published(tmp_path, jobs=JOBS[:2], now_s=time.time())
+    config, nothing = tmp_path / "explsched.yaml", tmp_path / "bin"
+    config.write_text(json.dumps({"state": {"directory": f"{tmp_path}/state"}}))
+    nothing.mkdir()
+    argv = [sys.executable, "-m", "explsched.cli", "status", "-i", "1", "-h", "-o", "jobid", "-f", str(config)]
+    environment = {**os.environ, "PATH": str(nothing)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        assert watching.stdout.readline().strip() in {"41", "42"}
+        (tmp_path / "state" / FILE).unlink()
+        assert any("is not installed" in line for line in watching.stderr), "the look that failed is told"
+        _ = published(tmp_path, jobs=JOBS, now_s=time.time())
+        assert any(line.strip() == "43" for line in watching.stdout), "and the next one is shown"
+        watching.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -167,6 +168,42 @@ def test_a_fault_is_told_and_what_was_known_stays(state: State) -> None:
         assert len(cells(app, "#queue-table")) == 3
 
     drive(look, act, width=60)
+
+
+@pytest.mark.parametrize("values", [(1.7e308, -1.7e308, 1.7e308), (0.0, 0.0), (5e-324, 0.0)])
+def test_a_curve_of_any_values_is_drawn(state: State, values: tuple[float, ...]) -> None:
+    points = tuple(enumerate(values, start=1))
+    curve = Curve(42, "bob", "t", "digits", "loss", "RUNNING", "min", min(values), 1, 60.0, 100, (), points)
+
+    async def act(app: Screen, pilot: Any) -> None:
+        await pilot.press("2")
+        await pilot.pause()
+        assert app.is_running
+        assert len(app.query_one("#curve", Sparkline).data or ()) == len(values)
+
+    drive(lambda: replace(state, curves=encoded([curve])), act)
+
+
+def test_it_looks_again_only_when_there_is_an_answer(state: State) -> None:
+    begun: list[int] = []
+    answered = threading.Event()
+
+    def look() -> State:
+        begun.append(len(begun))
+        if len(begun) > 1:
+            answered.wait()
+        return state
+
+    async def act(app: Screen, pilot: Any) -> None:
+        await pilot.press("r", "r", "r")
+        answered.set()
+        await app.workers.wait_for_complete()
+        assert len(begun) == 2, "one for three keys, after the first"
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        assert len(begun) == 3
+
+    drive(look, act)
 
 
 def test_gpus_say_who_shares(state: State) -> None:

@@ -37,7 +37,7 @@ from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import state_of
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
-from slurm_plugin.sweeps.results import CurvePoint, SweepResults, SweepTraining, draw, results
+from slurm_plugin.sweeps.results import CurvePoint, SweepResults, SweepTraining, draw, results, table
 from slurm_plugin.web import answers
 from tests.slurm_kit import FakeSlurm, record
 
@@ -420,6 +420,13 @@ def test_a_column_for_each_parameter(digits: FakeSlurm) -> None:
     first, *_, last = csv.DictReader(io.StringIO(run("show", "digits", "--csv").stdout))
     assert (first["job"], first["param.lr"], first["param.seed"], first["step"]) == ("1", "0.1", "1", "30")
     assert (last["job"], last["param.lr"], last["best"]) == ("4", "", "")
+
+
+def test_no_parameter_is_a_formula_of_a_spreadsheet() -> None:
+    params = (("bias", -0.5), ("tag", '=HYPERLINK("http://x","y")'))
+    one = SweepTraining(1, "done", 1, 1.0, 0.0, 1.0, 0.0, 1, 0.5, 0, params, 0, 0, 0.0, "", ())
+    [told] = csv.DictReader(io.StringIO(table(SweepResults("s", "ada", "loss", Direction.MIN, (one,)))))
+    assert (told["param.bias"], told["param.tag"]) == ("-0.5", '\'=HYPERLINK("http://x","y")')
 
 
 def test_a_picture_takes_no_name_for_a_formula(tmp_path: Path) -> None:

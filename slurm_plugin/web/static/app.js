@@ -1,5 +1,6 @@
 // The page: hand-written, no framework. Shows the view that the address names, and keeps it up to date.
 import { el, get, state, time } from "./page.js";
+import { draw } from "./charts.js";
 import { PARENTS, TITLES, VIEWS } from "./views.js";
 
 const main = document.getElementById("main");
@@ -26,17 +27,20 @@ async function show(moved) {
   }
   if (mine !== turn) return;
   made = made.filter((part) => part);
-  const before = document.activeElement && document.activeElement.id;
+  const { id: before, value, defaultValue, selectionStart, selectionEnd } = document.activeElement || {};
   const signature = location.hash + made.map((part) => part.outerHTML).join("");
-  if (moved || signature !== shown) {
-    if (!moved && before === "text") return; // somebody is typing
+  const isTyping = before === "text" && value !== defaultValue; // what has not been asked for yet
+  if (moved || (signature !== shown && !isTyping)) {
     shown = signature;
     const sideways = [...main.querySelectorAll(".scroll")].map((part) => part.scrollLeft);
     main.replaceChildren(...made);
+    draw(main);
     if (!moved) main.querySelectorAll(".scroll").forEach((part, at) => { part.scrollLeft = sideways[at] || 0; });
     const again = before && document.getElementById(before);
-    if (again && main.contains(again)) again.focus();
-    else if (moved && moved !== "first") { main.focus({ preventScroll: true }); scrollTo(0, 0); }
+    if (again && main.contains(again)) {
+      again.focus();
+      if (before === "text" && again.value === value) again.setSelectionRange(selectionStart, selectionEnd);
+    } else if (moved && moved !== "first") { main.focus({ preventScroll: true }); scrollTo(0, 0); }
   }
   main.dataset.ready = view;
   requestAnimationFrame(() => performance.measure("update", { start: began, end: performance.now() }));
@@ -55,6 +59,7 @@ async function age() {
   }
 }
 
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); }); // #main is no view
 addEventListener("hashchange", () => { delete main.dataset.ready; show("moved"); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show("first"));
 const poll = () => { if (!document.hidden) { age(); show(false); } };

@@ -4,16 +4,21 @@ import { el, plain, short } from "./page.js";
 export const colour = (at) => getComputedStyle(document.documentElement).getPropertyValue(`--c${((at % 8) + 8) % 8}`).trim();
 const LOG_SPAN = 50; // a parameter that spans more than this factor is drawn on a logarithmic axis
 const MOST_AXES = 9;
+const drawers = new WeakMap(); // the place of a chart -> what draws it there
+let drawn = [];
+
+/** A place for a chart, which `draw` fills. Its attribute tells how the data end: what is new there is news. */
 
 export function chart(words, series, data, options = {}) {
-  const place = el("div", { class: "chart", role: "img", "aria-label": words });
+  const ends = [data[0].length, ...data.map((column) => column[column.length - 1])].join(" ");
+  const place = el("div", { class: "chart", role: "img", "aria-label": words, "data-ends": ends });
   const style = getComputedStyle(document.documentElement);
   const [ink, line] = [style.getPropertyValue("--soft").trim(), style.getPropertyValue("--line").trim()];
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "12px Inter, system-ui, sans-serif", size: 28 };
-  requestAnimationFrame(() => {
+  drawers.set(place, () => {
     const width = Math.max(240, place.clientWidth || 600);
     const format = (_, values) => values.map((value) => (value === null ? "" : short(value)));
-    new uPlot({
+    return new uPlot({
       width, height: 240, padding: [10, 8, 0, 0], legend: { show: false }, cursor: { show: false },
       scales: { x: { time: Boolean(options.times) }, y: options.scale || {} },
       axes: [options.times ? axis : { ...axis, values: format }, { ...axis, size: 56, values: format }],
@@ -21,6 +26,12 @@ export function chart(words, series, data, options = {}) {
     }, data, place);
   });
   return place;
+}
+
+/** Draws the charts of what is shown now. Those of before are given up: uPlot keeps each until it is told. */
+export function draw(shown) {
+  for (const plot of drawn) plot.destroy();
+  drawn = [...shown.querySelectorAll(".chart")].map((place) => drawers.get(place)());
 }
 
 export const legend = (entries) => el("ul", { class: "legend" },

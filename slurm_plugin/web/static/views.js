@@ -44,8 +44,7 @@ const asCells = (row) => [jobLink(row.jobid), name(row.name), row.user, row.part
   row.sweep ? sweepLink(row.sweep, row.user) : "", row.step, row.value === null ? "" : `${row.metric}=${short(row.value)}`, row.planned === "N/A" ? "" : row.planned.replace("T", " "), row.reason];
 
 async function queue(parts, params) {
-  const offset = Number(params.get("offset") || 0);
-  const asked = new URLSearchParams({ text: params.get("text") || "", state: params.get("state") || "", sort: params.get("sort") || "", offset });
+  const asked = new URLSearchParams({ text: params.get("text") || "", state: params.get("state") || "", sort: params.get("sort") || "", offset: params.get("offset") || 0 });
   const told = await get(`/api/jobs?${asked}`);
   const go = (changes) => { for (const [key, value] of Object.entries(changes)) asked.set(key, value); location.hash = `#/queue?${asked}`; };
   const choice = (id, label, options) => el("label", {}, label, el("select", { id, on: { change: (e) => go({ [id]: e.target.value, offset: 0 }) } },
@@ -56,7 +55,7 @@ async function queue(parts, params) {
     choice("sort", "Order", [["", "policy"], ["jobid", "job id"], ["name", "name"], ["user", "user"], ["gpus", "GPUs"], ["planned", "planned start"]]),
     el("button", { class: "plain" }, "Search"));
   return [el("h1", {}, "Queue"), search,
-    table("Jobs", COLUMNS, told.rows.map(asCells), { hidden: true, sorted: asked.get("sort"), sort: (key) => go({ sort: key, offset: 0 }), foot: pages(told.total, offset, PAGE, (to) => go({ offset: to })) })];
+    table("Jobs", COLUMNS, told.rows.map(asCells), { hidden: true, sorted: asked.get("sort"), sort: (key) => go({ sort: key, offset: 0 }), foot: pages(told.total, told.offset, PAGE, (to) => go({ offset: to })) })];
 }
 
 async function sweeps() {
@@ -151,15 +150,15 @@ async function plan() {
 }
 
 async function audit(parts, params) {
-  const [offset, text] = [Number(params.get("offset") || 0), params.get("text") || ""];
-  const asked = new URLSearchParams({ text, offset });
+  const text = params.get("text") || "";
+  const asked = new URLSearchParams({ text, offset: params.get("offset") || 0 });
   const told = await get(`/api/audit?${asked}`);
   const go = (changes) => { for (const [key, value] of Object.entries(changes)) asked.set(key, value); location.hash = `#/audit?${asked}`; };
   return [el("h1", {}, "Changes of the last 24 hours"),
     el("form", { role: "search", on: { submit: (e) => { e.preventDefault(); go({ text: document.getElementById("text").value, offset: 0 }); } } },
       el("label", {}, "Job, user, field or rule", el("input", { id: "text", type: "search", value: text, accesskey: "s" })), el("button", { class: "plain" }, "Search")),
     told.fault ? el("p", { class: "alert" }, told.fault) : null,
-    table("Changes", CHANGES, changeRows(told.entries), { hidden: true, foot: pages(told.total, offset, 200, (to) => go({ offset: to })) })];
+    table("Changes", CHANGES, changeRows(told.entries), { hidden: true, foot: pages(told.total, told.offset, 200, (to) => go({ offset: to })) })];
 }
 
 export const VIEWS = { cluster, queue, sweeps, sweep, job, gateway, plan, audit };

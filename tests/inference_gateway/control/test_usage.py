@@ -254,6 +254,7 @@ def test_the_command_sums_by_the_given_columns(paths: GatewayPaths, tmp_path: Pa
     def shown(*argv: str) -> list[str]:
         done = CliRunner().invoke(usage, ["-s", str(services), *argv])
         assert done.exit_code == 0, done.output
+        assert b"\r" not in done.stdout_bytes
         return done.output.splitlines()
 
     assert shown("--csv") == [

@@ -21,6 +21,15 @@ CHROMIUM = shutil.which("chromium")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no browser (Debian package chromium)")
 SCREENSHOTS = os.environ.get("EXPLSCHED_SCREENSHOTS")
 """A directory; tests leave the screenshots of the documentation there."""
+_UPDATE = """() => new Promise((done) => {
+  const asked = performance.now();
+  new PerformanceObserver((seen, observer) => {
+    if (!seen.getEntriesByName("update").some((update) => update.startTime >= asked)) return;
+    observer.disconnect();
+    done();
+  }).observe({ type: "measure" });
+  document.dispatchEvent(new Event("visibilitychange"));
+})"""
 _SERIOUS = frozenset({"serious", "critical"})
 
 
@@ -75,6 +84,10 @@ class Tab:
         self.page.wait_for_selector(f"main[data-ready={view.split('/')[0].split('?')[0]}]")
         text: str = self.page.inner_text("main")
         return text
+
+    def update(self) -> None:
+        """What the page does every ten seconds, to its end."""
+        self.page.evaluate(_UPDATE)
 
     def serious_findings(self) -> list[str]:
         """What axe-core finds wrong for people who use a keyboard or a screen reader, or see badly."""

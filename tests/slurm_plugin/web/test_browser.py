@@ -192,3 +192,102 @@ def test_what_is_new_appears_without_a_reload_and_the_focus_stays(browser: Any, 
         tab.page.get_by_role("link", name="43", exact=True).wait_for()
         assert tab.page.evaluate("document.activeElement.id") == "sort-user"
         tab.page.close()
+
+
+def listeners(tab: Tab, event: str) -> int:
+    """How many functions the window calls at an event."""
+    session = tab.page.context.new_cdp_session(tab.page)
+    window = session.send("Runtime.evaluate", {"expression": "window"})["result"]["objectId"]
+    found = session.send("DOMDebugger.getEventListeners", {"objectId": window})["listeners"]
+    session.detach()
+    return [one["type"] for one in found].count(event)
+
+
+def test_a_page_left_open_keeps_no_charts_but_those_it_shows(browser: Any, tmp_path: Path) -> None:
+    gateway = hostile_site(tmp_path)
+    with serving(tmp_path, "--gateway", str(gateway)) as address:
+        tab = Tab(browser, address)
+        tab.go("queue")
+        own = listeners(tab, "dppxchange")  # uPlot's, without any chart
+        for view in ("cluster", "sweep/digits/bob"):
+            tab.go(view)
+            for _ in range(3):
+                tab.update()
+            assert tab.page.locator("main .uplot canvas").count() == 1
+            assert listeners(tab, "dppxchange") == own + 1, "each chart has one until it is given up"
+        tab.go("queue")
+        assert listeners(tab, "dppxchange") == own
+        assert tab.faults == []
+        tab.page.close()
+
+
+def reported(tab: Tab, gateway: Path, count: int) -> None:
+    """The gateway reports the same again, until the page knows of so many seconds."""
+    path = gateway / "status.json"
+    known = "async () => (await (await fetch('/api/gateways')).json()).gateways[0].services[0].loads[0].length"
+    while tab.page.evaluate(known) < count:
+        path.write_text(json.dumps({**json.loads(path.read_text()), "time_s": time.time()}))
+        tab.page.wait_for_timeout(100)
+
+
+def test_the_chart_of_a_gateway_to_which_nothing_happens_goes_on(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    gateway = a_gateway(tmp_path / "gateway")
+    with serving(tmp_path, "--gateway", str(gateway)) as address:
+        tab = Tab(browser, address)
+        reported(tab, gateway, 2)
+        tab.go("gateway")
+        before = tab.page.get_attribute(".chart", "aria-label")
+        tab.page.evaluate("document.querySelector('.chart canvas').id = 'before'")
+        reported(tab, gateway, 4)
+        tab.update()
+        assert tab.page.get_attribute(".chart", "aria-label") == before
+        assert tab.page.locator(".chart canvas").count() == 1
+        assert tab.page.locator("#before").count() == 0, "it is another one"
+        tab.page.close()
+
+
+def test_after_a_search_what_is_new_appears_and_what_is_typed_stays(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path, jobs=JOBS[:2], now_s=time.time() - 5)
+    caret = "[document.activeElement.id, document.activeElement.selectionStart]"
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        tab.go("queue")
+        tab.page.focus("#text")
+        tab.page.keyboard.type("ada")
+        tab.page.keyboard.press("Enter")
+        tab.page.get_by_text("1 to 1 of 1").wait_for()
+        assert tab.page.evaluate(caret) == ["text", 3]
+        _ = published(tmp_path, now_s=time.time() - 4)
+        tab.update()
+        assert "1 to 2 of 2" in tab.page.inner_text("main")
+        assert tab.page.evaluate(caret) == ["text", 3]
+        tab.page.keyboard.type("x")
+        _ = published(tmp_path, jobs=JOBS[:1], now_s=time.time() - 3)
+        tab.update()
+        assert tab.page.input_value("#text") == "adax"
+        assert tab.page.evaluate(caret) == ["text", 4]
+        tab.page.close()
+
+
+def test_the_link_to_the_content_leads_to_it_and_stays_in_the_view(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        tab.go("queue")
+        tab.page.focus(".skip")
+        tab.page.keyboard.press("Enter")
+        assert tab.page.evaluate("[document.activeElement.id, location.hash]") == ["main", "#/queue"]
+        tab.update()
+        assert "Queue" in tab.page.inner_text("main h1")
+        tab.page.close()
+
+
+def test_of_a_queue_that_has_become_shorter_the_last_rows_are_shown(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path, now_s=time.time())
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        assert "1 to 3 of 3" in tab.go("queue?offset=200")
+        assert tab.page.locator("tbody tr").count() == 3
+        assert "none" in tab.go("audit?offset=200")
+        tab.page.close()

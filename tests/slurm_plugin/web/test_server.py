@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.cli import root
+from explsched.cli import own_name, root
 from slurm_plugin.audit_file import AuditEntry, AuditTrail
 from slurm_plugin.config import AuditSection
 from slurm_plugin.state.published import PROGRESS, Curve, encoded
@@ -156,10 +157,28 @@ def test_what_the_owner_of_a_gateway_puts_there_does_not_stop_the_page(
 ) -> None:
     put(tmp_path / name)
     gateway = GatewayFiles(tmp_path)
-    gateway.look()
+    gateway.look(0.0)
     told = gateway.told(0.0)
     assert (told["services"], told["events"]) == ([], [])
     assert str(told["fault"]).startswith(f"{tmp_path}/status.json: ")
+
+
+def test_what_a_request_shows_of_a_gateway_was_read_before_it(tmp_path: Path) -> None:
+    """Its files are in a home directory, whose file system may hang: then a request would stop all of the page."""
+    directory = tmp_path / "gateway"
+    directory.mkdir()
+    gateway = GatewayFiles(directory)
+    (directory / "events.jsonl").write_text(json.dumps({"unix_s": 1.0, "event": "wanted"}) + "\n")
+    tokens = {"requests": 1, "prompt": 2, "completion": 3}
+    (directory / "usage.json").write_text(
+        json.dumps({"days": [{"day": "1970-01-02", "service": "a", "tokens": tokens}]})
+    )
+    assert times_shown(gateway, 129_600.0, "a") == [[129_600.0]]
+    shutil.rmtree(directory)
+    told = gateway.told(129_600.0)
+    assert [one["event"] for one in cast("list[dict[str, str]]", told["events"])] == ["wanted"]
+    assert cast("list[dict[str, object]]", told["services"])[0]["tokens"] == tokens
+    assert gateway.owner == own_name()
 
 
 def times_shown(gateway: GatewayFiles, time_s: float, *names: str) -> list[list[float]]:
@@ -176,7 +195,7 @@ def times_shown(gateway: GatewayFiles, time_s: float, *names: str) -> list[list[
     services = [{"name": name, **counts, **more} for name in names]
     report = {"gateway": "g", "time_s": time_s, "closing": False, "services": services}
     (gateway.directory / "status.json").write_text(json.dumps(report))
-    gateway.look()
+    gateway.look(129_600.0)
     told = cast("list[dict[str, list[list[float]]]]", gateway.told(0.0)["services"])
     return [one["loads"][0] for one in told]
 
@@ -232,6 +251,7 @@ def test_rows_are_found_sorted_and_cut(tmp_path: Path) -> None:
 
     assert shown(sort="jobid") == [41, 42, 43]
     assert shown(sort="jobid", offset=1, limit=1) == [42]
+    assert shown(sort="jobid", offset=4, limit=2) == [43], "the last screen of a queue that has become shorter"
     assert shown(text="DIGITS") == [42]
     assert shown(text="ada", sort="gpus") == [43, 41]
     assert shown(state="PENDING") == [43]
