@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sched_policy.model import Absence, GpuRequest, NodeGpus
 from sched_policy.place import Indexed, Place, Room, place_near
-from sched_policy.snapshot import Bools, Floats, Ints, Nodes, Snapshot
+from sched_policy.snapshot import Floats, Ints, Nodes, Snapshot
 
 
 class _Releases(Struct, frozen=True, eq=False):
@@ -67,22 +67,16 @@ class _Reservations:
 class FreeGpus:
     """GPUs that are free now, for trying out who would fit if somebody went. Nothing is booked by it."""
 
-    def __init__(self, free: Ints, tasks: Ints, nodes: Nodes, present: Bools) -> None:
-        """`free` GPUs and `tasks` (jobs now) per node, shape (N,); `free` is changed, the others are not.
-
-        `present` tells which nodes are there now, whoever may leave them.
-        """
+    def __init__(self, free: Ints, tasks: Ints, nodes: Nodes, stays_s: Floats) -> None:
+        """`free` GPUs and `tasks` (jobs now) per node, `stays_s` as in `Snapshot`; `free` is changed, they are not."""
         self._free = free
-        self._present = present
+        self._stays_s = stays_s
         self._tasks = tasks
         self._nodes = nodes
-        self._may_go: dict[str, Ints] = {}
 
     def copy(self) -> FreeGpus:
         """Another one to try things out on."""
-        other = FreeGpus(self._free.copy(), self._tasks, self._nodes, self._present)
-        other._may_go = self._may_go  # by partition, and the same for both
-        return other
+        return FreeGpus(self._free.copy(), self._tasks, self._nodes, self._stays_s)
 
     def release(self, allocation: Iterable[NodeGpus]) -> None:
         """Count what a job holds as free; nodes that are unknown are left out."""
@@ -103,9 +97,8 @@ class FreeGpus:
 
     def find(self, request: GpuRequest, partition: str, place: Place) -> Indexed | None:
         """Where the request fits on nodes of its partition, None if it does not."""
-        if partition not in self._may_go:
-            self._may_go[partition] = (self._nodes.usable(partition) & self._present).astype(np.int64)
-        return place_near(place, request, Room(self._free * self._may_go[partition], self._tasks, self._nodes))
+        may_go = self._nodes.usable(partition) & (self._stays_s > 0)
+        return place_near(place, request, Room(self._free * may_go, self._tasks, self._nodes))
 
     def find_instead(
         self, allocation: Iterable[NodeGpus], requests: Iterable[GpuRequest], partition: str, place: Place
@@ -146,21 +139,18 @@ class AvailabilityProfile:
         self._held = _Held.by(snapshot)
         np.subtract.at(self._free, self._held.node, self._held.gpus)
         self._tasks = self._held.tasks
-        self._present = np.ones(len(nodes), dtype=np.bool_)
+        self._stays_s = snapshot.stays_s
         for absence in snapshot.absences:
             self._leave_out(absence)
 
     def _leave_out(self, absence: Absence) -> None:
         """Book whole nodes for a time; the jobs that hold them go on meanwhile."""
         known = [self._nodes.position[name] for name in absence.nodes if name in self._nodes.position]
-        if not known or absence.end_s <= self._now_s:
-            return
         whole = tuple((node, int(self._nodes.gpus[node])) for node in known)
-        if absence.start_s <= self._now_s:
-            self._present[known] = False
-            self.start(whole, absence.end_s)
-        else:
+        if known and absence.start_s > self._now_s:
             self.reserve(absence.start_s, absence.end_s, whole)
+        elif absence.end_s > self._now_s:
+            self.start(whole, absence.end_s)
 
     @property
     def sharing(self) -> frozenset[int]:
@@ -169,7 +159,7 @@ class AvailabilityProfile:
 
     def free_now(self) -> FreeGpus:
         """What is free at the profile's start, to try things out on: changing it books nothing here."""
-        return FreeGpus(np.maximum(self._free, 0), self._tasks, self._nodes, self._present)
+        return FreeGpus(np.maximum(self._free, 0), self._tasks, self._nodes, self._stays_s)
 
     def start(self, placement: Indexed, end_s: float) -> None:
         """Book GPUs from now on until `end_s` (infinity allowed)."""

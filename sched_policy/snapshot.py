@@ -217,6 +217,17 @@ class Snapshot:
         return self.known_standing or Standing.of(self.jobs)
 
     @cached_property
+    def stays_s(self) -> Floats:
+        """How long each node will be there, shape (N,): infinity if it is never absent, less than 0 if it is now."""
+        stays_s = np.full(len(self.nodes), np.inf)
+        for absence in self.absences:
+            if absence.end_s > self.now_s:
+                known = [self.nodes.position[name] for name in absence.nodes if name in self.nodes.position]
+                in_s = absence.start_s - self.now_s
+                stays_s[known] = np.minimum(stays_s[known], in_s if in_s > 0 else -np.inf)
+        return stays_s
+
+    @cached_property
     def rows_by_scope(self) -> tuple[Ints, ...]:
         """The positions of the jobs of each scope, ascending."""
         by_scope = np.argsort(self.standing.scopes, kind="stable")
