@@ -95,19 +95,10 @@ class FreeGpus:
         held = dict(self._indexed(allocation))
         self._add(tuple((node, max(0, gpus - held.get(node, 0))) for node, gpus in placement), -1)
 
-    def find(self, request: GpuRequest, partition: str, place: Place) -> Indexed | None:
-        """Where the request fits on nodes of its partition, None if it does not."""
-        may_go = self._nodes.usable(partition) & (self._stays_s > 0)
+    def find(self, request: GpuRequest, partition: str, place: Place, duration_s: float = 0.0) -> Indexed | None:
+        """Where the request fits on nodes of its partition that stay for as long, None if it does not."""
+        may_go = self._nodes.usable(partition) & (self._stays_s >= duration_s)
         return place_near(place, request, Room(self._free * may_go, self._tasks, self._nodes))
-
-    def find_instead(
-        self, allocation: Iterable[NodeGpus], requests: Iterable[GpuRequest], partition: str, place: Place
-    ) -> tuple[GpuRequest, Indexed] | None:
-        """The first of the requests that fits once what a job holds is free, and where; None if none does."""
-        room = self.copy()
-        room.release(allocation)
-        found = ((request, room.find(request, partition, place)) for request in requests)
-        return next(((request, there) for request, there in found if there is not None), None)
 
     def _indexed(self, allocation: Iterable[NodeGpus]) -> Indexed:
         index = self._nodes.position
