@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.model import Absence, GpuRequest, NodeGpus
+from sched_policy.model import Absence, GpuRequest, Job, NodeGpus
 from sched_policy.place import Indexed, Place, Room, place_near
 from sched_policy.snapshot import Floats, Ints, Nodes, Snapshot
 
@@ -97,8 +97,24 @@ class FreeGpus:
 
     def find(self, request: GpuRequest, partition: str, place: Place, duration_s: float = 0.0) -> Indexed | None:
         """Where the request fits on nodes of its partition that stay for as long, None if it does not."""
-        may_go = self._nodes.usable(partition) & (self._stays_s >= duration_s)
-        return place_near(place, request, Room(self._free * may_go, self._tasks, self._nodes))
+        return place_near(place, request, Room(self._open(partition, duration_s), self._tasks, self._nodes))
+
+    def count(self, partitions: Iterable[str]) -> int:
+        """How many are on nodes of these partitions."""
+        return int(np.max([self._open(partition) for partition in partitions], axis=0).sum())
+
+    def take_any(self, gpus: int, partition: str) -> None:
+        """Count as taken so many on any nodes of a partition."""
+        there = self._open(partition)
+        self._free -= np.clip(gpus - (there.cumsum() - there), 0, there)
+
+    def serving(self, victims: Iterable[Job], partition: str) -> Iterator[Job]:
+        """The victims all of whose GPUs jobs of a partition could use."""
+        at, usable = self._nodes.position, self._nodes.usable(partition) & (self._stays_s > 0)
+        return (job for job in victims if all(held.node in at and usable[at[held.node]] for held in job.allocation))
+
+    def _open(self, partition: str, duration_s: float = 0.0) -> Ints:
+        return self._free * (self._nodes.usable(partition) & (self._stays_s >= duration_s))
 
     def _indexed(self, allocation: Iterable[NodeGpus]) -> Indexed:
         index = self._nodes.position
