@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sched_policy.model import Absence, Job, JobState, Node, Switch
+from sched_policy.model import NARROWED, Absence, Job, JobState, Node, Switch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -134,7 +134,7 @@ class Nodes(tuple[Node, ...]):
     def usable(self, partition: str = "") -> Bools:
         """Mask of the nodes on which jobs of a partition, or of a comma-separated list, may be planned; "" is any."""
         if partition not in self._partitions:
-            named = frozenset(partition.split(","))
+            named = frozenset([partition] if NARROWED in partition else partition.split(","))
             member = [not partition or not node.partitions or bool(named & node.partitions) for node in self]
             self._partitions[partition] = self.schedulable & np.array(member, dtype=np.bool_)
         return self._partitions[partition]
