@@ -13,7 +13,7 @@ from sched_policy.model import GpuRequest, Job, JobState
 from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
-from sched_policy.snapshot import Nodes, Snapshot
+from sched_policy.snapshot import Snapshot
 
 _Shape = tuple[GpuRequest, str]
 """What a job asks for, and the partition it waits in."""
@@ -61,9 +61,9 @@ class Displace(Struct, frozen=True):
         value = ranking.value_of
         alone = (job for job in snapshot.running if job.job_id not in profile.sharing)
         able = [job for job in alone if job.may_leave(snapshot.now_s, self.quantum_s)]
-        victims = _Victims(able, value, self.margin, snapshot.nodes)
-        best = {snapshot.jobs[int(rows[0])].scope: ranking.values[rows].max() for rows in snapshot.rows_by_scope}
         free = profile.free_now()
+        victims = _Victims(able, value, self.margin, free)
+        best = {snapshot.jobs[int(rows[0])].scope: ranking.values[rows].max() for rows in snapshot.rows_by_scope}
         for job in snapshot.running:  # GPUs that earlier plans have freed go to the best blocked jobs first
             if job.asked_to_leave or job.state is JobState.COMPLETING:
                 free.release(job.allocation)
@@ -115,11 +115,11 @@ def _others_would_fit(others: Iterable[_Shape], victims: Sequence[Job], free: Fr
 class _Victims:
     """The jobs that may be preempted, by scope and queue: each blocked job looks only at those it may displace."""
 
-    def __init__(self, jobs: Sequence[Job], value: Mapping[int, float], margin: float, nodes: Nodes) -> None:
+    def __init__(self, jobs: Sequence[Job], value: Mapping[int, float], margin: float, free: FreeGpus) -> None:
         """`jobs` in order of (submit time, job id)."""
         self._value = value
         self._margin = margin
-        self._nodes = nodes
+        self._free = free
         self._worst_first: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
         best_first = sorted(jobs, key=lambda job: -value[job.job_id])
         for job in reversed(best_first):
@@ -153,12 +153,8 @@ class _Victims:
             return ()
         by_favour = self._by_favour[job.queue, job.lane]
         below = takewhile(lambda victim: favour > _FAVOUR * (victim.fair_share or 0.0), by_favour)
-        others = (
-            victim
-            for victim in below
-            if victim.scope != job.scope and victim.job_id not in self._gone and self._suits(victim, job)
-        )
-        return tuple(islice(others, most))
+        others = (victim for victim in below if victim.scope != job.scope and victim.job_id not in self._gone)
+        return tuple(islice(self._free.serving(others, job.partition), most))
 
     def remove(self, job: Job) -> None:
         """Take out a job that the plan preempts."""
@@ -171,13 +167,8 @@ class _Victims:
             return of_queue
         key = job.scope, job.partition
         if key not in self._suitable:
-            self._suitable[key] = [victim for victim in of_queue if self._suits(victim, job)]
+            self._suitable[key] = list(self._free.serving(of_queue, job.partition))
         return self._suitable[key]
-
-    def _suits(self, victim: Job, job: Job) -> bool:
-        """Whether all GPUs of a victim are on nodes that the job may use."""
-        usable, position = self._nodes.usable(job.partition), self._nodes.position
-        return all(share.node in position and usable[position[share.node]] for share in victim.allocation)
 
     @cached_property
     def _by_favour(self) -> Mapping[tuple[str, str], Sequence[Job]]:

@@ -135,6 +135,7 @@ class Resizing(Struct, frozen=True):
     ) -> Grown:
         """Give GPUs that no job waits for to elastic jobs, best first, to starting and to running ones.
 
+        No job gets nodes that are absent before its planned end: once it has left, it would wait for their return.
         `profile` has the starts booked. While a preempted job leaves nothing is given away: the freed GPUs are for
         the job that it leaves for.
         """
@@ -154,7 +155,10 @@ class Resizing(Struct, frozen=True):
                 continue
             sizes = _larger(job) if at is not None else self._worth_a_restart(job, snapshot.now_s)
             held = job.allocation if at is None else planned[at].placement
-            found = free.find_instead(held, sizes, job.partition, place)
+            room = free.copy()
+            room.release(held)
+            fits = ((size, room.find(size, job.partition, place, _planned_s(job, size))) for size in sizes)
+            found = next(((size, there) for size, there in fits if there is not None), None)
             if found is None:
                 continue
             request, there = found

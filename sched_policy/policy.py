@@ -129,7 +129,7 @@ class Policy(Struct, frozen=True):
         if self.sharing is not None:
             shared = self.sharing.share(snapshot, ranking, self.place)
             first = _first_overdue(snapshot, ranking, shared.starts, self.place)
-            late = {start.job_id for start in shared.starts if first and _delays(first, start, snapshot)}
+            late = _late(shared.starts, first, snapshot)
             groups = (
                 replace(group, job_ids=tuple(job_id for job_id in group.job_ids if job_id not in late))
                 for group in shared.groups
@@ -211,12 +211,15 @@ def _first_overdue(snapshot: Snapshot, ranking: Ranking, starts: Iterable[Start]
     return Reservation(job.job_id, profile.named(there), start_s, start_s + job.planned_s, reason)
 
 
-def _delays(reservation: Reservation, start: Start, snapshot: Snapshot) -> bool:
-    """Whether a start would still hold nodes of a reservation when it begins."""
-    row = int(np.flatnonzero(snapshot.columns.job_id == start.job_id)[0])
-    nodes = {share.node for share in reservation.placement}
-    ends_s = snapshot.now_s + snapshot.jobs[row].planned_s
-    return ends_s > reservation.start_s and not nodes.isdisjoint(share.node for share in start.placement)
+def _late(starts: Sequence[Start], first: Reservation | None, snapshot: Snapshot) -> set[int]:
+    """The jobs that would still hold nodes of a reservation, or of an absence, when it begins."""
+    free_s, position = snapshot.stays_s.copy(), snapshot.nodes.position
+    if first is not None:
+        reserved = [position[share.node] for share in first.placement]
+        free_s[reserved] = np.minimum(free_s[reserved], first.start_s - snapshot.now_s)
+    least_s = {start.job_id: min(free_s[position[share.node]] for share in start.placement) for start in starts}
+    jobs = snapshot.jobs if min(least_s.values(), default=np.inf) < np.inf else ()
+    return {job.job_id for job in jobs if job.planned_s > least_s.get(job.job_id, np.inf)}
 
 
 def _still_blocked(queue: Sequence[Job], starts: Iterable[Start], others: Container[int]) -> Iterator[tuple[Job, int]]:

@@ -8,9 +8,9 @@ from itertools import chain
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.model import Absence, GpuRequest, NodeGpus
+from sched_policy.model import Absence, GpuRequest, Job, NodeGpus
 from sched_policy.place import Indexed, Place, Room, place_near
-from sched_policy.snapshot import Bools, Floats, Ints, Nodes, Snapshot
+from sched_policy.snapshot import Floats, Ints, Nodes, Snapshot
 
 
 class _Releases(Struct, frozen=True, eq=False):
@@ -67,22 +67,16 @@ class _Reservations:
 class FreeGpus:
     """GPUs that are free now, for trying out who would fit if somebody went. Nothing is booked by it."""
 
-    def __init__(self, free: Ints, tasks: Ints, nodes: Nodes, present: Bools) -> None:
-        """`free` GPUs and `tasks` (jobs now) per node, shape (N,); `free` is changed, the others are not.
-
-        `present` tells which nodes are there now, whoever may leave them.
-        """
+    def __init__(self, free: Ints, tasks: Ints, nodes: Nodes, stays_s: Floats) -> None:
+        """`free` GPUs and `tasks` (jobs now) per node, `stays_s` as in `Snapshot`; `free` is changed, they are not."""
         self._free = free
-        self._present = present
+        self._stays_s = stays_s
         self._tasks = tasks
         self._nodes = nodes
-        self._may_go: dict[str, Ints] = {}
 
     def copy(self) -> FreeGpus:
         """Another one to try things out on."""
-        other = FreeGpus(self._free.copy(), self._tasks, self._nodes, self._present)
-        other._may_go = self._may_go  # by partition, and the same for both
-        return other
+        return FreeGpus(self._free.copy(), self._tasks, self._nodes, self._stays_s)
 
     def release(self, allocation: Iterable[NodeGpus]) -> None:
         """Count what a job holds as free; nodes that are unknown are left out."""
@@ -101,20 +95,26 @@ class FreeGpus:
         held = dict(self._indexed(allocation))
         self._add(tuple((node, max(0, gpus - held.get(node, 0))) for node, gpus in placement), -1)
 
-    def find(self, request: GpuRequest, partition: str, place: Place) -> Indexed | None:
-        """Where the request fits on nodes of its partition, None if it does not."""
-        if partition not in self._may_go:
-            self._may_go[partition] = (self._nodes.usable(partition) & self._present).astype(np.int64)
-        return place_near(place, request, Room(self._free * self._may_go[partition], self._tasks, self._nodes))
+    def find(self, request: GpuRequest, partition: str, place: Place, duration_s: float = 0.0) -> Indexed | None:
+        """Where the request fits on nodes of its partition that stay for as long, None if it does not."""
+        return place_near(place, request, Room(self._open(partition, duration_s), self._tasks, self._nodes))
 
-    def find_instead(
-        self, allocation: Iterable[NodeGpus], requests: Iterable[GpuRequest], partition: str, place: Place
-    ) -> tuple[GpuRequest, Indexed] | None:
-        """The first of the requests that fits once what a job holds is free, and where; None if none does."""
-        room = self.copy()
-        room.release(allocation)
-        found = ((request, room.find(request, partition, place)) for request in requests)
-        return next(((request, there) for request, there in found if there is not None), None)
+    def count(self, partitions: Iterable[str]) -> int:
+        """How many are on nodes of these partitions."""
+        return int(np.max([self._open(partition) for partition in partitions], axis=0).sum())
+
+    def take_any(self, gpus: int, partition: str) -> None:
+        """Count as taken so many on any nodes of a partition."""
+        there = self._open(partition)
+        self._free -= np.clip(gpus - (there.cumsum() - there), 0, there)
+
+    def serving(self, victims: Iterable[Job], partition: str) -> Iterator[Job]:
+        """The victims all of whose GPUs jobs of a partition could use."""
+        at, usable = self._nodes.position, self._nodes.usable(partition) & (self._stays_s > 0)
+        return (job for job in victims if all(held.node in at and usable[at[held.node]] for held in job.allocation))
+
+    def _open(self, partition: str, duration_s: float = 0.0) -> Ints:
+        return self._free * (self._nodes.usable(partition) & (self._stays_s >= duration_s))
 
     def _indexed(self, allocation: Iterable[NodeGpus]) -> Indexed:
         index = self._nodes.position
@@ -146,21 +146,18 @@ class AvailabilityProfile:
         self._held = _Held.by(snapshot)
         np.subtract.at(self._free, self._held.node, self._held.gpus)
         self._tasks = self._held.tasks
-        self._present = np.ones(len(nodes), dtype=np.bool_)
+        self._stays_s = snapshot.stays_s
         for absence in snapshot.absences:
             self._leave_out(absence)
 
     def _leave_out(self, absence: Absence) -> None:
         """Book whole nodes for a time; the jobs that hold them go on meanwhile."""
         known = [self._nodes.position[name] for name in absence.nodes if name in self._nodes.position]
-        if not known or absence.end_s <= self._now_s:
-            return
         whole = tuple((node, int(self._nodes.gpus[node])) for node in known)
-        if absence.start_s <= self._now_s:
-            self._present[known] = False
-            self.start(whole, absence.end_s)
-        else:
+        if known and absence.start_s > self._now_s:
             self.reserve(absence.start_s, absence.end_s, whole)
+        elif absence.end_s > self._now_s:
+            self.start(whole, absence.end_s)
 
     @property
     def sharing(self) -> frozenset[int]:
@@ -169,7 +166,7 @@ class AvailabilityProfile:
 
     def free_now(self) -> FreeGpus:
         """What is free at the profile's start, to try things out on: changing it books nothing here."""
-        return FreeGpus(np.maximum(self._free, 0), self._tasks, self._nodes, self._present)
+        return FreeGpus(np.maximum(self._free, 0), self._tasks, self._nodes, self._stays_s)
 
     def start(self, placement: Indexed, end_s: float) -> None:
         """Book GPUs from now on until `end_s` (infinity allowed)."""

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sched_policy.model import Absence, Job, JobState, Node, Switch
+from sched_policy.model import NARROWED, Absence, Job, JobState, Node, Switch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -134,7 +134,7 @@ class Nodes(tuple[Node, ...]):
     def usable(self, partition: str = "") -> Bools:
         """Mask of the nodes on which jobs of a partition, or of a comma-separated list, may be planned; "" is any."""
         if partition not in self._partitions:
-            named = frozenset(partition.split(","))
+            named = frozenset([partition] if NARROWED in partition else partition.split(","))
             member = [not partition or not node.partitions or bool(named & node.partitions) for node in self]
             self._partitions[partition] = self.schedulable & np.array(member, dtype=np.bool_)
         return self._partitions[partition]
@@ -215,6 +215,17 @@ class Snapshot:
     def standing(self) -> Standing:
         """The scope, peers and priority of each job."""
         return self.known_standing or Standing.of(self.jobs)
+
+    @cached_property
+    def stays_s(self) -> Floats:
+        """How long each node will be there, shape (N,): infinity if it is never absent, less than 0 if it is now."""
+        stays_s = np.full(len(self.nodes), np.inf)
+        for absence in self.absences:
+            if absence.end_s > self.now_s:
+                known = [self.nodes.position[name] for name in absence.nodes if name in self.nodes.position]
+                in_s = absence.start_s - self.now_s
+                stays_s[known] = np.minimum(stays_s[known], in_s if in_s > 0 else -np.inf)
+        return stays_s
 
     @cached_property
     def rows_by_scope(self) -> tuple[Ints, ...]:

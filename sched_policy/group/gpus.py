@@ -36,7 +36,7 @@ class GpuMap:
         self._nodes = snapshot.nodes
         shape = (len(self._nodes), int(self._nodes.gpus.max(initial=0)))
         exists: Bools = np.arange(shape[1]) < self._nodes.gpus[:, None]
-        self._usable: Bools = exists & self._nodes.schedulable[:, None]
+        self._usable: Bools = exists & self.usable("")
         self.open: Bools = self._usable.copy()
         self.jobs: Ints = np.zeros(shape, dtype=np.int64)
         self.first: Ints = np.full(shape, -1, dtype=np.int64)
@@ -69,8 +69,8 @@ class GpuMap:
             self.open[gpu] = self._usable[gpu]
 
     def usable(self, partition: str) -> Bools:
-        """Whether jobs of a partition may be planned on a node, shape (N, 1)."""
-        return self._nodes.usable(partition)[:, None]
+        """Whether jobs of a partition, or any for "", may be planned on a node now, shape (N, 1)."""
+        return (self._nodes.usable(partition) & (self._snapshot.stays_s > 0))[:, None]
 
     def find(self, request: GpuRequest, partition: str, place: Place, cost: Floats) -> tuple[Gpu, ...] | None:
         """GPUs for a gang: on each chosen node those of least `cost`, shape (N, G); None if it does not fit.

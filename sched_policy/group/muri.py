@@ -229,9 +229,8 @@ def _may_move(snapshot: Snapshot, held: GpuMap, row: int) -> bool:
     job = snapshot.jobs[row]
     if not snapshot.columns.holds[row]:
         return bool(snapshot.columns.waits[row])
-    gpus = held.gpus(row)
-    are_usable = bool(gpus) and all(snapshot.nodes.schedulable[node] for node, _ in gpus)
-    return are_usable and job.can_leave  # GPUs that no other job could use are not freed
+    nodes = [node for node, _ in held.gpus(row)]
+    return job.can_leave and bool(nodes) and bool(held.usable("")[nodes].all())  # none is freed that no other could use
 
 
 def shape_of(snapshot: Snapshot, row: int) -> Shape:

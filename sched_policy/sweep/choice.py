@@ -9,7 +9,7 @@ decided gives its share to the other, except for its best training, which runs t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from statistics import median
@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.plan import Preemption, Stop
+from sched_policy.profile import AvailabilityProfile, FreeGpus
 from sched_policy.snapshot import Floats, Latest, Snapshot
 from sched_policy.sweep.trials import (
     Memory,
@@ -104,7 +105,7 @@ class Sweeps(Struct, frozen=True):
         users = sorted(sweeps_of)
         jobs = {job.job_id: job for own in members.values() for job in own}
         held = sum(job.request.total for job in jobs.values() if job.holds_gpus)
-        capacity = max(0, site.gpus - site.held_gpus + held)
+        capacity = site.free.count({job.partition for job in jobs.values()}) + held
         rough = {user: capacity // len(users) + (capacity % len(users) > n) for n, user in enumerate(users)}
         decisions: list[SweepDecision] = []
         of_user: defaultdict[str, list[SweepDecision]] = defaultdict(list)
@@ -145,18 +146,16 @@ class _Site:
 
     Attributes:
         now_s: the current time.
-        gpus: GPUs of all schedulable nodes.
-        held_gpus: GPUs that running jobs hold, of sweeps and others.
-        leaving_gpus: how many of these will soon be free.
+        free: GPUs that no job holds.
+        leaving: running jobs, of sweeps and others, that will soon be gone.
         ended: jobs of sweeps that have ended.
         ended_gpu_s: GPU-seconds that these have used, by user.
 
     """
 
     now_s: float
-    gpus: int
-    held_gpus: int
-    leaving_gpus: int
+    free: FreeGpus
+    leaving: Sequence[Job]
     ended: Mapping[SweepKey, Sequence[Job]]
     ended_gpu_s: Mapping[str, float]
 
@@ -166,14 +165,8 @@ class _Site:
         used: defaultdict[str, float] = defaultdict(float)
         for job in snapshot.ended:
             used[job.user] += job.executed_s(snapshot.now_s) * job.request.total
-        return cls(
-            snapshot.now_s,
-            snapshot.nodes.capacity,
-            int(snapshot.columns.gpus[snapshot.columns.holds].sum()),
-            sum(job.request.total for job in snapshot.running if _is_leaving(job)),
-            _members(snapshot.ended),
-            used,
-        )
+        free, leaving = AvailabilityProfile(snapshot).free_now(), tuple(filter(_is_leaving, snapshot.running))
+        return cls(snapshot.now_s, free, leaving, _members(snapshot.ended), used)
 
 
 _LATEST: Latest[Choice] = Latest()
@@ -333,34 +326,38 @@ def _choice(
     stops = tuple(Stop(v.trial_id, v.reason) for v in rests if v.action is SweepAction.STOP)
     stopping = {stop.job_id for stop in stops}
     able = {i for i, job in jobs.items() if job.can_leave and i not in stopping and _is_settled(job, site.now_s)}
-    stopped = (jobs[job_id] for job_id in stopping)
-    coming_gpus = sum(job.request.total for job in stopped if job.holds_gpus and not _is_leaving(job))
-    free = site.gpus - site.held_gpus + site.leaving_gpus + coming_gpus
+    free = site.free.copy()
+    for job in (*site.leaving, *(jobs[job_id] for job_id in stopping if not _is_leaving(jobs[job_id]))):
+        free.release(job.allocation)
     resting = [v for v in rests if v.trial_id in able]
-    victims = [(jobs[v.trial_id], v) for v in resting] + [(jobs[v.trial_id], v) for v in reversed(later)]
-    pausing = list(_making_room([jobs[v.trial_id] for v in first], victims, able, free))
+    victims = {v.trial_id: v for v in (*resting, *reversed(later)) if v.trial_id in able}
+    pausing = list(_making_room([jobs[v.trial_id] for v in first], victims, jobs, free))
     gone = {preemption.job_id for preemption in pausing}
     pausing += [Preemption(v.trial_id, v.reason) for v in resting if v.trial_id not in gone]
     return Choice(wishes, tuple(pausing), stops)
 
 
 def _making_room(
-    first: Sequence[Job], others: Sequence[tuple[Job, Verdict]], able: Container[int], free: int
+    first: Iterable[Job], others: Mapping[int, Verdict], jobs: Mapping[int, Job], free: FreeGpus
 ) -> Iterator[Preemption]:
     """Running trainings to preempt for those with a better place. `others` are in the order in which they should leave.
 
-    Only for a job that is known to start then (`Job.may_displace`).
+    Only for a job that is known to start then (`Job.may_displace`), and only on nodes that it may use.
     """
-    victims = ((job, verdict) for job, verdict in others if job.job_id in able)
-    left = max(0, free)
+    gone: set[int] = set()
+    by_partition: dict[str, Iterator[Job]] = {}
     for gaining in first:
         if gaining.holds_gpus or not gaining.may_displace:
             continue
-        while left < gaining.request.total:
-            if (found := next(victims, None)) is None:
-                return
-            job, verdict = found
+        left = (jobs[job_id] for job_id in others if job_id not in gone)
+        victims = by_partition.setdefault(gaining.partition, free.serving(left, gaining.partition))
+        while free.count([gaining.partition]) < gaining.request.total:
+            if (victim := next(victims, None)) is None:
+                break
+            verdict = others[victim.job_id]
             why = f"; {verdict.reason}" if verdict.action is not SweepAction.RUN else ""
-            yield Preemption(job.job_id, f"makes room for job {gaining.job_id}{why}", gaining.job_id)
-            left += job.request.total
-        left -= gaining.request.total
+            yield Preemption(victim.job_id, f"makes room for job {gaining.job_id}{why}", gaining.job_id)
+            gone.add(victim.job_id)
+            free.release(victim.allocation)
+        else:
+            free.take_any(gaining.request.total, gaining.partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
 from slurm_plugin.observation.standing import is_untested, may_start
-from slurm_plugin.steering.places import by_priority, on_places, started_once_gone
+from slurm_plugin.steering.places import by_priority, kept_paused, on_places, started_once_gone
 
 _LOOKED_AT = 500
 """Number of pending jobs for which backfill is replayed: Slurm's default for `bf_max_job_test`."""
@@ -29,7 +29,7 @@ def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
             victims[preemption.beneficiary].add(preemption.job_id)
     if not victims:
         return plan
-    vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims, _leaving(seen))
+    vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims, _leaving(seen), kept_paused(plan, seen))
     kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
     return replace(plan, preemptions=kept) if vain else plan
 
@@ -52,12 +52,13 @@ def requeues_in_vain(
     if not victims:
         return frozenset()
     ideal, actual = on_places(plan, seen.snapshot), by_priority(seen, factors)
-    leaving = _leaving(seen)
-    vain = _served_in_vain(ideal, seen, victims, leaving) | _served_in_vain(actual, seen, victims, leaving)
+    leaving, paused = _leaving(seen), kept_paused(plan, seen)
+    vain = _served_in_vain(ideal, seen, victims, leaving, paused)
+    vain |= _served_in_vain(actual, seen, victims, leaving, paused)
     gone = leaving & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
     now = {job_id: going for job_id, going in ready.items() if job_id not in vain}
     if gone.union(*now.values()) != leaving:
-        vain |= _served_in_vain(actual, seen, now, gone)
+        vain |= _served_in_vain(actual, seen, now, gone, paused)
     return vain
 
 
@@ -67,9 +68,15 @@ def _leaving(seen: Observation) -> frozenset[int]:
 
 
 def _served_in_vain(
-    order: Sequence[int], seen: Observation, victims: Mapping[int, AbstractSet[int]], leaving: frozenset[int]
+    in_order: Iterable[int],
+    seen: Observation,
+    victims: Mapping[int, AbstractSet[int]],
+    leaving: frozenset[int],
+    paused: AbstractSet[int],
 ) -> frozenset[int]:
     """The beneficiaries that would not start if their victims and `leaving` left and Slurm scheduled in this order.
+
+    None of the `paused` jobs starts, whatever its priority.
 
     Victims of beneficiaries that are earlier in this order, and would start, count as gone, too. A plan considers only
     the jobs that are modelled. Slurm may give the freed GPUs to any job ahead in its queue: a component of a
@@ -77,10 +84,12 @@ def _served_in_vain(
     may also keep them for a larger job ahead, whose planned start must not be delayed. And the beneficiary may lack
     CPUs or memory.
     """
+    order = [job_id for job_id in in_order if job_id not in paused]
     place = {job_id: at for at, job_id in enumerate(order)}
-    waiting = [record for record in seen.jobs.values() if _may_start_before_others(record, seen.snapshot.now_s)]
-    vain, gone = set(), leaving
-    for job_id in sorted(victims, key=lambda job_id: place.get(job_id, -1)):
+    able = (record for job_id, record in seen.jobs.items() if job_id not in paused)
+    waiting = [record for record in able if _may_start_before_others(record, seen.snapshot.now_s)]
+    vain, gone = set(paused & victims.keys()), leaving
+    for job_id in sorted(victims.keys() - vain, key=lambda job_id: place.get(job_id, -1)):
         record = seen.jobs[job_id]
         free = free_once_gone(seen.nodes, seen.snapshot.running, seen.jobs, gone | victims[job_id])
         # Slurm compares partition tiers before priorities: any job of another partition may be first.

@@ -301,6 +301,12 @@ def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
     return tuple(snapshot.jobs[at].job_id for at in places(np.array(waiting, dtype=np.int64), snapshot).tolist())
 
 
+def kept_paused(plan: Plan, seen: Observation) -> frozenset[int]:
+    """Jobs whose start is delayed because their sweep keeps them paused. Those with a deadline might miss it."""
+    opted_in = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption}
+    return frozenset(job_id for job_id in plan.rests & opted_in if seen.jobs[job_id].deadline_s is None)
+
+
 def by_priority(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...]:
     """Ids of the pending jobs by the priorities that Slurm has for them once these site factors are written."""
 

@@ -49,7 +49,7 @@ from slurm_plugin.observation.standing import (
 )
 from slurm_plugin.steering.grouping import group_changes, in_order
 from slurm_plugin.steering.order import OrderLimits, order_changes
-from slurm_plugin.steering.places import place_changes
+from slurm_plugin.steering.places import kept_paused, place_changes
 from slurm_plugin.steering.release import PREFIX as GROUP_PREFIX
 from slurm_plugin.steering.release import GroupAnnotation, releases
 
@@ -120,12 +120,11 @@ def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Ite
 
     Jobs that their sweep keeps paused are delayed instead: Slurm would start them on idle GPUs. The delay is lifted
     once the plan lets them run, or once the daemon no longer schedules them, but not before their own begin time.
-    Jobs with a deadline are not delayed: they might miss it.
     """
-    now_s = seen.snapshot.now_s
+    now_s, paused = seen.snapshot.now_s, kept_paused(plan, seen)
     opted_in = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption}
     for record in (record for record in seen.jobs.values() if record.job_id not in resized):
-        if record.job_id in plan.rests and record.job_id in opted_in and record.deadline_s is None:
+        if record.job_id in paused:
             if record.state == "PENDING" and (record.eligible_s or 0.0) < now_s + REST_S / 2:
                 yield DelayStart(record.job_id, math.ceil(now_s + REST_S))
         elif record.job_id in seen.rests:

@@ -11,7 +11,7 @@ from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.checked import checked_plan
 from sched_policy.elastic import Resizing
-from sched_policy.model import Elastic, Exploration, GpuRequest, Job, Node, NodeGpus
+from sched_policy.model import Absence, Elastic, Exploration, GpuRequest, Job, Node, NodeGpus
 from sched_policy.plan import Plan, Resize
 from sched_policy.policy import SchedulingPolicy
 from sched_policy.snapshot import Snapshot
@@ -99,6 +99,19 @@ def test_a_job_grows_only_on_nodes_of_its_partition() -> None:
     assert sizes(checked_plan(FIFO, snapshot(by_nodes, on=(ours, replace(theirs, partitions=ours.partitions))))) == {
         1: 16
     }
+
+
+@pytest.mark.parametrize(("in_s", "larger"), [(3599.0, {}), (3600.0, {1: 8})])
+def test_nothing_grows_into_a_reservation(in_s: float, larger: dict[int, int]) -> None:
+    """Once the job has left, it has its whole limit of an hour again, and would wait for the end of the reservation."""
+    reserved = [Absence(("n1",), NOW_S + in_s, NOW_S + 9e4)]
+    runs = holding(1, 4, 4, 8, ran_s=1800.0)
+    assert sizes(checked_plan(FIFO, Snapshot.of(NOW_S, nodes(1, 8), [runs], absences=reserved))) == larger
+    on = (Node("n1", 8, frozenset({"main"})), Node("n2", 4, frozenset({"main"})))
+    plan = checked_plan(FIFO, Snapshot.of(NOW_S, on, [elastic(1, 2, 2, 8)], absences=reserved))
+    assert sizes(plan) == (larger or {1: 4})
+    again = elastic(1, sizes(plan)[1], 2, 8)
+    assert sizes(checked_plan(FIFO, Snapshot.of(NOW_S, on, [again], absences=reserved))) == {}
 
 
 @pytest.mark.parametrize(

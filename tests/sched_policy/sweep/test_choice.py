@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.checked import checked_plan
-from sched_policy.model import Direction, Exploration, Job, ProgressPoint
+from sched_policy.model import Absence, Direction, Exploration, Job, Node, ProgressPoint
 from sched_policy.snapshot import Snapshot
 from sched_policy.sweep import choice as choice_module
 from sched_policy.sweep.adaptive import AdaptiveHalving
@@ -209,6 +209,44 @@ def test_the_reason_of_a_preemption_is_no_reason_to_run() -> None:
     held = [running(i, "n1", exploration=consent(), total_steps=54, points=reports(0.1 * i, 2)) for i in range(1, 5)]
     choice = Sweeps(NewestFirst()).choose(snapshot(*held, member(20), on=nodes(1)))
     assert [preemption.reason for preemption in choice.preemptions] == ["makes room for job 20"]
+
+
+MAIN, OTHER = frozenset({"main"}), frozenset({"other"})
+
+
+@pytest.mark.parametrize(
+    ("beside", "absences"),
+    [
+        ((), ()),
+        ((Node("n2", 4, OTHER),), ()),
+        ((Node("n2", 4, MAIN, schedulable=False),), ()),
+        ((Node("n2", 4, MAIN),), (Absence(("n2",), NOW_S - 60, NOW_S + 600),)),
+    ],
+    ids=["none", "of another partition", "drained", "reserved for others"],
+)
+def test_room_is_made_though_there_are_idle_gpus_that_the_job_cannot_use(
+    beside: tuple[Node, ...], absences: tuple[Absence, ...]
+) -> None:
+    held = [running(i, "n1", exploration=consent(), points=reports(0.1 * i, 2)) for i in range(1, 5)]
+    seen = Snapshot.of(NOW_S, (*nodes(1), *beside), [*held, member(20)], absences=absences)
+    assert [(p.job_id, p.beneficiary) for p in Sweeps(NewestFirst()).choose(seen).preemptions] == [(1, 20)]
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_nobody_makes_room_where_only_gpus_of_a_drained_node_are_taken(*, drained: bool) -> None:
+    held = [running(i, "n1", 2, exploration=consent(), points=reports(0.1 * i, 2)) for i in range(1, 4)]
+    on = (*nodes(1, 8), Node("n2", 8, MAIN, schedulable=not drained))
+    choice = Sweeps(NewestFirst()).choose(snapshot(*held, running(9, "n2", 2), member(20, gpus=2), on=on))
+    assert choice.preemptions == ()
+
+
+def test_only_those_make_room_whose_gpus_the_job_can_use() -> None:
+    """Job 1 would be the first to go, but it runs in another partition."""
+    told = {"exploration": consent(), "ran_s": 3000.0}
+    there = [running(1, "n2", 2, partition="other", **told), *(running(i, "n1", 2, **told) for i in (2, 3))]
+    on = (Node("n1", 4, MAIN), Node("n2", 2, OTHER))
+    choice = Sweeps(NewestFirst()).choose(snapshot(*there, member(20, gpus=4), on=on))
+    assert {(p.job_id, p.beneficiary) for p in choice.preemptions} == {(2, 20)}
 
 
 class Watching:

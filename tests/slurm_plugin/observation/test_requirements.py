@@ -165,6 +165,14 @@ def test_jobs_that_the_same_nodes_suit_are_planned_on_one_set_however_their_need
     assert sets[9] == "main"
 
 
+def test_a_job_of_several_partitions_is_planned_on_a_node_that_has_what_it_asks_for() -> None:
+    """By the name of the first partition alone it would be planned on any of that one's nodes."""
+    small = replace(node("n1", cpus=4), partitions=frozenset({"main"}))
+    seen = look(record(5, partition="main,long", cpus=16, reason="Resources"), nodes=(small, node("n2")))
+    plan = catalog.build("fifo").plan(seen.snapshot)
+    assert [share.node for start in plan.starts for share in start.placement] == ["n2"]
+
+
 def test_a_job_in_several_partitions_is_planned_on_the_nodes_of_all() -> None:
     one = SlurmNode("n1", "IDLE", 4, frozenset({"long"}))
     seen = look(record(5, partition="main,long"), nodes=(one,))

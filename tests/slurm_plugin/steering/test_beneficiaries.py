@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from sched_policy import catalog
 from sched_policy.plan import Plan, Preemption
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
+from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
@@ -48,14 +51,17 @@ def test_gpus_of_any_nodes() -> None:
     assert preempted({"cpus_taken": 16}, gpus_per_node=None, gpus=4, cpus=9) == 0
 
 
-def one_gpu_for_job_2(*others: SlurmJob, **beneficiary: Any) -> tuple[Plan, Observation]:
-    """A plan that frees a GPU for job 2, with other jobs in the queue."""
+def one_gpu_for_job_2(
+    *others: SlurmJob, rests: Mapping[int, float] = MappingProxyType({}), **beneficiary: Any
+) -> tuple[Plan, Observation]:
+    """A plan that frees a GPU for job 2, with other jobs in the queue; `rests` as in `Remembered`."""
     held = {"state": "RUNNING", "start_s": 1.0, "gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),)}
     victim = record(1, comment="explsched:checkpoint=USR1", node_names=("n1",), **held)
     full = record(9, node_names=("n1",), **{**held, "start_s": 1e4, "gpus": 3, "gpu_nodes": (("n1", 3),)})
     waits = record(2, reason="Resources", gpus=1, gpus_per_node=1, natives=(50,), **beneficiary)
     there = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main", "fast"}), cpus=16)
-    seen = observe(ClusterRecords((there,), (victim, full, waits, *others), ()), ProgressSpool(Path("/nowhere")), 1e4)
+    found = ClusterRecords((there,), (victim, full, waits, *others), ())
+    seen = observe(found, ProgressSpool(Path("/nowhere")), 1e4, remembered=Remembered(rests=rests))
     return replace(catalog.build("srsf").plan(seen.snapshot), preemptions=(Preemption(1, "", 2),)), seen
 
 
@@ -148,6 +154,27 @@ def test_a_requeue_waits_while_another_job_is_ahead_by_its_age(
     plan, seen = one_gpu_for_job_2(other(natives=(40,), priority=in_force), priority=50)
     assert without_vain_preemptions(plan, seen).preemptions == plan.preemptions
     assert requeues_in_vain(plan, seen, {2: {1}}, factors) == in_vain
+
+
+@pytest.mark.parametrize("state", [{"reason": "BeginTime", "eligible_s": 1.05e4}, {"reason": "Resources"}])
+@pytest.mark.parametrize(
+    ("rests", "fields", "in_vain"), [({3}, {}, set()), ({3}, {"deadline_s": 9e4}, {2}), (set(), {}, {2})]
+)
+def test_a_training_that_its_sweep_keeps_paused_takes_nothing_whatever_its_priority(
+    state: dict[str, Any], rests: set[int], fields: dict[str, Any], in_vain: set[int]
+) -> None:
+    """It has been delayed before, or is in this pass. One that may start again, or that has a deadline, is not."""
+    paused = {"priority": 100, "restarts": 1, "submit_s": 9e3, "comment": "explsched:sweep=a&checkpoint=USR1"}
+    plan, seen = one_gpu_for_job_2(other(**paused, **state, **fields), rests={3: 0.0}, priority=50)
+    plan = replace(plan, rests=frozenset(rests))
+    assert {one.beneficiary for one in without_vain_preemptions(plan, seen).preemptions} == {2} - in_vain
+    assert requeues_in_vain(plan, seen, {2: {1}}, {}, {2: {1}}) == in_vain
+
+
+def test_nobody_leaves_for_a_training_that_its_sweep_keeps_paused_by_now() -> None:
+    plan, seen = one_gpu_for_job_2(comment="explsched:sweep=a&checkpoint=USR1", restarts=1)
+    assert requeues_in_vain(plan, seen, {2: {1}}, {}) == frozenset()
+    assert requeues_in_vain(replace(plan, rests=frozenset({2})), seen, {2: {1}}, {}) == {2}
 
 
 @pytest.mark.parametrize(("reason", "preemptions"), [("Resources", 0), ("None", 0), ("Priority", 1)])
