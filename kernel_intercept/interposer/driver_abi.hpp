@@ -65,7 +65,10 @@ constexpr std::uintptr_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
 
 constexpr int kLocationDevice = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
 
-constexpr int kPoolLocationId = 11;  // CU_MEMPOOL_ATTR_*
+constexpr int kTypeManaged = 2;  // CU_MEM_ALLOCATION_TYPE_MANAGED
+
+constexpr int kPoolType = 9;  // CU_MEMPOOL_ATTR_*
+constexpr int kPoolLocationId = 11;
 constexpr int kPoolLocationType = 12;
 
 constexpr int kFormatUint8 = 1;  // CU_AD_FORMAT_*; all others take four bytes a channel at most
@@ -117,7 +120,7 @@ struct MemoryNodeParams {  // CUDA_BATCH_MEM_OP_NODE_PARAMS
     unsigned flags;
 };
 
-struct MemoryPlace {  // the head of CUmemAllocationProp
+struct MemoryPlace {  // the head of CUmemAllocationProp and of CUmemPoolProps
     int type;
     int handle_types;
     int location;

@@ -39,6 +39,7 @@ static_assert(ours::kWaitForBits == CU_STREAM_WAIT_VALUE_AND);
 static_assert(ours::kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(ours::kHostRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
 #if CUDA_HEADERS >= 13030
+static_assert(ours::kPoolType == CU_MEMPOOL_ATTR_ALLOCATION_TYPE);
 static_assert(ours::kPoolLocationId == CU_MEMPOOL_ATTR_LOCATION_ID);
 static_assert(ours::kPoolLocationType == CU_MEMPOOL_ATTR_LOCATION_TYPE);
 #endif
@@ -73,7 +74,11 @@ SAME_FIELD(ours::GraphNodeParams, kernel, CUgraphNodeParams, kernel);
 
 SAME_FIELD(ours::MemoryPlace, location, CUmemAllocationProp, location.type);
 SAME_FIELD(ours::MemoryPlace, gpu, CUmemAllocationProp, location.id);
+SAME_FIELD(ours::MemoryPlace, type, CUmemPoolProps, allocType);
+SAME_FIELD(ours::MemoryPlace, location, CUmemPoolProps, location.type);
+SAME_FIELD(ours::MemoryPlace, gpu, CUmemPoolProps, location.id);
 static_assert(ours::kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
+static_assert(ours::kTypeManaged == CU_MEM_ALLOCATION_TYPE_MANAGED);
 static_assert(sizeof(CUmemGenericAllocationHandle) == sizeof(ours::DevicePointer));
 static_assert(sizeof(ours::FlatArrayShape) == sizeof(CUDA_ARRAY_DESCRIPTOR));
 SAME_FIELD(ours::FlatArrayShape, format, CUDA_ARRAY_DESCRIPTOR, Format);
