@@ -44,6 +44,7 @@ constexpr int kNotCapturing = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
 
 constexpr int kNodeKernel = 0;  // CU_GRAPH_NODE_TYPE_*
 constexpr int kNodeChildGraph = 4;
+constexpr int kNodeConditional = 13;
 
 constexpr int kAttributeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_*
 constexpr int kAttributeProgrammaticSerialization = 6;

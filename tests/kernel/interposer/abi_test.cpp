@@ -110,6 +110,7 @@ static_assert(ours::kDeviceCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABI
 static_assert(ours::kNotCapturing == CU_STREAM_CAPTURE_STATUS_NONE);
 static_assert(ours::kNodeKernel == CU_GRAPH_NODE_TYPE_KERNEL);
 static_assert(ours::kNodeChildGraph == CU_GRAPH_NODE_TYPE_GRAPH);
+static_assert(ours::kNodeConditional == CU_GRAPH_NODE_TYPE_CONDITIONAL);
 static_assert(ours::kAttributeCooperative == CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 static_assert(ours::kAttributeProgrammaticSerialization ==
               CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
