@@ -77,6 +77,11 @@ constexpr int kFormatUint16 = 2;
 constexpr int kFormatInt8 = 8;
 constexpr int kFormatInt16 = 9;
 constexpr int kFormatHalf = 16;
+constexpr int kFormatNormal = 0xc0;  // UNORM_*, SNORM_*: three of 8 bits a channel, three of 16, and again
+constexpr int kFormatLastNormal = 0xcb;
+
+constexpr unsigned kArraySparse = 0x40;  // CUDA_ARRAY3D_*
+constexpr unsigned kArrayDeferred = 0x80;
 
 struct Uuid {
     unsigned char bytes[16];

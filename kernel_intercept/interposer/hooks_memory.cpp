@@ -102,13 +102,20 @@ Result release(Made freed, Arguments... arguments) {
     return result;
 }
 
+std::uint64_t bytes_per_channel(int format) noexcept {
+    if (format == kFormatUint8 || format == kFormatInt8) return 1;
+    if (format == kFormatUint16 || format == kFormatInt16 || format == kFormatHalf) return 2;
+    if (format >= kFormatNormal && format <= kFormatLastNormal)
+        return (format - kFormatNormal) / 3 % 2 == 0 ? 1 : 2;
+    return 4;
+}
+
+// What is mapped into an array without memory of its own counts as a block.
 std::uint64_t bytes_of(const ArrayShape& shape) noexcept {
-    std::uint64_t element = 4;
-    if (shape.format == kFormatUint8 || shape.format == kFormatInt8) element = 1;
-    if (shape.format == kFormatUint16 || shape.format == kFormatInt16 || shape.format == kFormatHalf)
-        element = 2;
+    if ((shape.flags & (kArraySparse | kArrayDeferred)) != 0) return 0;
     return std::max<std::uint64_t>(shape.width, 1) * std::max<std::uint64_t>(shape.height, 1) *
-           std::max<std::uint64_t>(shape.depth, 1) * std::max(shape.channels, 1U) * element;
+           std::max<std::uint64_t>(shape.depth, 1) * std::max(shape.channels, 1U) *
+           bytes_per_channel(shape.format);
 }
 
 std::uint64_t bytes_of_pitched(std::size_t row_bytes, std::size_t rows) noexcept {

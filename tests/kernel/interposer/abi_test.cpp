@@ -91,6 +91,10 @@ static_assert(ours::kFormatUint16 == CU_AD_FORMAT_UNSIGNED_INT16);
 static_assert(ours::kFormatInt8 == CU_AD_FORMAT_SIGNED_INT8);
 static_assert(ours::kFormatInt16 == CU_AD_FORMAT_SIGNED_INT16);
 static_assert(ours::kFormatHalf == CU_AD_FORMAT_HALF);
+static_assert(ours::kFormatNormal == CU_AD_FORMAT_UNORM_INT8X1);
+static_assert(ours::kFormatLastNormal == CU_AD_FORMAT_SNORM_INT16X4);
+static_assert(ours::kArraySparse == CUDA_ARRAY3D_SPARSE);
+static_assert(ours::kArrayDeferred == CUDA_ARRAY3D_DEFERRED_MAPPING);
 static_assert(ours::kAttributePriority == CU_LAUNCH_ATTRIBUTE_PRIORITY);
 static_assert(ours::kErrorOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
 

@@ -202,6 +202,31 @@ void pools_count_where_they_are() {
     DO(cuDevicePrimaryCtxRelease(1));
 }
 
+// Also by those of graphics interfaces. What has no memory of its own does not count.
+void arrays_count_by_their_format() {
+    constexpr std::size_t kTexels = kMiB;
+    const struct {
+        CUarray_format format;
+        unsigned channels, flags;
+        std::size_t bytes;
+    } arrays[] = {
+        {CU_AD_FORMAT_UNSIGNED_INT8, 4, 0, 4 * kTexels},
+        {CU_AD_FORMAT_FLOAT, 2, 0, 8 * kTexels},
+        {CU_AD_FORMAT_UNORM_INT8X4, 4, 0, 4 * kTexels},
+        {CU_AD_FORMAT_SNORM_INT16X1, 1, 0, 2 * kTexels},
+        {CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE, 0},
+        {CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_DEFERRED_MAPPING, 0},
+    };
+    for (const auto& [format, channels, flags, bytes] : arrays) {
+        const CUDA_ARRAY3D_DESCRIPTOR shape{1024, 1024, 0, format, channels, flags};
+        CUarray array{};
+        DO(cuArray3DCreate(&array, &shape));
+        CHECK_EQUAL(free_bytes(), kLimit - bytes);
+        DO(cuArrayDestroy(array));
+        CHECK_EQUAL(free_bytes(), kLimit);
+    }
+}
+
 void what_the_driver_refuses_does_not_count() {
     CUdeviceptr at = 0;
     CHECK_EQUAL(cuMemAlloc(&at, 0), CUDA_ERROR_INVALID_VALUE);
@@ -357,6 +382,7 @@ int main(int argc, char** argv) {
     every_entrance_ends_at_the_limit();
     mapped_blocks_count_until_they_are_unmapped();
     pools_count_where_they_are();
+    arrays_count_by_their_format();
     what_the_driver_refuses_does_not_count();
     memory_nodes_of_graphs_do_not_count();
     many_small_ones_are_found_again();
