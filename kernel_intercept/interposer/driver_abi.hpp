@@ -44,6 +44,7 @@ constexpr int kNotCapturing = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
 
 constexpr int kNodeKernel = 0;  // CU_GRAPH_NODE_TYPE_*
 constexpr int kNodeChildGraph = 4;
+constexpr int kNodeConditional = 13;
 
 constexpr int kAttributeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_*
 constexpr int kAttributeProgrammaticSerialization = 6;
@@ -65,7 +66,10 @@ constexpr std::uintptr_t kPerThreadStream = 2;  // CU_STREAM_PER_THREAD
 
 constexpr int kLocationDevice = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
 
-constexpr int kPoolLocationId = 11;  // CU_MEMPOOL_ATTR_*
+constexpr int kTypeManaged = 2;  // CU_MEM_ALLOCATION_TYPE_MANAGED
+
+constexpr int kPoolType = 9;  // CU_MEMPOOL_ATTR_*
+constexpr int kPoolLocationId = 11;
 constexpr int kPoolLocationType = 12;
 
 constexpr int kFormatUint8 = 1;  // CU_AD_FORMAT_*; all others take four bytes a channel at most
@@ -73,6 +77,11 @@ constexpr int kFormatUint16 = 2;
 constexpr int kFormatInt8 = 8;
 constexpr int kFormatInt16 = 9;
 constexpr int kFormatHalf = 16;
+constexpr int kFormatNormal = 0xc0;  // UNORM_*, SNORM_*: three of 8 bits a channel, three of 16, and again
+constexpr int kFormatLastNormal = 0xcb;
+
+constexpr unsigned kArraySparse = 0x40;  // CUDA_ARRAY3D_*
+constexpr unsigned kArrayDeferred = 0x80;
 
 struct Uuid {
     unsigned char bytes[16];
@@ -117,7 +126,7 @@ struct MemoryNodeParams {  // CUDA_BATCH_MEM_OP_NODE_PARAMS
     unsigned flags;
 };
 
-struct MemoryPlace {  // the head of CUmemAllocationProp
+struct MemoryPlace {  // the head of CUmemAllocationProp and of CUmemPoolProps
     int type;
     int handle_types;
     int location;

@@ -34,11 +34,14 @@ extern "C" __attribute__((visibility("hidden"))) DlsymRoute explsched_route_dlsy
     if (!names_driver_call(name) || mode() == Mode::kOff) return pass;
     const Symbol symbol = hooked_symbol(name);
     if (symbol == Symbol::kCount) return pass;
-    const bool searches = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
     if (!find_driver()) {
         // Our exports alone must not make a program believe that there is a driver.
-        return handle == RTLD_DEFAULT ? DlsymRoute{nullptr, nullptr} : pass;
+        if (handle == RTLD_DEFAULT) return {nullptr, nullptr};
+        if (handle == RTLD_NEXT || pass.jump_to == nullptr) return pass;
+        void* entry = pass.jump_to(handle, name);
+        return {nullptr, entry == hook_of(symbol) ? nullptr : entry};
     }
+    const bool searches = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
     // The driver looks up its own functions (from release 570 on) and must get them.
     void* entry = g_driver_entries[static_cast<std::size_t>(symbol)].load(std::memory_order_acquire);
     if (in_driver(caller)) return searches && entry != nullptr ? DlsymRoute{nullptr, entry} : pass;

@@ -26,16 +26,28 @@ HandleTable<NotedHandle, 8192> g_notes;
 HandleTable<BlockShape, 256> g_shapes;
 
 // Parts of the names of kernels that wait for their peers on other GPUs: NCCL and NVSHMEM, and the custom
-// collectives of vLLM, TensorRT-LLM, PyTorch's symmetric memory and DeepEP.
+// collectives of vLLM, TensorRT-LLM, Transformer Engine, PyTorch's symmetric memory and DeepEP. In lower case
+// and without `_`: the same ones are spelt in many ways.
 constexpr const char* kCollectiveNames[] = {
-    "nccl",      "nvshmem",   "cross_device", "allreduce",     "AllReduce",     "all_reduce",
-    "allgather", "AllGather", "all_gather",   "ReduceScatter", "reduceScatter", "reduce_scatter",
-    "multimem",  "alltoall",  "AllToAll",     "all_to_all",    "moeA2A",        "deep_ep",
+    "nccl",     "nvshmem", "allreduce", "allgather", "reducescatter",   "alltoall",    "crossdevice",
+    "multimem", "moea2a",  "deepep",    "mnnvl",     "symmetricmemory", "userbuffers", "lamport",
 };
 
+bool begins_with(const char* name, const char* part) noexcept {
+    for (; *part != '\0'; ++name) {
+        if (*name == '_') continue;
+        if ((*name | 0x20) != *part) return false;  // in lower case, if it is a letter
+        ++part;
+    }
+    return true;
+}
+
 bool is_collective(const char* name) noexcept {
-    for (const char* part : kCollectiveNames) {
-        if (std::strstr(name, part) != nullptr) return true;
+    for (; *name != '\0'; ++name) {
+        if (std::strncmp(name, "mall", 4) == 0) name += 3;  // small_reduce is no all_reduce
+        for (const char* part : kCollectiveNames) {
+            if (begins_with(name, part)) return true;
+        }
     }
     return false;
 }

@@ -37,9 +37,25 @@ struct Border {
     std::size_t number;
 };
 
-bool is_kernel(GraphNode node) noexcept {
+int type_of(GraphNode node) noexcept {
     int type = -1;
-    return call_driver<Symbol::cuGraphNodeGetType>(node, &type) == kSuccess && type == kNodeKernel;
+    return call_driver<Symbol::cuGraphNodeGetType>(node, &type) == kSuccess ? type : -1;
+}
+
+// Also where that is not known, as of what depends on a condition.
+bool may_be_collective(GraphNode node, const ContextRecord& gpu) noexcept {
+    const int type = type_of(node);
+    if (type != kNodeChildGraph) return type == kNodeConditional || graph_cost_of_node(node, gpu).collective;
+    Graph child = nullptr;
+    std::size_t count = 0;
+    if (call_driver<Symbol::cuGraphChildGraphNodeGetGraph>(node, &child) != kSuccess ||
+        call_driver<Symbol::cuGraphGetNodes>(child, nullptr, &count) != kSuccess)
+        return true;
+    const Elements<GraphNode> nodes(count);
+    if (nodes.all == nullptr) return true;
+    if (count != 0 && call_driver<Symbol::cuGraphGetNodes>(child, nodes.all, &count) != kSuccess) return true;
+    return std::any_of(nodes.all, nodes.all + count,
+                       [&](GraphNode one) { return may_be_collective(one, gpu); });
 }
 
 // Fills in the borders. False if an edge leads back: then places say nothing.
@@ -91,10 +107,10 @@ GraphWaits::GraphWaits(Graph graph, const ContextRecord* gpu) noexcept : graph_(
     if (!find_borders(nodes.all, count, from.all, to.all, edges, borders.all)) return;
     std::size_t kernels = 0;
     for (std::size_t i = 0; i + 1 < count; ++i) {
-        kernels += is_kernel(nodes.all[i]) ? 1 : 0;
+        kernels += type_of(nodes.all[i]) == kNodeKernel ? 1 : 0;
         if (kernels < kKernelsPerPiece || borders.all[i].edges != 1) continue;
         const std::size_t edge = borders.all[i].number - 1;
-        if (graph_cost_of_node(to.all[edge], *gpu).collective) continue;  // its peers may be there already
+        if (may_be_collective(to.all[edge], *gpu)) continue;  // its peers may be there already
         if (!add(*gpu, from.all[edge], to.all[edge])) {
             remove();  // an edge may be cut, and nothing in its place
             return;

@@ -4,6 +4,7 @@
 
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
+#include "kernel_intercept/interposer/handle_table.hpp"
 #include "kernel_intercept/interposer/memory.hpp"
 #include "kernel_intercept/interposer/settings.hpp"
 #include "kernel_intercept/interposer/streams.hpp"
@@ -22,18 +23,31 @@ Device current_gpu() noexcept {
     return known && gpu >= 0 && gpu < gate::kMaxGpus ? gpu : -1;
 }
 
-// Of the default pool, which is the current GPU's, or of one that says where it is: a host's counts for none.
-Device gpu_of_pool() noexcept { return current_gpu(); }
-Device gpu_of_pool(Handle pool) noexcept {
-    int type = 0, id = -1;
-    if (call_driver<Symbol::cuMemPoolGetAttribute>(pool, kPoolLocationType, &type) != kSuccess ||
-        call_driver<Symbol::cuMemPoolGetAttribute>(pool, kPoolLocationId, &id) != kSuccess)
-        return current_gpu();  // older drivers do not say
-    return type == kLocationDevice && id < gate::kMaxGpus ? id : -1;
+// As pools were made; of type 0 are those that are gone.
+constexpr std::uint32_t kAlways = 1;
+HandleTable<MemoryPlace, 256> g_pools;
+
+// A host's counts for none, but if it is managed: that is the current GPU's, as of cuMemAllocManaged.
+Device gpu_of(const MemoryPlace& place) noexcept {
+    if (place.location == kLocationDevice) return place.gpu < gate::kMaxGpus ? place.gpu : -1;
+    return place.type == kTypeManaged ? current_gpu() : -1;
 }
 
+// Of the default pool, which is the current GPU's, or of one that has been seen, or that says where it is.
+Device gpu_of_pool() noexcept { return current_gpu(); }
+Device gpu_of_pool(Handle pool) noexcept {
+    MemoryPlace place{};
+    if (g_pools.read(key_of(pool), kAlways, place) && place.type != 0) return gpu_of(place);
+    const auto ask = [&](int attribute, int& value) {
+        return call_driver<Symbol::cuMemPoolGetAttribute>(pool, attribute, &value) == kSuccess;
+    };
+    const bool told = ask(kPoolType, place.type) && ask(kPoolLocationType, place.location) &&
+                      ask(kPoolLocationId, place.gpu);
+    return told ? gpu_of(place) : current_gpu();  // older drivers do not say
+}
+
+using intercept::key_of;
 std::uint64_t key_of(DevicePointer address) noexcept { return address; }
-std::uint64_t key_of(Handle array) noexcept { return reinterpret_cast<std::uint64_t>(array); }
 
 template <Symbol kSymbol, typename Made, typename... Arguments>
 Result allocate_on(Device gpu, Context owner, MemoryKind kind, std::uint64_t bytes, Made* made,
@@ -88,13 +102,20 @@ Result release(Made freed, Arguments... arguments) {
     return result;
 }
 
+std::uint64_t bytes_per_channel(int format) noexcept {
+    if (format == kFormatUint8 || format == kFormatInt8) return 1;
+    if (format == kFormatUint16 || format == kFormatInt16 || format == kFormatHalf) return 2;
+    if (format >= kFormatNormal && format <= kFormatLastNormal)
+        return (format - kFormatNormal) / 3 % 2 == 0 ? 1 : 2;
+    return 4;
+}
+
+// What is mapped into an array without memory of its own counts as a block.
 std::uint64_t bytes_of(const ArrayShape& shape) noexcept {
-    std::uint64_t element = 4;
-    if (shape.format == kFormatUint8 || shape.format == kFormatInt8) element = 1;
-    if (shape.format == kFormatUint16 || shape.format == kFormatInt16 || shape.format == kFormatHalf)
-        element = 2;
+    if ((shape.flags & (kArraySparse | kArrayDeferred)) != 0) return 0;
     return std::max<std::uint64_t>(shape.width, 1) * std::max<std::uint64_t>(shape.height, 1) *
-           std::max<std::uint64_t>(shape.depth, 1) * std::max(shape.channels, 1U) * element;
+           std::max<std::uint64_t>(shape.depth, 1) * std::max(shape.channels, 1U) *
+           bytes_per_channel(shape.format);
 }
 
 std::uint64_t bytes_of_pitched(std::size_t row_bytes, std::size_t rows) noexcept {
@@ -121,6 +142,15 @@ Result cuMemAllocAsync(DevicePointer* at, std::size_t bytes, Stream stream) {
 }
 Result cuMemAllocAsync_ptsz(DevicePointer* at, std::size_t bytes, Stream stream) {
     return allocate_in<Symbol::cuMemAllocAsync_ptsz>(stream, bytes, at);
+}
+Result cuMemPoolCreate(Handle* pool, const MemoryPlace* props) {
+    const Result result = call_driver<Symbol::cuMemPoolCreate>(pool, props);
+    if (result == kSuccess && is_limited()) g_pools.put(key_of(*pool), kAlways, *props);
+    return result;
+}
+Result cuMemPoolDestroy(Handle pool) {
+    if (is_limited()) g_pools.put(key_of(pool), kAlways, {});
+    return call_driver<Symbol::cuMemPoolDestroy>(pool);
 }
 Result cuMemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, Handle pool, Stream stream) {
     return allocate_in<Symbol::cuMemAllocFromPoolAsync>(stream, bytes, at, pool);
@@ -151,10 +181,9 @@ Result cuArrayDestroy(Handle array) { return release<Symbol::cuArrayDestroy>(arr
 Result cuMipmappedArrayDestroy(Handle array) { return release<Symbol::cuMipmappedArrayDestroy>(array); }
 
 Result cuMemCreate(DevicePointer* handle, std::size_t bytes, const MemoryPlace* place, std::uint64_t flags) {
-    const bool counted =
-        is_limited() && place != nullptr && place->location == kLocationDevice && place->gpu < gate::kMaxGpus;
-    return allocate_on<Symbol::cuMemCreate>(counted ? place->gpu : -1, nullptr, MemoryKind::kBlock, bytes,
-                                            handle, bytes, place, flags);
+    const Device gpu = is_limited() && place != nullptr ? gpu_of(*place) : -1;
+    return allocate_on<Symbol::cuMemCreate>(gpu, nullptr, MemoryKind::kBlock, bytes, handle, bytes, place,
+                                            flags);
 }
 Result cuMemRelease(DevicePointer handle) {
     const Result result = call_driver<Symbol::cuMemRelease>(handle);

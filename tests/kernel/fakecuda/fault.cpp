@@ -9,7 +9,7 @@
 namespace fakecuda {
 namespace {
 
-constexpr std::array<std::pair<const char*, Fault>, 9> kNames{{
+constexpr std::array<std::pair<const char*, Fault>, 10> kNames{{
     {"launch_error", Fault::kLaunchError},
     {"failed_context", Fault::kFailedContext},
     {"slow_call", Fault::kSlowCall},
@@ -19,6 +19,7 @@ constexpr std::array<std::pair<const char*, Fault>, 9> kNames{{
     {"dlsym_in_init", Fault::kDlsymInInit},
     {"aliased", Fault::kAliased},
     {"text_alone", Fault::kTextAlone},
+    {"no_pool_places", Fault::kNoPoolPlaces},
 }};
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "tests/kernel/fakecuda/capture.hpp"
 #include "tests/kernel/fakecuda/driver.hpp"
+#include "tests/kernel/fakecuda/fault.hpp"
 
 using fakecuda::DefaultStream;
 
@@ -47,11 +48,11 @@ struct Held {
 std::mutex held_mutex;
 std::map<std::uint64_t, Held> held;
 
-// Memory on the current context's GPU; its number is an address of the host's.
-CUresult take(std::uint64_t* number, std::size_t bytes) {
-    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+fakecuda::gpu::VirtualGpu* current_gpu() { return fakecuda::current_context()->device->gpu.get(); }
+
+// Memory on a GPU, or of the host; its number is an address of the host's.
+CUresult take(CUdeviceptr* number, std::size_t bytes, fakecuda::gpu::VirtualGpu* gpu) {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    fakecuda::gpu::VirtualGpu* gpu = fakecuda::current_context()->device->gpu.get();
     if (gpu != nullptr && !gpu->take_memory(bytes, capacity())) return CUDA_ERROR_OUT_OF_MEMORY;
     void* memory = std::malloc(bytes);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -72,16 +73,14 @@ CUresult put_back(std::uint64_t number) {
 }
 
 CUresult allocate(CUdeviceptr* pointer, std::size_t bytes) {
-    std::uint64_t number = 0;
-    const CUresult result = take(&number, bytes);
-    if (result == CUDA_SUCCESS) *pointer = number;
-    return result;
+    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
+    return take(pointer, bytes, current_gpu());
 }
 
 template <typename Array>
 CUresult allocate_array(Array* array, std::size_t bytes) {
-    std::uint64_t number = 0;
-    const CUresult result = take(&number, bytes);
+    CUdeviceptr number = 0;
+    const CUresult result = allocate(&number, bytes);
     if (result == CUDA_SUCCESS) *array = reinterpret_cast<Array>(number);
     return result;
 }
@@ -113,14 +112,21 @@ CUresult captured_as(CUgraphNodeType type, CUstream stream, bool& captured) {
     return capture_node(*stream->capture, std::move(node));
 }
 
+fakecuda::gpu::VirtualGpu* gpu_of(CUmemoryPool pool) {
+    if (pool == nullptr || pool->props.location.type == CU_MEM_LOCATION_TYPE_INVALID) return current_gpu();
+    const bool on_gpu = pool->props.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    return on_gpu ? fakecuda::device(pool->props.location.id)->gpu.get() : nullptr;
+}
+
 // In a capture: an address for a node, behind which nothing is before the graph runs.
-CUresult allocate_in(CUstream stream, DefaultStream zero, CUdeviceptr* pointer, std::size_t bytes) {
+CUresult allocate_in(CUstream stream, DefaultStream zero, CUdeviceptr* pointer, std::size_t bytes,
+                     CUmemoryPool pool) {
     static std::atomic<CUdeviceptr> next{0x6000'0000'0000};
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
     bool captured = false;
     const CUresult result =
         captured_as(CU_GRAPH_NODE_TYPE_MEM_ALLOC, fakecuda::resolve(stream, zero), captured);
-    if (!captured) return allocate(pointer, bytes);
+    if (!captured) return take(pointer, bytes, gpu_of(pool));
     *pointer = next.fetch_add(bytes);
     return result;
 }
@@ -228,10 +234,10 @@ CUresult cuMemFreeHost(void* pointer) {
     return CUDA_SUCCESS;
 }
 CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
-    return allocate_in(stream, kLegacy, pointer, bytes);
+    return allocate_in(stream, kLegacy, pointer, bytes, nullptr);
 }
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
-    return allocate_in(stream, kPerThread, pointer, bytes);
+    return allocate_in(stream, kPerThread, pointer, bytes, nullptr);
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) { return free_in(stream, kLegacy, pointer); }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
@@ -246,33 +252,40 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int) {
     return allocate(pointer, bytes);
 }
-// Pools are numbers that say where their memory lies, and last for good. Null is one that says nothing.
+// Null is the default pool, which says nothing.
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
-    if (const CUresult not_ready = fakecuda::ready()) return not_ready;
-    *pool =
-        reinterpret_cast<CUmemoryPool>(std::uintptr_t{1} + props->location.type + 16 * props->location.id);
+    if (const CUresult not_ready = fakecuda::initialised()) return not_ready;
+    *pool = new CUmemPoolHandle_st{*props};
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    delete pool;
     return CUDA_SUCCESS;
 }
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
     if (const CUresult not_ready = fakecuda::ready()) return not_ready;
-    constexpr int kLocationId = 11, kLocationType = 12;  // CU_MEMPOOL_ATTR_*, which older headers do not name
-    const std::uintptr_t place = reinterpret_cast<std::uintptr_t>(pool) - 1;
-    if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (static_cast<int>(attribute) == kLocationType) {
-        *static_cast<CUmemLocationType*>(value) = static_cast<CUmemLocationType>(place % 16);
-    } else if (static_cast<int>(attribute) == kLocationId) {
-        *static_cast<int*>(value) = static_cast<int>(place / 16);
-    } else {
-        return CUDA_ERROR_INVALID_VALUE;
+    if (pool == nullptr || fakecuda::fault == fakecuda::Fault::kNoPoolPlaces) return CUDA_ERROR_INVALID_VALUE;
+    switch (static_cast<int>(attribute)) {  // CU_MEMPOOL_ATTR_*, which older headers do not name
+        case 9:
+            *static_cast<CUmemAllocationType*>(value) = pool->props.allocType;
+            return CUDA_SUCCESS;
+        case 11:
+            *static_cast<int*>(value) = pool->props.location.id;
+            return CUDA_SUCCESS;
+        case 12:
+            *static_cast<CUmemLocationType*>(value) = pool->props.location.type;
+            return CUDA_SUCCESS;
+        default:
+            return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
 }
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool, CUstream stream) {
-    return allocate_in(stream, kLegacy, pointer, bytes);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool,
+                                 CUstream stream) {
+    return allocate_in(stream, kLegacy, pointer, bytes, pool);
 }
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool,
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool,
                                       CUstream stream) {
-    return allocate_in(stream, kPerThread, pointer, bytes);
+    return allocate_in(stream, kPerThread, pointer, bytes, pool);
 }
 CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* shape) {
     return allocate_array(array,
@@ -291,8 +304,8 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp*,
                      unsigned long long) {
-    std::uint64_t number = 0;
-    const CUresult result = take(&number, bytes);
+    CUdeviceptr number = 0;
+    const CUresult result = allocate(&number, bytes);
     if (result != CUDA_SUCCESS) return result;
     *handle = number;
     holders[number] = 1;

@@ -101,6 +101,10 @@ struct CUlib_st {
     CUmod_st module;  // the library as loaded in the current context
 };
 
+struct CUmemPoolHandle_st {
+    CUmemPoolProps props;
+};
+
 struct CUgraphNode_st {
     CUgraphNodeType type;
     CUDA_KERNEL_NODE_PARAMS_v2 params{};  // of a kernel node

@@ -39,6 +39,7 @@ static_assert(ours::kWaitForBits == CU_STREAM_WAIT_VALUE_AND);
 static_assert(ours::kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(ours::kHostRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
 #if CUDA_HEADERS >= 13030
+static_assert(ours::kPoolType == CU_MEMPOOL_ATTR_ALLOCATION_TYPE);
 static_assert(ours::kPoolLocationId == CU_MEMPOOL_ATTR_LOCATION_ID);
 static_assert(ours::kPoolLocationType == CU_MEMPOOL_ATTR_LOCATION_TYPE);
 #endif
@@ -73,7 +74,11 @@ SAME_FIELD(ours::GraphNodeParams, kernel, CUgraphNodeParams, kernel);
 
 SAME_FIELD(ours::MemoryPlace, location, CUmemAllocationProp, location.type);
 SAME_FIELD(ours::MemoryPlace, gpu, CUmemAllocationProp, location.id);
+SAME_FIELD(ours::MemoryPlace, type, CUmemPoolProps, allocType);
+SAME_FIELD(ours::MemoryPlace, location, CUmemPoolProps, location.type);
+SAME_FIELD(ours::MemoryPlace, gpu, CUmemPoolProps, location.id);
 static_assert(ours::kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
+static_assert(ours::kTypeManaged == CU_MEM_ALLOCATION_TYPE_MANAGED);
 static_assert(sizeof(CUmemGenericAllocationHandle) == sizeof(ours::DevicePointer));
 static_assert(sizeof(ours::FlatArrayShape) == sizeof(CUDA_ARRAY_DESCRIPTOR));
 SAME_FIELD(ours::FlatArrayShape, format, CUDA_ARRAY_DESCRIPTOR, Format);
@@ -86,6 +91,10 @@ static_assert(ours::kFormatUint16 == CU_AD_FORMAT_UNSIGNED_INT16);
 static_assert(ours::kFormatInt8 == CU_AD_FORMAT_SIGNED_INT8);
 static_assert(ours::kFormatInt16 == CU_AD_FORMAT_SIGNED_INT16);
 static_assert(ours::kFormatHalf == CU_AD_FORMAT_HALF);
+static_assert(ours::kFormatNormal == CU_AD_FORMAT_UNORM_INT8X1);
+static_assert(ours::kFormatLastNormal == CU_AD_FORMAT_SNORM_INT16X4);
+static_assert(ours::kArraySparse == CUDA_ARRAY3D_SPARSE);
+static_assert(ours::kArrayDeferred == CUDA_ARRAY3D_DEFERRED_MAPPING);
 static_assert(ours::kAttributePriority == CU_LAUNCH_ATTRIBUTE_PRIORITY);
 static_assert(ours::kErrorOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
 
@@ -105,6 +114,7 @@ static_assert(ours::kDeviceCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABI
 static_assert(ours::kNotCapturing == CU_STREAM_CAPTURE_STATUS_NONE);
 static_assert(ours::kNodeKernel == CU_GRAPH_NODE_TYPE_KERNEL);
 static_assert(ours::kNodeChildGraph == CU_GRAPH_NODE_TYPE_GRAPH);
+static_assert(ours::kNodeConditional == CU_GRAPH_NODE_TYPE_CONDITIONAL);
 static_assert(ours::kAttributeCooperative == CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 static_assert(ours::kAttributeProgrammaticSerialization ==
               CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "tests/kernel/interposer/gate_log.hpp"
@@ -85,17 +86,20 @@ CUgraph captured(CUstream stream, const std::vector<CUfunction>& functions) {
     return graph;
 }
 
+// A launch tells the gate.
+void set_gate(CUfunction function, bool shut) {
+    CUstream stream{};
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (shut) setenv("GATE_SHUT", "1", 1);
+    if (!shut) unsetenv("GATE_SHUT");
+    launch(function, 528, stream);
+    DO(cuStreamDestroy(stream));
+}
+
 // The peers of a collective may be there already, and wait: behind the kernels before it, it runs, while what
 // follows it waits.
 void a_collective_in_a_graph_does_not_wait(CUstream stream, CUmodule module, CUfunction function) {
     const CUfunction collective = explsched::test::function_of(module, "_Z10ncclKernelv");
-    CUstream other{};
-    DO(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    const auto set_gate = [&](bool shut) {
-        if (shut) setenv("GATE_SHUT", "1", 1);
-        if (!shut) unsetenv("GATE_SHUT");
-        launch(function, 528, other);
-    };
     CUgraph ends_with_it = captured(stream, {function, function, function, function, collective});
     CUgraph goes_on =
         captured(stream, {function, function, function, function, collective, function, function});
@@ -104,16 +108,54 @@ void a_collective_in_a_graph_does_not_wait(CUstream stream, CUmodule module, CUf
     DO(cuGraphInstantiate(&without_wait, ends_with_it, 0));
     DO(cuGraphInstantiate(&with_wait, goes_on, 0));
     DO(cuGraphExecUpdate(with_wait, goes_on, &info));
-    set_gate(true);
+    set_gate(function, true);
     DO(cuGraphLaunch(without_wait, stream));
     CHECK(ends(stream));
     DO(cuGraphLaunch(with_wait, stream));
     if (takes_waits()) CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
-    set_gate(false);
+    set_gate(function, false);
     CHECK(ends(stream));
     for (CUgraphExec exec : {without_wait, with_wait}) DO(cuGraphExecDestroy(exec));
     for (CUgraph graph : {ends_with_it, goes_on}) DO(cuGraphDestroy(graph));
-    DO(cuStreamDestroy(other));
+}
+
+// Wherever it is: in a graph in a graph, and, since the driver does not tell, perhaps behind a condition.
+void a_collective_within_a_node_does_not_wait(CUstream stream, CUmodule module, CUfunction function) {
+    const CUfunction collective = explsched::test::function_of(module, "_Z10ncclKernelv");
+    const auto made = [&](const std::function<void(CUgraph)>& add) {
+        CUgraph graph = captured(stream, {function, function, function, function});
+        add(graph);
+        return graph;
+    };
+    const auto with_child = [&](CUgraph child) {
+        return made([&](CUgraph graph) {
+            CUgraphNode node{};
+            DO(cuGraphAddChildGraphNode(&node, graph, nullptr, 0, child));
+        });
+    };
+    CUgraphNodeParams condition{};
+    condition.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    CUgraph alone = captured(stream, {function, collective});
+    CUgraph child = with_child(alone);
+    CUgraph nested = with_child(child);
+    CUgraph conditional = made([&](CUgraph graph) {
+        CUgraphNode node{};
+        DO(cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &condition));
+    });
+    CUgraph ordinary = with_child(captured(stream, {function}));
+    for (CUgraph graph : {child, nested, conditional, ordinary}) {
+        CUgraphExec exec{};
+        DO(cuGraphInstantiate(&exec, graph, 0));
+        set_gate(function, true);
+        DO(cuGraphLaunch(exec, stream));
+        if (graph != ordinary) CHECK(ends(stream));
+        if (graph == ordinary && takes_waits()) CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+        set_gate(function, false);
+        CHECK(ends(stream));
+        DO(cuGraphExecDestroy(exec));
+        DO(cuGraphDestroy(graph));
+    }
+    DO(cuGraphDestroy(alone));
 }
 
 // Whichever context is current when the program updates it.
@@ -170,6 +212,7 @@ int main() {
     a_graph_that_allocates_memory_stays_as_it_is(stream, function);
     a_graph_is_whole_again(stream, function);
     a_collective_in_a_graph_does_not_wait(stream, module, function);
+    a_collective_within_a_node_does_not_wait(stream, module, function);
     a_graph_waits_for_the_gate_of_its_own_context(stream, function);
     a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(stream, function);
 }

@@ -55,17 +55,39 @@ void test_kernels_that_must_not_wait(CUmodule module) {
 
 // They wait for their peers on other GPUs, whoever wrote them.
 void test_collectives_of_all_kinds(CUmodule module) {
-    for (const char* name :
-         {"_Z22ncclDevKernel_BroadcastP", "_Z13nvshmem_put_nbiv", "_ZN4vllm24cross_device_reduce_1stageEv",
-          "_Z16one_shot_allreduce", "_Z20oneShotAllReduceNormv", "_Z23two_shot_all_reduce_kerv",
-          "_Z9allgatherv", "_Z15ncclxAllGatherv", "_Z10all_gatherv", "_Z13ReduceScatterv",
-          "_Z13reduceScatterv", "_Z14reduce_scatterv", "_Z22multimem_one_shot_sumv", "_Z17moeAllToAllKernelv",
-          "_Z20moeA2ADispatchKernelv", "_Z8alltoallv", "_Z8AllToAllv", "_Z22all_to_all_vdev_kernelv",
-          "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEvv"}) {
+    for (const char* name : {"_Z22ncclDevKernel_BroadcastP",
+                             "_Z13nvshmem_put_nbiv",
+                             "_ZN4vllm24cross_device_reduce_1stageEv",
+                             "_Z16one_shot_allreduce",
+                             "_Z20oneShotAllReduceNormv",
+                             "_Z23two_shot_all_reduce_kerv",
+                             "_Z9allgatherv",
+                             "_Z15ncclxAllGatherv",
+                             "_Z10all_gatherv",
+                             "_Z13ReduceScatterv",
+                             "_Z13reduceScatterv",
+                             "_Z14reduce_scatterv",
+                             "_Z22multimem_one_shot_sumv",
+                             "_Z17moeAllToAllKernelv",
+                             "_Z20moeA2ADispatchKernelv",
+                             "_Z8alltoallv",
+                             "_Z8AllToAllv",
+                             "_Z22all_to_all_vdev_kernelv",
+                             "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEvv",
+                             "_ZN4c10d16symmetric_memoryL14barrier_kernelEPPjiiim",
+                             "_ZN12tensorrt_llm7kernels5mnnvl28oneshotAllreduceFusionKernelILh8EfEEvPT0_",
+                             "_Z22twoshotAllreduceKernelv",
+                             "_Z14rmsNormLamportIfEvPT_",
+                             "_Z16NvlAlltoAllKernelv",
+                             "_Z21kuserbuffers_pushrecviiiiPiS_imS_S_",
+                             "_Z16small_all_gatherv",
+                             "_Z11smAllReducev",
+                             "_Z11cross_device"}) {
         explsched::test::launch(explsched::test::function_of(module, name), 528, nullptr);
         CHECK_EQUAL(std::string(name) + told_to_gate(), std::string(name) + kHalfCharged);
     }
-    for (const char* name : {"_Z6reducev", "_Z6gatherv", "_Z7scatterv"}) {
+    for (const char* name : {"_Z6reducev", "_Z6gatherv", "_Z7scatterv", "_Z14scatter_reducev",
+                             "_Z12small_reducev", "_Z11smallGatherv", "_Z5small", "_Z6deep_e", "_"}) {
         explsched::test::launch(explsched::test::function_of(module, name), 528, nullptr);
         CHECK_EQUAL(std::string(name) + told_to_gate(), std::string(name) + kHalf);
     }

@@ -157,22 +157,73 @@ void mapped_blocks_count_until_they_are_unmapped() {
     DO(cuMemRelease(first));
 }
 
-void pools_of_the_host_do_not_count() {
-    for (const auto where : {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_DEVICE}) {
+// Of the host's pools nothing counts, but of managed ones, and what lies on another GPU counts there.
+void pools_count_where_they_are() {
+    constexpr auto kPinned = CU_MEM_ALLOCATION_TYPE_PINNED;
+    constexpr auto kManaged = CU_MEM_ALLOCATION_TYPE_MANAGED;
+    const struct {
+        CUmemAllocationType type;
+        CUmemLocation place;
+        int gpu;
+    } pools[] = {
+        {kPinned, {CU_MEM_LOCATION_TYPE_DEVICE, {0}}, 0},
+        {kPinned, {CU_MEM_LOCATION_TYPE_DEVICE, {1}}, 1},
+        {kPinned, {CU_MEM_LOCATION_TYPE_HOST, {0}}, -1},
+        {kPinned, {CU_MEM_LOCATION_TYPE_HOST_NUMA, {1}}, -1},
+        {kManaged, {CU_MEM_LOCATION_TYPE_NONE, {0}}, 0},
+        {kManaged, {CU_MEM_LOCATION_TYPE_HOST, {0}}, 0},
+        {kManaged, {CU_MEM_LOCATION_TYPE_DEVICE, {1}}, 1},
+    };
+    CUcontext first{}, second{};
+    DO(cuCtxGetCurrent(&first));
+    DO(cuDevicePrimaryCtxRetain(&second, 1));
+    const auto free_on = [&](int gpu) {
+        DO(cuCtxSetCurrent(gpu == 0 ? first : second));
+        const std::size_t free = free_bytes();
+        DO(cuCtxSetCurrent(first));
+        return free;
+    };
+    for (const auto& [type, place, gpu] : pools) {
         CUmemPoolProps props{};
         CUmemoryPool pool{};
         CUdeviceptr at = 0;
-        props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-        props.location = {where, {0}};
+        props.allocType = type;
+        props.location = place;
         DO(cuMemPoolCreate(&pool, &props));
-        const bool counts = where == CU_MEM_LOCATION_TYPE_DEVICE;
         DO(cuMemAllocFromPoolAsync(&at, kPiece, pool, nullptr));
-        CHECK_EQUAL(free_bytes(), kLimit - (counts ? kPiece : 0));
+        for (const int other : {0, 1}) CHECK_EQUAL(free_on(other), kLimit - (other == gpu ? kPiece : 0));
         DO(cuMemFreeAsync(at, nullptr));
-        CHECK_EQUAL(free_bytes(), kLimit);
+        for (const int other : {0, 1}) CHECK_EQUAL(free_on(other), kLimit);
         CHECK_EQUAL(cuMemAllocFromPoolAsync(&at, 2 * kLimit, pool, nullptr),
-                    counts ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
-        if (!counts) DO(cuMemFreeAsync(at, nullptr));
+                    gpu >= 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
+        if (gpu < 0) DO(cuMemFreeAsync(at, nullptr));
+        DO(cuMemPoolDestroy(pool));
+    }
+    DO(cuDevicePrimaryCtxRelease(1));
+}
+
+// Also by those of graphics interfaces. What has no memory of its own does not count.
+void arrays_count_by_their_format() {
+    constexpr std::size_t kTexels = kMiB;
+    const struct {
+        CUarray_format format;
+        unsigned channels, flags;
+        std::size_t bytes;
+    } arrays[] = {
+        {CU_AD_FORMAT_UNSIGNED_INT8, 4, 0, 4 * kTexels},
+        {CU_AD_FORMAT_FLOAT, 2, 0, 8 * kTexels},
+        {CU_AD_FORMAT_UNORM_INT8X4, 4, 0, 4 * kTexels},
+        {CU_AD_FORMAT_SNORM_INT16X1, 1, 0, 2 * kTexels},
+        {CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE, 0},
+        {CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_DEFERRED_MAPPING, 0},
+    };
+    for (const auto& [format, channels, flags, bytes] : arrays) {
+        const CUDA_ARRAY3D_DESCRIPTOR shape{1024, 1024, 0, format, channels, flags};
+        CUarray array{};
+        DO(cuArray3DCreate(&array, &shape));
+        CHECK_EQUAL(free_bytes(), kLimit - bytes);
+        DO(cuArrayDestroy(array));
+        CHECK_EQUAL(free_bytes(), kLimit);
     }
 }
 
@@ -330,7 +381,8 @@ int main(int argc, char** argv) {
     const CUcontext context = open_context(0);
     every_entrance_ends_at_the_limit();
     mapped_blocks_count_until_they_are_unmapped();
-    pools_of_the_host_do_not_count();
+    pools_count_where_they_are();
+    arrays_count_by_their_format();
     what_the_driver_refuses_does_not_count();
     memory_nodes_of_graphs_do_not_count();
     many_small_ones_are_found_again();

@@ -80,7 +80,13 @@ int main(int argc, char** argv) {
     CHECK_EQUAL(argc, 2);
     const bool intercepting = std::strcmp(argv[1], "off") != 0;
     // Before there is a driver, our exports must not pass for one.
-    if (intercepting) CHECK(dlsym(RTLD_DEFAULT, "cuLaunchKernel") == nullptr);
+    if (intercepting) {
+        CHECK(dlsym(RTLD_DEFAULT, "cuLaunchKernel") == nullptr);
+        void* program = dlopen(nullptr, RTLD_NOW);  // with all that it was loaded with
+        for (const char* name : {"cuLaunchKernel", "cuMemAlloc_v2", "cuGetProcAddress", "cuInit"})
+            CHECK(dlsym(program, name) == nullptr);
+        CHECK(dlsym(program, "dlsym") != nullptr);
+    }
     void* driver = dlopen("libcuda.so.1", RTLD_NOW);
     CHECK(driver != nullptr);
     test_dlsym(driver, intercepting);
