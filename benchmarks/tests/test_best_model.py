@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +58,41 @@ def test_a_python_without_syne_tune_is_a_clear_error(tmp_path: Path) -> None:
         assert done.exit_code == 1
         assert f"--rivals {python}" in done.output
         assert rivals.INSTALL in done.output
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[[str, DrawnSweep], Any]:
+    """What a scheduler of Syne Tune would be told of a sweep, written down by the program that is run in its place."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncat > {tmp_path}/told\necho \'{{"reports": [], "gpu_s": 1, "end_s": 1}}\'\n')
+    python.chmod(0o755)
+
+    def run(scheduler: str, sweep: DrawnSweep) -> Any:
+        rivals.run(python, scheduler, sweep, 1)
+        return json.loads((tmp_path / "told").read_text())["params"]
+
+    return run
+
+
+@pytest.mark.parametrize("scheduler", rivals.NAMES)
+def test_syne_tune_is_told_hyper_parameters_that_tell_trainings_apart(
+    told: Callable[[str, DrawnSweep], Any], scheduler: str
+) -> None:
+    apart = DrawnSweep("t", (curve(3.0, 2.0), curve(5.0, 1.0)))
+    assert told(scheduler, apart) == [{"lr": 3.0}, {"lr": 5.0}]
+
+
+@pytest.mark.parametrize("scheduler", rivals.NAMES)
+@pytest.mark.parametrize("params", [{}, {"lr": 0.1}, {"lr": math.nan}])
+def test_without_them_asha_is_told_numbers_and_those_that_model_them_do_not_run(
+    told: Callable[[str, DrawnSweep], Any], scheduler: str, params: dict[str, float]
+) -> None:
+    alike = DrawnSweep("t", tuple(replace(one, params=params) for one in SWEEP.curves))
+    if scheduler in rivals.BY_MODEL:
+        with pytest.raises(rivals.RivalsError, match=f"{scheduler} on t: it models hyper-parameters"):
+            told(scheduler, alike)
+    else:
+        assert told(scheduler, alike) == [{"training": 0}, {"training": 1}, {"training": 2}]
 
 
 def test_without_syne_tune_its_schedulers_are_unknown_arms(tmp_path: Path) -> None:
