@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.best_model import rivals, simulated
 from benchmarks.best_model.arms import Finishing, NeverIdle, Oracle, Partitioned
-from benchmarks.best_model.drawn import DrawnSweep, draw, grouped, load
+from benchmarks.best_model.drawn import DrawnSweep, Task, draw, grouped, load
 from benchmarks.best_model.simulated import Reached
 from benchmarks.best_model.small_cluster import Arm, SmallCluster, geometric_mean
 from sched_policy import catalog
@@ -164,7 +164,7 @@ def main(
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Hours and GPU-hours until a report is within 1 % of the best that any training of the sweep ever reports."""
-    found = [task for task in load(curves) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")]
+    found = [task for task in _loaded(curves) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")]
     named = list(dict.fromkeys(["slurm", "asha", *arms.split(",")]))
     runners = dict(ARMS)
     if rivals_python is not None:
@@ -206,6 +206,15 @@ def main(
             if not as_json:
                 Console(width=140).print(_table(table, f"{setting}: {len(sets)} runs on {GPUS} GPUs"))
     click.echo(json.dumps(report))
+
+
+def _loaded(curves: Path) -> list[Task]:
+    """The tasks with trainings; told on stderr is what was left out."""
+    found = load(curves)
+    for task in found:
+        if task.empty:
+            click.echo(f"{task.name}: trainings left out because they never reported: {task.empty}", err=True)
+    return [task for task in found if task.curves]
 
 
 def _against_rivals(found: dict[str, Figures]) -> dict[str, float]:

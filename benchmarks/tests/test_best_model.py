@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.best_model import rivals
-from benchmarks.best_model.__main__ import main
+from benchmarks.best_model.__main__ import ARMS, main
 from benchmarks.best_model.drawn import Curve, DrawnSweep, regret_area
 
 
@@ -45,14 +45,52 @@ def test_the_area_is_the_mean_regret_over_the_gpu_seconds_of_the_whole_sweep(
     assert regret_area(reports, SWEEP) == pytest.approx(area)
 
 
-def test_a_python_without_syne_tune_is_a_clear_error(tmp_path: Path) -> None:
+def save(path: Path, *trainings: Sequence[float]) -> None:
+    """A file of learning curves; those that are not counted have a report each minute."""
     np.savez(
-        tmp_path / "taskset_a.npz",
-        value=np.ones(2),
-        cost=np.ones(2),
-        length=np.array([2]),
+        path,
+        value=np.concatenate(trainings),
+        cost=np.concatenate([60.0 * np.arange(1, len(values) + 1) for values in trainings]),
+        length=np.array([len(values) for values in trainings]),
         lower=np.ones((), dtype=np.bool_),
     )
+
+
+FALLING = (0.5, 0.3, 0.2)
+
+
+def measured(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+    """What the command prints, and what it tells on stderr."""
+    done = CliRunner().invoke(main, ["--curves", str(folder), "--seeds", "1", "--json", *options])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), done.stderr
+
+
+def test_a_best_of_zero_is_reached(tmp_path: Path) -> None:
+    save(tmp_path / "algoperf_a.npz", FALLING, (0.4, 0.1, 0.0))
+    found, _ = measured(tmp_path)
+    assert {name: arm["reached"] for name, arm in found["algoperf:1"].items()} == dict.fromkeys(ARMS, 1.0)
+
+
+def test_a_training_that_never_reported_is_left_out_and_told(tmp_path: Path) -> None:
+    save(tmp_path / "algoperf_a.npz", FALLING, (), (0.4, 0.1, 0.05))
+    save(tmp_path / "algoperf_b.npz", ())
+    found, told = measured(tmp_path, "--arms", "oracle")
+    assert found["algoperf:1"]["oracle"]["reached"] == 1.0
+    assert found["tasks"] == ["algoperf_a"]
+    why = "trainings left out because they never reported: 1"
+    assert told == f"algoperf_a: {why}\nalgoperf_b: {why}\n"
+
+
+def test_what_is_not_a_number_is_not_the_best(tmp_path: Path) -> None:
+    save(tmp_path / "algoperf_a.npz", (math.nan, math.nan), (0.4, 0.1, 0.05, 0.04))
+    found, _ = measured(tmp_path, "--arms", "oracle")
+    assert found["algoperf:1"]["oracle"]["hours_to_best"] == round(240 / 3600, 3)
+    assert math.isfinite(found["algoperf:1"]["slurm"]["regret_area"])
+
+
+def test_a_python_without_syne_tune_is_a_clear_error(tmp_path: Path) -> None:
+    save(tmp_path / "taskset_a.npz", FALLING)
     for python in (sys.executable, tmp_path / "none"):
         done = CliRunner().invoke(main, ["--curves", str(tmp_path), "--rivals", str(python)])
         assert done.exit_code == 1
@@ -96,13 +134,7 @@ def test_without_them_asha_is_told_numbers_and_those_that_model_them_do_not_run(
 
 
 def test_without_syne_tune_its_schedulers_are_unknown_arms(tmp_path: Path) -> None:
-    np.savez(
-        tmp_path / "taskset_a.npz",
-        value=np.ones(2),
-        cost=np.ones(2),
-        length=np.array([2]),
-        lower=np.ones((), dtype=np.bool_),
-    )
+    save(tmp_path / "taskset_a.npz", FALLING)
     done = CliRunner().invoke(main, ["--curves", str(tmp_path), "--arms", "mobster"])
     assert done.exit_code == 2
     assert "mobster (known: slurm" in done.output
