@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.best_model import rivals, simulated
 from benchmarks.best_model.arms import Finishing, NeverIdle, Oracle, Partitioned
-from benchmarks.best_model.drawn import DrawnSweep, Task, draw, grouped, load
+from benchmarks.best_model.drawn import PLANNED, DrawnSweep, Task, draw, grouped, load
 from benchmarks.best_model.simulated import Reached
 from benchmarks.best_model.small_cluster import Arm, SmallCluster, geometric_mean
 from sched_policy import catalog
@@ -146,6 +146,14 @@ def figures(
     "--tasks", default="all", type=click.Choice(["all", "choosing", "others"]), help="Those used for choosing."
 )
 @click.option(
+    "--planned",
+    default="own",
+    show_default=True,
+    type=click.Choice(list(PLANNED)),
+    help="How long policies think that AlgoPerf's trainings would run: until their own last reports, "
+    "also where they diverged, or as the longest of their task.",
+)
+@click.option(
     "--rivals",
     "rivals_python",
     metavar="PYTHON",
@@ -160,11 +168,14 @@ def main(
     arms: str,
     settings: tuple[str, ...],
     tasks: str,
+    planned: str,
     rivals_python: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Hours and GPU-hours until a report is within 1 % of the best that any training of the sweep ever reports."""
-    found = [task for task in _loaded(curves) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")]
+    found = [
+        task for task in _loaded(curves, planned) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")
+    ]
     named = list(dict.fromkeys(["slurm", "asha", *arms.split(",")]))
     runners = dict(ARMS)
     if rivals_python is not None:
@@ -177,7 +188,12 @@ def main(
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)} (known: {', '.join(runners)})", param_hint="--arms")
     wanted = settings or tuple(f"{family}:{side}" for family, sides in SIDE_BY_SIDE.items() for side in sides)
-    report: dict[str, object] = {"seeds": seeds, "first_seed": first_seed, "tasks": [task.name for task in found]}
+    report: dict[str, object] = {
+        "seeds": seeds,
+        "first_seed": first_seed,
+        "planned": planned,
+        "tasks": [task.name for task in found],
+    }
     with Progress(disable=as_json) as progress:
         for setting in wanted:
             family, side = setting.split(":")
@@ -208,13 +224,13 @@ def main(
     click.echo(json.dumps(report))
 
 
-def _loaded(curves: Path) -> list[Task]:
+def _loaded(curves: Path, planned: str) -> list[Task]:
     """The tasks with trainings; told on stderr is what was left out."""
     found = load(curves)
     for task in found:
         if task.empty:
             click.echo(f"{task.name}: trainings left out because they never reported: {task.empty}", err=True)
-    return [task for task in found if task.curves]
+    return [PLANNED[planned](task) for task in found if task.curves]
 
 
 def _against_rivals(found: dict[str, Figures]) -> dict[str, float]:

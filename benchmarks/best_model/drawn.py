@@ -1,10 +1,15 @@
-"""Public learning curves, and sweeps drawn from them."""
+"""Public learning curves, and sweeps drawn from them.
+
+TaskSet's trainings were all planned alike, and one that diverged ended before. Of AlgoPerf's no plan is known: each is
+taken to have been planned until its own last report (`own`), as if those that diverged had announced it, or as long as
+the longest of its task (`longest`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from zlib import crc32
@@ -90,6 +95,15 @@ def load(folder: Path) -> tuple[Task, ...]:
     if not paths:
         raise FileNotFoundError(f"{folder}: holds no .npz files of learning curves")
     return tuple(_task(path) for path in paths)
+
+
+def longest_planned(task: Task) -> Task:
+    """The task with all its trainings planned as long as the longest."""
+    longest_s = max(curve.planned_s for curve in task.curves)
+    return replace(task, curves=tuple(replace(curve, planned_s=longest_s) for curve in task.curves))
+
+
+PLANNED: Mapping[str, Callable[[Task], Task]] = {"own": lambda task: task, "longest": longest_planned}
 
 
 def draw(task: Task, trainings: int, seed: int) -> DrawnSweep:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from benchmarks.best_model import rivals
 from benchmarks.best_model.__main__ import ARMS, main
-from benchmarks.best_model.drawn import Curve, DrawnSweep, regret_area
+from benchmarks.best_model.drawn import PLANNED, Curve, DrawnSweep, load, regret_area
 
 
 def curve(*values: float) -> Curve:
@@ -87,6 +87,18 @@ def test_what_is_not_a_number_is_not_the_best(tmp_path: Path) -> None:
     found, _ = measured(tmp_path, "--arms", "oracle")
     assert found["algoperf:1"]["oracle"]["hours_to_best"] == round(240 / 3600, 3)
     assert math.isfinite(found["algoperf:1"]["slurm"]["regret_area"])
+
+
+@pytest.mark.parametrize(("planned", "planned_s"), [("own", [180.0, 60.0]), ("longest", [180.0, 180.0])])
+def test_trainings_are_planned_until_their_own_ends_or_as_the_longest(
+    tmp_path: Path, planned: str, planned_s: list[float]
+) -> None:
+    save(tmp_path / "algoperf_a.npz", FALLING, (0.9,))
+    (task,) = load(tmp_path)
+    assert [curve.planned_s for curve in PLANNED[planned](task).curves] == planned_s
+    assert [curve.run_s for curve in PLANNED[planned](task).curves] == [180.0, 60.0]
+    found, _ = measured(tmp_path, "--planned", planned, "--arms", "explsched")
+    assert found["planned"] == planned
 
 
 def test_a_python_without_syne_tune_is_a_clear_error(tmp_path: Path) -> None:
