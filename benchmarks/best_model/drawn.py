@@ -87,14 +87,8 @@ class DrawnSweep:
 
 
 def load(folder: Path) -> tuple[Task, ...]:
-    """All tasks of a folder of `.npz` files, in the order of their names.
-
-    Raises `FileNotFoundError` if there is none.
-    """
-    paths = sorted(folder.glob("*.npz"))
-    if not paths:
-        raise FileNotFoundError(f"{folder}: holds no .npz files of learning curves")
-    return tuple(_task(path) for path in paths)
+    """All tasks of a folder of `.npz` files, in the order of their names."""
+    return tuple(_task(path) for path in sorted(folder.glob("*.npz")))
 
 
 def longest_planned(task: Task) -> Task:

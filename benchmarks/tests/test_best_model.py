@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from benchmarks.best_model import rivals
 from benchmarks.best_model.__main__ import ARMS, main
@@ -75,7 +75,7 @@ def test_a_best_of_zero_is_reached(tmp_path: Path) -> None:
 def test_a_training_that_never_reported_is_left_out_and_told(tmp_path: Path) -> None:
     save(tmp_path / "algoperf_a.npz", FALLING, (), (0.4, 0.1, 0.05))
     save(tmp_path / "algoperf_b.npz", ())
-    found, told = measured(tmp_path, "--arms", "oracle")
+    found, told = measured(tmp_path, "--setting", "algoperf:1", "--arms", "oracle")
     assert found["algoperf:1"]["oracle"]["reached"] == 1.0
     assert found["tasks"] == ["algoperf_a"]
     why = "trainings left out because they never reported: 1"
@@ -99,6 +99,69 @@ def test_trainings_are_planned_until_their_own_ends_or_as_the_longest(
     assert [curve.run_s for curve in PLANNED[planned](task).curves] == [180.0, 60.0]
     found, _ = measured(tmp_path, "--planned", planned, "--arms", "explsched")
     assert found["planned"] == planned
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--setting", "taskset"), "found 'taskset', accepted: family:sweeps, with 1 to 8 sweeps"),
+        (("--setting", "taskset:0"), "found 'taskset:0'"),
+        (("--setting", "taskset:1", "--setting", "taskset:3"), "taskset:3 has 1 tasks; found: algoperf_a, taskset_a"),
+        (("--setting", "lcbench:1"), "lcbench:1 has 0 tasks; found: algoperf_a, taskset_a"),
+        (("--tasks", "choosing"), "algoperf:4 has 0 tasks; found: no tasks"),
+    ],
+)
+def test_a_setting_without_enough_tasks_is_an_error(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
+    for family in ("taskset", "algoperf"):
+        save(tmp_path / f"{family}_a.npz", FALLING)
+    done = CliRunner().invoke(main, ["--curves", str(tmp_path), "--json", *options])
+    assert done.exit_code == 2
+    assert why in " ".join(done.stderr.split())
+    assert not done.stdout
+
+
+def test_usual_settings_without_enough_tasks_are_left_out_and_told(tmp_path: Path) -> None:
+    save(tmp_path / "taskset_a.npz", FALLING)
+    found, told = measured(tmp_path, "--arms", "slurm")
+    assert [name for name in found if ":" in name] == ["taskset:1"]
+    assert told.splitlines() == [
+        f"left out: {s} tasks" for s in ("taskset:3 has 1", "algoperf:1 has 0", "algoperf:4 has 0")
+    ]
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["--curves", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "algoperf:4 has 0 tasks; found: no tasks" in " ".join(done.stderr.split())
+
+
+def with_rival(folder: Path, program: str, arm: str) -> Result:
+    """The command with two families of curves without hyper-parameters and a program in Syne Tune's place."""
+    for family in ("taskset", "algoperf"):
+        save(folder / f"{family}_a.npz", FALLING, (0.9,))
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit\n{program}\n')
+    python.chmod(0o755)
+    options = ["--setting", "taskset:1", "--setting", "algoperf:1", "--arms", f"explsched,{arm}", "--json"]
+    return CliRunner().invoke(main, ["--curves", str(folder), "--seeds", "1", "--rivals", str(python), *options])
+
+
+def test_what_was_measured_before_a_rival_failed_is_told(tmp_path: Path) -> None:
+    fails_later = f"""mkdir {tmp_path}/called || exit 1
+        echo '{{"reports": [[60, 120, 0.2]], "gpu_s": 120, "end_s": 60}}'"""
+    done = with_rival(tmp_path, fails_later, "asha-promotion")
+    assert done.exit_code == 1
+    assert "asha-promotion on algoperf_a: " in done.stderr
+    found = json.loads(done.stdout)
+    assert found["taskset:1"]["asha-promotion"]["reached"] == 1.0
+    assert "algoperf:1" not in found
+
+
+def test_rivals_that_need_hyper_parameters_are_an_error_before_anything_is_measured(tmp_path: Path) -> None:
+    done = with_rival(tmp_path, "exit 1", "mobster")
+    assert done.exit_code == 1
+    assert "mobster on taskset_a: it models hyper-parameters" in done.stderr
+    assert not done.stdout
 
 
 def test_a_python_without_syne_tune_is_a_clear_error(tmp_path: Path) -> None:
