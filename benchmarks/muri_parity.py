@@ -168,10 +168,16 @@ def _cut(trace: Path, first: int, scratch: Path) -> Path:
 
 
 def run_ours(trace: Path, policy: str, variant: str) -> Replay:
-    """Replay a trace in a process of its own; `variant` is one of `muri_run`."""
+    """Replay a trace in a process of its own; `variant` is one of `muri_run`.
+
+    Raises `click.ClickException` if it fails; why, it has said itself.
+    """
     argv = [sys.executable, "-m", "benchmarks.muri_run", str(trace), str(NODES), str(GPUS_PER_NODE), policy, variant]
     with tempfile.TemporaryFile("w+") as output:
-        cpu_s = _cpu_s(argv, Path(__file__).parent.parent, output.fileno())
+        try:
+            cpu_s = _cpu_s(argv, Path(__file__).parent.parent, output.fileno())
+        except subprocess.CalledProcessError as error:
+            raise click.ClickException(f"{trace} under {policy}: exit status {error.returncode}") from error
         output.seek(0)
         return Replay(json.load(output), cpu_s)
 
