@@ -27,6 +27,7 @@ from simulation.colocation.events import Action, InstanceTrace, generate, read_e
 from simulation.colocation.instance import GpuLoads, InstanceKind, ShareBounds
 from simulation.colocation.placements import SHARE_PLACEMENTS
 from simulation.colocation.simulator import Colocation, colocate
+from simulation.traces.trace import TraceError, require_all_rows
 
 _GPU_MIB = 40 * 1024
 
@@ -82,6 +83,10 @@ def main(
     as_json: bool,
 ) -> None:
     """Measure every placement on the same events."""
+    try:
+        traces = _published(published) if published else {}
+    except TraceError as error:
+        raise click.ClickException(str(error)) from error
     runs: dict[str, list[Run]] = {name: [] for name in SHARE_PLACEMENTS}
     least: list[int] = []
     for seed in range(first_seed, first_seed + seeds):
@@ -91,7 +96,7 @@ def main(
             done.append(_run(name, trace, nodes, gpus_per_node))
     figures = {name: _figures(done, runs["exclusive"]) for name, done in runs.items()}
     bound_ratio = mean(gpus / alone.found.max_active_gpus for gpus, alone in zip(least, runs["exclusive"], strict=True))
-    theirs = _published(published, nodes, gpus_per_node) if published else {}
+    theirs = {size: _of_published(trace, nodes, gpus_per_node) for size, trace in traces.items()}
     if as_json:
         shape = {
             "instances": instances,
@@ -109,21 +114,27 @@ def main(
         print(f"instances-{size}.txt  " + " ".join(f"{name} {value:.3f}" for name, value in ratios.items()))
 
 
-def _published(directory: Path, nodes: int, gpus_per_node: int) -> Mapping[str, Mapping[str, float]]:
-    """Number of instances -> placement -> most GPUs in use over those of exclusive placement; also moves per start."""
-    ratios: dict[str, dict[str, float]] = {}
+def _published(directory: Path) -> Mapping[str, InstanceTrace]:
+    """Number of instances -> Dilu's own events. Raises `TraceError` if a line cannot be used."""
+    found = {}
     for size in ("100", "800", "3200"):
-        trace = read_events(directory / f"instances-{size}.txt")
-        runs = {name: _run(name, trace, nodes, gpus_per_node) for name in SHARE_PLACEMENTS}
-        alone = runs["exclusive"].found.max_active_gpus
-        ratios[size] = {name: round(run.found.max_active_gpus / alone, 4) for name, run in runs.items()}
-        ratios[size] |= {
-            f"{name}_moves_per_start": round(run.found.moves / run.found.started, 4)
-            for name, run in runs.items()
-            if run.found.moves
-        }
-        ratios[size]["bound"] = round(bound(trace, ShareBounds()) / alone, 4)
-    return ratios
+        path = directory / f"instances-{size}.txt"
+        found[size] = read_events(path)
+        require_all_rows(path, found[size].rejected)
+    return found
+
+
+def _of_published(trace: InstanceTrace, nodes: int, gpus_per_node: int) -> Mapping[str, float]:
+    """Placement -> most GPUs in use over those of exclusive placement; also moves per start."""
+    runs = {name: _run(name, trace, nodes, gpus_per_node) for name in SHARE_PLACEMENTS}
+    alone = runs["exclusive"].found.max_active_gpus
+    ratios = {name: round(run.found.max_active_gpus / alone, 4) for name, run in runs.items()}
+    ratios |= {
+        f"{name}_moves_per_start": round(run.found.moves / run.found.started, 4)
+        for name, run in runs.items()
+        if run.found.moves
+    }
+    return {**ratios, "bound": round(bound(trace, ShareBounds()) / alone, 4)}
 
 
 def _run(name: str, trace: InstanceTrace, nodes: int, gpus_per_node: int) -> Run:

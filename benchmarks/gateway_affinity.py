@@ -33,7 +33,7 @@ _CHOSEN_ON_MS = 20 * 60 * 1000
 class Request(msgspec.Struct, frozen=True):
     """A line of the trace. `timestamp` is in ms, lengths are tokens."""
 
-    timestamp: int
+    timestamp: float
     input_length: int
     output_length: int
     hash_ids: tuple[int, ...]
@@ -64,7 +64,7 @@ Rule = Callable[[Request, Sequence[Replica]], int]
 
 def least_outstanding(request: Request, replicas: Sequence[Replica]) -> int:
     """The replica with the fewest requests; of several one that changes with the request."""
-    first = request.timestamp + request.input_length
+    first = int(request.timestamp) + request.input_length
     order = range(len(replicas))
     return min(order, key=lambda index: (replicas[index].requests, (index - first) % len(replicas)))
 
@@ -104,7 +104,7 @@ class Speed:
 
 
 def replay(requests: Sequence[Request], replicas: Sequence[Replica], rule: Rule, speed: Speed) -> tuple[float, float]:
-    """The share of all blocks that were found in a cache, and the 99th percentile of the waits in seconds."""
+    """The share of all blocks, at least one, that were found in a cache; the 99th percentile of the waits in s."""
     ends: list[tuple[float, int]] = []
     waits_s: list[float] = []
     found = 0
@@ -126,21 +126,37 @@ def replay(requests: Sequence[Request], replicas: Sequence[Replica], rule: Rule,
 
 
 def reusable(requests: Sequence[Request]) -> float:
-    """The share of blocks that any request before had: what one endless cache would find."""
+    """The share of blocks that any request before had: what one endless cache would find; 0 without blocks."""
     seen: set[int] = set()
     found = 0
     for request in requests:
         found += sum(block in seen for block in request.hash_ids)
         seen.update(request.hash_ids)
-    return found / _blocks(requests)
+    return found / max(1, _blocks(requests))
 
 
 def _blocks(requests: Sequence[Request]) -> int:
     return sum(len(request.hash_ids) for request in requests)
 
 
+def read(path: Path) -> list[Request]:
+    """The requests of a trace in order of arrival. Raises `click.ClickException` for a line that is none."""
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            found += [msgspec.json.decode(line, type=Request)] if line.strip() else []
+        except msgspec.MsgspecError as error:
+            raise click.ClickException(f"{path}: line {number}: {error}") from error
+    return sorted(found, key=lambda request: request.timestamp)
+
+
 @click.command()
-@click.option("--trace", required=True, type=click.Path(path_type=Path), help="Mooncake's conversation_trace.jsonl.")
+@click.option(
+    "--trace",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Mooncake's conversation_trace.jsonl.",
+)
 @click.option("--replicas", default=8, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--cache-blocks", default=(3000, 5000, 10_000), show_default=True, multiple=True, help="Of a replica.")
 @click.option("--prefill-tokens-per-s", default=8000.0, show_default=True)
@@ -156,12 +172,17 @@ def main(
     as_json: bool,
 ) -> None:
     """Compare affinity with the fewest outstanding requests."""
-    everything = [msgspec.json.decode(line, type=Request) for line in trace.read_bytes().splitlines()]
+    everything = read(trace)
     kept_back = [request for request in everything if request.timestamp >= _CHOSEN_ON_MS]
     speed = Speed(prefill_tokens_per_s, token_s)
     figures: dict[str, float] = {}
+    if not reusable(everything):
+        raise click.ClickException(f"{trace}: no two requests have a block in common (hash_ids)")
     for part, requests in (("all", everything), ("kept_back", kept_back)):
         most = reusable(requests)
+        if not most:
+            click.echo(f"left out: {part}: after the first 20 minutes no block comes twice", err=True)
+            continue
         figures[f"{part}_reusable"] = most
         for blocks in cache_blocks:
             rules: dict[str, Rule] = {"least": least_outstanding, "prefix": BoundedRing(replicas)}

@@ -24,8 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simulation.requests.replay import RequestReplay
-from simulation.requests.settings import RequestSettings, StartTime, StepTime
+from simulation.requests.settings import RequestReplayError, RequestSettings, StartTime, StepTime
 from simulation.requests.trace import RequestTrace, bursty, generate, read, spread
+from simulation.traces.trace import require_all_rows
 
 STEP = StepTime(30.0, 1.0, 0.1)
 _USUAL = RequestSettings(
@@ -43,17 +44,34 @@ _MOONCAKE_CLOCK_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A trace with its objectives. `judges`: nothing was chosen on it."""
+    """A trace with its objectives. `judges`: nothing was chosen on it.
+
+    `files` are the names that its file may have, ours and the publisher's; "" if the trace is made here.
+    """
 
     name: str
     load: Callable[[Path], RequestTrace]
-    file: str
+    files: tuple[str, ...]
     settings: RequestSettings
     judges: bool
 
-    def replay(self, traces: Path) -> RequestReplay:
-        """What is replayed. Raises `TraceError` if the file is wrong."""
-        found = RequestReplay.of(self.load(traces / self.file), STEP, self.settings)
+    def path(self, traces: Path) -> Path | None:
+        """Its file in a directory, None if it is not there."""
+        return next((path for name in self.files if (path := traces / name).exists()), None)
+
+    def replay(self, path: Path) -> RequestReplay:
+        """What is replayed.
+
+        Raises `TraceError` if the file has a row that cannot be used, `RequestReplayError` if it ends in the warm-up.
+        """
+        trace = self.load(path)
+        require_all_rows(path, trace.rejected)
+        found = RequestReplay.of(trace, STEP, self.settings)
+        if found.arrival_s[-1] < self.settings.warmup_s:
+            raise RequestReplayError(
+                f"{path}: the last request arrives {found.arrival_s[-1]:g} s after the first, "
+                f"before the {self.settings.warmup_s:g} s of warm-up end"
+            )
         load = sum(found.service_s) / found.arrival_s[-1] / self.settings.concurrency
         initial = max(1, math.ceil(load / _UTILIZATION))
         return replace(found, settings=replace(self.settings, initial=initial))
@@ -70,11 +88,22 @@ def _bursts(_path: Path) -> RequestTrace:
 CASES = {
     case.name: case
     for case in (
-        Case("bursts", _bursts, "", _USUAL, judges=False),
-        Case("azure-conversation", read, "azure_llm_2023_conv.csv", _USUAL, judges=False),
-        Case("azure-code", read, "azure_llm_2023_code.csv", _USUAL, judges=True),
-        Case("mooncake-conversation", _spread, "mooncake_conversation.jsonl", _LONG, judges=True),
-        Case("mooncake-toolagent", _spread, "mooncake_toolagent.jsonl", _LONG, judges=True),
+        Case("bursts", _bursts, ("",), _USUAL, judges=False),
+        Case(
+            "azure-conversation",
+            read,
+            ("azure_llm_2023_conv.csv", "AzureLLMInferenceTrace_conv.csv"),
+            _USUAL,
+            judges=False,
+        ),
+        Case("azure-code", read, ("azure_llm_2023_code.csv", "AzureLLMInferenceTrace_code.csv"), _USUAL, judges=True),
+        Case(
+            "mooncake-conversation",
+            _spread,
+            ("mooncake_conversation.jsonl", "conversation_trace.jsonl"),
+            _LONG,
+            judges=True,
+        ),
+        Case("mooncake-toolagent", _spread, ("mooncake_toolagent.jsonl", "toolagent_trace.jsonl"), _LONG, judges=True),
     )
 }
-"""Those whose files a directory lacks are left out."""

@@ -23,6 +23,7 @@ from pathlib import Path
 import click
 
 from benchmarks.gateway_cases import CASES
+from explsched.errors import ExplschedError
 from simulation.cli.parallel import bars, run_all
 from simulation.requests.replay import Point, RequestMetrics, RequestReplay, draw
 
@@ -72,7 +73,7 @@ _ATTRIBUTION = (
 class Task:
     """One run. `arm` is the rule's name with that of its queue, if that is not its own."""
 
-    traces: Path
+    trace: Path
     case: str
     arm: str
     options: Mapping[str, object]
@@ -88,14 +89,14 @@ class Run:
 
 
 @cache
-def _replay(traces: Path, case: str) -> RequestReplay:
-    return CASES[case].replay(traces)
+def _replay(trace: Path, case: str) -> RequestReplay:
+    return CASES[case].replay(trace)
 
 
 def run(task: Task, progress: Callable[[int, int], None]) -> Run:
     """Replay a trace under a rule."""
     rule = task.arm.removesuffix(OUR_QUEUE).removesuffix(FIFO)
-    replay = _replay(task.traces, task.case)
+    replay = _replay(task.trace, task.case)
     if task.arm in PEERS or task.arm.endswith(FIFO):
         replay = replace(replay, settings=replace(replay.settings, queue_target_s=0.0, prompt_tokens_per_s=0.0))
     return Run(task.arm, task.options, replay.measured(rule, task.options, progress))
@@ -108,14 +109,14 @@ def peer_options(rule: str, draws: int) -> list[Mapping[str, object]]:
     return [{}, *drawn]
 
 
-def tasks(traces: Path, case: str, draws: int) -> list[Task]:
+def tasks(trace: Path, case: str, draws: int) -> list[Task]:
     """All runs of a case."""
-    found = [Task(traces, case, OURS, {})]
-    found += [Task(traces, case, OURS, {"utilization": share}) for share in UTILIZATIONS]
-    found += [Task(traces, case, OURS + FIFO, {})]
+    found = [Task(trace, case, OURS, {})]
+    found += [Task(trace, case, OURS, {"utilization": share}) for share in UTILIZATIONS]
+    found += [Task(trace, case, OURS + FIFO, {})]
     for rule in PEERS:
         for options in peer_options(rule, draws):
-            found += [Task(traces, case, rule, options), Task(traces, case, rule + OUR_QUEUE, options)]
+            found += [Task(trace, case, rule, options), Task(trace, case, rule + OUR_QUEUE, options)]
     return found
 
 
@@ -163,10 +164,14 @@ def main(
     as_json: bool,  # noqa: FBT001  click passes by name
 ) -> None:
     """Measure the scaling rules on traces of requests."""
-    chosen = [name for name, case in CASES.items() if (not only or name in only) and (traces / case.file).exists()]
-    todo = [task for name in chosen for task in tasks(traces, name, draws)]
-    with bars(["runs"]) as report:
-        done = run_all(run, todo, workers or len(os.sched_getaffinity(0)), lambda at, *_: report(0, at + 1, len(todo)))
+    chosen = traces_of(traces, only)
+    todo = [task for name, trace in chosen.items() for task in tasks(trace, name, draws)]
+    workers = workers or len(os.sched_getaffinity(0))
+    try:
+        with bars(["runs"]) as report:
+            done = run_all(run, todo, workers, lambda at, *_: report(0, at + 1, len(todo)))
+    except ExplschedError as error:
+        raise click.ClickException(str(error)) from error
     found = {name: [one for task, one in zip(todo, done, strict=True) if task.case == name] for name in chosen}
     if plot is not None:
         draw({name: _curves(runs) for name, runs in found.items()}, plot)
@@ -176,6 +181,19 @@ def main(
         return
     for result in results:
         print(_line(result))
+
+
+def traces_of(traces: Path, only: Sequence[str]) -> dict[str, Path]:
+    """The trace of each case. Told on stderr is whose files are not there; of those that are named it is an error."""
+    paths = {name: case.path(traces) for name, case in CASES.items() if not only or name in only}
+    lacking = [
+        f"{name}: no {' or '.join(CASES[name].files)} in {traces}" for name, path in paths.items() if path is None
+    ]
+    if lacking and only:
+        raise click.UsageError("; ".join(lacking))
+    for why in lacking:
+        click.echo(f"left out: {why}", err=True)
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def _result(name: str, runs: Sequence[Run]) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 Every replay is a process of its own; `cpu_s` is its whole CPU time, start and imports included. With `--original DIR`
 (a checkout of Rivendile/Muri) the original simulator runs beside it, and `cpu_ratio` says how many times more it takes.
-It needs hours for some replays: `--first N` cuts the traces down, and the reference is then the original itself.
+It needs hours for some replays: `--first N` cuts the traces down, and the reference is then the original itself, as it
+is for traces of `--only` of which no figures are published.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ _VARIANTS = {
     "muri-l": ("plain", "autopack"),
     "themis": ("plain", "early-shares", "whole-shares"),
 }
-_ABLATIONS = ("in-order", "worst-ordering", "three-members", "two-members")
-"""Of the paper: groups without matching, and the worst order of the stages (figure 11); smaller groups (figure 12)."""
+_OF_ORIGINAL = ("plain", "autopack")
+"""What the original can be told to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +107,32 @@ def main(
 ) -> None:
     """Replay, compare, print a table and JSON."""
     published = _published()
+    known = sorted({trace for _, trace, _ in published})
+    names = only.split(",") if only else known
+    unpublished = [trace for trace in names if trace not in known]
+    if original is None and (first or unpublished):
+        option = "--first" if first else f"--only {','.join(unpublished)}"
+        raise click.UsageError(
+            f"{option} needs --original: the published figures are of all jobs of {', '.join(known)}"
+        )
+    missing = [trace for trace in names if not (traces / f"{trace}.csv").exists()]
+    if missing:
+        raise click.UsageError(f"no file {missing[0]}.csv in {traces}")
+    by_original = [
+        (policy, trace, variant)
+        for trace in unpublished
+        for policy in _ORIGINAL_NAMES
+        for variant in _VARIANTS.get(policy, ("plain",))
+    ]
     todo = [
         (policy, trace, variant)
-        for policy, trace, variant in published
-        if (not policies or policy in policies.split(",")) and (not only or trace in only.split(","))
-        if (not variants or variant in variants.split(",")) and not (first and variant in _ABLATIONS)
+        for policy, trace, variant in (*published, *by_original)
+        if (not policies or policy in policies.split(",")) and trace in names
+        if (not variants or variant in variants.split(","))
+        if not (first or trace in unpublished) or variant in _OF_ORIGINAL
     ]
     if not todo:
-        raise click.UsageError(f"nothing to do; policies and traces: {sorted({what[:2] for what in published})}")
-    if first and original is None:
-        raise click.UsageError("--first needs --original: the published figures are of whole traces")
+        raise click.UsageError(f"nothing to do; policies: {', '.join(_ORIGINAL_NAMES)}")
     rows: list[Row] = []
     with (
         Progress(console=Console(stderr=True), disable=as_json) as progress,
@@ -128,8 +145,9 @@ def main(
             ours = run_ours(path, policy, variant)
             # The original decides itself when its solver has failed; there is no other run to compare such shares with.
             theirs = _theirs(original, path, policy, variant) if original and not variant.endswith("-shares") else None
-            reference = theirs.figures if first and theirs else published[policy, trace, variant]
-            rows.append(_row((policy, trace, variant, first), ours, theirs, reference))
+            what = policy, trace, variant
+            reference = theirs.figures if theirs and (first or trace in unpublished) else published[what]
+            rows.append(_row((*what, first), ours, theirs, reference))
             progress.advance(bar)
     if not as_json:
         Console(width=160).print(_table(rows))
@@ -168,10 +186,16 @@ def _cut(trace: Path, first: int, scratch: Path) -> Path:
 
 
 def run_ours(trace: Path, policy: str, variant: str) -> Replay:
-    """Replay a trace in a process of its own; `variant` is one of `muri_run`."""
+    """Replay a trace in a process of its own; `variant` is one of `muri_run`.
+
+    Raises `click.ClickException` if it fails; why, it has said itself.
+    """
     argv = [sys.executable, "-m", "benchmarks.muri_run", str(trace), str(NODES), str(GPUS_PER_NODE), policy, variant]
     with tempfile.TemporaryFile("w+") as output:
-        cpu_s = _cpu_s(argv, Path(__file__).parent.parent, output.fileno())
+        try:
+            cpu_s = _cpu_s(argv, Path(__file__).parent.parent, output.fileno())
+        except subprocess.CalledProcessError as error:
+            raise click.ClickException(f"{trace} under {policy}: exit status {error.returncode}") from error
         output.seek(0)
         return Replay(json.load(output), cpu_s)
 

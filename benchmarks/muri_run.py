@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from explsched.errors import ExplschedError
 from sched_policy.group.interleave import Ordering
 from simulation import muri
 from simulation.traces.formats.public import MURI
-from simulation.traces.trace import ClusterShape
+from simulation.traces.trace import ClusterShape, require_all_rows
 
 _VARIANTS = {
     "plain": muri.MuriOptions(),
@@ -24,9 +25,10 @@ _VARIANTS = {
 
 
 def main(trace: str, nodes: str, gpus_per_node: str, policy: str, variant: str) -> None:
-    """Simulate and print the three published metrics."""
-    options = _VARIANTS[variant]
-    outcome = muri.simulate(MURI.read(Path(trace)), ClusterShape(int(nodes), int(gpus_per_node)), policy, options)
+    """Simulate and print the three published metrics. Raises `TraceError` if a row of the trace cannot be used."""
+    jobs = MURI.read(Path(trace))
+    require_all_rows(Path(trace), jobs.rejected)
+    outcome = muri.simulate(jobs, ClusterShape(int(nodes), int(gpus_per_node)), policy, _VARIANTS[variant])
     jct_s = sorted(job.end_s - job.submit_s for job in outcome.jobs)
     print(
         f'{{"avg_jct_s": {sum(jct_s) / len(jct_s)}, "makespan_s": {max(job.end_s for job in outcome.jobs)}, '
@@ -35,4 +37,7 @@ def main(trace: str, nodes: str, gpus_per_node: str, policy: str, variant: str) 
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except ExplschedError as error:
+        sys.exit(str(error))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain, product
 from pathlib import Path
 
 import click
@@ -16,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.best_model import rivals, simulated
 from benchmarks.best_model.arms import Finishing, NeverIdle, Oracle, Partitioned
-from benchmarks.best_model.drawn import DrawnSweep, draw, grouped, load
+from benchmarks.best_model.drawn import PLANNED, DrawnSweep, Task, draw, grouped, load
 from benchmarks.best_model.simulated import Reached
 from benchmarks.best_model.small_cluster import Arm, SmallCluster, geometric_mean
 from sched_policy import catalog
@@ -137,13 +139,21 @@ def figures(
 @click.command()
 @click.option("--curves", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Of .npz.")
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Draws per task.")
-@click.option("--first-seed", default=0, show_default=True, type=int)
+@click.option("--first-seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option(
     "--arms", default=",".join(ARMS), show_default=True, help="Names, with commas; slurm and asha always run."
 )
 @click.option("--setting", "settings", multiple=True, help="family:sweeps, as taskset:3. Default: all four.")
 @click.option(
     "--tasks", default="all", type=click.Choice(["all", "choosing", "others"]), help="Those used for choosing."
+)
+@click.option(
+    "--planned",
+    default="own",
+    show_default=True,
+    type=click.Choice(list(PLANNED)),
+    help="How long policies think that AlgoPerf's trainings would run: until their own last reports, "
+    "also where they diverged, or as the longest of their task.",
 )
 @click.option(
     "--rivals",
@@ -160,52 +170,105 @@ def main(
     arms: str,
     settings: tuple[str, ...],
     tasks: str,
+    planned: str,
     rivals_python: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Hours and GPU-hours until a report is within 1 % of the best that any training of the sweep ever reports."""
-    found = [task for task in load(curves) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")]
+    found = [
+        task for task in _loaded(curves, planned) if tasks == "all" or (task.name in CHOOSING) == (tasks == "choosing")
+    ]
+    sets = _sets(found, settings, range(first_seed, first_seed + seeds))
     named = list(dict.fromkeys(["slurm", "asha", *arms.split(",")]))
     runners = dict(ARMS)
     if rivals_python is not None:
-        try:
-            rivals.check(rivals_python)
-        except rivals.RivalsError as error:
-            raise click.ClickException(str(error)) from error
         runners |= {name: _rival(rivals_python, name) for name in rivals.NAMES}
     unknown = [name for name in named if name not in runners]
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)} (known: {', '.join(runners)})", param_hint="--arms")
-    wanted = settings or tuple(f"{family}:{side}" for family, sides in SIDE_BY_SIDE.items() for side in sides)
-    report: dict[str, object] = {"seeds": seeds, "first_seed": first_seed, "tasks": [task.name for task in found]}
-    with Progress(disable=as_json) as progress:
-        for setting in wanted:
-            family, side = setting.split(":")
-            own = [task for task in found if task.family == family]
-            sets = [
-                [draw(task, TRAININGS, seed) for task in group]
-                for seed in range(first_seed, first_seed + seeds)
-                for group in grouped(own, int(side), seed)
-            ]
-            if not sets:
-                continue
-            bar = progress.add_task(setting, total=len(sets) * len(named))
-            results: dict[str, list[Reached]] = {name: [] for name in named}
-            whole_s: list[float] = []
-            for drawn in sets:
-                for name in named:
-                    results[name] += runners[name](drawn)
-                    progress.advance(bar)
-                whole_s += [max(r.end_s for r in results["slurm"][-len(drawn) :])] * len(drawn)
-            table = {n: figures(r, results["slurm"], results["asha"], whole_s) for n, r in results.items()}
-            report[setting] = {
-                name: {field: getattr(one, field) for field in Figures.__struct_fields__} for name, one in table.items()
-            }
-            if against := _against_rivals(table):
-                report[f"{setting}: regret area of explsched against"] = against
-            if not as_json:
-                Console(width=140).print(_table(table, f"{setting}: {len(sets)} runs on {GPUS} GPUs"))
-    click.echo(json.dumps(report))
+    report: dict[str, object] = {
+        "seeds": seeds,
+        "first_seed": first_seed,
+        "planned": planned,
+        "tasks": [task.name for task in found],
+    }
+    try:
+        if rivals_python is not None:
+            _check_rivals(rivals_python, named, sets)
+        with Progress(disable=as_json) as progress:
+            for setting, drawn in sets.items():
+                bar = progress.add_task(setting, total=len(drawn) * len(named))
+                table = _measured(drawn, {name: runners[name] for name in named}, partial(progress.advance, bar))
+                report[setting] = {
+                    name: {field: getattr(one, field) for field in Figures.__struct_fields__}
+                    for name, one in table.items()
+                }
+                if against := _against_rivals(table):
+                    report[f"{setting}: regret area of explsched against"] = against
+                if not as_json:
+                    Console(width=140).print(_table(table, f"{setting}: {len(drawn)} runs on {GPUS} GPUs"))
+    except rivals.RivalsError as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        if report.keys() & sets.keys():  # what was measured before an error is told, too
+            click.echo(json.dumps(report))
+
+
+def _sets(found: Sequence[Task], settings: Sequence[str], seeds: Iterable[int]) -> dict[str, list[list[DrawnSweep]]]:
+    """By setting, all sets of sweeps that run side by side. Told on stderr are usual settings without enough tasks.
+
+    Raises `click.UsageError` for a setting that is named and has too few, and if none has enough.
+    """
+    sets: dict[str, list[list[DrawnSweep]]] = {}
+    lacking = []
+    for setting in settings or [f"{family}:{side}" for family, sides in SIDE_BY_SIDE.items() for side in sides]:
+        family, _, side = setting.partition(":")
+        if side not in map(str, range(1, GPUS + 1)):
+            accepted = f"accepted: family:sweeps, with 1 to {GPUS} sweeps side by side, as taskset:3"
+            raise click.BadParameter(f"found {setting!r}, {accepted}", param_hint="--setting")
+        own = [task for task in found if task.family == family]
+        if len(own) < int(side):
+            lacking.append(f"{setting} has {len(own)} tasks")
+            continue
+        sets[setting] = [
+            [draw(task, TRAININGS, seed) for task in group] for seed in seeds for group in grouped(own, int(side), seed)
+        ]
+    if lacking and (settings or not sets):
+        raise click.UsageError(f"{', '.join(lacking)}; found: {', '.join(task.name for task in found) or 'no tasks'}")
+    for what in lacking:
+        click.echo(f"left out: {what}", err=True)
+    return sets
+
+
+def _check_rivals(python: Path, named: Sequence[str], sets: Mapping[str, Sequence[Sequence[DrawnSweep]]]) -> None:
+    """Raises `RivalsError` before anything is measured."""
+    rivals.check(python)
+    for name, drawn in product(rivals.BY_MODEL.intersection(named), chain.from_iterable(sets.values())):
+        for sweep in drawn:
+            rivals.configurations(name, sweep)
+
+
+def _measured(
+    sets: Sequence[Sequence[DrawnSweep]], runners: Mapping[str, Runner], advance: Callable[[], None]
+) -> dict[str, Figures]:
+    """The figures of each arm over all sets; `advance` is called after each run."""
+    results: dict[str, list[Reached]] = {name: [] for name in runners}
+    whole_s: list[float] = []
+    for drawn in sets:
+        for name, run in runners.items():
+            results[name] += run(drawn)
+            advance()
+        whole_s += [max(r.end_s for r in results["slurm"][-len(drawn) :])] * len(drawn)
+    return {name: figures(found, results["slurm"], results["asha"], whole_s) for name, found in results.items()}
+
+
+def _loaded(curves: Path, planned: str) -> list[Task]:
+    """The tasks with trainings; told on stderr is what was left out."""
+    found = load(curves)
+    for task in found:
+        if task.empty:
+            click.echo(f"{task.name}: trainings left out because they never reported: {task.empty}", err=True)
+    return [PLANNED[planned](task) for task in found if task.curves]
 
 
 def _against_rivals(found: dict[str, Figures]) -> dict[str, float]:

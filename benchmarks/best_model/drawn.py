@@ -1,10 +1,15 @@
-"""Public learning curves, and sweeps drawn from them."""
+"""Public learning curves, and sweeps drawn from them.
+
+TaskSet's trainings were all planned alike, and one that diverged ended before. Of AlgoPerf's no plan is known: each is
+taken to have been planned until its own last report (`own`), as if those that diverged had announced it, or as long as
+the longest of its task (`longest`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from zlib import crc32
@@ -46,10 +51,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """All recorded trainings of one task."""
+    """All recorded trainings of one task. `empty` is how many more there are that never reported."""
 
     name: str
     curves: tuple[Curve, ...]
+    empty: int = 0
 
     @property
     def family(self) -> str:
@@ -66,8 +72,8 @@ class DrawnSweep:
 
     @cached_property
     def best(self) -> float:
-        """The best value that any of them ever reports."""
-        return float(min(np.min(curve.values) for curve in self.curves))
+        """The best value that any of them ever reports; diverged trainings may report what is not a number."""
+        return float(np.nanmin(np.concatenate([curve.values for curve in self.curves])))
 
     @cached_property
     def good_enough(self) -> float:
@@ -81,14 +87,17 @@ class DrawnSweep:
 
 
 def load(folder: Path) -> tuple[Task, ...]:
-    """All tasks of a folder of `.npz` files, in the order of their names.
+    """All tasks of a folder of `.npz` files, in the order of their names."""
+    return tuple(_task(path) for path in sorted(folder.glob("*.npz")))
 
-    Raises `FileNotFoundError` if there is none.
-    """
-    paths = sorted(folder.glob("*.npz"))
-    if not paths:
-        raise FileNotFoundError(f"{folder}: holds no .npz files of learning curves")
-    return tuple(_task(path) for path in paths)
+
+def longest_planned(task: Task) -> Task:
+    """The task with all its trainings planned as long as the longest."""
+    longest_s = max(curve.planned_s for curve in task.curves)
+    return replace(task, curves=tuple(replace(curve, planned_s=longest_s) for curve in task.curves))
+
+
+PLANNED: Mapping[str, Callable[[Task], Task]] = {"own": lambda task: task, "longest": longest_planned}
 
 
 def draw(task: Task, trainings: int, seed: int) -> DrawnSweep:
@@ -110,7 +119,7 @@ def regret_area(reports: Sequence[tuple[float, float]], sweep: DrawnSweep) -> fl
     Regret is how far the best report so far is from the best of all, as a share of what the median training reports
     first; 1 before the first report. It stays what it is after the last.
     """
-    first = float(np.median([curve.values[0] for curve in sweep.curves]))
+    first = float(np.nanmedian([curve.values[0] for curve in sweep.curves]))
     scale = max(first - sweep.best, 1e-12 * max(1.0, abs(sweep.best)))
     area, at_gpu_s, regret = 0.0, 0.0, 1.0
     for gpu_s, value in (*reports, (math.inf, math.inf)):
@@ -132,9 +141,11 @@ def _task(path: Path) -> Task:
     reports = int(stored["length"].max())
     curves = []
     for row, (end, length) in enumerate(zip(ends.tolist(), stored["length"].tolist(), strict=True)):
+        if not length:
+            continue
         part = slice(end - length, end)
         params = dict(zip(names, stored["params"][row].tolist(), strict=True)) if names else {}
         times_s = (np.arange(length) + 1.0) * (TASKSET_LENGTH_S / reports) if is_counted else cost[part]
         planned_s = TASKSET_LENGTH_S if is_counted else float(times_s[-1])
         curves.append(Curve(times_s, sign * values[part], planned_s, params))
-    return Task(path.stem, tuple(curves))
+    return Task(path.stem, tuple(curves), len(ends) - len(curves))

@@ -16,9 +16,13 @@ from benchmarks.best_model.drawn import DrawnSweep, regret_area
 from benchmarks.best_model.simulated import Reached
 from benchmarks.best_model.small_cluster import CHECKPOINT_S, RESTART_S
 from explsched.errors import ExplschedError
+from sched_policy.model import Parameter
 
 NAMES = ("asha-stopping", "asha-promotion", "pasha", "mobster", "hyper-tune", "dyhpo")
 """As `syne_tune_arm` names them."""
+
+BY_MODEL = frozenset({"mobster", "hyper-tune", "dyhpo"})
+"""Those that model what hyper-parameters are worth."""
 
 INSTALL = "pip install 'syne-tune[gpsearchers,blackbox-repository]==0.13.0'"
 """The last release with MOBSTER, Hyper-Tune and DyHPO."""
@@ -32,7 +36,7 @@ _LONGEST_S = 3600.0
 
 
 class RivalsError(ExplschedError):
-    """Syne Tune cannot be run."""
+    """Syne Tune cannot be run, or not on this sweep."""
 
 
 def check(python: Path) -> None:
@@ -47,6 +51,23 @@ def check(python: Path) -> None:
     except subprocess.CalledProcessError as error:
         why = error.stderr.strip().splitlines()[-1:]
         raise RivalsError(f"--rivals {python}: {' '.join(why)}; it needs Syne Tune: {INSTALL}") from error
+
+
+def configurations(scheduler: str, sweep: DrawnSweep) -> list[dict[str, Parameter]]:
+    """What a scheduler is told of each training, different for each: Syne Tune knows a training by nothing else.
+
+    Where the hyper-parameters are unknown or those of several trainings are equal, it is the training's number instead:
+    ASHA and PASHA start them in the drawn order and never look at it. The others would learn from such a number, to
+    their own harm: for them raises `RivalsError`.
+    """
+    known = [dict(curve.params) for curve in sweep.curves]
+    if len({json.dumps(params, sort_keys=True) for params in known}) == len(known):
+        return known
+    if scheduler in BY_MODEL:
+        raise RivalsError(
+            f"{scheduler} on {sweep.task}: it models hyper-parameters, and those known do not tell the trainings apart"
+        )
+    return [{"training": row} for row in range(len(known))]
 
 
 def run(python: Path, scheduler: str, sweep: DrawnSweep, gpus: int) -> Reached:
@@ -64,7 +85,7 @@ def run(python: Path, scheduler: str, sweep: DrawnSweep, gpus: int) -> Reached:
         "until_s": 2 * sweep.work_s / gpus,
         "times_s": [curve.times_s.tolist() for curve in sweep.curves],
         "values": [curve.values.tolist() for curve in sweep.curves],
-        "params": [dict(curve.params) for curve in sweep.curves],
+        "params": configurations(scheduler, sweep),
     }
     try:
         done = subprocess.run(

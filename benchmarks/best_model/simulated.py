@@ -93,7 +93,7 @@ def run(policy: SchedulingPolicy, drawn: Sequence[DrawnSweep], gpus: int) -> lis
     trainings of a day report every ten minutes, and looking more often would only make the simulation longer.
     """
     watched = Watched(policy, drawn)
-    usual_s = min(float(np.median([curve.planned_s for curve in sweep.curves])) for sweep in drawn)
+    usual_s = min(float(np.median([curve.run_s for curve in sweep.curves])) for sweep in drawn)
     settings = Settings(interval_s=max(Settings().interval_s, 0.002 * usual_s))
     outcome = simulate(trace(drawn), ClusterShape(1, gpus), watched, settings)
     found = []

@@ -44,7 +44,6 @@ class Result(Struct, frozen=True):
     reached_gpu_s: float
     all_gpu_s: float
     end_s: float
-    regret: float
 
 
 class _Trial:
@@ -110,9 +109,7 @@ class SmallCluster:
 
     def _result(self, k: int) -> Result:
         at_s, gpu_s = self._reached[k]
-        best = min((float(t.curve.values[: t.reports].min()) for t in self._trials[k] if t.reports), default=math.inf)
-        drawn = self._drawn[k]
-        return Result(drawn.task, at_s, gpu_s, self._used(k), self._ended_s[k], (best - drawn.best) / abs(drawn.best))
+        return Result(self._drawn[k].task, at_s, gpu_s, self._used(k), self._ended_s[k])
 
     def _carry_out(self, moves: Moves) -> None:
         for k, row in moves.stops:

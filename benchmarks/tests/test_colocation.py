@@ -1,7 +1,11 @@
-"""The bound below which no placement can be."""
+"""The bound below which no placement can be, and published events."""
 
-from benchmarks.colocation import bound
-from simulation.colocation.events import Action, InstanceEvent, InstanceTrace, generate
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from benchmarks.colocation import bound, main
+from simulation.colocation.events import Action, InstanceEvent, InstanceTrace, generate, write_events
 from simulation.colocation.instance import GpuLoads, Instance, InstanceKind, ShareBounds
 from simulation.colocation.placements import SHARE_PLACEMENTS
 from simulation.colocation.simulator import colocate
@@ -30,3 +34,26 @@ def test_entries_of_more_than_half_of_a_gpus_memory_need_a_gpu_each_unless_an_ll
     assert least(InstanceKind.TRAINING, 21 * 1024) == 4
     assert least(InstanceKind.TRAINING, 20 * 1024) == 2
     assert least(InstanceKind.LLM_INFERENCE, 21 * 1024) == 3
+
+
+def published(directory: Path, last_line: str) -> Path:
+    for size in ("100", "800", "3200"):
+        write_events(directory / f"instances-{size}.txt", generate(3, seed=7).events)
+    with (directory / "instances-3200.txt").open("a") as file:
+        file.write(last_line)
+    return directory
+
+
+def test_a_line_of_published_events_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["--published", str(published(tmp_path, "nothing")), "--instances", "3"])
+    assert done.exit_code == 1
+    assert "instances-3200.txt: 1 rows cannot be used: line 6: " in done.stderr
+
+
+def test_published_events_are_measured_beside_generated_ones(tmp_path: Path) -> None:
+    options = ["--published", str(published(tmp_path, "\n")), "--instances", "3", "--seeds", "1"]
+    done = CliRunner().invoke(main, options)
+    assert done.exit_code == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()[-3:]] == [
+        f"instances-{size}.txt" for size in ("100", "800", "3200")
+    ]

@@ -1,8 +1,12 @@
 """The replay of `gateway_affinity`, by hand."""
 
-import pytest
+import json
+from pathlib import Path
 
-from benchmarks.gateway_affinity import BoundedRing, Replica, Request, Speed, least_outstanding, replay, reusable
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks.gateway_affinity import BoundedRing, Replica, Request, Speed, least_outstanding, main, replay, reusable
 
 SPEED = Speed(prefill_tokens_per_s=512.0, token_s=0.5)
 
@@ -51,3 +55,42 @@ def test_the_ring_keeps_a_session_and_leaves_a_replica_with_twice_the_mean() -> 
     assert ring(request(0, 0, 2, 3, 4), busy) == homes[0]
     busy[homes[0]].requests = 12  # with this request 22: at most 11
     assert ring(request(0, 0, 2, 3, 4), busy) != homes[0]
+
+
+def measured(folder: Path, *rows: tuple[float, list[int]]) -> Result:
+    """What the command says of requests, each a time in ms and its blocks."""
+    lines = [
+        {"timestamp": at_ms, "input_length": 512 * len(blocks), "output_length": 2, "hash_ids": blocks}
+        for at_ms, blocks in rows
+    ]
+    (folder / "trace.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return CliRunner().invoke(main, ["--trace", str(folder / "trace.jsonl"), "--cache-blocks", "10", "--json"])
+
+
+def test_times_may_be_fractions_of_a_millisecond_in_any_order(tmp_path: Path) -> None:
+    late = 30 * 60 * 1000
+    done = measured(tmp_path, (late + 0.5, [1, 2]), (0.25, [1, 2]), (late + 9000.5, [1, 2]))
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert (figures["all_reusable"], figures["kept_back_reusable"]) == (4 / 6, 2 / 4)
+
+
+def test_a_trace_within_its_first_twenty_minutes_has_no_part_kept_back(tmp_path: Path) -> None:
+    done = measured(tmp_path, (0, [1, 2]), (9000, [1, 2]))
+    assert done.exit_code == 0
+    assert {name.split("_")[0] for name in json.loads(done.stdout)} == {"all"}
+    assert done.stderr == "left out: kept_back: after the first 20 minutes no block comes twice\n"
+
+
+@pytest.mark.parametrize("blocks", [[], [2]])
+def test_a_trace_without_common_blocks_is_an_error(tmp_path: Path, blocks: list[int]) -> None:
+    done = measured(tmp_path, (0, blocks[:0]), (9000, blocks))
+    assert done.exit_code == 1
+    assert "no two requests have a block in common" in done.stderr
+
+
+def test_a_line_that_is_no_request_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text('\n{"timestamp": "now"}\n')
+    done = CliRunner().invoke(main, ["--trace", str(tmp_path / "trace.jsonl")])
+    assert done.exit_code == 1
+    assert "trace.jsonl: line 2: " in done.stderr

@@ -2,16 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.gateway_rules import OURS, PEERS, Run, against, best, peer_options
+from benchmarks.gateway_cases import CASES
+from benchmarks.gateway_rules import OURS, PEERS, Run, against, best, main, peer_options, traces_of
 from inference_gateway.model import Capacity
 from inference_gateway.scaling.rules import build
 from simulation.requests.replay import RequestReplay
 from simulation.requests.settings import RequestSettings
 from simulation.requests.trace import Request, RequestTrace
 
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,3985,328\n"
 METRICS = RequestReplay.of(RequestTrace((Request(0.0, service_s=1.0),)), None, RequestSettings()).measured("dilu", {})
 
 
@@ -46,3 +50,41 @@ def test_all_options_of_a_peer_are_drawn_and_can_be_used(rule: str) -> None:
         assert {options[name] for options in drawn[1:]} == set(values)
     for options in drawn:
         build(rule, options, Capacity(1.0, 8, 60.0))
+
+
+@pytest.mark.parametrize("name", ["azure_llm_2023_code.csv", "AzureLLMInferenceTrace_code.csv"])
+def test_a_trace_is_found_under_our_name_and_the_publishers(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    assert CASES["azure-code"].path(tmp_path) == tmp_path / name
+    assert CASES["azure-conversation"].path(tmp_path) is None
+    assert CASES["bursts"].path(tmp_path) is not None
+
+
+def test_cases_without_files_are_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "conversation_trace.jsonl").touch()
+    assert list(traces_of(tmp_path, ())) == ["bursts", "mooncake-conversation"]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1] for line in told] == [" azure-conversation", " azure-code", " mooncake-toolagent"]
+    assert (
+        told[2] == f"left out: mooncake-toolagent: no mooncake_toolagent.jsonl or toolagent_trace.jsonl in {tmp_path}"
+    )
+
+
+def test_a_case_that_is_named_and_has_no_file_is_an_error(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["--traces", str(tmp_path), "--case", "azure-code"])
+    assert done.exit_code == 2
+    assert "no azure_llm_2023_code.csv or AzureLLMInferenceTrace_code.csv in" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ("", "the last request arrives 0 s after the first"),
+        ("2023-11-16 18:15:47,1,x\n", "1 rows cannot be used: line 3"),
+    ],
+)
+def test_a_trace_that_cannot_be_measured_is_an_error(tmp_path: Path, rows: str, why: str) -> None:
+    (tmp_path / "azure_llm_2023_code.csv").write_text(AZURE + rows)
+    done = CliRunner().invoke(main, ["--traces", str(tmp_path), "--case", "azure-code", "--draws", "1", "-j", "1"])
+    assert done.exit_code == 1
+    assert why in done.stderr

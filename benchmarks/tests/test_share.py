@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.muri_parity import Replay
-from benchmarks.share import Row, geometric_means
+from benchmarks.share import Row, geometric_means, main
 
 
 def row(trace: str, durations: str, ours_s: float) -> Row:
@@ -26,3 +29,23 @@ def test_traces_that_were_held_out_have_their_own_mean() -> None:
     assert means == pytest.approx(
         {"known, tuned on": 2.0, "known, held out": 1.25**0.5, "learnt, held out": 1.0}, rel=1e-3
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "iterations", "why"),
+    [
+        (65, 10, "job 0 asks for 65 GPUs (accepted: 1 to 64"),
+        (1, 0, "rows cannot be used: line 3: iterations: found '0'"),
+    ],
+)
+def test_a_trace_that_cannot_be_replayed_whole_is_an_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], gpus: int, iterations: int, why: str
+) -> None:
+    header = "job_id,num_gpu,submit_time,iterations,iteration_time,resource_time_0,resource_time_1,resource_time_2"
+    rows = [f"0,{gpus},0,10,490,446,8,0", f"1,1,0,{iterations},490,446,8,0"]
+    (tmp_path / "trace9.csv").write_text("\n".join([header, *rows]))
+    done = CliRunner().invoke(main, ["--traces", str(tmp_path), "--only", "trace9", "--json"])
+    assert done.exit_code == 1
+    assert f"{tmp_path}/trace9.csv under explsched-share: exit status 1" in done.stderr
+    assert why in (told := capfd.readouterr().err)
+    assert "Traceback" not in told
