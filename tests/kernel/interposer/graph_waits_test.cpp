@@ -142,7 +142,8 @@ void a_collective_within_a_node_does_not_wait(CUstream stream, CUmodule module, 
         CUgraphNode node{};
         DO(cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &condition));
     });
-    CUgraph ordinary = with_child(captured(stream, {function}));
+    CUgraph plain = captured(stream, {function});
+    CUgraph ordinary = with_child(plain);
     for (CUgraph graph : {child, nested, conditional, ordinary}) {
         CUgraphExec exec{};
         DO(cuGraphInstantiate(&exec, graph, 0));
@@ -155,7 +156,7 @@ void a_collective_within_a_node_does_not_wait(CUstream stream, CUmodule module, 
         DO(cuGraphExecDestroy(exec));
         DO(cuGraphDestroy(graph));
     }
-    DO(cuGraphDestroy(alone));
+    for (CUgraph graph : {alone, plain}) DO(cuGraphDestroy(graph));
 }
 
 // Whichever context is current when the program updates it.
