@@ -22,6 +22,7 @@ from pathlib import Path
 from explsched import interpreter, log
 from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
+from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
@@ -135,7 +136,6 @@ def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int
     with _starting(now):
         _refuse_another(now, active_jobs(client, now.section.name))
         state.forget_requests(now.paths)
-        now.keep()  # else its job would refuse what was edited since the last gateway of this name
         slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
         submitted: list[int] = []
         try:
@@ -393,6 +393,13 @@ class Revision:
     def check_now(self) -> None:
         """Reload at the next call of `check`."""
         self._asked = True
+
+    def check_changed(self) -> None:
+        """Reload at the next call of `check` if the files are not those in force."""
+        try:
+            self._asked = self._asked or accepted.read(self.now.services_path, self.now.slot) != self.now
+        except ConfigError:
+            self._asked = True  # which tells what is wrong with them
 
     def check(self) -> None:
         """Reload the services file if a signal or a command has requested it, and answer the command."""

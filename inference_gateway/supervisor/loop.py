@@ -149,6 +149,8 @@ class Supervisor:
         record = state.holder(self._paths)
         before = predecessor(record, self._revision.now, self._client, self._job_id) if record else None
         self._start_data_plane(before)
+        if self._after is not None:
+            self._revision.check_changed()
         try:
             self._try_check()
             while not self._stop:
@@ -362,14 +364,20 @@ def run(now: Accepted, sbatch: Sequence[str], after: int | None = None) -> None:
     supervisor.run()
 
 
-def accepted_files(services_path: Path, kept: Path | None, slot: int) -> Accepted:
-    """The files; if they are invalid now or may not change so, those in force last, which are saved in `kept`."""
+def accepted_files(services_path: Path, kept: Path | None, slot: int, after: int | None) -> Accepted:
+    """The files to begin with: those of now, or if they are invalid those in force last, which are saved in `kept`.
+
+    A successor, whose predecessor is the job `after`, begins with those in force: what is there now may be refused by
+    HAProxy, too, and `Supervisor.run` takes it by a reload.
+    """
     last = None if kept is None else _kept(kept, services_path, slot)
-    if last is None:
-        return accepted.read(services_path, slot)
+    if last is not None and after is not None:
+        return last
     try:
-        return accepted.changed(last)
+        return accepted.read(services_path, slot)
     except ConfigError as error:
+        if last is None:
+            raise
         log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
         return last
 
@@ -393,7 +401,7 @@ def main(services_path: Path, kept: Path | None, slot: int, after: int | None, s
     """Run a gateway in its Slurm job."""
     log.set_up("info", None)
     try:
-        run(accepted_files(services_path, kept, slot), sbatch, after)
+        run(accepted_files(services_path, kept, slot, after), sbatch, after)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from explsched import log
 from explsched.errors import SlurmError
-from inference_gateway import accepted
 from inference_gateway.accepted import Accepted
 from inference_gateway.cli import commands
 from inference_gateway.control import state
@@ -19,7 +18,6 @@ from inference_gateway.control.report import Report
 from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor.loop import accepted_files
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
 
@@ -77,14 +75,6 @@ def test_it_submits_one_job(site: Site) -> None:
     ((script, options),) = site.slurm.submissions
     assert "--partition=cpu" in options
     assert "--sbatch=--partition=cpu" in script
-
-
-def test_its_job_takes_what_was_edited_while_it_was_down(site: Site) -> None:
-    services = site.directory / "services.yaml"
-    accepted.read(services).keep()
-    services.write_text(SERVICES.replace("127.0.0.1", "127.0.0.1, port: 9"))
-    site.up()
-    assert accepted_files(services, site.paths.accepted, 1).port == 9
 
 
 @pytest.mark.parametrize("option", ["--comment=mine", "--comm mine", "-Jmine", "--dependency=singleton"])

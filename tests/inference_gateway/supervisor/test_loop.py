@@ -564,6 +564,14 @@ class TestAnEditedFile:
         assert kept is not None
         assert tuple(kept.section.services) == ("more", "chat")
 
+    def test_a_successor_applies_what_was_edited_once_it_serves(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gateway = Gateway(place, monkeypatch, after=9, in_job=True)
+        gateway.services.write_text(self.MORE)
+        gateway.run(gateway.report(), nothing, nothing, gateway.term)
+        assert gateway.plane.applied == [("more", "chat")]
+
     def test_a_file_that_cannot_be_kept_is_not_applied(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next control plane would read the old one."""
 

@@ -116,41 +116,71 @@ def test_an_invalid_services_file_changes_nothing(gateway: Gateway, text: str, w
     assert gateway.revision.now is before
 
 
+DIGEST = f"sha256: {'a' * 64}"
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("services", "keys", "words"),
     [
-        ("name: t", "name: u"),
-        ("directory: state", "directory: other"),
-        ("127.0.0.1", "localhost"),
-        ("keys:", "port: 9, keys:"),
-        ("keys:", "certificate: c.pem, keys:"),
-        ("services:", "job: {second: {port: 9}}\nservices:"),
+        (GOOD.replace("name: t", "name: u"), KEYS, "while the gateway is up"),
+        (GOOD.replace("directory: state", "directory: other"), KEYS, "while the gateway is up"),
+        (GOOD.replace("127.0.0.1", "localhost"), KEYS, "while the gateway is up"),
+        (GOOD.replace("keys:", "port: 9, keys:"), KEYS, "while the gateway is up"),
+        (GOOD.replace("keys:", "certificate: c.pem, keys:"), KEYS, "while the gateway is up"),
+        (GOOD.replace("services:", "job: {second: {port: 9}}\nservices:"), KEYS, "while the gateway is up"),
+        (GOOD.replace("replica", "replika"), KEYS, "services.chat.replika"),
+        (GOOD, f"keys: {{alice: {{{DIGEST}}}, bob: {{{DIGEST}}}}}", "digest"),
     ],
 )
-def test_a_successor_takes_no_change_that_a_reload_refuses(gateway: Gateway, old: str, new: str) -> None:
-    gateway.revision.now.keep()
-    gateway.services.write_text(GOOD.replace(old, new))
-    assert "while the gateway is up" in gateway.asked()
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == gateway.revision.now
+def test_a_successor_takes_no_change_that_a_reload_refuses(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, services: str, keys: str, words: str
+) -> None:
+    before = gateway.revision.now
+    before.keep()
+    gateway.services.write_text(services)
+    gateway.keys.write_text(keys)
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=7) == before
+    gateway.revision.put = lambda new: gateway.put.append(new) if new.settings(gateway.services.parent) else None
+    gateway.revision.check_changed()
+    gateway.revision.check()
+    assert words in caplog.text
+    assert gateway.put == []
+    assert gateway.revision.now is before
+
+
+def test_a_successor_takes_by_a_reload_what_has_changed(gateway: Gateway) -> None:
+    before = gateway.revision.now
+    before.keep()
+    gateway.revision.check_changed()
+    gateway.revision.check()
+    assert gateway.put == []
     gateway.services.write_text(MORE)
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == accepted.read(gateway.services)
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=7) == before
+    gateway.revision.check_changed()
+    gateway.revision.check()
+    assert gateway.put == [accepted.read(gateway.services)]
+
+
+def test_a_first_job_takes_what_was_edited_since_its_submission(gateway: Gateway) -> None:
+    """Also what differs from what a gateway of this name had in force before it was taken down."""
+    gateway.revision.now.keep()
+    gateway.services.write_text(GOOD.replace("keys:", "port: 9, keys:"))
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=None).port == 9
 
 
 def test_a_saved_file_that_this_version_refuses_keeps_no_successor_from_serving(gateway: Gateway) -> None:
     gateway.revision.now.keep()
     (gateway.paths.accepted / "services.yaml").write_text(GOOD.replace("replica", "replika"))
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == accepted.read(gateway.services)
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=7) == accepted.read(gateway.services)
 
 
 @pytest.mark.parametrize("keys", ["~nosuchuser/keys.yaml", 300 * "k"])
-def test_a_successor_serves_with_the_accepted_files_where_the_new_ones_cannot_be_read(
-    gateway: Gateway, keys: str
-) -> None:
+def test_it_serves_with_the_accepted_files_where_the_new_ones_cannot_be_read(gateway: Gateway, keys: str) -> None:
     gateway.revision.now.keep()
     gateway.services.write_text(GOOD.replace("keys.yaml", keys))
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == gateway.revision.now
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=None) == gateway.revision.now
     with pytest.raises(ConfigError, match=r"listen\.keys|cannot be read: File name too long"):
-        accepted_files(gateway.services, None, 1)
+        accepted_files(gateway.services, None, 1, after=7)
 
 
 def test_the_last_day_of_the_calendar_is_no_end(gateway: Gateway) -> None:
