@@ -157,7 +157,12 @@ class PreemptionSection(Section, frozen=True):
     ] = 1.5
     max_per_pass: Annotated[
         int,
-        Meta(ge=0, le=10000, description="maximum preemptions per pass; a job that needs more of them gets none"),
+        Meta(
+            ge=0,
+            le=10000,
+            description="maximum preemptions per pass, of jobs by score; pauses in sweeps, groups and requeues before "
+            "a time limit are not counted",
+        ),
     ] = 8
     max_per_hour: Annotated[int, Meta(ge=0, le=1_000_000, description="maximum preemptions per hour")] = 200
     max_per_job_per_hour: Annotated[int, Meta(ge=0, le=12, description="maximum preemptions of one job per hour")] = 6
@@ -277,7 +282,6 @@ class PreemptionBudget(Struct, frozen=True):
     max_per_hour: int
     max_per_job_per_hour: int = 1_000_000
     max_per_job: int | None = None
-    max_per_pass: int = 10_000
 
     def is_spent(self, record: PreemptionRecord, now_s: float) -> bool:
         """Whether a job has been preempted as often as it may be, for now or for good."""
@@ -306,13 +310,7 @@ class Config(Section, frozen=True):
     def preemption_budget(self) -> PreemptionBudget:
         """The part of the configuration that bounds preemption."""
         bounds = self.preemption
-        return PreemptionBudget(
-            bounds.grace_s,
-            bounds.max_per_hour,
-            bounds.max_per_job_per_hour,
-            bounds.max_per_job,
-            bounds.max_per_pass,
-        )
+        return PreemptionBudget(bounds.grace_s, bounds.max_per_hour, bounds.max_per_job_per_hour, bounds.max_per_job)
 
     def claimed(self) -> dict[str, Path]:
         """By key, the directories that are one cluster's alone, whether its daemon runs or not."""

@@ -249,36 +249,25 @@ class PreemptionTracker:
         return changes
 
     def _signals(self, preemptions: Iterable[Preemption], look: _Look) -> list[Change]:
-        """Ask newly selected jobs for a checkpoint, as far as budgets allow: all victims of a beneficiary, or none."""
-        chosen: dict[int, Preemption] = {}
-        going: defaultdict[int, list[SignalJob]] = defaultdict(list)  # by beneficiary, else by the job itself
-        for preemption in preemptions:
-            job_id, beneficiary = preemption.job_id, preemption.beneficiary
-            if job_id not in chosen and (signal := self._signal(look.jobs[job_id], look)) is not None:
-                chosen[job_id] = preemption
-                going[job_id if beneficiary is None else beneficiary].append(signal)
+        """Ask newly selected jobs for a checkpoint, as far as budgets allow."""
         changes: list[Change] = []
-        room = min(self._budget.max_per_pass, self._left_this_hour(look.now_s))
-        for together in going.values():
-            if len(together) > room - len(changes):
-                continue  # later passes decide about them
-            for job_id in (signal.job_id for signal in together):
-                why, beneficiary = chosen[job_id].reason, chosen[job_id].beneficiary
-                restarts, saved_s = look.jobs[job_id].restarts, look.reported(job_id).checkpoint_s
-                self._underway[job_id] = _Underway(look.now_s, restarts, saved_s, why, beneficiary)
-                self._begun_s.append(look.now_s)
-            changes += together
+        for preemption in preemptions:
+            job = look.jobs[preemption.job_id]
+            if job.job_id in self._underway or not self._within_budget(look.now_s):
+                continue
+            if job.exploration is None or job.exploration.checkpoint_signal is None:
+                continue  # never touch a job that has not opted in, whatever the plan says
+            if job.job_id in look.records and self._budget.is_spent(look.records[job.job_id], look.now_s):
+                continue
+            reported = look.reported(job.job_id)
+            if not _handles_signal(reported, job.restarts):
+                continue
+            self._underway[job.job_id] = _Underway(
+                look.now_s, job.restarts, reported.checkpoint_s, preemption.reason, preemption.beneficiary
+            )
+            self._begun_s.append(look.now_s)
+            changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
         return changes
-
-    def _signal(self, job: Job, look: _Look) -> SignalJob | None:
-        """What asks the job for a checkpoint; None if it must not be asked, whatever the plan says."""
-        if job.job_id in self._underway or job.exploration is None or job.exploration.checkpoint_signal is None:
-            return None
-        if job.job_id in look.records and self._budget.is_spent(look.records[job.job_id], look.now_s):
-            return None
-        if not _handles_signal(look.reported(job.job_id), job.restarts):
-            return None
-        return SignalJob(job.job_id, job.exploration.checkpoint_signal)
 
     def answered(self, changes: Iterable[Change], failures: Iterable[ChangeFailure]) -> None:
         """Slurm has been handed these changes; a preemption of which it has refused a step is dropped.
@@ -413,10 +402,10 @@ class PreemptionTracker:
         has_saved = _saved_s(step, progress.get(job_id, JobProgress())) is not None
         return is_clear and (has_saved or now_s - step.signalled_s >= self._budget.grace_s)
 
-    def _left_this_hour(self, now_s: float) -> int:
+    def _within_budget(self, now_s: float) -> bool:
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
-        return self._budget.max_per_hour - len(self._begun_s)
+        return len(self._begun_s) < self._budget.max_per_hour
 
 
 def _last_report_s(progress: JobProgress) -> float | None:

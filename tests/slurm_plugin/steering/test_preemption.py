@@ -9,7 +9,7 @@ from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionReco
 from sched_policy.model import Exploration, GpuPart, Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import ChangeFailure, RequeueJob, SetAdminComment, SignalJob
-from slurm_plugin.config import HOUR_S, Config, PreemptionBudget, PreemptionSection
+from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
 from slurm_plugin.steering.preemption import PreemptionTracker, interruption
 from tests.sched_policy.builders import NOW_S, job, running
@@ -165,26 +165,6 @@ def test_the_hourly_budget_bounds_the_churn() -> None:
     tracker.advance((), {}, {}, {}, 10)
     assert steps(tracker, 20, 5) == []
     assert steps(tracker, 3601, 5) == [SignalJob(5, "USR1")]
-
-
-@pytest.mark.parametrize(
-    ("allowed", "signalled"),
-    [
-        (PreemptionSection(max_per_pass=0), [[], []]),
-        (PreemptionSection(max_per_pass=2), [[1, 5], [6, 7]]),
-        (PreemptionSection(max_per_pass=4), [[1, 2, 3, 4], [5, 6, 7]]),
-        (PreemptionSection(max_per_hour=2), [[1, 5], []]),
-    ],
-)
-def test_a_pass_preempts_as_many_as_it_may_and_never_some_victims_of_one_job(
-    allowed: PreemptionSection, signalled: list[list[int]]
-) -> None:
-    tracker = PreemptionTracker(Config(preemption=allowed).preemption_budget())
-    plan = [Preemption(1, ""), *(Preemption(job_id, "", 9) for job_id in (2, 3, 4))]
-    plan += [Preemption(5, ""), *(Preemption(job_id, "", 8) for job_id in (6, 7))]
-    jobs = {8: job(8), 9: job(9)} | {n: running(n, f"n{n}", exploration=CONSENT) for n in range(1, 8)}
-    passes = [tracker.advance(plan, jobs, {}, {}, now_s) for now_s in (0, 15)]
-    assert [[change.job_id for change in one if isinstance(change, SignalJob)] for one in passes] == signalled
 
 
 def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **reported: float) -> list[object]:
