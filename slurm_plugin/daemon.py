@@ -104,6 +104,8 @@ class Daemon:
         client = choose(self._config.slurm.client, self._config.slurm.timeout_s)
         self._controller = Controller(client, self._config)
         self._only_one = OnlyOne()
+        self._cluster = ""
+        self._unclaimed: dict[str, Path] = {}  # by key, directories that are not there yet
         self._publisher = Publisher(self._config.state.directory)
         self._readers = serving.ServerProcess(self._config.state.directory, self._config.state.socket)
         self._totals = Totals()
@@ -211,8 +213,9 @@ class Daemon:
         if not self._only_one.is_settled:
             can = self._controller.capabilities()
             self._only_one.settle(can.cluster, self._config.progress.spool)
-            for key, directory in self._config.claimed().items():
-                claim(directory, can.cluster_name, key)
+            self._cluster, self._unclaimed = can.cluster_name, self._config.claimed()
+        waiting = self._unclaimed.items()
+        self._unclaimed = {key: where for key, where in waiting if not claim(where, self._cluster, key)}
         self._only_one.check(_BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s)
 
     def _pass(self) -> None:

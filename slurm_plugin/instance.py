@@ -191,17 +191,18 @@ def read_beat(path: Path) -> tuple[Beat, os.stat_result] | None:
             return None
 
 
-def claim(directory: Path, cluster: str, key: str) -> None:
+def claim(directory: Path, cluster: str, key: str) -> bool:
     """Write down whose directory it is, if nobody has. Raises `AnotherDaemonError` if it is another cluster's.
 
     `cluster` is the name alone, which stays if slurmctld moves; `key` names the directory in the configuration. One
-    that cannot be claimed keeps no daemon from its work: that is logged. One that is not there is nobody's.
+    that cannot be claimed keeps no daemon from its work: that is logged. False if it is not there, to be asked again.
     """
-    found, why = cluster, f"no answer for {PATIENCE_S:g} s"
+    found, why, is_there = cluster, f"no answer for {PATIENCE_S:g} s", True
 
     def look() -> None:
-        nonlocal found, why
-        if directory.exists() and not (found := claimed_by(directory)):
+        nonlocal found, why, is_there
+        is_there = directory.exists()
+        if is_there and not (found := claimed_by(directory)):
             with suppress(FileExistsError):  # another daemon has come first
                 create_file_durably(directory / CLAIM, f"{cluster}\n", mode=0o644)
             found = claimed_by(directory)
@@ -218,6 +219,7 @@ def claim(directory: Path, cluster: str, key: str) -> None:
             f"{directory}: belongs to cluster {found}, and this is {cluster}; set {key} of each cluster to a directory "
             f"of its own. If only the name has changed, remove {directory / CLAIM}"
         )
+    return is_there
 
 
 def claimed_by(directory: Path) -> str:

@@ -278,16 +278,17 @@ class CliClient:
                 failed += self._apply_alone(change)
         failed += self._apply_steering([change for change in steering if batch.fits_a_line(change)])
         by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
-        to_tasks = []
+        to_tasks: list[SignalJob] = []
         for change in changes:
             if isinstance(change, SignalJob) and change.job_id in self._names:
-                to_tasks.append(self._beside(partial(self._signal_task, change)))
+                to_tasks.append(change)
             elif isinstance(change, SignalJob | CancelJob):
                 by_signal[change.signal if isinstance(change, SignalJob) else None].append(change)
         for signal, group in by_signal.items():
             argv = self._scancel(signal, group)
             failed += self._unsent(group, process.run(argv, self._timeout_s, self._environment))
-        for signalled in to_tasks:
+        # Last, for if one of those gets no answer the pass is given up, and none of these may be sent after that.
+        for signalled in [self._beside(partial(self._signal_task, change)) for change in to_tasks]:
             failed += signalled.result()
         return tuple(failed)
 

@@ -25,7 +25,7 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
-from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Holder
+from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Holder, claimed_by
 from slurm_plugin.state.publish import METRICS_FILE
 from tests.slurm_kit import FakeSlurm, record
 
@@ -274,6 +274,15 @@ def test_what_one_cluster_keeps_is_no_other_clusters(
     for claim in (tmp_path / CLAIM, tmp_path / "state" / CLAIM):  # as the message says
         claim.unlink()
     lived_once(second, config, monkeypatch)
+
+
+def test_a_directory_that_the_daemon_makes_is_its_clusters(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another cluster's daemon would claim it, and keep this one from its next start."""
+    slurm = Eventful((record(5),), settings={"ClusterName": "alpha"}, events=[lambda: None, lambda: None])
+    lived(slurm, config, monkeypatch)
+    assert claimed_by(tmp_path / "state") == "alpha"
 
 
 def test_a_directory_that_cannot_be_claimed_keeps_no_daemon_from_its_work(
