@@ -13,6 +13,7 @@ import hmac
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -290,10 +291,12 @@ class Page:
 
     async def _watching(self, _app: web.Application) -> AsyncIterator[None]:
         """Look at each gateway every second for as long as the page is served; one that hangs keeps none waiting."""
+        loop = asyncio.get_running_loop()
+        threads = ThreadPoolExecutor(max(1, len(self._gateways)))  # those that hang leave others for the page itself
 
         async def watch(gateway: GatewayFiles) -> None:
             while True:
-                await asyncio.to_thread(gateway.look, time.time())
+                await loop.run_in_executor(threads, gateway.look, time.time())
                 await asyncio.sleep(_LOOK_S)
 
         watching = asyncio.gather(*map(watch, self._gateways))
@@ -301,6 +304,7 @@ class Page:
         _ = watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
+        threads.shutdown(wait=False)
 
     async def _shown_gateways(self, request: web.Request) -> web.StreamResponse:
         """Where Slurm hides jobs, a gateway is shown to its owner only: it names jobs."""

@@ -38,7 +38,7 @@ async function show(moved) {
     if (!moved) main.querySelectorAll(".scroll").forEach((part, at) => { part.scrollLeft = sideways[at] || 0; });
     const again = before && document.getElementById(before);
     if (again && main.contains(again)) {
-      again.focus();
+      again.focus({ preventScroll: !moved });
       if (before === "text" && again.value === value) again.setSelectionRange(selectionStart, selectionEnd);
     } else if (moved && moved !== "first") { main.focus({ preventScroll: true }); scrollTo(0, 0); }
   }

@@ -270,6 +270,24 @@ def test_after_a_search_what_is_new_appears_and_what_is_typed_stays(browser: Any
         tab.page.close()
 
 
+def test_who_reads_what_a_search_has_found_is_not_taken_to_its_top(browser: Any, tmp_path: Path) -> None:
+    """The field of the search keeps the focus while its page is scrolled."""
+    _ = published(tmp_path, jobs=many(300), now_s=time.time() - 5)
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        tab.go("queue")
+        tab.page.focus("#text")
+        tab.page.keyboard.type("train")
+        tab.page.keyboard.press("Enter")
+        tab.page.get_by_text("of 300").first.wait_for()
+        tab.page.evaluate("scrollTo(0, 900)")
+        _ = published(tmp_path, jobs=many(299), now_s=time.time() - 2)
+        tab.update()
+        assert "of 299" in tab.page.inner_text("main")
+        assert tab.page.evaluate("[document.activeElement.id, scrollY]") == ["text", 900]
+        tab.page.close()
+
+
 def test_the_link_to_the_content_leads_to_it_and_stays_in_the_view(browser: Any, tmp_path: Path) -> None:
     _ = published(tmp_path, now_s=time.time())
     with serving(tmp_path) as address:

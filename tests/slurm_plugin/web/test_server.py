@@ -6,12 +6,13 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
-from aiohttp import ClientSession, CookieJar, web
+from aiohttp import ClientSession, ClientTimeout, CookieJar, web
 from aiohttp.test_utils import TestServer
 from click.testing import CliRunner
 from msgspec import Struct
@@ -37,15 +38,23 @@ class Answer(Struct, frozen=True):
     headers: Mapping[str, str]
 
 
-def ask(tmp_path: Path, access: Access, *paths: str, headers: Mapping[str, str] | None = None) -> list[Answer]:
+def ask(
+    tmp_path: Path,
+    access: Access,
+    *paths: str,
+    headers: Mapping[str, str] | None = None,
+    gateways: Sequence[Path] = (),
+) -> list[Answer]:
     """The answers of a server, asked one after the other as a browser that keeps cookies."""
     config = replace(configured(tmp_path), audit=AuditSection(file=tmp_path / "audit.jsonl"))
 
     async def session() -> list[Answer]:
         found = []
         async with (
-            TestServer(Page(config, access).app()) as server,
-            ClientSession(cookie_jar=CookieJar(unsafe=True), headers=headers) as client,
+            TestServer(Page(config, access, gateways).app()) as server,
+            ClientSession(
+                cookie_jar=CookieJar(unsafe=True), headers=headers, timeout=ClientTimeout(total=30)
+            ) as client,
         ):
             for path in paths:
                 async with client.get(server.make_url(path), allow_redirects=False) as response:
@@ -161,6 +170,18 @@ def test_what_the_owner_of_a_gateway_puts_there_does_not_stop_the_page(
     told = gateway.told(0.0)
     assert (told["services"], told["events"]) == ([], [])
     assert str(told["fault"]).startswith(f"{tmp_path}/status.json: ")
+
+
+def test_gateways_whose_file_system_hangs_do_not_stop_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ = published(tmp_path)
+    answers_again = threading.Event()
+    monkeypatch.setattr(GatewayFiles, "look", lambda _gateway, _now_s: answers_again.wait())
+    gateways = [tmp_path / str(number) for number in range((os.cpu_count() or 1) + 4)]  # asyncio has as many threads
+    try:
+        found = ask(tmp_path, Access(TOKEN), f"/login?token={TOKEN}", "/api/jobs", "/api/audit", gateways=gateways)
+    finally:
+        answers_again.set()
+    assert [answer.status for answer in found] == [303, 200, 200]
 
 
 def test_what_a_request_shows_of_a_gateway_was_read_before_it(tmp_path: Path) -> None:
