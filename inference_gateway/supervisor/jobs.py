@@ -136,6 +136,7 @@ def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int
     with _starting(now):
         _refuse_another(now, active_jobs(client, now.section.name))
         state.forget_requests(now.paths)
+        now.keep()  # in force from now on: what is edited while the first job waits is a change
         slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
         submitted: list[int] = []
         try:

@@ -202,9 +202,12 @@ class Supervisor:
         Then, and where the job is to end, another job tries: no gateway that has served stays without a job.
         """
         deadline_s = time.monotonic() + (_PORT_S if self._job_id is not None else 0.0)
+        in_force = self._revision.now
         while True:
             try:
                 self._data_plane.start(before)
+                if self._revision.now != in_force:
+                    self._keep()
                 return
             except GatewayError as error:
                 if self._ending_since_s is not None or time.monotonic() >= deadline_s:
@@ -212,8 +215,31 @@ class Supervisor:
                         raise
                     deadline_s = time.monotonic() + _PORT_S
                 log.event(_LOG, logging.ERROR, "data plane does not start, will try again", why=str(error))
+                if self._after is not None:
+                    self._try_others(in_force)
                 self._wake.clear()
                 self._wake.wait(_RESTART_S)
+
+    def _keep(self) -> None:
+        """Save the files with which the data plane has started. Raises `GatewayError`; it has been stopped then."""
+        try:
+            self._revision.now.keep()
+        except GatewayError:
+            self._data_plane.stop(grace_s=0.0)
+            raise
+
+    def _try_others(self, in_force: Accepted) -> None:
+        """Let the next start be with the files of now, the one after it with those in force again, and so on.
+
+        HAProxy may refuse either: those in force if the certificate that they name is gone.
+        """
+        try:
+            new = accepted.changed(in_force) if self._revision.now == in_force else in_force
+            if new != self._revision.now:
+                self._data_plane = HaproxyDataPlane(new.settings(self._run_directory))
+                self._revision.now, self._children = new, self._wanted_children(new)
+        except (ConfigError, GatewayError) as error:
+            log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
 
     def _is_left_to_another(self) -> bool:
         """Have a job in the queue that tries instead, if the gateway has served before; False if Slurm takes none."""
@@ -365,19 +391,19 @@ def run(now: Accepted, sbatch: Sequence[str], after: int | None = None) -> None:
 
 
 def accepted_files(services_path: Path, kept: Path | None, slot: int, after: int | None) -> Accepted:
-    """The files to begin with: those of now, or if they are invalid those in force last, which are saved in `kept`.
+    """The files to begin with: those of now, or if they are invalid or may not change so, those in force.
 
-    A successor, whose predecessor is the job `after`, begins with those in force: what is there now may be refused by
-    HAProxy, too, and `Supervisor.run` takes it by a reload.
+    The latter are saved in `kept`, by `gateway up` at first. A successor, whose predecessor is the job `after`, begins
+    with them: what is there now may be refused by HAProxy, too, and `Supervisor.run` takes it by a reload.
     """
     last = None if kept is None else _kept(kept, services_path, slot)
-    if last is not None and after is not None:
+    if last is None:
+        return accepted.read(services_path, slot)
+    if after is not None:
         return last
     try:
-        return accepted.read(services_path, slot)
+        return accepted.changed(last)
     except ConfigError as error:
-        if last is None:
-            raise
         log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
         return last
 
@@ -385,10 +411,13 @@ def accepted_files(services_path: Path, kept: Path | None, slot: int, after: int
 def _kept(directory: Path, services_path: Path, slot: int) -> Accepted | None:
     """The saved files; None if there are none, or this version does not accept them."""
     try:
-        return accepted.kept(directory, services_path, slot)
-    except ConfigError as error:
+        found = accepted.kept(directory, services_path, slot)
+        if found is not None:
+            found.check()
+    except (ConfigError, GatewayError, OSError) as error:
         log.event(_LOG, logging.ERROR, "saved services file refused", file=str(directory), why=str(error))
         return None
+    return found
 
 
 @click.command()

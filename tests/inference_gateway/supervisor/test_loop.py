@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -43,8 +43,9 @@ OWN = 1
 
 @dataclass
 class Plane:
-    """A data plane. `faults` are raised by its next starts."""
+    """A data plane. `faults` are raised by its next starts; the services `refuses` are no configuration."""
 
+    refuses: ClassVar[tuple[str, ...]] = ()
     settings: GatewaySettings
     running: bool = False
     faults: list[GatewayError] = field(default_factory=list)
@@ -63,13 +64,19 @@ class Plane:
         self.starts.append(before)
         if self.faults:
             raise self.faults.pop(0)
+        self.check(self.settings)
         self.running = True
 
     def alive(self) -> bool:
         return self.running
 
     def apply(self, settings: GatewaySettings) -> None:
+        self.check(settings)
         self.applied.append(tuple(service.name for service in settings.services))
+
+    def check(self, settings: GatewaySettings) -> None:
+        if tuple(service.name for service in settings.services) == self.refuses:
+            raise StartError("refused")
 
     def finish(self) -> None:
         self.finishing = True
@@ -571,6 +578,22 @@ class TestAnEditedFile:
         gateway.services.write_text(self.MORE)
         gateway.run(gateway.report(), nothing, nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat")]
+
+    @pytest.mark.parametrize("refused", ["chat", "more"])
+    def test_a_successor_starts_with_the_edited_file_or_the_one_in_force(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+    ) -> None:
+        """The one in force may name a certificate that is gone, the edited one one that is not there yet."""
+        gateway = Gateway(place, monkeypatch, after=9, in_job=True)
+        accepted.read(gateway.services).keep()
+        gateway.services.write_text(self.MORE)
+        in_use = StartError("in use")
+        gateway.plane.faults = [in_use]
+        monkeypatch.setattr(Plane, "refuses", ("chat",) if refused == "chat" else ("more", "chat"))
+        gateway.run(nothing, nothing, gateway.report(), nothing, nothing, gateway.term)
+        kept = accepted.kept(gateway.paths.accepted, gateway.services)
+        assert kept is not None
+        assert tuple(kept.section.services) == (("more", "chat") if refused == "chat" else ("chat",))
 
     def test_a_file_that_cannot_be_kept_is_not_applied(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next control plane would read the old one."""

@@ -161,16 +161,29 @@ def test_a_successor_takes_by_a_reload_what_has_changed(gateway: Gateway) -> Non
     assert gateway.put == [accepted.read(gateway.services)]
 
 
-def test_a_first_job_takes_what_was_edited_since_its_submission(gateway: Gateway) -> None:
-    """Also what differs from what a gateway of this name had in force before it was taken down."""
+@pytest.mark.parametrize("slot", [1, 2])
+def test_a_first_job_takes_no_change_either_that_a_reload_refuses(gateway: Gateway, slot: int) -> None:
+    """That of a second gateway would save it for the first one's successor."""
     gateway.revision.now.keep()
     gateway.services.write_text(GOOD.replace("keys:", "port: 9, keys:"))
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=None).port == 9
+    assert accepted_files(gateway.services, gateway.paths.accepted, slot, after=None).section.listen.port == 8080
+    gateway.services.write_text(MORE)
+    taken = accepted_files(gateway.services, gateway.paths.accepted, slot, after=None)
+    assert tuple(taken.section.services) == ("more", "chat")
 
 
-def test_a_saved_file_that_this_version_refuses_keeps_no_successor_from_serving(gateway: Gateway) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("services.yaml", GOOD.replace("replica", "replika")),
+        ("keys.yaml", f"keys: {{alice: {{{DIGEST}}}, bob: {{{DIGEST}}}}}"),
+    ],
+)
+def test_a_saved_file_that_this_version_refuses_keeps_no_successor_from_serving(
+    gateway: Gateway, name: str, text: str
+) -> None:
     gateway.revision.now.keep()
-    (gateway.paths.accepted / "services.yaml").write_text(GOOD.replace("replica", "replika"))
+    (gateway.paths.accepted / name).write_text(text)
     assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=7) == accepted.read(gateway.services)
 
 
