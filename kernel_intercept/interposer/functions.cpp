@@ -27,10 +27,10 @@ HandleTable<BlockShape, 256> g_shapes;
 
 // Parts of the names of kernels that wait for their peers on other GPUs: NCCL and NVSHMEM, and the custom
 // collectives of vLLM, TensorRT-LLM, Transformer Engine, PyTorch's symmetric memory and DeepEP. In lower case
-// and without `_`: the same ones are spelt in many ways.
+// and without `_`: the same ones are spelt in many ways. Not so `nccl`, which `async_clone` would hold.
 constexpr const char* kCollectiveNames[] = {
-    "nccl",     "nvshmem", "allreduce", "allgather", "reducescatter",   "alltoall",    "crossdevice",
-    "multimem", "moea2a",  "deepep",    "mnnvl",     "symmetricmemory", "userbuffers", "lamport",
+    "nvshmem", "allreduce", "allgather", "reducescatter",   "alltoall",    "crossdevice", "multimem",
+    "moea2a",  "deepep",    "mnnvl",     "symmetricmemory", "userbuffers", "lamport",
 };
 
 bool begins_with(const char* name, const char* part) noexcept {
@@ -43,8 +43,10 @@ bool begins_with(const char* name, const char* part) noexcept {
 }
 
 bool is_collective(const char* name) noexcept {
+    if (std::strstr(name, "nccl") != nullptr) return true;
     for (; *name != '\0'; ++name) {
-        if (std::strncmp(name, "mall", 4) == 0) name += 3;  // small_reduce is no all_reduce
+        const bool small = std::strncmp(name, "small", 5) == 0;  // small_reduce is no all_reduce
+        if (small && (begins_with(name + 5, "reduce") || begins_with(name + 5, "gather"))) name += 5;
         for (const char* part : kCollectiveNames) {
             if (begins_with(name, part)) return true;
         }

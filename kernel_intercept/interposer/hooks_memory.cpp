@@ -110,7 +110,7 @@ std::uint64_t bytes_per_channel(int format) noexcept {
     return 4;
 }
 
-// What is mapped into an array without memory of its own counts as a block.
+// What is mapped into an array without memory of its own counts as a block, until that is released.
 std::uint64_t bytes_of(const ArrayShape& shape) noexcept {
     if ((shape.flags & (kArraySparse | kArrayDeferred)) != 0) return 0;
     return std::max<std::uint64_t>(shape.width, 1) * std::max<std::uint64_t>(shape.height, 1) *

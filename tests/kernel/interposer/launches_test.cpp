@@ -82,12 +82,14 @@ void test_collectives_of_all_kinds(CUmodule module) {
                              "_Z21kuserbuffers_pushrecviiiiPiS_imS_S_",
                              "_Z16small_all_gatherv",
                              "_Z11smAllReducev",
+                             "_Z13gemmallreducev",
                              "_Z11cross_device"}) {
         explsched::test::launch(explsched::test::function_of(module, name), 528, nullptr);
         CHECK_EQUAL(std::string(name) + told_to_gate(), std::string(name) + kHalfCharged);
     }
     for (const char* name : {"_Z6reducev", "_Z6gatherv", "_Z7scatterv", "_Z14scatter_reducev",
-                             "_Z12small_reducev", "_Z11smallGatherv", "_Z5small", "_Z6deep_e", "_"}) {
+                             "_Z12small_reducev", "_Z11smallGatherv", "_Z5small", "_Z6deep_e", "_",
+                             "_Z11syncClusterv", "triton_poi_fused__assert_async_clone_0"}) {
         explsched::test::launch(explsched::test::function_of(module, name), 528, nullptr);
         CHECK_EQUAL(std::string(name) + told_to_gate(), std::string(name) + kHalf);
     }
