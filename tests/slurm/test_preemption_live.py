@@ -17,6 +17,12 @@ from tests.slurm.jobs import a_daemon, command, config, environment, final_state
 
 pytestmark = pytest.mark.slurm
 GPUS = 8
+WHOLE = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
+ONE_PREEMPTION = {
+    "las": {"limits_gpu_s": [1.0]},
+    "utility": {"quantum_s": 1.0},
+    "preemption": {"grace_s": 20.0, "max_per_job": 1},
+}
 ONCE_MORE = f"{UNTIL_REQUEUED} 30"
 """Steps of a training that is preempted at least once, however long that takes."""
 
@@ -95,17 +101,11 @@ def test_two_jobs_swap_by_demotion_and_lose_nothing(
 def test_a_task_of_an_array_of_which_others_wait_makes_room(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
 ) -> None:
-    sections = {
-        "las": {"limits_gpu_s": [1.0]},
-        "utility": {"quantum_s": 1.0},
-        "preemption": {"grace_s": 20.0, "max_per_job": 1},
-    }
-    whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
-    with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):
-        array = training(small, open_tmp / "array", spool, *whole, "--array=0-4%1")
+    with a_daemon(small, tmp_path, config(spool, "tiresias", **ONE_PREEMPTION)):
+        array = training(small, open_tmp / "array", spool, *WHOLE, "--array=0-4%1")
         until(lambda: len(done(open_tmp / "array")) > 0, "its first task trains")
         (task,) = (job.job_id for job in client.jobs() if job.state == "RUNNING")
-        new = training(small, open_tmp / "beside_array", spool, *whole, steps="5")
+        new = training(small, open_tmp / "beside_array", spool, *WHOLE, steps="5")
         until(lambda: state_of(client, new) == "RUNNING", "the task yields", 120)
     (record,) = (job for job in client.jobs() if job.job_id == task)
     assert (record.array_job_id, record.array_task_id, record.restarts) == (array, 0, 1)
@@ -165,20 +165,14 @@ def test_a_requeued_job_keeps_its_place(small: Cluster, client: CliClient, spool
 def test_a_job_that_was_preempted_often_is_left_alone(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
 ) -> None:
-    sections = {
-        "las": {"limits_gpu_s": [1.0]},
-        "utility": {"quantum_s": 1.0},
-        "preemption": {"grace_s": 20.0, "max_per_job": 1},
-    }
-    whole = ("--nodes=2", "--gpus-per-node=4", "--comment=explsched:checkpoint=USR1")
-    with a_daemon(small, tmp_path, config(spool, "tiresias", **sections)):
-        often = training(small, open_tmp / "often", spool, *whole)
+    with a_daemon(small, tmp_path, config(spool, "tiresias", **ONE_PREEMPTION)):
+        often = training(small, open_tmp / "often", spool, *WHOLE)
         until(lambda: state_of(client, often) == "RUNNING", "it runs")
-        new = training(small, open_tmp / "new", spool, *whole, steps="5")
+        new = training(small, open_tmp / "new", spool, *WHOLE, steps="5")
         until(lambda: state_of(client, new) == "RUNNING", "it yields once")
         until(lambda: final_state(small, new) == "COMPLETED", "the new one ends")
         until(lambda: state_of(client, often) == "RUNNING", "it runs again")
-        another = training(small, open_tmp / "another", spool, *whole, steps="5")
+        another = training(small, open_tmp / "another", spool, *WHOLE, steps="5")
         until(lambda: final_state(small, often) == "COMPLETED", "it is not preempted again", 120)
         until(lambda: final_state(small, another) == "COMPLETED", "the others come after it")
     assert "Restarts=1" in run(small, "scontrol", "show", "job", str(often))
