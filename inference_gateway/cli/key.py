@@ -18,11 +18,11 @@ import msgspec
 from explsched.cli import examples, json_option
 from explsched.errors import ExplschedError
 from explsched.tables import Column, csv_text, lines, room
-from inference_gateway import accepted
-from inference_gateway.accepted import KeySection, new_key
+from inference_gateway import key_file
 from inference_gateway.cli import opened, services_option
 from inference_gateway.control.usage import DayUsage, read
 from inference_gateway.errors import GatewayError
+from inference_gateway.key_file import KeySection, new_key
 from inference_gateway.replicas.reports import Tokens
 
 _GROUPS = ("day", "key", "user", "account", "service")
@@ -71,7 +71,7 @@ def key(
     if as_json and action != "list":
         raise click.UsageError("--json needs --list")
     if action == "list" and path is not None:
-        sections = accepted.key_sections(path)
+        sections = key_file.sections(path)
         if as_json:
             click.echo(json.dumps({name: _as_json(name, one) for name, one in sections.items()}, indent=1))
             return
@@ -90,13 +90,13 @@ def key(
     if not owner:
         raise click.UsageError("OWNER or --me is needed")
     if action == "revoke" and path is not None:
-        accepted.revoke_key(path, owner)
+        key_file.revoke(path, owner)
         click.echo(f"{owner}: revoked; `gateway reload` puts it in force")
         return
     secret, line = new_key(owner, days, user, account)
     with _saved(save, secret):
         if path is not None:
-            accepted.add_key(path, owner, line)
+            key_file.add(path, owner, line)
     if save is None:
         click.echo(secret)
     click.echo(f"{path}: {owner} is in" if path else f"line for the file of keys, below `keys:`\n{line}", err=True)
@@ -154,7 +154,7 @@ def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None)
     Tokens are estimated where an answer has no counts: a stream without `usage`, or a client that disconnected early.
     """
     section, paths = opened(services_path)
-    known = {} if section.listen.keys is None else accepted.key_sections(section.listen.keys)
+    known = {} if section.listen.keys is None else key_file.sections(section.listen.keys)
     since = (date.fromtimestamp(time.time()) - timedelta(days=days - 1)).isoformat()  # a day may have 23 or 25 hours
     chosen = by or ("key", "service")
     sums = summed(read(paths, since).days, chosen, known)

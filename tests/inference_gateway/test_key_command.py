@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from inference_gateway import accepted
+from inference_gateway import key_file
 from inference_gateway.cli.key import key
 from inference_gateway.dataplane.settings import digest_of
 
@@ -42,7 +42,7 @@ def test_a_key_is_added_to_the_file_and_saved_for_its_owner_alone(services: Path
     assert secret.stat().st_mode & 0o777 == 0o600
     assert secret.read_text().strip() not in done.output
     assert file.read_text().startswith(COMMENT)
-    added = accepted.key_sections(file)["alice"]
+    added = key_file.sections(file)["alice"]
     assert added.sha256 == digest_of(secret.read_text().strip())
     assert added.expires == date.today() + timedelta(days=30)
 
@@ -50,7 +50,7 @@ def test_a_key_is_added_to_the_file_and_saved_for_its_owner_alone(services: Path
 def test_the_first_key_makes_the_file(services: Path, tmp_path: Path) -> None:
     done = run("--me", "-s", services)
     assert done.exit_code == 0, done.output
-    (known,) = accepted.load_keys(tmp_path / "keys.yaml")
+    (known,) = key_file.load(tmp_path / "keys.yaml")
     assert known.name == getpass.getuser()
     assert (tmp_path / "keys.yaml").stat().st_mode & 0o777 == 0o600
     assert known.digest in {digest_of(word) for word in done.output.split()}
@@ -72,11 +72,11 @@ def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
     for owner in ("alice", "bob"):
         run(owner, "-s", services)
     assert run("alice", "-s", services, "--revoke").exit_code == 0
-    assert list(accepted.key_sections(file)) == ["carol", "bob"]
+    assert list(key_file.sections(file)) == ["carol", "bob"]
     assert file.read_text().startswith(COMMENT)
     for owner in ("carol", "bob"):
         assert run(owner, "-s", services, "--revoke").exit_code == 0
-    assert accepted.key_sections(file) == {}
+    assert key_file.sections(file) == {}
     assert "bob has no key" in str(run("bob", "-s", services, "--revoke").exception)
     assert run("bob", "-s", services).exit_code == 0, "an empty file takes keys again"
     file.write_text("keys: {a: {sha256: " + 64 * "a" + "}, b: {sha256: " + 64 * "b" + "}}\n")
@@ -87,10 +87,10 @@ def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
 def test_comments_outlive_the_last_key(tmp_path: Path, members: str) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text("# Ask Ada first.\n" + members.replace("ALICE", f"sha256: {'a' * 64}") + "# end\n")
-    accepted.revoke_key(path, "alice")
-    assert accepted.key_sections(path) == {}
-    accepted.add_key(path, "bob", accepted.new_key("bob")[1])
-    assert list(accepted.key_sections(path)) == ["bob"]
+    key_file.revoke(path, "alice")
+    assert key_file.sections(path) == {}
+    key_file.add(path, "bob", key_file.new_key("bob")[1])
+    assert list(key_file.sections(path)) == ["bob"]
     kept = [line.strip() for line in path.read_text().splitlines() if "#" in line]
     assert kept == ["# Ask Ada first.", *(["# of the course"] if "#" in members else []), "# end"]
 
@@ -99,10 +99,10 @@ def test_comments_after_a_key_that_is_taken_back_stay(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     keys = "".join(f"  {name}:\n    sha256: {name * 64}\n\n  # after {name}\n" for name in "ab")
     path.write_text(f"keys:\n{keys}")
-    accepted.revoke_key(path, "a")
-    assert list(accepted.key_sections(path)) == ["b"]
-    accepted.revoke_key(path, "b")
-    assert accepted.key_sections(path) == {}
+    key_file.revoke(path, "a")
+    assert list(key_file.sections(path)) == ["b"]
+    key_file.revoke(path, "b")
+    assert key_file.sections(path) == {}
     assert [line.strip() for line in path.read_text().splitlines() if "#" in line] == ["# after a", "# after b"]
 
 
@@ -122,18 +122,18 @@ def test_a_key_is_taken_back_whole(tmp_path: Path, members: str, alice: str) -> 
     """Also one that ends without a line break, or within braces over two lines."""
     path = tmp_path / "keys.yaml"
     path.write_text(f"keys:\n  {members}  {alice}")
-    accepted.revoke_key(path, "alice")
+    key_file.revoke(path, "alice")
     assert path.read_text() == f"keys:\n  {members}"
     path.write_text(f"keys:\n  {alice}")
-    accepted.revoke_key(path, "alice")
+    key_file.revoke(path, "alice")
     assert path.read_text() == "keys: {}\n"
 
 
 def test_a_key_is_indented_as_those_before(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(f"keys:\n    bob: {{sha256: {64 * 'b'}}}\n")
-    accepted.add_key(path, "carol", accepted.new_key("carol")[1])
-    assert list(accepted.key_sections(path)) == ["bob", "carol"]
+    key_file.add(path, "carol", key_file.new_key("carol")[1])
+    assert list(key_file.sections(path)) == ["bob", "carol"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_file_whose_layout_is_not_foreseen_is_left_alone(services: Path, tmp_p
 def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(COMMENT)
-    bob = accepted.new_key("bob")[1]
+    bob = key_file.new_key("bob")[1]
     with ThreadPoolExecutor(1) as pool, (tmp_path / "keys.yaml.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = pool.submit(run, *words, "-s", services)
@@ -165,7 +165,7 @@ def test_who_changes_the_file_waits_for_others_who_do(services: Path, tmp_path: 
         file.write_text(f"{COMMENT}{bob}\n")
         fcntl.flock(lock, fcntl.LOCK_UN)
         assert done.result().exit_code == 0
-    assert list(accepted.key_sections(file)) == (["bob"] if "--revoke" in words else ["carol", "bob", "alice"])
+    assert list(key_file.sections(file)) == (["bob"] if "--revoke" in words else ["carol", "bob", "alice"])
 
 
 def test_who_may_use_the_file_may_do_so_afterwards(services: Path, tmp_path: Path) -> None:
@@ -212,14 +212,14 @@ def test_a_login_that_is_no_name_of_a_key_is_made_one(
     user = pwd.struct_passwd((login, "x", os.getuid(), 0, "", "/", "/bin/sh"))
     monkeypatch.setattr("pwd.getpwuid", lambda _uid: user)
     assert run("--me", "-s", services).exit_code == 0
-    (known,) = accepted.load_keys(tmp_path / "keys.yaml")
+    (known,) = key_file.load(tmp_path / "keys.yaml")
     assert known.name == "CORP.alice"
 
 
 def test_a_key_beside_that_of_a_login_names_its_user_and_account(services: Path, tmp_path: Path) -> None:
     assert run("nightly", "--me", "--account", "0042", "-s", services).exit_code == 0
     assert run("77", "-A", "physics", "-s", services).exit_code == 0
-    found = accepted.key_sections(tmp_path / "keys.yaml")
+    found = key_file.sections(tmp_path / "keys.yaml")
     assert {name: (one.user, one.account) for name, one in found.items()} == {
         "nightly": (getpass.getuser(), "0042"),
         "77": ("", "physics"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from explsched.strict_yaml import ConfigError
-from inference_gateway import accepted, services
+from inference_gateway import key_file, services
 from inference_gateway.dataplane.settings import digest_of
 
 PATH = Path("/srv/services.yaml")
@@ -123,13 +123,13 @@ def test_every_key_has_a_meaning() -> None:
 
 class TestKeys:
     def test_a_new_key_is_known_by_its_hash(self, tmp_path: Path) -> None:
-        secret, line = accepted.new_key("alice")
+        secret, line = key_file.new_key("alice")
         path = tmp_path / "keys.yaml"
         path.write_text(f"keys:\n{line}\n")
-        (key,) = accepted.load_keys(path)
+        (key,) = key_file.load(path)
         assert (key.name, key.digest) == ("alice", digest_of(secret))
         assert secret not in path.read_text()
-        assert accepted.new_key("alice")[0] != secret
+        assert key_file.new_key("alice")[0] != secret
 
     def test_a_key_is_what_its_line_says(self, tmp_path: Path) -> None:
         """The hash may stand in either case; HAProxy compares capital letters."""
@@ -138,7 +138,7 @@ class TestKeys:
             "keys:\n  a: {sha256: " + 64 * "a" + ", services: [chat], requests_per_minute: 9, expires: 2031-03-30, "
             "tokens_per_minute: 10, tokens_per_day: 11, weight: 4, priority: batch}\n"
         )
-        (key,) = accepted.load_keys(path)
+        (key,) = key_file.load(path)
         assert key.expires_s is not None
         assert time.strftime("%F %T", time.localtime(key.expires_s)) == "2031-03-31 00:00:00"
         assert (key.name, key.digest, key.services, key.requests_per_minute) == ("a", 64 * "A", ("chat",), 9)
@@ -160,7 +160,7 @@ class TestKeys:
         path = tmp_path / "keys.yaml"
         path.write_text(text)
         with pytest.raises(ConfigError, match=words):
-            accepted.load_keys(path)
+            key_file.load(path)
 
 
 CHAT = "services.yaml: services.chat."
