@@ -249,25 +249,35 @@ class PreemptionTracker:
         return changes
 
     def _signals(self, preemptions: Iterable[Preemption], look: _Look) -> list[Change]:
-        """Ask newly selected jobs for a checkpoint, as far as budgets allow."""
+        """Ask newly selected jobs for a checkpoint, as far as budgets allow: all that leave for one job, or none.
+
+        One without the others would save in vain.
+        """
         changes: list[Change] = []
-        for preemption in preemptions:
-            job = look.jobs[preemption.job_id]
-            if job.job_id in self._underway or not self._within_budget(look.now_s):
+        for leaving in _by_beneficiary(preemptions):
+            new = [one for one in leaving if one.job_id not in self._underway]
+            signals = [SignalJob(one.job_id, name) for one in new if (name := self._signal_for(one.job_id, look))]
+            if len(signals) < len(new) or len(new) > self._budget.max_per_hour:
                 continue
-            if job.exploration is None or job.exploration.checkpoint_signal is None:
-                continue  # never touch a job that has not opted in, whatever the plan says
-            if job.job_id in look.records and self._budget.is_spent(look.records[job.job_id], look.now_s):
-                continue
-            reported = look.reported(job.job_id)
-            if not _handles_signal(reported, job.restarts):
-                continue
-            self._underway[job.job_id] = _Underway(
-                look.now_s, job.restarts, reported.checkpoint_s, preemption.reason, preemption.beneficiary
-            )
-            self._begun_s.append(look.now_s)
-            changes.append(SignalJob(job.job_id, job.exploration.checkpoint_signal))
+            if len(new) > self._left_this_hour(look.now_s):
+                break  # the next ones would use up what these wait for
+            for preemption in new:
+                run, saved_s = look.jobs[preemption.job_id].restarts, look.reported(preemption.job_id).checkpoint_s
+                self._underway[preemption.job_id] = _Underway(
+                    look.now_s, run, saved_s, preemption.reason, preemption.beneficiary
+                )
+                self._begun_s.append(look.now_s)
+            changes += signals
         return changes
+
+    def _signal_for(self, job_id: int, look: _Look) -> str | None:
+        """The job's checkpoint signal, if it has opted in, is within its own budget, and handles the signal by now."""
+        told = look.jobs[job_id].exploration
+        if told is None:
+            return None  # never touch a job that has not opted in, whatever the plan says
+        is_spent = job_id in look.records and self._budget.is_spent(look.records[job_id], look.now_s)
+        is_asked = not is_spent and _handles_signal(look.reported(job_id), look.jobs[job_id].restarts)
+        return told.checkpoint_signal if is_asked else None
 
     def answered(self, changes: Iterable[Change], failures: Iterable[ChangeFailure]) -> None:
         """Slurm has been handed these changes; a preemption of which it has refused a step is dropped.
@@ -402,10 +412,19 @@ class PreemptionTracker:
         has_saved = _saved_s(step, progress.get(job_id, JobProgress())) is not None
         return is_clear and (has_saved or now_s - step.signalled_s >= self._budget.grace_s)
 
-    def _within_budget(self, now_s: float) -> bool:
+    def _left_this_hour(self, now_s: float) -> int:
+        """How many preemptions the hourly budget still allows."""
         while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
             self._begun_s.popleft()
-        return len(self._begun_s) < self._budget.max_per_hour
+        return self._budget.max_per_hour - len(self._begun_s)
+
+
+def _by_beneficiary(preemptions: Iterable[Preemption]) -> Iterable[Sequence[Preemption]]:
+    """The preemptions of each beneficiary, in the order of their firsts; one that benefits the job itself is alone."""
+    found: defaultdict[tuple[int, bool], list[Preemption]] = defaultdict(list)
+    for one in preemptions:
+        found[(one.job_id, False) if one.beneficiary is None else (one.beneficiary, True)].append(one)
+    return found.values()
 
 
 def _last_report_s(progress: JobProgress) -> float | None:

@@ -1,5 +1,7 @@
 """Preemption over several passes: signal, checkpoint, requeue, and what it is allowed to cost."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,6 +167,26 @@ def test_the_hourly_budget_bounds_the_churn() -> None:
     tracker.advance((), {}, {}, {}, 10)
     assert steps(tracker, 20, 5) == []
     assert steps(tracker, 3601, 5) == [SignalJob(5, "USR1")]
+
+
+def test_all_that_leave_for_one_job_are_signalled_or_none() -> None:
+    """One without the others would save in vain, as the job would not start."""
+    running_jobs = {n: running(n, "n1", exploration=CONSENT) for n in (4, 5, 6, 8)}
+    jobs = running_jobs | {7: job(7), 9: job(9)}
+    wanted = [Preemption(gone, "", for_) for gone, for_ in ((4, None), (5, 7), (6, 7), (8, 9))]
+
+    def signalled(tracker: PreemptionTracker, now_s: float, told: Mapping[int, JobProgress] | None = None) -> set[int]:
+        changes = tracker.advance(wanted, jobs, told or {}, {}, now_s)
+        return {change.job_id for change in changes if isinstance(change, SignalJob)}
+
+    assert signalled(PreemptionTracker(PreemptionBudget(100, 4)), 0) == {4, 5, 6, 8}
+    of_two = PreemptionTracker(PreemptionBudget(100, 2))
+    assert signalled(of_two, 0) == {4}  # 8 would use up what 5 and 6 wait for
+    assert signalled(of_two, HOUR_S) == {5, 6}
+    assert signalled(PreemptionTracker(PreemptionBudget(100, 1)), 0) == {4}
+    earlier = ProgressReport(1.0, restart=-1, step=1, metric="loss", value=1.0)
+    starting = {6: JobProgress(reports=(earlier,))}
+    assert signalled(PreemptionTracker(PreemptionBudget(100, 9)), 0, starting) == {4, 8}
 
 
 def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **reported: float) -> list[object]:
