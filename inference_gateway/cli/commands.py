@@ -25,7 +25,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ReplicaLoad
 from inference_gateway.replicas.submission import prefix
 from inference_gateway.services import keys, option_faults
-from inference_gateway.supervisor import jobs
+from inference_gateway.supervisor import jobs, reloads
 from inference_gateway.supervisor.loop import run
 from slurm_plugin.client.cli import CliClient
 
@@ -181,10 +181,10 @@ def reload(services_path: Path, wait_s: float) -> None:
     present = [own for own in paths.slots if own.gateway.exists()]
     if not present:
         raise GatewayError(f"gateway {section.name} is not up")
-    asked = [(own, jobs.ask_reload(own)) for own in present]
+    asked = [(own, reloads.ask(own)) for own in present]
     deadline_s = time.monotonic() + wait_s
     for own, request in asked:
-        while (found := jobs.outcome_reload(own, request)) is None:
+        while (found := reloads.outcome(own, request)) is None:
             if time.monotonic() > deadline_s:
                 raise GatewayError(f"gateway {section.name} does not answer; it takes the file as soon as it can")
             time.sleep(_ANSWER_POLL_S)

@@ -1,8 +1,6 @@
-"""The gateway's Slurm jobs and their succession, and reloads of the services file.
+"""The gateway's Slurm jobs and their succession.
 
-A job takes over its predecessor's data plane and keeps a successor in the queue. A reload is requested by SIGHUP, or by
-a command through two small files, because the gateway may run on another node and the command needs an answer. If the
-new file is invalid, the accepted one remains in force.
+A job takes over its predecessor's data plane and keeps a successor in the queue.
 """
 
 from __future__ import annotations
@@ -10,20 +8,17 @@ from __future__ import annotations
 import logging
 import math
 import os
-import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
 from explsched import interpreter, log
-from explsched.atomic_file import replace_file
-from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
-from explsched.strict_yaml import ConfigError
-from inference_gateway import accepted, gateway_paths
+from explsched.errors import SlurmError, SlurmUnreachableError
+from inference_gateway import gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
@@ -343,82 +338,3 @@ class Succession:
         self._options = options(now, self.sbatch, own)
         log.event(_LOG, logging.INFO, "successor submitted", job=new)
         return new
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadResult:
-    """The outcome of a reload request. `fault` is empty if the new file is in force, else it says why not."""
-
-    request: str
-    fault: str
-
-
-def ask_reload(paths: GatewayPaths) -> str:
-    """Request a reload; returns the request's name. Raises `GatewayError`."""
-    request = secrets.token_hex(8)
-    try:
-        replace_file(paths.reload, request)
-    except OSError as error:
-        raise GatewayError(f"{paths.reload}: cannot be written: {error.strerror}") from error
-    return request
-
-
-def asked_reload(paths: GatewayPaths) -> str | None:
-    """The pending reload request; None if there is none."""
-    try:
-        return paths.reload.read_text(encoding="ascii")
-    except FileNotFoundError:
-        return None
-
-
-def answer_reload(paths: GatewayPaths, request: str, fault: str) -> None:
-    """Write the outcome of a request and remove it."""
-    state.save(paths.reloaded, ReloadResult(request, fault))
-    paths.reload.unlink(missing_ok=True)
-
-
-def outcome_reload(paths: GatewayPaths, request: str) -> ReloadResult | None:
-    """The outcome of this request; None until it has been answered."""
-    found = state.read(paths.reloaded, ReloadResult)
-    return found if found is not None and found.request == request else None
-
-
-@dataclass(slots=True)
-class Revision:
-    """The configuration in force. `put` applies another one, or raises and changes nothing."""
-
-    now: Accepted
-    put: Callable[[Accepted], None]
-    _asked: bool = False
-
-    def check_now(self) -> None:
-        """Reload at the next call of `check`."""
-        self._asked = True
-
-    def check_changed(self) -> None:
-        """Reload at the next call of `check` if the files are not those in force."""
-        try:
-            self._asked = self._asked or accepted.read(self.now.services_path, self.now.slot) != self.now
-        except ConfigError:
-            self._asked = True  # which tells what is wrong with them
-
-    def check(self) -> None:
-        """Reload the services file if a signal or a command has requested it, and answer the command."""
-        request = asked_reload(self.now.paths)
-        if not self._asked and request is None:
-            return
-        self._asked = False
-        fault = ""
-        try:
-            self._take()
-            log.event(_LOG, logging.INFO, "services file taken", file=str(self.now.services_path))
-        except (ExplschedError, OSError) as error:
-            fault = str(error)
-            log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=fault)
-        if request is not None:
-            answer_reload(self.now.paths, request, fault)
-
-    def _take(self) -> None:
-        new = accepted.changed(self.now)
-        self.put(new)
-        self.now = new

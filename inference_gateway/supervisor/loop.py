@@ -35,7 +35,8 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import Endpoint, authority
 from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor.jobs import Revision, Succession, predecessor
+from inference_gateway.supervisor.jobs import Succession, predecessor
+from inference_gateway.supervisor.reloads import Revision
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")

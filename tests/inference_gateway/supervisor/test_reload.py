@@ -11,9 +11,9 @@ from inference_gateway.accepted import Accepted
 from inference_gateway.cli.commands import reload
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor.jobs import Revision
+from inference_gateway.supervisor import reloads
 from inference_gateway.supervisor.loop import accepted_files, main
+from inference_gateway.supervisor.reloads import Revision
 
 GOOD = """
 name: t
@@ -40,9 +40,9 @@ class Gateway:
 
     def asked(self) -> str:
         """Ask as the command does; the fault it is told."""
-        request = jobs.ask_reload(self.paths)
+        request = reloads.ask(self.paths)
         self.revision.check()
-        found = jobs.outcome_reload(self.paths, request)
+        found = reloads.outcome(self.paths, request)
         assert found is not None
         return found.fault
 
@@ -70,7 +70,7 @@ def test_a_reload_is_answered(gateway: Gateway) -> None:
     gateway.keys.write_text(KEYS.replace("alice", "bob"))
     assert gateway.asked() == ""
     assert [[key.name for key in now.keys] for now in gateway.put] == [["alice"], ["bob"]]
-    assert jobs.asked_reload(gateway.paths) is None
+    assert reloads.asked(gateway.paths) is None
 
 
 def test_a_key_for_an_unknown_service_is_refused(gateway: Gateway) -> None:
@@ -80,18 +80,18 @@ def test_a_key_for_an_unknown_service_is_refused(gateway: Gateway) -> None:
 
 
 def test_an_answer_belongs_to_its_request(gateway: Gateway) -> None:
-    first = jobs.ask_reload(gateway.paths)
-    assert jobs.outcome_reload(gateway.paths, first) is None
-    second = jobs.ask_reload(gateway.paths)
+    first = reloads.ask(gateway.paths)
+    assert reloads.outcome(gateway.paths, first) is None
+    second = reloads.ask(gateway.paths)
     gateway.revision.check()
-    assert jobs.outcome_reload(gateway.paths, first) is None
-    assert jobs.outcome_reload(gateway.paths, second) == jobs.ReloadResult(second, "")
-    jobs.answer_reload(gateway.paths, second, "again")  # whose question was taken back meanwhile
+    assert reloads.outcome(gateway.paths, first) is None
+    assert reloads.outcome(gateway.paths, second) == reloads.ReloadResult(second, "")
+    reloads.answer(gateway.paths, second, "again")  # whose question was taken back meanwhile
 
 
 def test_a_request_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="reload: cannot be written: No such file"):
-        jobs.ask_reload(GatewayPaths(tmp_path / "nowhere"))
+        reloads.ask(GatewayPaths(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
