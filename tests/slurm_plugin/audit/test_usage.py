@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from explsched.errors import SlurmError
 from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.cli import report
-from slurm_plugin.cli.report import FIELDS, UsageLine, run_of, usage
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob, SlurmNode
+from slurm_plugin.usage import FIELDS, UsageLine, run_of, usage
 from tests.slurm_kit import record
 
 HOUR_S = 3600.0
@@ -175,11 +175,11 @@ def test_hostile_names_are_text_in_every_form() -> None:
 
 def test_a_report_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "room", lambda: 80)
-    line = report.UsageLine("ada", 120, 410.5, 380.25, 10.0, 20.25, 35.5, 4, 0.5, 12.25, 160.75)
+    line = UsageLine("ada", 120, 410.5, 380.25, 10.0, 20.25, 35.5, 4, 0.5, 12.25, 160.75)
     table = report.usage_table([line], "user", (0.0, 86400.0), (800.0, 389.5))
     assert all(len(row) <= 80 for row in table.splitlines()), table
     of = 1_234_567.89
-    large = report.UsageLine("a-user", 1_234_567, of, of, of, of, of, 12_345, 999.99, 999.99, of)
+    large = UsageLine("a-user", 1_234_567, of, of, of, of, of, 12_345, 999.99, 999.99, of)
     table = report.usage_table([large], "user", (0.0, 86400.0), (1_234_567.89, 1_234_567.89))
     assert all(len(row) <= 80 for row in table.splitlines()), table
     assert table.split().count("1234568") == 6
