@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -180,13 +181,16 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
     """
     from slurm_plugin import config as configuration
     from slurm_plugin.sweeps import search_file
+    from slurm_plugin.sweeps.search_jobs import SearchJobs
 
-    file = search_file.load(path)
+    file, settings = search_file.load(path), configuration.load(config_path)
     if find_spec("optuna") is None:
-        raise search_file.SearchError(f"{path}: sweep run needs Optuna: {with_extra('optuna')}")
+        why = f"{path}: sweep run needs Optuna on every node, {platform.node()} lacks it: {with_extra('optuna')}"
+        SearchJobs(path, file, settings, config_path).repeat(why)  # on another node, or once it is there
+        raise search_file.SearchError(why)
     from slurm_plugin.sweeps.search import Search
 
-    search = Search(path, file, configuration.load(config_path), config_path)
+    search = Search(path, file, settings, config_path)
     standing = search.advance(time.time())
     fault, told = "", (-1, "")
     while wait and not standing.finished:

@@ -125,6 +125,10 @@ class SearchFile(Section, frozen=True):
         """How many trials there can be; None for samplers that never run out."""
         return math.prod(len(one.values) for one in self.space.values()) if self.sampler == "grid" else None
 
+    def directory(self, path: Path) -> Path:
+        """Where the search of this file at `path` keeps all that is known of it."""
+        return path.with_name(f"{self.name}.sweep")
+
 
 def load(path: Path) -> SearchFile:
     """Read and check the file. Raises `ConfigError`, or `SearchError` with a line for each fault."""

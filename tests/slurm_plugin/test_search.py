@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -149,7 +150,8 @@ def run(*words: object) -> Any:
 def test_a_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.cli.sweep.find_spec", lambda _name: None)
     done = run(written(tmp_path))
-    assert f"sweep run needs Optuna: pip --python {sys.executable} install 'explsched[optuna]'" in str(done.exception)
+    wanted = f"{platform.node()} lacks it: pip --python {sys.executable} install 'explsched[optuna]'"
+    assert str(done.exception).endswith(f"sweep run needs Optuna on every node, {wanted}")
     assert not (tmp_path / "digits.sweep").exists()
 
 
@@ -477,6 +479,18 @@ def test_a_pass_whose_storage_fails_is_requeued_where_no_other_waits(in_slurm: P
         assert "Not a directory" in str(run(in_slurm).exception)
         assert is_requeued(slurm) is requeued
     assert jobs_of(slurm) == [("digits-next", "now+600")]
+
+
+def test_a_pass_on_a_node_without_optuna_says_so_and_is_requeued(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_plugin.cli.sweep.find_spec", lambda _name: None)
+    done = run(in_slurm)
+    assert done.exit_code == 1
+    assert done.stderr == f"sexplsched: {done.exception}; this pass is repeated\n"
+    assert f"needs Optuna on every node, {platform.node()} lacks it" in done.stderr
+    assert is_requeued(slurm)
+    assert jobs_of(slurm) == []
 
 
 @optuna_is_needed
