@@ -20,7 +20,7 @@ import yaml
 from msgspec import to_builtins
 
 from explsched import strict_yaml
-from explsched.cli import Commands, config_option, examples, json_option, moment
+from explsched.cli import Commands, config_option, examples, json_option, moment, print_keys
 from explsched.errors import ExplschedError, PolicyError
 from explsched.tables import Column, lines, printable, room
 from sched_policy import catalog
@@ -76,8 +76,7 @@ def keys(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     if as_json:
         click.echo(json.dumps(to_builtins(found), indent=1))
         return
-    rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in found)
-    click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
+    print_keys(found)
 
 
 @config.command(epilog=examples("sexplsched config example > explsched.yaml"))

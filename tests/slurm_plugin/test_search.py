@@ -28,7 +28,7 @@ from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.sweeps.search import Search, SearchStanding
-from slurm_plugin.sweeps.search_file import load
+from slurm_plugin.sweeps.search_file import keys, load
 from tests.docs.blocks import ROOT, blocks
 from tests.slurm_kit import record
 
@@ -145,6 +145,14 @@ def test_one_wrong_key_is_one_fault(tmp_path: Path) -> None:
 
 def run(*words: object) -> Any:
     return CliRunner().invoke(root, ["sweep", "run", *map(str, words)])
+
+
+def test_every_key_is_told_with_its_default_without_a_file() -> None:
+    done = run("--keys")
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "job.early_stop allow early stopping; false: a trial is never stopped; true or false (default: true)" in told
+    assert all(key.meaning for key in keys())
 
 
 def test_a_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
