@@ -63,7 +63,10 @@ def check(config_path: Path | None) -> None:
 @json_option
 @config_option
 def show(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """Show the configuration in force, defaults included."""
+    """Show what the configuration file says, with defaults for the rest.
+
+    A running daemon has read the file at its start or its last reload.
+    """
     found = configuration.plain(configuration.load(config_path))
     click.echo(json.dumps(found, indent=1) if as_json else yaml.safe_dump(found, sort_keys=False).rstrip("\n"))
 
