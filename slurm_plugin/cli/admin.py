@@ -20,7 +20,7 @@ import yaml
 from msgspec import to_builtins
 
 from explsched import strict_yaml
-from explsched.cli import Commands, config_option, examples, json_option, moment
+from explsched.cli import Commands, config_option, examples, json_option, moment, print_keys
 from explsched.errors import ExplschedError, PolicyError
 from explsched.tables import Column, lines, printable, room
 from sched_policy import catalog
@@ -63,7 +63,10 @@ def check(config_path: Path | None) -> None:
 @json_option
 @config_option
 def show(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """Show the configuration in force, defaults included."""
+    """Show what the configuration file says, with defaults for the rest.
+
+    A running daemon has read the file at its start or its last reload.
+    """
     found = configuration.plain(configuration.load(config_path))
     click.echo(json.dumps(found, indent=1) if as_json else yaml.safe_dump(found, sort_keys=False).rstrip("\n"))
 
@@ -76,8 +79,7 @@ def keys(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     if as_json:
         click.echo(json.dumps(to_builtins(found), indent=1))
         return
-    rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in found)
-    click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
+    print_keys(found)
 
 
 @config.command(epilog=examples("sexplsched config example > explsched.yaml"))

@@ -86,8 +86,8 @@ class Search:
         self._path = path.absolute()
         self._file = file
         self._config = config
-        self._directory = self._path.with_name(f"{file.name}.sweep")
-        self._jobs = SearchJobs(self._path, file, self._directory, config, config_path)
+        self._directory = file.directory(self._path)
+        self._jobs = SearchJobs(self._path, file, config, config_path)
         self._spool = WholeProgressSpool(config.progress.spool)
 
     def advance(self, now_s: float) -> SearchStanding:

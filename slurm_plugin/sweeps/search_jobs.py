@@ -73,10 +73,10 @@ class SearchJobs:
 
     """
 
-    def __init__(self, path: Path, file: SearchFile, directory: Path, config: Config, config_path: Path | None) -> None:
+    def __init__(self, path: Path, file: SearchFile, config: Config, config_path: Path | None) -> None:
         self._path = path
         self._file = file
-        self._directory = directory
+        self._directory = file.directory(path)
         self._timeout_s = config.slurm.timeout_s
         self._config_path = config_path
         self._client = CliClient(config.slurm.timeout_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.sweeps.search import Search, SearchStanding
-from slurm_plugin.sweeps.search_file import load
+from slurm_plugin.sweeps.search_file import keys, load
 from tests.docs.blocks import ROOT, blocks
 from tests.slurm_kit import record
 
@@ -146,10 +147,19 @@ def run(*words: object) -> Any:
     return CliRunner().invoke(root, ["sweep", "run", *map(str, words)])
 
 
+def test_every_key_is_told_with_its_default_without_a_file() -> None:
+    done = run("--keys")
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "job.early_stop allow early stopping; false: a trial is never stopped; true or false (default: true)" in told
+    assert all(key.meaning for key in keys())
+
+
 def test_a_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.cli.sweep.find_spec", lambda _name: None)
     done = run(written(tmp_path))
-    assert f"sweep run needs Optuna: pip --python {sys.executable} install 'explsched[optuna]'" in str(done.exception)
+    wanted = f"{platform.node()} lacks it: pip --python {sys.executable} install 'explsched[optuna]'"
+    assert str(done.exception).endswith(f"sweep run needs Optuna on every node, {wanted}")
     assert not (tmp_path / "digits.sweep").exists()
 
 
@@ -477,6 +487,18 @@ def test_a_pass_whose_storage_fails_is_requeued_where_no_other_waits(in_slurm: P
         assert "Not a directory" in str(run(in_slurm).exception)
         assert is_requeued(slurm) is requeued
     assert jobs_of(slurm) == [("digits-next", "now+600")]
+
+
+def test_a_pass_on_a_node_without_optuna_says_so_and_is_requeued(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_plugin.cli.sweep.find_spec", lambda _name: None)
+    done = run(in_slurm)
+    assert done.exit_code == 1
+    assert done.stderr == f"sexplsched: {done.exception}; this pass is repeated\n"
+    assert f"needs Optuna on every node, {platform.node()} lacks it" in done.stderr
+    assert is_requeued(slurm)
+    assert jobs_of(slurm) == []
 
 
 @optuna_is_needed
