@@ -24,7 +24,7 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -115,7 +115,7 @@ class Search:
                     self._jobs.watch()
                 raise
             except SearchError:
-                self._jobs.give_up()
+                self._jobs.watch()  # what comes of the trials under way is still recorded
                 raise
             self._jobs.watch()
             return self._standing(study, results)
@@ -130,7 +130,7 @@ class Search:
         results = self._results(study)
         most = self._file.parallel + min(self._jobs.paused, self._file.parallel)
         proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
-        while (under_way := len(self._jobs.under_way)) < most and self._may_begin(list(results.values()), under_way):
+        while (under_way := len(self._jobs.under_way)) < most and self._may_begin(results, under_way):
             if (trial := next(proposals, None)) is None:
                 break
             self._jobs.submit(*trial)
@@ -261,18 +261,25 @@ class Search:
         notes = reversed(sweep_record.read(self._config.progress.spool))
         return next((note.held_gpus for note in notes if note.training == training), 0.0)
 
-    def _may_begin(self, results: Sequence[Result], under_way: int) -> bool:
-        """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""
+    def _may_begin(self, results: Mapping[int, Result], under_way: int) -> bool:
+        """Whether the budget has room for another trial. Those under way are taken to cost what the others did.
+
+        Raises `SearchError` after failures in a row. One under way breaks it: those that fail are over sooner.
+        """
         begun = len(results) + under_way
         if self._file.budget.trials is not None and begun >= self._file.budget.trials:
             return False
-        last = results[-_MOST_FAILURES:]
-        if len(last) == _MOST_FAILURES and all(result.value is None for result in last):
+        last = sorted(results)[-_MOST_FAILURES:]
+        in_a_row = len(last) == _MOST_FAILURES and last[-1] - last[0] == _MOST_FAILURES - 1
+        if in_a_row and all(results[number].value is None for number in last):
+            remedy = "no more are begun, those under way go on"
+            if not under_way:
+                remedy = f"fix the command, remove {self._directory} and run again"
             raise SearchError(
                 f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
-                f"{self._directory}/trials/*/output; fix the command, remove {self._directory} and run again"
+                f"{self._directory}/trials/*/output; {remedy}"
             )
-        spent = sum(result.gpu_h for result in results)
+        spent = sum(result.gpu_h for result in results.values())
         usual = spent / len(results) if results else 0.0
         budget = self._file.budget.gpu_hours
         return budget is None or spent + under_way * usual < budget

@@ -164,7 +164,7 @@ class SearchJobs:
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
 
     def watch(self) -> None:
-        """Have Slurm make the next pass when any of the trials ends, and take back those that waited.
+        """Have Slurm make the next pass when any of the trials ends, none without trials; take back those that waited.
 
         Where Slurm takes no more jobs of the user these stay, so that the search goes on. One that this process has
         submitted for the same trials serves as it is: `--wait` makes a pass every few seconds.
@@ -183,10 +183,6 @@ class SearchJobs:
             self.waiting |= watching
             self._watched, self._watching = self.under_way, watching
         self._take_back(self.waiting - self._watching)
-
-    def give_up(self) -> None:
-        """Take back the pass that this one has submitted: it would fail like this one."""
-        self._take_back(self._reserved)
 
     def repeat(self, why: str) -> None:
         """After an error that may pass: have Slurm make this very pass again in two minutes, if it makes this one.

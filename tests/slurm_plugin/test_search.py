@@ -727,6 +727,48 @@ def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, sl
     assert "the last 10 trials ended without a report of 'loss'" in str(run(path).exception)
 
 
+def runs(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
+    """Trial `number` of the search runs, as job 1; all others that were begun are over, as jobs 100 and up."""
+    directory = path.parent / "digits.sweep"
+    mark = f"explsched-trial:{json.loads((directory / 'id').read_text())['id']}"
+    job = record(1, state="RUNNING", comment=f"explsched: {mark}:{number}")
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: (job,))
+    for trial in (directory / "trials").glob("*"):
+        if trial.name != str(number):
+            (trial / "claim").symlink_to(f"{100 + int(trial.name)}")
+
+
+@optuna_is_needed
+def test_failures_in_a_row_leave_the_trials_under_way_their_results(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=11, budget={"trials": 99})
+    assert run(path).exit_code == 0
+    runs(monkeypatch, path, 0)
+    slurm.unlink()
+    told = str(run(path).exception)
+    assert "the last 10 trials ended without a report" in told
+    assert told.endswith("no more are begun, those under way go on")
+    assert jobs_of(slurm) == [("digits-next", "afterany:1")]
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: ())
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("1")
+    (tmp_path / "1.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
+    assert str(run(path).exception).endswith(f"fix the command, remove {tmp_path}/digits.sweep and run again")
+    assert json.loads((tmp_path / "digits.sweep/trials/0/result").read_text())["value"] == 0.5
+    assert len(calls(slurm)) == 1
+
+
+@optuna_is_needed
+def test_ten_that_fail_are_no_row_while_one_begun_among_them_runs(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=11, budget={"trials": 99})
+    assert run(path).exit_code == 0
+    runs(monkeypatch, path, 5)
+    found = json.loads(run(path, "--json").stdout)
+    assert (found["failed"], found["under_way"]) == (10, 11)
+
+
 @optuna_is_needed
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_no_pass_proposes_what_another_has_proposed(tmp_path: Path, slurm: Path, sampler: str) -> None:
