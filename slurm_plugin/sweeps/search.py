@@ -353,8 +353,7 @@ def _point(params: Mapping[str, Value]) -> frozenset[tuple[str, str]]:
 
 
 def _sampler(file: SearchFile, begun: int) -> BaseSampler:
-    """The sampler of a pass that finds so many trials: it must not draw again what an earlier pass has drawn."""
+    """The sampler of a pass that finds so many trials: no pass of a search with any seed may draw what another drew."""
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    if file.sampler == "tpe":
-        return TPESampler(seed=file.seed + begun, constant_liar=True)
-    return RandomSampler(seed=file.seed + begun)
+    seed = int(np.random.SeedSequence([file.seed, begun]).generate_state(1)[0])
+    return TPESampler(seed=seed, constant_liar=True) if file.sampler == "tpe" else RandomSampler(seed=seed)

@@ -782,6 +782,20 @@ def test_no_pass_proposes_what_another_has_proposed(tmp_path: Path, slurm: Path,
 
 
 @optuna_is_needed
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_searches_with_different_seeds_share_no_point(tmp_path: Path, slurm: Path, sampler: str) -> None:
+    tried = []
+    for seed in (0, 1):
+        trials = tmp_path / f"seed-{seed}.sweep" / "trials"
+        path = written(tmp_path, name=f"seed-{seed}", seed=seed, sampler=sampler, parallel=1)
+        for number in range(4):
+            assert run(path).exit_code == 0
+            tried.append((trials / f"{number}/job.sh").read_text().split("train.py ")[1])
+            (trials / f"{number}/claim").symlink_to("9")
+    assert len(set(tried)) == len(tried) == 8
+
+
+@optuna_is_needed
 def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path))
     done = run(written(tmp_path, space={"lr": {"low": 1.0, "high": 2.0}}))
