@@ -356,6 +356,28 @@ def test_a_trial_runs_where_explsched_is_not_on_its_path(tmp_path: Path, slurm: 
 
 
 @optuna_is_needed
+def test_a_trial_without_the_environment_of_its_submission_knows_its_metric(tmp_path: Path, slurm: Path) -> None:
+    shows = ["bash", "-c", "echo $EXPLSCHED_METRIC $EXPLSCHED_CHECKPOINT $EXPLSCHED_SHARE"]
+    job = {"checkpoint": "USR2", "sbatch": ["--export=NONE", "--share=best-effort"]}
+    done = run(written(tmp_path, parallel=1, command=shows, metric="f1 of 'b'", job=job))
+    assert (done.exit_code, done.stderr) == (0, "")
+    bare = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "EXPLSCHED_PROGRESS_FILE": str(tmp_path / "progress")}
+    script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
+    ran = subprocess.run(["bash", "-c", script], env=bare, capture_output=True, text=True, check=False)
+    assert ran.stdout == "f1 of 'b' USR2 best-effort\n", ran.stderr
+
+
+@optuna_is_needed
+def test_all_trials_are_given_the_same_environment(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass of Slurm's does not have the SBATCH_EXPORT of the shell in which the search was begun."""
+    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
+    assert run(written(tmp_path, parallel=1)).exit_code == 0
+    assert "SBATCH_EXPORT" not in json.loads((tmp_path / "environment").read_text())
+
+
+@optuna_is_needed
 def test_what_a_killed_pass_left_is_mended(tmp_path: Path, slurm: Path) -> None:
     path = written(tmp_path, parallel=2)
     (tmp_path / "refuses").touch()
