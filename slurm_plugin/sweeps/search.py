@@ -163,10 +163,15 @@ class Search:
     def _locked(self) -> Iterator[int]:
         """The lock, which sbatch inherits: if we are killed while it runs, the next pass waits for its end.
 
-        For its owner alone: whoever may read a file can hold its lock.
+        For its owner alone: whoever may read a file can hold its lock. Root could open it, and is refused: trials would
+        be submitted again as root's, and jobs and reports of the owner's not be found.
         """
-        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path = self._directory / "lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            if os.geteuid() == 0 != os.fstat(descriptor).st_uid:
+                user = _owner(path)
+                raise SearchError(f"{self._directory} is the search of user {user}: run it as {user}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor
         finally:
@@ -315,6 +320,13 @@ class Search:
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._jobs.directory(number) / "result").read_bytes(), type=Result)
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:  # a user without a name on this host
+        return str(path.stat().st_uid)
 
 
 def _is_copy(own: Path, original: Path) -> bool:

@@ -831,6 +831,20 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
 
 
 @optuna_is_needed
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(("uid", "user"), [(2, "bin"), (54_321, "54321")])
+def test_root_does_not_run_the_search_of_a_user(tmp_path: Path, slurm: Path, uid: int, user: str) -> None:
+    path = written(tmp_path, parallel=1)
+    assert run(path).exit_code == 0
+    os.chown(tmp_path / "digits.sweep" / "lock", uid, uid)
+    before = len(calls(slurm))
+    done = run(path)
+    assert isinstance(done.exception, ExplschedError)
+    assert str(done.exception) == f"{tmp_path}/digits.sweep is the search of user {user}: run it as {user}"
+    assert len(calls(slurm)) == before
+
+
+@optuna_is_needed
 def test_a_copy_of_a_search_is_refused_and_one_that_was_moved_goes_on(tmp_path: Path, slurm: Path) -> None:
     original, other = tmp_path / "original", tmp_path / "other"
     original.mkdir()
