@@ -25,7 +25,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -222,8 +222,8 @@ class Search:
         lost = []
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             job, claim = self._jobs.of_trial(trial.number), self._jobs.claim(trial.number)
-            if trial.params.keys() != self._file.space.keys():
-                study.tell(trial.number, state=TrialState.FAIL)  # whoever began it was killed before it had them all
+            if not self._is_whole(trial):
+                study.tell(trial.number, state=TrialState.FAIL)
             elif job is not None and is_under_way(job):
                 self._jobs.under_way.append(job.job_id)
             elif job is not None or claim is not None:
@@ -253,6 +253,7 @@ class Search:
             else:
                 gpus = self._noted_gpus(job_id) or self._file.job.gpus
             result = Result(job_id, best, gpus * sum(ran_s.values()) / 3600)
+            path.parent.mkdir(parents=True, exist_ok=True)  # trainings may clean up
             replace_file_durably(path, msgspec.json.encode(result))
         value = self._result(trial.number).value
         if value is None:
@@ -284,10 +285,8 @@ class Search:
                 f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
                 f"{self._directory}/trials/*/output; {remedy}"
             )
-        spent = sum(result.gpu_h for result in results.values())
-        usual = spent / len(results) if results else 0.0
-        budget = self._file.budget.gpu_hours
-        return budget is None or spent + under_way * usual < budget
+        budget, spent = self._file.budget.gpu_hours, sum(result.gpu_h for result in results.values())
+        return budget is None or spent + under_way * _usual_gpu_h(results) < budget
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result]) -> SearchStanding:
         sign = 1.0 if self._file.direction == "min" else -1.0
@@ -310,16 +309,31 @@ class Search:
         return {name: _distribution(one) for name, one in self._file.space.items()}
 
     def _results(self, study: optuna.Study) -> dict[int, Result]:
-        """What came of the trials that are over, by their numbers; those that never had a job are left out."""
-        found = {}
+        """What came of the trials that are over, by their numbers; those that never had a job are left out.
+
+        Of a trial whose directory is removed the study has the value; it is taken to have cost what the others did.
+        """
+        found, lost = dict[int, Result](), dict[int, float | None]()
         for trial in study.get_trials(deepcopy=False):
-            if trial.state.is_finished():
-                with suppress(FileNotFoundError):
+            if trial.state.is_finished() and self._is_whole(trial):
+                try:
                     found[trial.number] = self._result(trial.number)
-        return found
+                except FileNotFoundError:
+                    lost[trial.number] = trial.value
+        usual = _usual_gpu_h(found)
+        return found | {number: Result(0, value, usual) for number, value in lost.items()}
+
+    def _is_whole(self, trial: FrozenTrial) -> bool:
+        """Whether the trial has all its hyper-parameters. Whoever began it may have been killed before."""
+        return trial.params.keys() == self._file.space.keys()
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._jobs.directory(number) / "result").read_bytes(), type=Result)
+
+
+def _usual_gpu_h(results: Mapping[int, Result]) -> float:
+    """The mean cost of the trials that are over."""
+    return sum(result.gpu_h for result in results.values()) / len(results) if results else 0.0
 
 
 def _owner(path: Path) -> str:

@@ -661,6 +661,40 @@ def reported(tmp_path: Path, slurm: Path) -> Path:
 
 
 @optuna_is_needed
+def test_trials_whose_directories_are_removed_count_as_before(tmp_path: Path, slurm: Path) -> None:
+    path, trials = written(tmp_path, parallel=4, budget={"trials": 4}), tmp_path / "digits.sweep" / "trials"
+    run(path)
+    for number, value in enumerate((3.0, 0.5, None, 1.0)):
+        (trials / str(number) / "claim").symlink_to(str(100 + number))
+        lines: list[dict[str, object]] = [{"time_s": 1.0, "event": "start"}]
+        metric = "loss" if value else "accuracy"
+        lines += [{"time_s": 3601.0, "step": 1, "metric": metric, "value": value or 1.0}]
+        (tmp_path / f"{100 + number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = json.loads(run(path, "--json").stdout)
+    assert (before["ended"], before["failed"], before["best"], before["gpu_h"]) == (4, 1, 0.5, pytest.approx(4.0))
+    submitted = len(calls(slurm))
+    for number in (1, 2):
+        shutil.rmtree(trials / str(number))
+    after = json.loads(run(path, "--json").stdout)
+    assert after == {**before, "gpu_h": pytest.approx(before["gpu_h"])}
+    assert len(calls(slurm)) == submitted
+
+
+@optuna_is_needed
+def test_a_training_may_remove_its_own_directory(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    run(path)
+    (comment,) = (word.partition("=")[2] for word in calls(slurm)[0] if word.startswith("--comment="))
+    ended = record(100, state="COMPLETED", comment=comment)
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: (ended,))
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\n[ $5 = 100 ] && echo 1:00:00\n")
+    (tmp_path / "100.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
+    shutil.rmtree(tmp_path / "digits.sweep/trials/0")
+    found = json.loads(run(path, "--json").stdout)
+    assert (found["ended"], found["best"], found["finished"]) == (1, 0.5, True)
+
+
+@optuna_is_needed
 def test_while_the_spool_is_missing_no_trial_has_failed(reported: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(json.dumps({"progress": {"spool": str(tmp_path / "unmounted")}}))
