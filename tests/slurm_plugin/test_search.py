@@ -92,6 +92,10 @@ def test_gpu_hours_are_enough_where_sbatch_is_asked_for_gpus(tmp_path: Path, opt
         ({"space": {"lr": {"values": [True, 1]}}}, "space.lr: values: found a number and its truth value"),
         ({"space": {"lr": {"values": [float("nan"), 1]}}}, "space.lr: values: accepted are finite numbers"),
         ({"space": {"lr": {"low": float("nan"), "high": 1}}}, "space.lr.low: must be a number"),
+        (
+            {"space": {"opt": {"values": ["sgd", None]}}},
+            "space.opt.values: must be a list, each true or false or a number or a string, found ['sgd', None]",
+        ),
         ({"space": {"1 r": {"values": [1]}}}, "space: name '1 r'"),
         ({"sampler": "grid"}, "space.lr: sampler grid accepts values only"),
         (
