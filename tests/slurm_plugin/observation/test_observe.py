@@ -121,6 +121,18 @@ def test_a_job_that_no_signal_reaches_is_spared(tmp_path: Path, state: str) -> N
     assert (job.holds_gpus, job.is_preemptible) == (True, False)
 
 
+def test_a_job_that_has_reported_its_end_is_spared_until_its_script_begins_another_command(tmp_path: Path) -> None:
+    """What it has learned counts in its sweep all the same."""
+    lines: list[dict[str, Any]] = [{"event": "start"}, {"step": 5, "metric": "loss", "value": 1.0}, {"event": "end"}]
+    mine = {"uid": os.geteuid(), "state": "RUNNING", "comment": "explsched:sweep=digits&checkpoint=USR1"}
+    for is_preemptible in (False, True):
+        text = "".join(f"{json.dumps({'time_s': NOW_S - 100, **line})}\n" for line in lines)
+        (tmp_path / "5.jsonl").write_text(text)
+        lines.append({"event": "start"})
+        job = job_of(tmp_path, **mine)
+        assert (job.allows_preemption, job.is_preemptible, len(job.points)) == (True, is_preemptible, 1)
+
+
 def test_a_job_with_a_deadline_is_spared(tmp_path: Path) -> None:
     """Its next run would need its whole time limit again, after a wait of unknown length."""
     job = job_of(tmp_path, comment="explsched:checkpoint=USR1", state="RUNNING", deadline_s=NOW_S + 1e6)
