@@ -94,6 +94,8 @@ _USAGE_BYTES = 1024
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
+_TOTAL = re.compile(rb'"total_tokens"\s*:\s*(\d{1,12})')
+"""Alone where nothing is written, as in older vLLM's answers to `/v1/rerank`: then it is the prompt."""
 _HEAD_BYTES = 1 << 17
 """Longer heads are not parsed; the end of such an answer is noticed with the next one."""
 _INTERIM = re.compile(rb"HTTP/1\.1 1(?!01)\d\d\b")
@@ -143,6 +145,8 @@ class _Usage:
         if not _USAGE.match(text):
             return None
         prompt, completion = _PROMPT.search(text), _COMPLETION.search(text)
+        if not prompt and not completion:
+            prompt = _TOTAL.search(text)
         if not prompt and not completion:
             return None
         return cls(int(prompt[1]) if prompt else 0, int(completion[1]) if completion else 0, events)

@@ -59,6 +59,7 @@ ENDED = b'data: {"usage":{"output_tokens":9},"type":"message_delta"}\n\n', b'dat
         (HEAD + json.dumps({"tools": [{"usage": NONE}] * 300, "usage": USAGE}).encode(), Tokens(1, 12, 7)),
         (HEAD + json.dumps({"usage": USAGE, "prompt_token_ids": list(range(20_000))}).encode(), Tokens(1, 12, 7)),
         (HEAD + chunked(json.dumps({"usage": USAGE, "choices": ["y" * 9000]}).encode(), LAST), Tokens(1, 12, 7)),
+        (HEAD + answer({"total_tokens": 8}), Tokens(1, 8)),
         (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", Tokens(1)),
         (b"", Tokens(1)),
     ],
