@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
@@ -96,7 +97,7 @@ class GatewayPaths:
 
     @property
     def access_log(self) -> Path:
-        """The access logs of the gateway's jobs that have ended, JSON lines."""
+        """The access logs of the gateway's jobs that have ended, JSON lines; older ones in `access.jsonl.1`."""
         return self.root / "access.jsonl"
 
     @property
@@ -190,6 +191,9 @@ class GatewayPaths:
 
 
 _LOG = logging.getLogger("explsched.gateway")
+_PART_BYTES = 1 << 20
+LARGEST_BYTES = 256 << 20
+"""An access log that is larger is renamed."""
 
 
 def private(name: str, job_id: int | None) -> Path:
@@ -220,8 +224,26 @@ def clean_up(path: Path, access_log: Path, kept_log: Path) -> None:
     """Remove a private directory after appending its access log, if there is one, to the log that is kept."""
     try:
         if access_log.exists():
-            with access_log.open("rb") as source, kept_log.open("ab") as target:
-                shutil.copyfileobj(source, target)
+            _append(access_log, kept_log)
+    except OSError as error:
+        log.event(_LOG, logging.ERROR, "access log not kept", file=str(kept_log), why=error.strerror or str(error))
+    try:
         shutil.rmtree(path)
     except OSError as error:
-        log.event(_LOG, logging.ERROR, "not cleaned up", file=str(error.filename), why=error.strerror or "")
+        log.event(_LOG, logging.ERROR, "not cleaned up", file=str(error.filename or path), why=error.strerror or "")
+
+
+def _append(source: Path, target: Path) -> None:
+    """Append all of a file or nothing, and rename the target to `TARGET.1` once it is large. Raises `OSError`."""
+    with source.open("rb") as lines, target.open("ab", buffering=0) as kept:
+        fcntl.flock(kept, fcntl.LOCK_EX)  # two gateways may end at the same time
+        before = os.fstat(kept.fileno()).st_size
+        try:
+            while part := lines.read(_PART_BYTES):
+                while part:
+                    part = part[kept.write(part) :]
+        except OSError:
+            kept.truncate(before)
+            raise
+        if kept.tell() > LARGEST_BYTES and os.path.samestat(os.fstat(kept.fileno()), target.stat()):
+            target.replace(f"{target}.1")

@@ -103,7 +103,8 @@ class ServerState:
     """A replica as the data plane sees it. `state` is `up`, `down`, `draining` or `maintenance`.
 
     `passed`: whether it passed its last health check; None while there is none, or one is under way. It may be up all
-    the same, because some replicas stay in whatever their health.
+    the same, because some replicas stay in whatever their health. `listed`: the list with which the data plane starts
+    says the same of it.
     """
 
     service: str
@@ -113,6 +114,7 @@ class ServerState:
     state: str
     in_flight: int
     passed: bool | None = None
+    listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -145,7 +146,10 @@ def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in ending)
 
 
-_PART_S = 60.0
+GRACE_S = 60.0
+_LEAST_BYTES_PER_S = 128 << 10
+"""A body may take `GRACE_S`, and beyond that as long as it takes at this rate."""
+
 _PART_BYTES = 256 * 1024
 
 
@@ -154,7 +158,7 @@ class TooLargeError(Exception):
 
 
 class NoRoomError(Exception):
-    """All bodies together would exceed their budget."""
+    """All bodies together would exceed their budget, or one key's its share."""
 
 
 class _Named(msgspec.Struct):
@@ -163,15 +167,20 @@ class _Named(msgspec.Struct):
 
 @dataclass(slots=True)
 class Bodies:
-    """The bodies in memory; together they hold `held_bytes`, at most `budget_bytes`."""
+    """The bodies in memory; together they hold `held_bytes`, at most `budget_bytes`. `held` is by key."""
 
     budget_bytes: int
-    held_bytes: int = 0
+    held: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def held_bytes(self) -> int:
+        """What all of them hold."""
+        return self.held.total()
 
     @contextmanager
-    def body(self) -> Iterator[Body]:
-        """An empty one; what it holds is given back at the end."""
-        body = Body(self)
+    def body(self, owner: str) -> Iterator[Body]:
+        """An empty one of this key; what it holds is given back at the end."""
+        body = Body(self, owner=owner)
         try:
             yield body
         finally:
@@ -184,26 +193,29 @@ class Body:
 
     bodies: Bodies
     content: bytearray = field(default_factory=bytearray)
+    owner: str = ""
 
     async def receive(self, source: StreamReader, limit_bytes: int) -> None:
-        """Read the whole body.
+        """Read the whole body. A key's bodies may hold as much as is left free, and one body of `limit_bytes` always.
 
         Raises:
             TooLargeError: it is longer than `limit_bytes`.
-            NoRoomError: the budget of all bodies is used up.
-            TimeoutError: nothing arrived for a minute.
+            NoRoomError: the key's share, or the budget of all bodies, is used up.
+            TimeoutError: it arrived too slowly.
 
         """
+        begun_s = asyncio.get_running_loop().time()
         while True:
-            async with asyncio.timeout(_PART_S):
+            async with asyncio.timeout_at(begun_s + GRACE_S + len(self.content) / _LEAST_BYTES_PER_S):
                 part = await source.readany()
             if not part:
                 return
             if len(self.content) + len(part) > limit_bytes:
                 raise TooLargeError
-            if self.bodies.held_bytes + len(part) > self.bodies.budget_bytes:
+            free = self.bodies.budget_bytes - self.bodies.held_bytes - len(part)
+            if free < 0 or self.bodies.held[self.owner] + len(part) > max(free, limit_bytes):
                 raise NoRoomError
-            self.bodies.held_bytes += len(part)
+            self.bodies.held[self.owner] += len(part)
             self.content += part
 
     def model(self) -> str | None:
@@ -221,7 +233,7 @@ class Body:
 
     def forget(self) -> None:
         """Release its memory."""
-        self.bodies.held_bytes -= len(self.content)
+        self.bodies.held -= Counter({self.owner: len(self.content)})
         self.content = bytearray()
 
 
@@ -230,6 +242,8 @@ LIMIT = "x-gateway-body-limit"
 ASKED = "x-gateway-asked"
 """Header set by HAProxy on these requests: the service or model that path or header name; else empty."""
 SERVICE = "x-gateway-service"
+_KEY, _CLIENT = "x-gateway-key", "x-gateway-client"
+"""Headers set by HAProxy on these requests: the name of the key, empty without keys, and the client's address."""
 REFUSED = "x-gateway-refused"
 """Header of an answer that HAProxy turns into one of status 503."""
 
@@ -252,7 +266,8 @@ class BodyRouter:
     async def ask(self, request: web.Request) -> web.StreamResponse:
         """The answer of the service's replica, or an error answer if the body is not usable."""
         limit_bytes = int(request.headers[LIMIT])
-        with self.bodies.body() as body:
+        owner = request.headers.get(_KEY, "") or request.headers.get(_CLIENT, "")
+        with self.bodies.body(owner) as body:
             try:
                 await body.receive(request.content, limit_bytes)
             except TooLargeError:

@@ -94,6 +94,7 @@ def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, 
     service_of = {
         model: name for name, one in now.section.services.items() for model in (name, *one.models, *one.also_serves)
     }
+    limit_mib = now.section.listen.body_limit_mib
     faults: list[LineFault] = []
     places: dict[str, tuple[int, int]] = {}
     services: set[str] = set()
@@ -109,6 +110,10 @@ def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, 
                 faults.append(LineFault("invalid_json_line", str(error), number))
                 continue
             service = service_of.get(line.body.model, "")
+            if len(text) > limit_mib << 20 and memoryview(_body(text)).nbytes > limit_mib << 20:
+                faults.append(
+                    LineFault("request_too_large", f"the body is larger than {limit_mib} MiB", number, "body")
+                )
             faults += _line_faults(line, number, endpoint, line.custom_id in places)
             faults += _service_faults(line.body.model, service, number, endpoint, now, key)
             services.add(service)
@@ -124,6 +129,10 @@ def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, 
     if faults:
         return Faults(tuple(faults[:_SHOWN_FAULTS]))
     return Requests(services.pop(), tuple(places), tuple(places.values()))
+
+
+def _body(line: bytes) -> msgspec.Raw:
+    return msgspec.json.decode(line, type=_Sent).body
 
 
 def _line_faults(line: _InputLine, number: int, endpoint: str, seen: object) -> Iterator[LineFault]:
@@ -242,7 +251,11 @@ class BatchJob:
     def body(self, index: int) -> bytes:
         """The body of a request, as in the input. Raises `OSError`."""
         offset, length = self.requests.places[index]
-        return bytes(msgspec.json.decode(os.pread(self.source, length, offset), type=_Sent).body)
+        return bytes(_body(os.pread(self.source, length, offset)))
+
+    def next_bytes(self) -> int:
+        """The length of the line of the next request; its body is no longer."""
+        return self.requests.places[self.pending[0]][1]
 
     def answer(self, index: int, status: int, body: bytes) -> None:
         """Write the answer to a request. Raises `OSError`."""

@@ -49,6 +49,9 @@ _RESERVE = 0.15
 _ATTEMPTS = 10
 """After this many attempts that failed at a replica, or timed out, the last error is the answer."""
 
+IN_FLIGHT_BYTES = 128 << 20
+"""The lines of all requests in flight together; one alone may be longer."""
+
 _BATCHES_IN_MEMORY = 2
 """Of a key as many requests are in memory as in this many of the largest batches, and one batch more."""
 
@@ -89,6 +92,7 @@ class Worker:
         self._ended: dict[str, set[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight: Counter[str] = Counter()
+        self._in_flight_bytes = 0
         self._sent: Counter[str] = Counter()
         self._run = secrets.token_hex(8)
         self._published = BatchLoad("")
@@ -182,18 +186,25 @@ class Worker:
         return key is not None and (key.expires_s is None or now_s < key.expires_s)
 
     def send(self) -> None:
-        """Send one request of each batch in turn, while there is room."""
+        """Send one request of each batch in turn, while there is room at the replicas and in memory."""
         now_s = time.time()
         sendable = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
         open_jobs = [job for job in sendable if not self._ending(job, now_s)]
         left = {name: self._room(name) for name in {job.requests.service for job in open_jobs}}
-        while open_jobs := [job for job in open_jobs if job.pending and left[job.requests.service] > 0]:
+        while open_jobs := [job for job in open_jobs if left[job.requests.service] > 0 and self._has_memory_for(job)]:
             self._turn += 1
             job = open_jobs[self._turn % len(open_jobs)]
             left[job.requests.service] -= 1
+            self._in_flight_bytes += job.next_bytes()
             task = asyncio.create_task(self._ask(job, job.pending.popleft()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _has_memory_for(self, job: BatchJob) -> bool:
+        """Whether the batch has a next request that is not too long beside those in flight."""
+        return bool(job.pending) and (
+            not self._in_flight_bytes or self._in_flight_bytes + job.next_bytes() <= IN_FLIGHT_BYTES
+        )
 
     def _room(self, name: str) -> int:
         own = self._in_flight[name]
@@ -213,6 +224,7 @@ class Worker:
         finally:
             job.in_flight -= 1
             self._in_flight[service] -= 1
+            self._in_flight_bytes -= job.requests.places[index][1]
         if answered:
             self.send()
         else:

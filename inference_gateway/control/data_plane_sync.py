@@ -32,6 +32,7 @@ class DataPlaneSync:
         self._held_back: Mapping[str, int] = {}
         self._reading: dict[str, float] = {}
         self._refused: dict[tuple[str, str], str] = {}
+        self._refused_changes: dict[PlaneChange, str] = {}
         self._worker = 0
 
     def servers(self) -> Sequence[ServerState]:
@@ -55,13 +56,17 @@ class DataPlaneSync:
 
     def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
         """Make the changes that are needed. `have` are the servers as last read."""
+        refused: dict[PlaneChange, str] = {}
         for change in changes(replicas, have, self._concurrency, self._given):
             try:
                 self._make(change)
                 if self._given is not None and isinstance(change, Add):
                     self._given[change.service, change.endpoint.name] = change.endpoint.concurrency
             except GatewayError as error:
-                self._events.note("data plane refused", change.service, change=str(change), reason=str(error))
+                refused[change] = str(error)
+                if self._refused_changes.get(change) != str(error):
+                    self._events.note("data plane refused", change.service, change=str(change), reason=str(error))
+        self._refused_changes = refused
 
     def limit(self, concurrency: Mapping[str, int]) -> None:
         """With two gateways: set how many requests per replica of each service may go through this one."""
@@ -204,17 +209,21 @@ def _for_replica(
     replica: Replica, server: ServerState | None, concurrency: int, given: int | None
 ) -> list[PlaneChange]:
     if replica.phase is Phase.SERVING:
-        right = server is not None and (server.host, server.port) == (replica.host, replica.port)
+        right = server is not None and server.listed and (server.host, server.port) == (replica.host, replica.port)
         if right and server is not None and server.state in ("up", "down") and given == concurrency:
             return []
         return [Add(replica.service, Endpoint(replica.name, replica.host, replica.port, concurrency))]
     if server is None:
         return []
     if replica.phase is Phase.DRAINING:
-        return [] if server.state in ("draining", "maintenance") else [Drain(replica.service, replica.name)]
+        return _drain(server)
     return _gone(server)
 
 
 def _gone(server: ServerState) -> list[PlaneChange]:
-    drain = [] if server.state in ("draining", "maintenance") else [Drain(server.service, server.name)]
-    return [*drain, Remove(server.service, server.name)]
+    return [*_drain(server), Remove(server.service, server.name)]
+
+
+def _drain(server: ServerState) -> list[PlaneChange]:
+    drained = server.listed and server.state in ("draining", "maintenance")
+    return [] if drained else [Drain(server.service, server.name)]

@@ -1,8 +1,9 @@
 """Sums up the replicas' reports: tokens by day, key and service, kept over restarts; and prompt reading rates.
 
-The counters in a replica's report only grow. How much of them has been counted is saved in the same file as today's
-sums, so that nothing is counted twice, neither after a restart of the control plane nor when a report is read again.
-While the file cannot be read nothing is counted and nothing is written; if its content is invalid it is moved aside.
+A replica's report has the sums since its start; the end of a stream may lower what was estimated of it. How much of
+them has been counted is saved in the same file as today's sums, so that nothing is counted twice, neither after a
+restart of the control plane nor when a report is read again. While the file cannot be read nothing is counted and
+nothing is written; if its content is invalid it is moved aside.
 
 A day that is over has a file of its own. It is written before the day is removed from the first file, so a day that is
 in both is complete in the first: we were killed between.
@@ -176,7 +177,8 @@ class UsageSums:
     def held_back(self, now_s: float) -> dict[str, int]:
         """The keys that have used up their tokens, and until when they are refused (seconds since the epoch).
 
-        Requests sent before a replica's report is read are still admitted: about ten seconds' worth.
+        What is written before a replica's report is read is still admitted: about ten seconds' worth, and answers that
+        are not streamed until they end.
         """
         found: dict[str, int] = {}
         today = _by_key(self._known, _day(now_s)) if self._keys else {}
@@ -258,7 +260,7 @@ def _with(known: UsageState, reported: Mapping[str, tuple[str, UsageReport]], to
         base = before[name].by_key if before[name].run == report.run else {}
         for key, tokens in report.by_key.items():
             new = tokens - base.get(key, Tokens())
-            if new.requests:
+            if new != Tokens():
                 days[today, key, service] = days.get((today, key, service), Tokens()) + new
     kept = tuple(DayUsage(*where, tokens) for where, tokens in sorted(days.items()))
     return UsageState(kept, {**known.counted, **news})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -197,12 +197,12 @@ class HaproxyDataPlane:
 
     def drain(self, service: str, name: str) -> None:
         """Send no new requests; those in flight continue. Does nothing if the replica is unknown. Raises as `add`."""
-        leaving = [replica for replica in self._endpoints.read(service) if replica.name == name]
-        for replica in leaving:
-            self._endpoints.put(service, _leaving(replica))
         if any(row.name == name and row.state != "maintenance" for row in self._reading.states(service)):
             full = f"{BACKEND_PREFIX}{service}/{name}"
             self._api.order([f"set server {full} state drain", *self._reading_order("del", service, full)])
+        for replica in self._endpoints.read(service):
+            if replica.name == name:
+                self._endpoints.put(service, _leaving(replica))
 
     def remove(self, service: str, name: str) -> bool:
         """Remove a replica; False while requests are in flight. From the first call on it gets no new ones.
@@ -238,7 +238,9 @@ class HaproxyDataPlane:
 
     def servers(self) -> Sequence[ServerState]:
         """All replicas that HAProxy has, and removed ones that requests from before a reload still use."""
-        return self._reading.servers(read_state(self.files.activator_socket))
+        found = self._reading.servers(read_state(self.files.activator_socket))
+        ready = {service: self._ready(service) for service in {server.service for server in found}}
+        return [replace(server, listed=_is_listed(server, ready[server.service])) for server in found]
 
     def open_requests(self) -> Sequence[ServerState]:
         """All replicas with their requests in flight, also after `finish`, when nothing else is known of them."""
@@ -304,6 +306,12 @@ class HaproxyDataPlane:
 def _texts_of(paths: Iterable[Path]) -> dict[Path, str]:
     """The present contents of these files; empty for missing ones."""
     return {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in paths}
+
+
+def _is_listed(server: ServerState, ready: Iterable[Endpoint]) -> bool:
+    """Whether the replicas that take requests by the endpoint file include it if, and only if, HAProxy lets it."""
+    found = {replica.name: (replica.host, replica.port) for replica in ready}.get(server.name)
+    return found == ((server.host, server.port) if server.state in ("up", "down") else None)
 
 
 def _leaving(replica: Listed) -> Listed:

@@ -13,11 +13,12 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from inference_gateway.queueing import ReadingTimer
 from inference_gateway.replicas.ports import Taken
-from inference_gateway.replicas.reports import AnswerReader, BodyReader, UsageCounter
+from inference_gateway.replicas.reports import AnswerReader, BodyReader, Tokens, UsageCounter
 from inference_gateway.replicas.request_stream import LONGEST_HEAD, PART, MalformedError, pass_on
 
 _HANDSHAKE_S = 10.0
@@ -59,6 +60,7 @@ class Relay:
         self._checks = _PortChecks(lambda: find(port))
         self._known: Taken | None = None
         self._serving: set[asyncio.Task[None]] = set()
+        self._open: set[_Answers] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._finishing = asyncio.Event()
 
@@ -81,6 +83,12 @@ class Relay:
             self._accepting.cancel()
         if self._serving:
             await asyncio.wait(self._serving, timeout=within_s)
+
+    async def count_open(self) -> None:
+        """Add to `usage` what streams that have not ended have so far, while others go on."""
+        for answers in tuple(self._open):
+            answers.count_so_far()
+            await asyncio.sleep(0)
 
     async def check(self) -> Taken:
         """The sockets that listen on the server's port, which are the server's; none before it listens.
@@ -129,6 +137,7 @@ class Relay:
             to_server.transport.abort()
             return
         answers = _Answers(writer, self.usage, self.reading, self._finishing)
+        self._open.add(answers)
         server = _ServerLink(self._connect, answers, self._fresh_s, (from_server, to_server))
         tasks = [
             asyncio.create_task(
@@ -145,6 +154,7 @@ class Relay:
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         await answers.count_rest(server.reader, server.writer)
         answers.begin(None)
+        self._open.discard(answers)
         broken = any(isinstance(end, (OSError, MalformedError, StrangerError)) for end in ends)
         for stream in (server.writer, writer):
             if broken:
@@ -258,6 +268,7 @@ class _Answers:
         self._status: asyncio.Future[int] | None = None
         self._client: str | None = None
         self._answer = AnswerReader()
+        self._counted = Tokens()
 
     def idle_for(self, seconds: float) -> bool:
         """Whether all requests have been sent and answered completely for this long; False (unknown) after a check."""
@@ -268,10 +279,19 @@ class _Answers:
         self._end()
         self._client, self._sent, self._answered = client, False, False
 
+    def count_so_far(self) -> None:
+        """Add what a stream has so far. What is only an estimate then, its end corrects."""
+        if self._client is not None and self._answer.events:
+            self._count(self._client, replace(self._answer.tokens(), estimated=0))
+
+    def _count(self, client: str, tokens: Tokens) -> None:
+        self._usage.add(client, tokens - self._counted)
+        self._counted = tokens
+
     def _end(self) -> None:
         if self._client is not None:
-            self._usage.add(self._client, self._answer.tokens())
-        self._client, self._answer = None, AnswerReader()
+            self._count(self._client, self._answer.tokens())
+        self._client, self._answer, self._counted = None, AnswerReader(), Tokens()
         self._reading.end(self)
 
     def sent(self, body: BodyReader) -> None:

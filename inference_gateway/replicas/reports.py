@@ -91,9 +91,11 @@ _USAGE_BYTES = 1024
 """`usage` is no longer than this. vLLM writes what else a client has asked for behind it: the prompt's token ids."""
 
 # In JSON a quote within a string follows a backslash, so text written by a model never looks like a member.
-_USAGE = re.compile(rb'"usage"\s*:\s*\{(?=(.{0,%d}))' % _USAGE_BYTES, re.DOTALL)
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
+_TOTAL = re.compile(rb'"total_tokens"\s*:\s*(\d{1,12})')
+"""Alone where nothing is written, as in older vLLM's answers to `/v1/rerank`: then it is the prompt."""
 _HEAD_BYTES = 1 << 17
 """Longer heads are not parsed; the end of such an answer is noticed with the next one."""
 _INTERIM = re.compile(rb"HTTP/1\.1 1(?!01)\d\d\b")
@@ -129,19 +131,47 @@ class Tokens:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """The tokens of a `usage`, and how many `events` came before it."""
+
+    prompt: int
+    completion: int
+    events: int
+
+    @classmethod
+    def of(cls, text: bytes, events: int) -> _Usage | None:
+        """The `usage` with which this text begins; None if it is none, or says nothing."""
+        if not _USAGE.match(text):
+            return None
+        prompt, completion = _PROMPT.search(text), _COMPLETION.search(text)
+        if not prompt and not completion:
+            prompt = _TOTAL.search(text)
+        if not prompt and not completion:
+            return None
+        return cls(int(prompt[1]) if prompt else 0, int(completion[1]) if completion else 0, events)
+
+    def or_larger(self, later: _Usage | None) -> _Usage:
+        """The larger counts of both."""
+        if later is None:
+            return self
+        last = later if later.completion >= self.completion else self
+        return _Usage(max(self.prompt, later.prompt), last.completion, last.events)
+
+
 @dataclass(slots=True)
 class AnswerReader:
     """Parses the bytes of one answer as they pass: its head, and its body in any framing.
 
     In OpenAI's interface an answer ends with `"usage": {"prompt_tokens": ..., "completion_tokens": ...}`, a stream only
     if the client asks for it (`stream_options`). Anthropic's streams begin with one, of the prompt. Without a last one,
-    as when the client disconnects, each event since counts as a token and the request as estimated.
+    as when the client disconnects, each event since counts as a token and the request as estimated. Servers also write
+    back what was in the request, such as a tool with a property `usage`: the largest counts.
     """
 
     events: int = 0
     _tail: bytes = b""
-    _usage: bytes = b""
-    _events_by_usage: int = 0
+    _largest: _Usage | None = None
     _head: bytes | None = b""
     _left: int | None = None
     _chunked: bool = False
@@ -154,10 +184,22 @@ class AnswerReader:
         self.events += _events_in(part)
         text = self._tail + part
         self._tail = text[-_TAIL_BYTES:]
-        leaves = len(text) - len(self._tail)
-        if (place := text.rfind(_USAGE_KEY, 0, leaves + len(_USAGE_KEY) - 1)) >= 0:
-            self._usage = text[place : place + _USAGE_BYTES]
-            self._events_by_usage = self.events - _events_in(text[place:])
+        self._largest = self._largest_in(text, len(text) - len(self._tail))
+
+    def _largest_in(self, text: bytes, end: int) -> _Usage | None:
+        """The largest `usage` of those seen before and those in this text, the last of the answer, before `end`."""
+        largest = self._largest
+        if text.find(_USAGE_KEY, 0, end + len(_USAGE_KEY) - 1) < 0:
+            return largest
+        events, start = self.events - _events_in(text), 0
+        while (place := text.find(_USAGE_KEY, start, end + len(_USAGE_KEY) - 1)) >= 0:
+            events += _events_in(text[start:place])
+            start = place + len(_USAGE_KEY)
+            following = text.find(_USAGE_KEY, start, place + _USAGE_BYTES)
+            near = text[place : following if following >= 0 else place + _USAGE_BYTES]
+            found = _Usage.of(_CHUNK.sub(b"", near), events)
+            largest = largest.or_larger(found) if largest else found
+        return largest
 
     def _measure(self, part: bytes) -> None:
         """Read the length of the body from the head, and track how much of it is left."""
@@ -189,18 +231,12 @@ class AnswerReader:
     def tokens(self) -> Tokens:
         """The tokens of the answer so far."""
         tail = _CHUNK.sub(b"", self._tail)
-        left = self.events - self._events_by_usage
-        found = [(match[1], left) for match in _USAGE.finditer(_CHUNK.sub(b"", self._usage))]
-        found += [(match[1], _events_in(tail[match.start() :])) for match in _USAGE.finditer(tail)]
-        if not found:
+        usage = self._largest_in(tail, len(tail))
+        if usage is None:
             return Tokens(1, 0, self.events, 1 if self.events else 0)
-        usage, later = found[-1]
-        prompts = [prompt[1] for text, _ in found if (prompt := _PROMPT.search(text))]
-        completion = _COMPLETION.search(usage)
+        later = self.events - usage.events
         cut = later if later > _AFTER_USAGE else 0
-        return Tokens(
-            1, int(prompts[-1]) if prompts else 0, (int(completion[1]) if completion else 0) + cut, 1 if cut else 0
-        )
+        return Tokens(1, usage.prompt, usage.completion + cut, 1 if cut else 0)
 
 
 def _events_in(text: bytes) -> int:

@@ -48,7 +48,7 @@ def head_with_key(received: bytes, key: str) -> Head:
     """
     start, *lines = received.removesuffix(b"\r\n\r\n").split(b"\r\n")
     fields = [(line.partition(b":")[0].strip().lower(), line.partition(b":")[2].strip(), line) for line in lines]
-    websocket = any(name == b"upgrade" and value.lower() == b"websocket" for name, value, _ in fields)
+    websocket = {value.lower() for name, value, _ in fields if name == b"upgrade"} == {b"websocket"}
     dropped = _REPLACED if websocket else _REPLACED | {b"upgrade"}
     kept = [line for name, _, line in fields if name not in dropped and not name.startswith(_OF_THE_GATEWAY)]
     lengths = {value for name, value, _ in fields if name == b"content-length"}

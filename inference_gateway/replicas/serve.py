@@ -107,6 +107,7 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
         for task in (ending, watching, counting, others):
             task.cancel()
         await relay.end(within_s=_LAST_ANSWERS_S)
+        await relay.count_open()
         _write_usage(relay.usage, directory)
     if given_up:
         return _GIVEN_UP
@@ -195,6 +196,7 @@ async def report_work(relay: Relay, directory: Path) -> None:
     reported: list[Stretch] = []
     while True:
         await asyncio.sleep(USAGE_S)
+        await relay.count_open()
         await asyncio.to_thread(_write_usage, relay.usage, directory)
         known = list(relay.reading.stretches)
         if known != reported:
@@ -208,7 +210,7 @@ async def report_work(relay: Relay, directory: Path) -> None:
 def _write_usage(usage: UsageCounter, directory: Path) -> None:
     try:
         usage.write(directory)
-    except OSError as error:  # e.g. the disk is full: the sums only grow, so the next report includes this one
+    except OSError as error:  # e.g. the disk is full: these are sums, so the next report includes this one
         sys.stderr.write(f"replica: tokens not reported: {error.strerror}\n")
 
 

@@ -11,6 +11,7 @@ from aiohttp import StreamReader
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_gateway.activator import relay
 from inference_gateway.activator.relay import Bodies, Body, NoRoomError, TooLargeError
 
 BODY = b'{"messages": [], "model": "big"}'
@@ -31,7 +32,7 @@ def run(what: Coroutine[Any, Any, None]) -> None:
 def test_a_body_is_received_named_and_sent_once() -> None:
     async def check() -> None:
         bodies = Bodies(1000)
-        with bodies.body() as body:
+        with bodies.body("k") as body:
             await body.receive(source(BODY[:10], BODY[10:]), 1000)
             assert bodies.held_bytes == len(BODY)
             assert body.model() == "big"
@@ -45,7 +46,7 @@ def test_a_body_is_received_named_and_sent_once() -> None:
 def test_a_long_body_is_sent_in_order() -> None:
     async def check() -> None:
         long = bytes(range(256)) * 5000
-        with Bodies(1 << 30).body() as body:
+        with Bodies(1 << 30).body("k") as body:
             await body.receive(source(long), 1 << 30)
             parts = [part async for part in body.parts()]
             assert len(parts) > 1
@@ -57,7 +58,7 @@ def test_a_long_body_is_sent_in_order() -> None:
 def test_the_bounds_of_one_and_of_all() -> None:
     async def check() -> None:
         bodies = Bodies(2 * len(BODY))
-        with bodies.body() as one, bodies.body() as other, bodies.body() as third:
+        with bodies.body("a") as one, bodies.body("b") as other, bodies.body("c") as third:
             await one.receive(source(BODY), len(BODY))
             with pytest.raises(TooLargeError):
                 await other.receive(source(BODY), len(BODY) - 1)
@@ -71,13 +72,46 @@ def test_the_bounds_of_one_and_of_all() -> None:
     run(check())
 
 
+def test_one_key_leaves_room_for_others() -> None:
+    async def check() -> None:
+        bodies = Bodies(100)
+        with bodies.body("a") as one, bodies.body("a") as more, bodies.body("b") as other:
+            await one.receive(source(b"x" * 40), 40)
+            with pytest.raises(NoRoomError):
+                await more.receive(source(b"x" * 11), 40)
+            await other.receive(source(b"x" * 30), 40)
+            one.forget()
+            await more.receive(source(b"x" * 35), 40)
+
+    run(check())
+
+
+def test_a_body_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "GRACE_S", 0.1)
+
+    async def check() -> None:
+        stream = StreamReader(Mock(), limit=1 << 20)
+
+        async def trickle() -> None:
+            while True:
+                stream.feed_data(b"x")
+                await asyncio.sleep(0.01)
+
+        feeding = asyncio.create_task(trickle())
+        with pytest.raises(TimeoutError), Bodies(1 << 30).body("k") as body:
+            await body.receive(stream, 1 << 30)
+        feeding.cancel()
+
+    run(check())
+
+
 def test_a_failure_gives_the_memory_back() -> None:
     async def check() -> None:
         bodies = Bodies(1000)
         stream = StreamReader(Mock(), limit=1 << 20)
         stream.feed_data(BODY)
         stream.set_exception(ConnectionResetError())
-        with pytest.raises(ConnectionResetError), bodies.body() as body:
+        with pytest.raises(ConnectionResetError), bodies.body("k") as body:
             await body.receive(stream, 1000)
         assert bodies.held_bytes == 0
 

@@ -21,9 +21,12 @@ from inference_gateway import services
 from inference_gateway.accepted import Accepted
 from inference_gateway.batches import store
 from inference_gateway.batches.job import BatchJob, Requests, Results, read_requests
-from inference_gateway.batches.store import Batch, Owned
+from inference_gateway.batches.store import Batch, Faults, Owned
 from inference_gateway.batches.worker import Worker, client, longest_silence_s
+from inference_gateway.control import state
+from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.dataplane.settings import BatchSettings
+from inference_gateway.model import BatchLoad
 
 ENDPOINT = "/v1/chat/completions"
 
@@ -124,6 +127,60 @@ def test_a_request_may_say_that_it_leaves_open_whether_to_stream(tmp_path: Path)
     body = {"model": "chat", "stream": None}
     path.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": ENDPOINT, "body": body}))
     assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1), Requests)
+
+
+def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    about = {"method": "POST", "url": ENDPOINT}
+    bodies = [{"model": "chat", "x": "y" * length} for length in ((32 << 20) - 30, 32 << 20)]
+    lines = [{"custom_id": name, **about, "body": body} for name, body in zip("ab", bodies, strict=True)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 2)
+    assert isinstance(found, Faults)
+    assert [(fault.line, fault.code) for fault in found.data] == [(2, "request_too_large")]
+
+
+def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = {"method": "POST", "url": ENDPOINT, "body": {"model": "chat"}}
+    lines = [json.dumps({"custom_id": name, **about}) + "\n" for name in "abcde"]
+    monkeypatch.setattr("inference_gateway.batches.worker.IN_FLIGHT_BYTES", 2 * len(lines[0]))
+    draft = owned.draft()
+    draft.write_text("".join(lines))
+    batch = owned.make_batch(owned.add(draft, "in", "batch").id, ENDPOINT, "1h", None)
+    now = accepted(tmp_path, "batches: idle, concurrency: 100")
+    serving = ServiceReport("chat", 1, 0, 0, 1, 0, 8, "", 0, 0, 0, 30.0, given_up=False, next_in_s=None, replicas=())
+    assert state.show(now.paths.status, Report("g", "/run", 0.0, closing=False, services=(serving,)))
+    asked = answered = most = 0
+
+    async def check() -> None:
+        answering = asyncio.Semaphore(0)
+
+        async def answer(_: web.Request) -> web.Response:
+            nonlocal asked, answered, most
+            asked += 1
+            most = max(most, asked - answered)
+            await answering.acquire()
+            answered += 1
+            return web.json_response({})
+
+        application = web.Application()
+        application.router.add_post(ENDPOINT, answer)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.UnixSite(runner, str(tmp_path / "s")).start()
+        async with client(tmp_path / "s", 60.0) as haproxy:
+            ours = Worker(now, owned.settings, haproxy)
+            while owned.batch(batch.id).status != "completed":
+                ours.run_once()
+                await asyncio.sleep(0.01)
+                load = state.read(now.paths.batch_load, BatchLoad)
+                assert load is None or load.in_flight.get("chat", 0) <= 2
+                if asked - answered == min(2, len(lines) - answered):
+                    answering.release()
+        await runner.cleanup()
+
+    asyncio.run(check())
+    assert (most, owned.batch(batch.id).request_counts.completed) == (2, 5)
 
 
 def test_answers_are_published_where_a_changed_services_file_ends_a_batch(

@@ -31,7 +31,15 @@ def test_an_added_server_is_not_changed_even_if_it_is_down(state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "stale", [{"host": "n2"}, {"port": 20002}, {"state": "draining"}, {"state": "maintenance"}, {"service": "other"}]
+    "stale",
+    [
+        {"host": "n2"},
+        {"port": 20002},
+        {"state": "draining"},
+        {"state": "maintenance"},
+        {"service": "other"},
+        {"listed": False},
+    ],
 )
 def test_a_server_with_a_stale_address_or_state_is_added_again(stale: dict[str, object]) -> None:
     """A requeued job serves at another place; a drained one was wanted again."""

@@ -55,6 +55,22 @@ def test_usage_reports_of_replicas_are_added_up(paths: GatewayPaths) -> None:
     assert days(paths)[DAY, "alice", "chat"].requests == 2, "a restart counts nothing again"
 
 
+def test_a_stream_counts_before_it_ends_and_exactly_afterwards(paths: GatewayPaths) -> None:
+    counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_day=20)])
+    for after_s, new in (
+        (0, Tokens(1, 0, 8)),
+        (10, Tokens(0, 0, 13)),
+        (20, Tokens(0, 5, -2)),
+        (30, Tokens(0, 0, 0, 1)),
+    ):
+        counter.add("alice", new)
+        counter.write(paths.replica(A.name))
+        sums.update([A], NOW_S + after_s)
+        assert ("alice" in sums.held_back(NOW_S + after_s)) == (after_s > 0)
+        assert days(paths) == {(DAY, "alice", "chat"): counter.by_key["alice"]}
+    assert counter.by_key["alice"] == Tokens(1, 5, 19, 1)
+
+
 def test_the_first_answer_of_a_replica_counts_if_its_job_ends_with_it(paths: GatewayPaths) -> None:
     counter, sums = UsageCounter(), UsageSums(paths)
     sums.update([A], NOW_S)

@@ -1,5 +1,6 @@
 """Start, adoption, death and restart of the data plane."""
 
+import errno
 import http.client
 import json
 import os
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.dataplane.endpoints import ActivatorProcess, read_state
+from inference_gateway.control import replica as control
+from inference_gateway.control.data_plane_sync import DataPlaneSync
+from inference_gateway.control.replica import Phase
+from inference_gateway.control.state import EventLog
+from inference_gateway.dataplane.endpoints import ActivatorProcess, EndpointFiles, read_state
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.process import affordable_connections
@@ -244,6 +249,40 @@ def test_what_could_not_be_written_is_in_force_when_it_is_tried_again(directory:
         assert rig.complete("chat").status == 200
         rig.plane.apply(revoked)
         assert rig.complete("chat").status == 401
+
+
+def test_a_full_disk_does_not_keep_haproxy_from_draining(
+    directory: Path, servers: list[Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with gateway(directory / "life", CHAT) as rig:
+        log = directory / "life" / "events.jsonl"
+        sync = DataPlaneSync(rig.plane, {"chat": 4}, EventLog(log))
+        endpoints = EndpointFiles(rig.plane.files.endpoints)
+        first, second = (
+            control.Replica("chat", one.name, "g1", Phase.SERVING, 0.0, 0.0, host="127.0.0.1", port=one.port)
+            for one in servers[:2]
+        )
+
+        def states() -> dict[str, str]:
+            return {server.name: server.state for server in rig.plane.servers()}
+
+        sync.bring_in_line([first], rig.plane.servers())
+        wanted = [first.to(Phase.DRAINING, 1.0, "ends soon"), second]
+        with monkeypatch.context() as disk:
+            disk.setattr("inference_gateway.dataplane.endpoints.replace_file", full)
+            for _ in range(3):
+                sync.bring_in_line(wanted, rig.plane.servers())
+            wait_until(lambda: states() == {"r1": "draining", "r2": "up"})
+            assert [json.loads(line)["event"] for line in log.read_text().splitlines()] == ["data plane refused"] * 2, (
+                "each once"
+            )
+        assert [one.name for one in endpoints.ready("chat")] == ["r1"]
+        sync.bring_in_line(wanted, rig.plane.servers())
+        assert [one.name for one in endpoints.ready("chat")] == ["r2"]
+        assert all(server.listed for server in rig.plane.servers())
 
 
 def test_waiting_times_told_to_clients_can_be_changed(directory: Path) -> None:

@@ -224,6 +224,39 @@ def test_what_a_server_has_written_when_the_gateway_goes_is_counted(tmp_path: Pa
     assert asyncio.run(run()) == {"alice": Tokens(1, 0, 6, 1)}
 
 
+def test_a_stream_counts_while_it_is_open_and_once(tmp_path: Path) -> None:
+    """Or a key over its quota would go on until its longest stream ends. Three events of four were tokens."""
+    goes_on = asyncio.Event()
+    usage = b'data: {"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b'data: {"a":1}\n\n' * 4)
+        await goes_on.wait()
+        writer.write(usage)
+        writer.close()
+
+    async def run() -> list[dict[str, Tokens]]:
+        async with serving(stream) as port:
+            relay, counted = Relay(port, "KEY", taken), []
+            async with relaying(tmp_path, relay) as listener:
+                context = gateway_context(tmp_path / "identity")
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+                writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
+                for _ in range(4):
+                    await reader.readuntil(b"}\n\n")
+                for _ in range(2):
+                    await relay.count_open()
+                    counted.append(dict(relay.usage.by_key))
+                goes_on.set()
+                await reader.read()
+                writer.close()
+            await relay.count_open()
+            return [*counted, relay.usage.by_key]
+
+    assert asyncio.run(run()) == [{"alice": Tokens(1, 0, 4)}] * 2 + [{"alice": Tokens(1, 9, 3)}]
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -17,6 +17,7 @@ from inference_gateway.replicas.reports import (
 )
 
 USAGE = {"prompt_tokens": 12, "total_tokens": 19, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}
+NONE = {"input_tokens": 0, "output_tokens": 0}
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
 WORD = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
 
@@ -53,8 +54,12 @@ ENDED = b'data: {"usage":{"output_tokens":9},"type":"message_delta"}\n\n', b'dat
         (HEAD + chunked(BEGUN, *[WORD] * 5)[:-5], Tokens(1, 25, 5, 1)),
         (HEAD + chunked(BEGUN, *[WORD] * 480)[:-5], Tokens(1, 25, 480, 1)),
         (HEAD + b'{"usage": null}', Tokens(1)),
+        (HEAD + json.dumps({"usage": USAGE, "tools": [{"properties": {"usage": NONE}}]}).encode(), Tokens(1, 12, 7)),
+        (HEAD + json.dumps({"usage": USAGE, "tools": [{"usage": NONE}] * 300}).encode(), Tokens(1, 12, 7)),
+        (HEAD + json.dumps({"tools": [{"usage": NONE}] * 300, "usage": USAGE}).encode(), Tokens(1, 12, 7)),
         (HEAD + json.dumps({"usage": USAGE, "prompt_token_ids": list(range(20_000))}).encode(), Tokens(1, 12, 7)),
         (HEAD + chunked(json.dumps({"usage": USAGE, "choices": ["y" * 9000]}).encode(), LAST), Tokens(1, 12, 7)),
+        (HEAD + answer({"total_tokens": 8}), Tokens(1, 8)),
         (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", Tokens(1)),
         (b"", Tokens(1)),
     ],

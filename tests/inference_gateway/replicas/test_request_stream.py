@@ -88,7 +88,9 @@ def test_a_head_comes_before_the_body_that_the_server_asks_for() -> None:
     assert sink.received == early + b"x"
 
 
-@pytest.mark.parametrize("kind", [b"h2c", b"websocket, h2c", b"TLS/1.0"])
+@pytest.mark.parametrize(
+    "kind", [b"h2c", b"websocket, h2c", b"TLS/1.0", b"websocket\r\nUpgrade: h2c", b"h2c\r\nUpgrade: websocket"]
+)
 def test_nothing_is_upgraded_but_to_a_websocket(kind: bytes) -> None:
     data = PLAIN + b"connection: upgrade\r\nupgrade: " + kind + b"\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
     assert passed_on(data) == PLAIN + b"connection: upgrade\r\n" + KEYED

@@ -1,6 +1,7 @@
 """The directory on the node's own disk: nobody else's, and gone afterwards without its log being lost."""
 
 import os
+import resource
 import stat
 import tempfile
 from collections.abc import Callable
@@ -74,9 +75,28 @@ def test_without_requests_there_is_no_log_and_the_directory_is_removed(tmp_path:
     assert not made.exists()
 
 
-def test_a_log_that_cannot_be_appended_stays_in_the_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = gateway_paths.private("t", 7)
-    (made / "access.log").write_text("new\n")
-    gateway_paths.clean_up(made, made / "access.log", tmp_path / "nowhere" / "access.jsonl")
-    assert (made / "access.log").read_text() == "new\n"
-    assert "not cleaned up" in caplog.text
+def test_a_log_that_has_no_room_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made, kept = gateway_paths.private("t", 7), tmp_path / "access.jsonl"
+    (made / "access.log").write_text("new\n" * 1000)
+    (made / "keys.map").touch()
+    kept.write_text("old\n")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        gateway_paths.clean_up(made, made / "access.log", kept)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert kept.read_text() == "old\n"
+    assert not made.exists()
+    assert str(kept) in caplog.text
+
+
+def test_of_the_kept_log_there_are_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_paths, "LARGEST_BYTES", 7)
+    kept = tmp_path / "access.jsonl"
+    for line in ("one\n", "two\n", "three\n", "four\n", "five\n"):
+        made = gateway_paths.private("t", 7)
+        (made / "access.log").write_text(line)
+        gateway_paths.clean_up(made, made / "access.log", kept)
+    assert (kept.exists(), (tmp_path / "access.jsonl.1").read_text()) == (True, "three\nfour\n")
+    assert kept.read_text() == "five\n"
