@@ -44,6 +44,7 @@ from slurm_plugin.observation.sweep_record import OPEN_MODE, PRIVATE_MODE, Sweep
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.grouping import withdrawal
+from slurm_plugin.steering.leases import without_leases
 from slurm_plugin.steering.pass_log import PassLog
 from slurm_plugin.steering.places import OwnPlaces, by_priority, on_own_places, put_first, started_on_own_places
 from slurm_plugin.steering.preemption import PreemptionTracker
@@ -53,7 +54,6 @@ from slurm_plugin.steering.reconcile import (
     reduced_to_limits,
     restored,
     within_limits,
-    without_leases,
     without_own_factors,
     without_rests,
 )
