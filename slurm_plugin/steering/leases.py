@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from types import MappingProxyType
 
 from sched_policy.plan import Plan, Reservation
+from sched_policy.snapshot import Bools
 from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
@@ -19,9 +23,11 @@ from slurm_plugin.observation.standing import (
     is_in_anothers_lease,
     lease_name,
     leased_job,
+    may_be_next,
     may_keep_lease,
     waits_for_room,
 )
+from slurm_plugin.steering.places import turn
 
 LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
@@ -33,16 +39,19 @@ LEAD_S = 60.0
 """A lease starts at least this far ahead: Slurm refuses a start in the past."""
 
 
-def lease_changes(plan: Plan, seen: Observation, slack_s: float) -> tuple[Change, ...]:
-    """Create, renew and remove leases as the plan requires.
+def lease_changes(
+    plan: Plan, seen: Observation, slack_s: float, factors: Mapping[int, int] = MappingProxyType({})
+) -> tuple[Change, ...]:
+    """Create, renew and remove leases as the plan requires. `factors` are the pass's new site factors.
 
     Slurm reserves whole nodes, so only the plan's reservations of whole nodes become leases: a lease for a part of a
     node would keep others from the rest. For small jobs the order is enough, since Slurm's backfill plans their start.
     Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all. If
     Slurm respects a topology that is not known, gangs get none: it might not take their nodes.
 
-    Slurm starts a job in a reservation before all others. While its nodes are idle and the plan starts other jobs
-    there, it gets no lease: it would start in their place.
+    Slurm starts a job in a reservation before all others, on any node. So no job has a lease while another user's that
+    could take some of its nodes is before it in Slurm's order (`_Queue`), nor gets one while its nodes are idle and
+    the plan starts other jobs there.
 
     A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
@@ -51,12 +60,12 @@ def lease_changes(plan: Plan, seen: Observation, slack_s: float) -> tuple[Change
     Its owner may put other jobs into a lease, which Slurm then starts before all others, on any node: these are taken
     out, and the lease goes (`memory.LeaseUse`).
     """
-    now_s = seen.snapshot.now_s
+    now_s, queue = seen.snapshot.now_s, _Queue(seen, factors)
     wanted = {
         reservation.job_id: reservation
         for reservation in plan.reservations
         if (len(reservation.placement) == 1 or not seen.topology_fault) and _whole_nodes(reservation, seen)
-        if _can_be_leased(seen, reservation.job_id)
+        if _can_be_leased(seen, reservation.job_id) and not queue.is_behind_others(reservation.job_id)
     }
     there = {lease.name for lease in seen.reservations}
     intruders = (job for job in seen.jobs.values() if is_in_anothers_lease(job) and job.reservations & there)
@@ -68,7 +77,7 @@ def lease_changes(plan: Plan, seen: Observation, slack_s: float) -> tuple[Change
             continue
         reservation = wanted.get(job_id)
         stays = reservation is not None and _still_right(lease, reservation, now_s, slack_s)
-        if stays or _is_held(lease, job_id, seen):
+        if stays or (_is_held(lease, job_id, seen) and not queue.is_behind_others(job_id)):
             standing[job_id] = lease
             if seen.jobs[job_id].reservation != lease.name:
                 result.append(AttachReservation(job_id, lease.name))
@@ -106,6 +115,33 @@ def _can_be_leased(seen: Observation, job_id: int) -> bool:
         return False
     has_one = any(lease.name == lease_name(job_id) for lease in seen.reservations)
     return waits_for_room(job) or (has_one and may_keep_lease(job))
+
+
+class _Queue:
+    """The pending jobs that Slurm may start, policies' and others, in its order once these site factors are written."""
+
+    def __init__(self, seen: Observation, factors: Mapping[int, int]) -> None:
+        self._seen = seen
+        self._factors = factors
+        self._partitions = {job.job_id: job.partition for job in seen.snapshot.jobs}
+
+    def is_behind_others(self, job_id: int) -> bool:
+        """Whether another user's job that may run on some of its nodes comes before it."""
+        own = self._seen.jobs[job_id]
+        at, nodes = turn(own, self._factors), self._nodes(own)
+        others = (job for job in self._waiting if job.user != own.user)
+        before = itertools.takewhile(lambda job: turn(job, self._factors) < at, others)
+        return any((nodes & self._nodes(job)).any() for job in before)
+
+    @cached_property
+    def _waiting(self) -> list[SlurmJob]:
+        now_s = self._seen.snapshot.now_s
+        waiting = (job for job in self._seen.jobs.values() if may_be_next(job, now_s))
+        return sorted(waiting, key=lambda job: turn(job, self._factors))
+
+    def _nodes(self, job: SlurmJob) -> Bools:
+        """Mask of the nodes that it can run on; all of its partitions if it is left to Slurm."""
+        return self._seen.snapshot.nodes.usable(self._partitions.get(job.job_id, job.partition))
 
 
 def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:

@@ -69,11 +69,12 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
     """
     released = releases(plan, seen)
     ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
+    order = _order(ranked, plan, seen, limits)
     sizes = resize_changes(plan, seen)
     return (
-        *_order(ranked, plan, seen, limits),
+        *order,
         *sizes,
-        *lease_changes(plan, seen, limits.slack_s),
+        *lease_changes(plan, seen, limits.slack_s, {change.job_id: change.site_factor for change in order}),
         *delay_changes(plan, seen, {change.job_id for change in sizes}),
         *group_changes(plan, released, seen),
     )
