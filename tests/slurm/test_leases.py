@@ -68,6 +68,25 @@ def test_a_daemon_that_stops_takes_its_leases_with_it(
         assert {job.reservation for job in client.jobs()} == {""}
 
 
+def test_a_lease_stays_until_its_owner_changes_what_the_job_asks_for(
+    small: Cluster, client: CliClient, spool: Path
+) -> None:
+    """It would start before everybody's on whatever nodes it asks for then."""
+    running = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
+    job = submit(small, "--nodes=1", "--gpus-per-node=4", "--time=60")
+    until(lambda: {one.reason for one in client.jobs()} == {"None", "Resources"}, "Slurm has tested it")
+    daemon = Controller(client, parse(config(spool, "fifo"), Path("explsched.yaml")))
+    for _ in range(3):
+        daemon.reconcile(time.time())
+        assert leases(client) == [f"explsched_{job}"]
+    run(small, "scontrol", "update", f"JobId={job}", "ExcNodeList=n1")
+    for _ in range(2):
+        daemon.reconcile(time.time())
+        assert client.reservations() == ()
+        assert {one.reservation for one in client.jobs()} == {""}
+
+
 @pytest.mark.parametrize("asked", ["--array=0-1", "--exclusive"])
 def test_a_node_that_comes_free_goes_to_the_user_who_is_next_and_not_to_one_with_a_lease(
     small: Cluster, client: CliClient, spool: Path, asked: str
