@@ -1,6 +1,7 @@
 """Preemption over several passes: signal, checkpoint, requeue, and what it is allowed to cost."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -290,6 +291,33 @@ def test_a_job_that_is_changed_to_take_more_or_elsewhere_is_not_first_any_more()
     assert tracker.being_served({7: slurm_job(7, gpus=2)}, 20, 60) == {7}
     assert not tracker.being_served({7: slurm_job(7, gpus=64, nodes=16)}, 20, 60)
     assert not tracker.being_served({7: slurm_job(7, partition="big")}, 20, 60)
+
+
+def test_a_job_that_was_out_of_reach_for_a_pass_is_not_first_any_more() -> None:
+    """Its owner may have moved it to a partition that is not steered, and changed it there."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
+    tracker.advance([Preemption(5, "", 7)], jobs, {}, {}, 0)
+    tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    leaves = {5: replace(jobs[5], state=JobState.COMPLETING)}
+    tracker.advance((), leaves | {7: jobs[7]}, {}, {}, 20)
+    assert tracker.being_served({7: slurm_job(7)}, 20, 60) == {7}
+    tracker.advance((), leaves, {}, {}, 30)
+    tracker.advance((), leaves | {7: job(7, 16)}, {}, {}, 40)
+    assert not tracker.being_served({7: slurm_job(7, gpus=16, nodes=4)}, 40, 60)
+
+
+def test_a_job_for_which_an_earlier_daemon_requeued_others_is_first_as_it_is_now(tmp_path: Path) -> None:
+    budget, file = PreemptionBudget(grace_s=100, max_per_hour=10), tmp_path / "underway.json"
+    jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
+    earlier = PreemptionTracker(budget, file)
+    earlier.advance([Preemption(5, "", 7)], jobs, {}, {}, 0)
+    earlier.answered(earlier.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10), ())
+    earlier.settle()
+    tracker = PreemptionTracker(budget, file)
+    tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 20)
+    assert tracker.being_served({7: slurm_job(7)}, 20, 60) == {7}
+    assert not tracker.being_served({7: slurm_job(7, gpus=16, nodes=4)}, 20, 60)
 
 
 def test_a_job_for_which_one_of_two_has_left_is_still_first() -> None:
