@@ -156,6 +156,13 @@ class Asked(Struct, frozen=True):
         gpus = record.gpus, record.gpus_per_node, record.shards_per_node
         return cls(record.partition, record.nodes, *gpus, Needs.of(record))
 
+    def is_within(self, other: Asked) -> bool:
+        """Whether it is the same, or the same with fewer GPUs."""
+        mine, most = self.gpus_per_node, other.gpus_per_node
+        fits = mine == most if mine is None or most is None else mine <= most
+        alike = replace(self, nodes=other.nodes, gpus=other.gpus, gpus_per_node=most)
+        return fits and self.nodes <= other.nodes and self.gpus <= other.gpus and alike == other
+
 
 def _missing(asked: Amounts, there: Iterable[tuple[str, int]]) -> str:
     """The first generic resource of which there is less than asked for; empty if there is none."""

@@ -402,7 +402,7 @@ class Controller:
         clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s)
         stopped = dict.fromkeys(stop.job_id for stop in plan.stops)
         steps = self._tracker.advance(
-            leaving, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s, stopped.keys()
+            leaving, jobs, seen.jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s, stopped.keys()
         )
         # A cancelled job holds its GPUs until it is gone.
         return (*steps, *(CancelJob(n) for n in stopped if jobs[n].state is not JobState.COMPLETING))

@@ -24,6 +24,7 @@ from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.gpu_hours import held_gpus
 from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requirements import Asked
 
 _RESUMED_S = 60.0
 """A preemption begun by an earlier daemon is finished if its grace period ended at most this long ago."""
@@ -48,9 +49,10 @@ class _Underway(Struct, frozen=True):
 
 
 class _Look(Struct, frozen=True):
-    """What one pass has seen: jobs, what they report, and the records of their preemptions, each by job id."""
+    """What one pass has seen, by job id: jobs, Slurm's records, what jobs report, and what preemption has cost them."""
 
     jobs: Mapping[int, Job]
+    slurm_jobs: Mapping[int, SlurmJob]
     progress: Mapping[int, JobProgress]
     records: Mapping[int, PreemptionRecord]
     now_s: float
@@ -68,19 +70,19 @@ class _Look(Struct, frozen=True):
 class _Service(Struct, frozen=True):
     """When jobs were last requeued for a pending job, and how many of its tasks will still be pending afterwards.
 
-    `leaving_s` is when the last of those jobs was still leaving. `gpus` and `queue` are what the pending job asked for
-    when they were requeued.
+    `leaving_s` is when the last of those jobs was still leaving; `record` is the pending job when they were requeued.
     """
 
     time_s: float
     leaving_s: float
     tasks_left: int
-    gpus: int
-    queue: str
+    record: SlurmJob
 
     def is_for(self, record: SlurmJob) -> bool:
-        """Whether tasks still wait, and its owner has not changed the job to take more, or elsewhere, while first."""
-        return record.array_tasks > self.tasks_left and record.gpus <= self.gpus and record.partition == self.queue
+        """Whether tasks still wait, and its owner has not changed them while first, other than to fewer GPUs."""
+        before, asked = Asked.of(self.record), Asked.of(record)
+        is_alike = (record.qos, record.nice) == (self.record.qos, self.record.nice) and asked.is_within(before)
+        return record.array_tasks > self.tasks_left and is_alike
 
 
 class PreemptionTracker:
@@ -192,6 +194,7 @@ class PreemptionTracker:
         self,
         preemptions: Iterable[Preemption],
         jobs: Mapping[int, Job],
+        slurm_jobs: Mapping[int, SlurmJob],
         progress: Mapping[int, JobProgress],
         records: Mapping[int, PreemptionRecord],
         now_s: float,
@@ -209,7 +212,7 @@ class PreemptionTracker:
         a second time.
         """
         self._clear_from_s = clear_from_s
-        look = _Look(jobs, progress, records, now_s)
+        look = _Look(jobs, slurm_jobs, progress, records, now_s)
         self._restore(look)
         self._resume_dropped(preemptions, look)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
@@ -246,9 +249,8 @@ class PreemptionTracker:
         """Remember the jobs for which others are requeued, which free these numbers of GPUs."""
         for job_id, gpus in freed.items():
             job = look.jobs[job_id]
-            each = job.request.total
-            left = job.array_tasks - max(1, gpus // max(1, each))
-            self._served[job_id] = _Service(look.now_s, look.now_s, left, each, job.queue)
+            left = job.array_tasks - max(1, gpus // max(1, job.request.total))
+            self._served[job_id] = _Service(look.now_s, look.now_s, left, look.slurm_jobs[job_id])
 
     def _signals(self, preemptions: Iterable[Preemption], look: _Look) -> list[Change]:
         """Ask newly selected jobs for a checkpoint, as far as budgets allow: all that leave for one job, or none.
