@@ -49,9 +49,8 @@ def lease_changes(
     Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all. If
     Slurm respects a topology that is not known, gangs get none: it might not take their nodes.
 
-    Slurm starts a job in a reservation before all others, on any node. So no job has a lease while another user's that
-    could take some of its nodes is before it in Slurm's order (`_Queue`), nor gets one while its nodes are idle and
-    the plan starts other jobs there.
+    Slurm starts a job in a reservation before all others, on any node. So no job has a lease while another user's comes
+    first (`_Queue`), nor gets one while its nodes are idle and the plan starts other jobs there.
 
     A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
@@ -123,10 +122,12 @@ class _Queue:
     def __init__(self, seen: Observation, factors: Mapping[int, int]) -> None:
         self._seen = seen
         self._factors = factors
-        self._partitions = {job.job_id: job.partition for job in seen.snapshot.jobs}
 
     def is_behind_others(self, job_id: int) -> bool:
-        """Whether another user's job that may run on some of its nodes comes before it."""
+        """Whether another user's job comes before it that may start in its partitions, or in others with their nodes.
+
+        Also one that needs another kind of node: the owner of a job may change at any time what kind that one needs.
+        """
         own = self._seen.jobs[job_id]
         at, nodes = turn(own, self._factors), self._nodes(own)
         others = (job for job in self._waiting if job.user != own.user)
@@ -140,8 +141,8 @@ class _Queue:
         return sorted(waiting, key=lambda job: turn(job, self._factors))
 
     def _nodes(self, job: SlurmJob) -> Bools:
-        """Mask of the nodes that it can run on; all of its partitions if it is left to Slurm."""
-        return self._seen.snapshot.nodes.usable(self._partitions.get(job.job_id, job.partition))
+        """Mask of the nodes of its partitions."""
+        return self._seen.snapshot.nodes.usable(job.partition)
 
 
 def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:

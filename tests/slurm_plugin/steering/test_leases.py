@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sched_policy.model import NARROWED
+from sched_policy.model import Node
 from sched_policy.plan import Plan
+from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import AttachReservation, DeleteReservation
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.steering.leases import lease_changes
 from tests.sched_policy.builders import NOW_S
-from tests.sched_policy.builders import job as policy_job
 from tests.slurm_kit import record
 from tests.slurm_plugin.steering.test_reconcile import SLACK_S, lease, promise, seen
 
@@ -61,11 +61,12 @@ def test_jobs_that_could_not_take_its_nodes_by_now_keep_no_job_from_its_lease(ot
     assert gets_one(record(6, **{"user": "bob", "priority": 9} | other))
 
 
-def test_jobs_for_other_kinds_of_nodes_keep_no_job_from_its_lease() -> None:
-    first, own = record(6, user="bob", priority=9), record(5)
-    elsewhere = policy_job(6, partition=f"main{NARROWED}h100]")
-    assert lease_changes(PLAN, seen(own, first, jobs=(elsewhere,)), SLACK_S) != ()
-    assert lease_changes(PLAN, seen(own, first, jobs=(policy_job(6),)), SLACK_S) == ()
+def test_another_users_job_may_be_before_it_in_another_partition_of_the_same_nodes() -> None:
+    """Or wait for another kind of node in its own: its owner could change which kind it needs once it has the lease."""
+    shared = (Node("n1", 4, frozenset({"main", "other"})), Node("n2", 4, frozenset({"main"})))
+    for asked in ({"partition": "other"}, {"features": "h100"}):
+        there = seen(record(5), record(6, user="bob", priority=9, **asked))
+        assert lease_changes(PLAN, replace(there, snapshot=Snapshot.of(NOW_S, shared, ())), SLACK_S) == ()
 
 
 def test_who_is_before_whom_is_told_by_the_site_factors_that_are_about_to_be_written() -> None:
