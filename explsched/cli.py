@@ -12,10 +12,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
@@ -25,6 +25,10 @@ from explsched.errors import ExplschedError, UnknownNameError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from explsched.strict_yaml import Key
+
+FC = TypeVar("FC", bound=Callable[..., object])
 
 _EPILOG = """\
 Exit status: 0 success, 1 failure, 2 wrong usage.
@@ -72,6 +76,26 @@ def moment(text: str) -> float:
 def examples(*command_lines: str) -> str:
     """The end of a command's help: example command lines."""
     return "\n".join(("\b", f"example{'s' * (len(command_lines) > 1)}:", *(f"  {line}" for line in command_lines)))
+
+
+def print_keys(keys: Iterable[Key]) -> None:
+    """List the keys of a YAML file with meaning, accepted values and default."""
+    from explsched.tables import Column, lines, room
+
+    rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in keys)
+    click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
+
+
+def keys_option(file: str, keys: Callable[[], Iterable[Key]]) -> Callable[[FC], FC]:
+    """The option `--keys` of a command that reads such a file; it is answered without one."""
+
+    def answer(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  as click calls it
+        if wanted:
+            print_keys(keys())
+            ctx.exit()
+
+    about = f"List every key of {file} with meaning and default."
+    return click.option("--keys", is_flag=True, is_eager=True, expose_value=False, callback=answer, help=about)
 
 
 def is_stdout(path: Path) -> bool:

@@ -63,12 +63,12 @@ def of_command(words: Sequence[str]) -> dict[str, Parameter]:
     for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         match = _PAIR.fullmatch(word)
         value = match and (match[2] if match[2] is not None else _own_word(after))
-        if match and value is not None and is_name(match[1]) and not _is_secret(match[1], of_text(value)):
+        if match and value is not None and is_name(match[1]) and not is_secret(match[1], of_text(value)):
             found[match[1]] = of_text(value)
     return found
 
 
-def _is_secret(name: str, value: Parameter) -> bool:
+def is_secret(name: str, value: Parameter) -> bool:
     """Whether a value may be one, by its name. A number of tokens is none, as in `max_tokens=4096`."""
     telling = _COUNT.sub("", name) if isinstance(value, float) else name
     return _SECRET.search(telling) is not None

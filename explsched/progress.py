@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from explsched.parameters import Parameter, is_name, of_value
+from explsched.parameters import Parameter, is_name, is_secret, of_value
 from explsched.spool import DEFAULT_SPOOL as DEFAULT_SPOOL
 from explsched.spool import Writer
 
@@ -40,11 +40,11 @@ def report(
     """Report one or more metrics after `step` steps, e.g. `report(step=3, loss=0.5, accuracy=0.9)`.
 
     `total_steps` is the number of steps that the job will run in total. `params` are the job's hyper-parameters, such
-    as `vars(arguments)`; reporting them once is enough, None values are skipped, and values other than numbers and
-    booleans are reported as text. NumPy numbers and tensors with one element are accepted. Of several processes that
-    train together one reports, such as rank 0: steps never go back within a run. Raises TypeError or ValueError for
-    invalid arguments: neither metric nor parameter, a step that is not a whole number >= 0, a metric that is not a
-    number.
+    as `vars(arguments)`; reporting them once is enough, None values and what may be a secret by its name are skipped,
+    and values other than numbers and booleans are reported as text. NumPy numbers and tensors with one element are
+    accepted. Of several processes that train together one reports, such as rank 0: steps never go back within a run.
+    Raises TypeError or ValueError for invalid arguments: neither metric nor parameter, a step that is not a whole
+    number >= 0, a metric that is not a number.
     """
     if loss is not None:
         metrics = {"loss": loss, **metrics}
@@ -91,12 +91,16 @@ def told() -> bytes:
 
 
 def parameters(params: Mapping[str, object]) -> list[dict[str, object]]:
-    """Lines that report the job's hyper-parameters; none if this process has reported the same in this run."""
+    """Lines that report the job's hyper-parameters; none if this process has reported the same in this run.
+
+    Others may see them: what may be a secret is left out.
+    """
     if not isinstance(params, Mapping):
         raise TypeError(f"params must be a mapping of names to values, such as vars(arguments), not {params!r:.80}")
     stamp = _stamp()
     named = {str(name): value for name, value in params.items()}
-    values = {name: of_value(value) for name, value in named.items() if is_name(name) and value is not None}
+    known = {name: of_value(value) for name, value in named.items() if is_name(name) and value is not None}
+    values = {name: value for name, value in known.items() if not is_secret(name, value)}
     global _told
     telling = (_destination(), stamp["restart"], values)
     if not values or telling == _told:

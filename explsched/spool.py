@@ -5,7 +5,8 @@ that group, too, so that mode 0750 gives access to its owner and the daemon only
 user's by its owner, not by its name: if another user has taken the name, `<uid>-<random>` is made instead.
 
 In a spool without the set-group-ID bit (mode 1777, as in former releases) directories would not get the group. There
-the files are in the spool itself, and every user can read them.
+the files are in the spool itself, and every user can read them, also once the bit is set: a job whose file is there
+goes on in it.
 """
 
 from __future__ import annotations

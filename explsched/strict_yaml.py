@@ -168,7 +168,7 @@ def accepted_values(kind: object) -> str:
         return "one of " + ", ".join(map(str, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(accepted_values(part) for part in get_args(kind))
-    if get_origin(kind) is tuple and get_origin(item := get_args(kind)[0]) is Annotated:
+    if get_origin(kind) is tuple and get_origin(item := get_args(kind)[0]) in (Annotated, Union, UnionType):
         return f"a list, each {accepted_values(item)}"
     return _NOUNS.get(get_origin(kind) or kind, str(kind))
 

@@ -137,23 +137,25 @@ def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None
 def changed(now: Accepted) -> Accepted:
     """Read both files again. Raises `ConfigError`, also for a key that cannot be changed while the gateway is up."""
     new = read(now.services_path, now.slot)
-    fault = _unchangeable(now.section, new.section)
-    if fault:
-        raise ConfigError(f"{now.services_path}: {fault} while the gateway is up")
+    wanted = unchangeable(new.section)
+    for key, was in unchangeable(now.section).items():
+        if was != wanted[key]:
+            raise ConfigError(
+                f"{now.services_path}: {key}: is {was} and cannot become {wanted[key]} while the gateway is up"
+            )
     return new
 
 
-def _unchangeable(old: GatewaySection, new: GatewaySection) -> str:
-    """The first key that differs but cannot be changed while the gateway runs, with both values; empty if none."""
-    values = (
-        ("name", old.name, new.name),
-        ("directory", old.state_directory, new.state_directory),
-        ("listen.host", old.listen.host, new.listen.host),
-        ("listen.port", old.listen.port, new.listen.port),
-        ("listen.certificate", _scheme(old), _scheme(new)),
-        ("job.second", _second(old), _second(new)),
-    )
-    return next((f"{key}: is {was} and cannot become {wanted}" for key, was, wanted in values if was != wanted), "")
+def unchangeable(section: GatewaySection) -> dict[str, object]:
+    """What cannot be changed while the gateway runs, by its key."""
+    return {
+        "name": section.name,
+        "directory": section.state_directory,
+        "listen.host": section.listen.host,
+        "listen.port": section.listen.port,
+        "listen.certificate": _scheme(section),
+        "job.second": _second(section),
+    }
 
 
 def _second(section: GatewaySection) -> str:

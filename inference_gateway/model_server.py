@@ -3,7 +3,6 @@
 It serves `POST /v1/chat/completions` (also as server-sent events), `POST /v1/embeddings`, `GET /v1/models`,
 `GET /health` and `GET /metrics` with vLLM's names. For tests, `GET /state` returns its counters and `PUT /behaviour`
 changes its behaviour. Tokens are words of a fixed text.
-Run it with `python -m inference_gateway.model_server --port 8000`.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from typing import Any
 
 import click
 from aiohttp import web
+
+from explsched.cli import examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,17 +270,17 @@ def _usage(asked: dict[str, Any]) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-@click.command()
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, required=True)
+@click.command(epilog=examples("sexplsched gateway model-server --port 8000 --token-ms 20"))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, required=True, help="Port to listen on.")
 @click.option("--name", default="replica", show_default=True, help="Replica name in `x-replica`.")
-@click.option("--model", "models", multiple=True, default=("tiny",), show_default=True)
+@click.option("--model", "models", multiple=True, default=("tiny",), show_default=True, help="Name of a model.")
 @click.option("--first-token-ms", default=0.0, show_default=True, help="Delay of the first token.")
 @click.option("--token-ms", default=0.0, show_default=True, help="Time between two tokens.")
 @click.option("--request-ms", default=0.0, show_default=True, help="Additional time per concurrent request.")
 @click.option("--max-num-seqs", type=int, default=0, help="Requests that run at once; others wait. 0: no limit.")
 @click.option("--load-s", default=0.0, show_default=True, help="Time before it listens, as if loading weights.")
-def main(  # noqa: D103  click shows the module's purpose below
+def main(
     host: str,
     port: int,
     name: str,
@@ -290,12 +291,13 @@ def main(  # noqa: D103  click shows the module's purpose below
     max_num_seqs: int,
     load_s: float,
 ) -> None:
+    """Serve a tiny model on the CPU, to try out a gateway.
+
+    Its tokens are words of a fixed text. It stops on SIGTERM once its requests are answered.
+    """
     behaviour = Behaviour(first_token_ms, token_ms, request_ms)
     server = ModelServer(name, models, behaviour, os.environ.get(KEY_VARIABLE, ""), max_num_seqs)
     asyncio.run(_serve(server, host, port, load_s))
-
-
-main.help = "A tiny model server for trying out the gateway. It stops on SIGTERM once its requests are answered."
 
 
 async def _serve(server: ModelServer, host: str, port: int, load_s: float) -> None:

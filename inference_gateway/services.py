@@ -44,7 +44,9 @@ class ListenSection(Section, frozen=True):
         Literal["none", "chat"], Meta(description="chat: a page at /chat to try models with an API key")
     ] = "none"
     certificate: Annotated[Path | None, Meta(description="PEM file with certificate and key: HTTPS")] = None
-    keys: Annotated[Path | None, Meta(description="file of API keys; null: no keys, for loopback only")] = None
+    keys: Annotated[
+        Path | None, Meta(description="file of API keys; null: no keys, only with a host such as 127.0.0.1")
+    ] = None
     threads: Annotated[int, Meta(ge=1, le=64, description="threads of HAProxy")] = 1
     connection_limit: Annotated[int, Meta(ge=10, le=1_000_000, description="concurrent client connections")] = 20_000
     source_connections: Annotated[

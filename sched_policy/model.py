@@ -200,8 +200,8 @@ class Job(Struct, frozen=True, gc=False):
         part: the part of each GPU that it asks for, None if it asks for whole GPUs or does not say.
         may_share: whether other jobs may be placed on its GPUs; false for a job that asked for whole GPUs.
         asked_to_leave: the running job has been asked to save and leave; its GPUs will soon be free.
-        is_spared: the job is not preempted although it allows it: its preemption budget is spent, or other jobs would
-            have to leave with it.
+        is_spared: the job is not preempted although it allows it: its preemption budget is spent, its work is done, or
+            other jobs would have to leave with it.
         elastic: the sizes at which it can run, None if only at the one it asks for.
         may_displace: whether running jobs may be preempted for it, because it is known that it would start then.
         user_silent_s: recent run time of its user in trainings of sweeps that ended without having reported

@@ -29,7 +29,7 @@ from slurm_plugin.client.batch import shown
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.client.records import ControllerLoad
-from slurm_plugin.instance import PATIENCE_S, AnotherDaemonError, OnlyOne, claim
+from slurm_plugin.instance import PATIENCE_S, AnotherDaemonError, Claim, OnlyOne
 from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals
@@ -104,8 +104,7 @@ class Daemon:
         client = choose(self._config.slurm.client, self._config.slurm.timeout_s)
         self._controller = Controller(client, self._config)
         self._only_one = OnlyOne()
-        self._cluster = ""
-        self._unclaimed: dict[str, Path] = {}  # by key, directories that are not there yet
+        self._unclaimed: tuple[Claim, ...] = ()
         self._publisher = Publisher(self._config.state.directory)
         self._readers = serving.ServerProcess(self._config.state.directory, self._config.state.socket)
         self._totals = Totals()
@@ -213,9 +212,9 @@ class Daemon:
         if not self._only_one.is_settled:
             can = self._controller.capabilities()
             self._only_one.settle(can.cluster, self._config.progress.spool)
-            self._cluster, self._unclaimed = can.cluster_name, self._config.claimed()
-        waiting = self._unclaimed.items()
-        self._unclaimed = {key: where for key, where in waiting if not claim(where, self._cluster, key)}
+            claimed = self._config.claimed().items()
+            self._unclaimed = tuple(Claim(where, can.cluster_name, key) for key, where in claimed)
+        self._unclaimed = tuple(claim for claim in self._unclaimed if not claim.is_made())
         self._only_one.check(_BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s)
 
     def _pass(self) -> None:

@@ -191,35 +191,48 @@ def read_beat(path: Path) -> tuple[Beat, os.stat_result] | None:
             return None
 
 
-def claim(directory: Path, cluster: str, key: str) -> bool:
-    """Write down whose directory it is, if nobody has. Raises `AnotherDaemonError` if it is another cluster's.
+class Claim:
+    """A directory that shall be our cluster's alone; `key` names it in the configuration.
 
-    `cluster` is the name alone, which stays if slurmctld moves; `key` names the directory in the configuration. One
-    that cannot be claimed keeps no daemon from its work: that is logged. False if it is not there, to be asked again.
+    `cluster` is the name alone, which stays if slurmctld moves.
     """
-    found, why, is_there = cluster, f"no answer for {PATIENCE_S:g} s", True
 
-    def look() -> None:
-        nonlocal found, why, is_there
-        is_there = directory.exists()
-        if is_there and not (found := claimed_by(directory)):
+    def __init__(self, directory: Path, cluster: str, key: str) -> None:
+        self._directory = directory
+        self._cluster = cluster
+        self._key = key
+        self._found = ""
+        self._fault = ""
+        self._call = BoundedCall(PATIENCE_S)
+
+    def is_made(self) -> bool:
+        """Write down whose directory it is, if nobody has. Raises `AnotherDaemonError` if it is another cluster's.
+
+        False, to be asked again, if it is not there or cannot be claimed. The latter keeps no daemon from its work:
+        that is logged, once per fault.
+        """
+        try:
+            fault = "" if self._call.run(self._look) else f"no answer for {self._call.patience_s:g} s"
+        except OSError as error:
+            fault = error.strerror or str(error)
+        if fault not in ("", self._fault):
+            why = f"{self._directory}: {fault}"
+            event(_LOG, logging.WARNING, "directory not claimed for this cluster", key=self._key, why=why)
+        self._fault = fault
+        if not fault and self._found not in ("", self._cluster):
+            raise AnotherDaemonError(
+                f"{self._directory}: belongs to cluster {self._found}, and this is {self._cluster}; set {self._key} of "
+                "each cluster to a directory of its own. If only the name has changed, remove "
+                f"{self._directory / CLAIM}"
+            )
+        return not fault and self._found != ""
+
+    def _look(self) -> None:
+        self._found = claimed_by(self._directory)
+        if not self._found and self._directory.exists():
             with suppress(FileExistsError):  # another daemon has come first
-                create_file_durably(directory / CLAIM, f"{cluster}\n", mode=0o644)
-            found = claimed_by(directory)
-        why = ""
-
-    try:
-        BoundedCall(PATIENCE_S).run(look)
-    except OSError as error:
-        why = error.strerror or str(error)
-    if why:
-        event(_LOG, logging.WARNING, "directory not claimed for this cluster", key=key, why=f"{directory}: {why}")
-    elif found and found != cluster:
-        raise AnotherDaemonError(
-            f"{directory}: belongs to cluster {found}, and this is {cluster}; set {key} of each cluster to a directory "
-            f"of its own. If only the name has changed, remove {directory / CLAIM}"
-        )
-    return is_there
+                create_file_durably(self._directory / CLAIM, f"{self._cluster}\n", mode=0o644)
+            self._found = claimed_by(self._directory)
 
 
 def claimed_by(directory: Path) -> str:

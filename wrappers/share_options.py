@@ -65,9 +65,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[ShareRequest, list[str]]:
-    """What is asked for, and warnings about variables that cannot be used (they are passed over: the job must run).
+    """What is asked for, and warnings about what is passed over, as the job must run all the same.
 
-    Raises ValueError if the options contradict each other.
+    The kill switch leaves MPS alone, which needs nothing of ours inside the command. Raises ValueError if the options
+    contradict each other.
     """
     found = read(environment, SHARING)
     warnings = list(found.warnings)
@@ -83,5 +84,7 @@ def chosen(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple
     if request or limit:
         values.setdefault(SHARE.name, _BEST_EFFORT)
     if environment.get(_SWITCH, "").lower() == "off":
+        if MEMORY.name in values:
+            warnings.append(f"memory is not limited: {_SWITCH} is off")
         values = {}
     return ShareRequest(values, mps), warnings

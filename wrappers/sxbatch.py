@@ -208,9 +208,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options, line, text = read(words, os.environ)
         submission = prepare(options, line, text)
+        hidden = _hidden(job_values(options), line.first, submission.shown)
     except (template.TemplateError, ValueError) as error:
         sys.stderr.write(f"sxbatch: error: {error}\n")
         return 2
+    if hidden:
+        _warn(f"--export keeps {' and '.join(hidden)} from the job")
     if options.dry_run:
         show(submission, as_json=options.json)
         return 0
@@ -239,10 +242,6 @@ def prepare(options: argparse.Namespace, line: CommandLine, text: str | None) ->
         if _given("open-mode", first, text, "SBATCH_OPEN_MODE") is None:
             added.append("--open-mode=append")  # else Slurm empties the output of earlier runs
     environment = exported(values, SCHEDULED)
-    told = {name: value for name, value in values.items() if value and (name, value) != _ASSUMED}
-    hidden = [option.variable for option in SCHEDULED if option.is_read_in_job and option.name in told]
-    if hidden and not _exports_everything(first, text):
-        sys.stderr.write(f"sxbatch: --export keeps {' and '.join(hidden)} from the job\n")
     words = [word for option in (*kept, *later) for word in option.words]
     script_words = [] if options.template else list(line.rest)
     end = ["--"] if script_words and script_words[0].startswith("-") else []
@@ -366,9 +365,13 @@ def _comment(options: Sequence[SbatchOption], script: str | None) -> str:
     return found or ""
 
 
-def _exports_everything(options: Sequence[SbatchOption], script: str | None) -> bool:
-    value = _given("export", options, script, "SBATCH_EXPORT")
-    return value is None or "ALL" in value.upper().split(",")
+def _hidden(values: Mapping[str, str], options: Sequence[SbatchOption], script: str | None) -> list[str]:
+    """The variables that the job would read, and that sbatch keeps from it. Raises ValueError as `script_value`."""
+    export = _given("export", options, script, "SBATCH_EXPORT")
+    if export is None or "ALL" in export.upper().split(","):
+        return []
+    told = {name: value for name, value in values.items() if value and (name, value) != _ASSUMED}
+    return [option.variable for option in SCHEDULED if option.is_read_in_job and option.name in told]
 
 
 def _given(name: str, options: Sequence[SbatchOption], script: str | None, variable: str = "") -> str | None:

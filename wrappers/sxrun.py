@@ -33,6 +33,7 @@ from explsched.job_options.table import (
     FOLLOWING,
     MEASURE_STAGES,
     METRIC,
+    MPS,
     SHARING,
     STEP_KEY,
     VALUE_KEY,
@@ -58,7 +59,7 @@ environment:
   EXPLSCHED_SUB_BATCHES        sub-batches per batch that fit the job's part of a GPU; set for the command
   EXPLSCHED_SPOOL              directory of the progress files (default: /var/spool/explsched/progress)
   EXPLSCHED_PROGRESS_FILE      file to report to instead, also outside of jobs
-  EXPLSCHED_INTERCEPT          off: no GPU sharing, whatever the other options
+  EXPLSCHED_INTERCEPT          off: kernels are not managed, memory is not limited; {MPS.flag} still starts MPS
   EXPLSCHED_INTERCEPT_LIBRARY  the interposer, if it is not where it was installed
   EXPLSCHED_KM                 the kernel manager, if it is not where it was installed
   EXPLSCHED_KM_SOCKET          socket of the kernel manager; set for the command

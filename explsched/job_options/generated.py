@@ -116,11 +116,11 @@ def _lua_table() -> str:
 
 
 def _table() -> Iterator[str]:
-    yield "| option | accepted | meaning |"
-    yield "|---|---|---|"
+    yield "| option | of | accepted | meaning |"
+    yield "|---|---|---|---|"
     for option in OPTIONS:
-        only = "" if option.is_scheduled else " (`sxrun` only)"
-        yield f"| `{option.name}` | {_cell(option.kind.accepted)} | {_cell(option.help)}{only} |"
+        commands = ", ".join(f"`{command}`" for command in option.commands)
+        yield f"| `{option.name}` | {commands} | {_cell(option.kind.accepted)} | {_cell(option.help)} |"
 
 
 def _cell(text: str) -> str:

@@ -1,8 +1,9 @@
 """The table of job options: everything that a job can tell explsched, each spelt here and nowhere else.
 
-An option has one name. Its spellings follow from it: `--NAME` of sxbatch and sxrun, `--expl-NAME` of sbatch, srun and
-salloc (the SPANK plugin), `EXPLSCHED_NAME` in the environment, the key NAME of the word `explsched:` in the job's
-comment, and the key NAME in YAML. Environment and YAML have `_` for `-`.
+An option has one name. Its spellings follow from it: `--NAME` of sxbatch, sxrun or both (`commands`), `--expl-NAME` of
+sbatch, srun and salloc (the SPANK plugin), `EXPLSCHED_NAME` in the environment, the key NAME of the word `explsched:`
+in the job's comment, and the key NAME in YAML. Environment and YAML have `_` for `-`. Plugin and comment have those of
+sxbatch.
 
 `values` has the kinds of values; `command_line` reads options there and in the environment, `comment` in a comment;
 `generated` makes what C, Lua and the docs have of the table. Only the standard library, and little of it: this is
@@ -64,8 +65,14 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """As sxbatch and sxrun have it."""
+        """As its commands have it."""
         return f"--{self.name}"
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that take it: sxbatch what the scheduler learns of, sxrun what concerns its own command."""
+        is_of_sxrun = self.topic in (Topic.SHARING, Topic.FOLLOWING)
+        return (*["sxbatch"] * self.is_scheduled, *["sxrun"] * is_of_sxrun)
 
     @property
     def spank_name(self) -> str:

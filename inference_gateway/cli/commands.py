@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from explsched import log
-from explsched.cli import examples, json_option
+from explsched.cli import examples, json_option, keys_option
 from explsched.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.cli import keepalived, known_service, opened, services_option
@@ -278,25 +278,10 @@ def _load(load: ReplicaLoad | None) -> tuple[object, ...]:
     return load.running, load.waiting, None if load.kv_cache is None else f"{load.kv_cache:.0%}"
 
 
-def _print_keys(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  as click calls it
-    """Print the keys of a services file; eager, so that it does not require one."""
-    if wanted:
-        rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in keys())
-        click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
-        ctx.exit()
-
-
 @click.command(epilog=examples("sexplsched gateway services -s services.yaml", "sexplsched gateway services --keys"))
 @services_option
 @json_option
-@click.option(
-    "--keys",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_keys,
-    help="List every key of a services file with meaning and default.",
-)
+@keys_option("a services file", keys)
 def services(*, services_path: Path, as_json: bool) -> None:
     """Check a services file, and list its services with the models and paths routed to them."""
     section, paths = opened(services_path)

@@ -268,8 +268,8 @@ def _configuration_page() -> Page:
 def _job_options_page() -> Page:
     sweep, checkpoint = SWEEP.name, CHECKPOINT.name
     about = (
-        "Each option has one name. On the command line it is `--NAME` of `sxbatch`, for some also of `sxrun`,"
-        f" and `--{SPANK_PREFIX}NAME` of `sbatch`, `srun` and `salloc` where the site has the SPANK plugin. In the"
+        "Each option has one name. On the command line it is `--NAME` of the commands named below, and, if `sxbatch`"
+        f" is one, `--{SPANK_PREFIX}NAME` of `sbatch`, `srun` and `salloc` where the site has the SPANK plugin. In the"
         f" environment it is `{VARIABLE_PREFIX}NAME`, in capitals and with `_` for `-`. In the job's comment it is a"
         f" key of the entry `{PREFIX}NAME=VALUE&NAME=VALUE`, values URL-encoded. The command line overrides the"
         " environment, which overrides #SXBATCH lines of the script. Inside a job the variables are its own:"
@@ -290,7 +290,8 @@ def _job_options_page() -> Page:
 
 
 def _job_option(option: Option) -> Entry:
-    text = f"{option.help[:1].upper()}{option.help[1:]}. Accepted: {option.kind.accepted}."
+    commands = " and ".join(f"`{command}`" for command in option.commands)
+    text = f"{option.help[:1].upper()}{option.help[1:]}. Of {commands}. Accepted: {option.kind.accepted}."
     return Entry(option.name, text)
 
 

@@ -20,7 +20,7 @@ import yaml
 from msgspec import to_builtins
 
 from explsched import strict_yaml
-from explsched.cli import Commands, config_option, examples, json_option, moment
+from explsched.cli import Commands, config_option, examples, json_option, moment, print_keys
 from explsched.errors import ExplschedError, PolicyError
 from explsched.tables import Column, lines, printable, room
 from sched_policy import catalog
@@ -63,7 +63,10 @@ def check(config_path: Path | None) -> None:
 @json_option
 @config_option
 def show(as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """Show the configuration in force, defaults included."""
+    """Show what the configuration file says, with defaults for the rest.
+
+    A running daemon has read the file at its start or its last reload.
+    """
     found = configuration.plain(configuration.load(config_path))
     click.echo(json.dumps(found, indent=1) if as_json else yaml.safe_dump(found, sort_keys=False).rstrip("\n"))
 
@@ -76,8 +79,7 @@ def keys(as_json: bool) -> None:  # noqa: FBT001  click passes by name
     if as_json:
         click.echo(json.dumps(to_builtins(found), indent=1))
         return
-    rows = ((key.name, f"{key.meaning}; {key.accepted} (default: {key.default})") for key in found)
-    click.echo("\n".join(lines((Column("KEY"), Column("MEANING")), rows, room(), heading=False)))
+    print_keys(found)
 
 
 @config.command(epilog=examples("sexplsched config example > explsched.yaml"))
@@ -241,7 +243,8 @@ def _take_back(config: Config, client: CliClient, now_s: float, *, dry_run: bool
 
     record = config.order.site_factor_file
     found = client.look()
-    others = {} if all_site_factors else OwnFactors.of_daemon(record).others(found.jobs)
+    own = OwnFactors.of_nobody_else(record) if all_site_factors else OwnFactors.of_daemon(record)
+    others = own.others(found.jobs)
     if kept := [f"job {job_id}: {factor}" for job_id, factor in sorted(others.items())]:
         named = ", ".join(kept[:_NAMED]) + (f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else "")
         click.echo(
@@ -249,7 +252,7 @@ def _take_back(config: Config, client: CliClient, now_s: float, *, dry_run: bool
             "--all-site-factors sets all of them to 0",
             err=True,
         )
-    changes = taken_back(found, others, now_s)
+    changes = taken_back(found, others, own.unseen(found.jobs), now_s)
     for change in changes:
         click.echo(f"{'would change' if dry_run else 'change'}  {shown(change)}")
     if dry_run or not changes:
@@ -261,9 +264,12 @@ def _take_back(config: Config, client: CliClient, now_s: float, *, dry_run: bool
             else "nothing of explsched is left in Slurm"
         )
         return 0
-    before = Before.of({job.job_id: job for job in found.jobs}, found.reservations)
+    jobs = {job.job_id: job for job in found.jobs}
     trail = AuditTrail(config.audit.file, config.audit.max_mib, config.audit.kept)
-    failures = apply(client, trail, changes, before, Reasons.all_for("sexplsched admin reset"), now_s)
+    reasons = Reasons.all_for("sexplsched admin reset")
+    failures = apply(client, trail, changes, Before.of(jobs, found.reservations), reasons, now_s)
+    refused = {failure.change for failure in failures}
+    own.note((change for change in changes if change not in refused), jobs)
     for failure in failures:
         click.echo(f"sexplsched: refused by Slurm: {shown(failure.change)}: {failure.message}", err=True)
     click.echo(f"{len(changes) - len(failures)} changes made")

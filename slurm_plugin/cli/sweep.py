@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -12,7 +13,17 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli import Commands, config_option, examples, is_stdout, json_option, known_users, one_form, own_name
+from explsched.cli import (
+    Commands,
+    config_option,
+    examples,
+    is_stdout,
+    json_option,
+    keys_option,
+    known_users,
+    one_form,
+    own_name,
+)
 from explsched.errors import ExplschedError, SlurmUnreachableError, UnknownNameError, with_extra
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
@@ -20,6 +31,7 @@ from explsched.tables import Column, lines, room
 from slurm_plugin.cli.cluster_state import look, remembered
 
 if TYPE_CHECKING:
+    from explsched.strict_yaml import Key
     from slurm_plugin.state.view import View
     from slurm_plugin.sweeps.results import SweepResults
     from slurm_plugin.sweeps.search import SearchStanding
@@ -166,27 +178,43 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
         click.echo(f"sexplsched: {lack}", err=True)
 
 
-@sweep.command(epilog=examples("sexplsched sweep run sweep.yaml", "sexplsched sweep run sweep.yaml --wait --json"))
+def _search_keys() -> Iterator[Key]:
+    from slurm_plugin.sweeps import search_file
+
+    return search_file.keys()
+
+
+@sweep.command(
+    epilog=examples(
+        "sexplsched sweep run sweep.yaml",
+        "sexplsched sweep run sweep.yaml --wait --json",
+        "sexplsched sweep run --keys",
+    )
+)
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@keys_option("a search's file", _search_keys)
 @click.option("--wait", is_flag=True, help="Wait until the search ends; without this it runs on its own.")
 @json_option
 @config_option
 def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
     """Run or resume a hyper-parameter search.
 
-    FILE (YAML) describes it.
+    FILE (YAML) describes it; `--keys` lists what it may say. Trials may be stopped early unless it forbids that.
     Trials are Slurm jobs. When one ends, a Slurm job submits the next, so no process has to stay running; the command
     may be repeated at any time. Trials and their state are in NAME.sweep beside the file.
     """
     from slurm_plugin import config as configuration
     from slurm_plugin.sweeps import search_file
+    from slurm_plugin.sweeps.search_jobs import SearchJobs
 
-    file = search_file.load(path)
+    file, settings = search_file.load(path), configuration.load(config_path)
     if find_spec("optuna") is None:
-        raise search_file.SearchError(f"{path}: sweep run needs Optuna: {with_extra('optuna')}")
+        why = f"{path}: sweep run needs Optuna on every node, {platform.node()} lacks it: {with_extra('optuna')}"
+        SearchJobs(path, file, settings, config_path).repeat(why)  # on another node, or once it is there
+        raise search_file.SearchError(why)
     from slurm_plugin.sweeps.search import Search
 
-    search = Search(path, file, configuration.load(config_path), config_path)
+    search = Search(path, file, settings, config_path)
     standing = search.advance(time.time())
     fault, told = "", (-1, "")
     while wait and not standing.finished:

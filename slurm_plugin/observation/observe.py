@@ -150,7 +150,7 @@ def observe(
         sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
         reported = progress.get(job_id, _NO_PROGRESS)
         job = policy_job(_on_present_gpus(record, by_name), reported, _options(record, faults), sizes, per_gpu)
-        job, why = queue.standing(job, record, past)
+        job, why = queue.standing(job, record, past, reported)
         jobs.append(job)
         if job.holds_gpus and job.allows_preemption:
             waited_s = queue.last_wait_s(record)
@@ -224,7 +224,9 @@ class _QueueRules(Struct, frozen=True):
     keeps_nodes: bool
     only_leases: bool
 
-    def standing(self, job: Job, record: SlurmJob, past: PreemptionRecord | None) -> tuple[Job, str]:
+    def standing(
+        self, job: Job, record: SlurmJob, past: PreemptionRecord | None, reported: JobProgress
+    ) -> tuple[Job, str]:
         """The job with its scope, priority and permissions; and why it is left to Slurm, "" if it is not."""
         partition, why = job.partition, ""
         if record.state == "PENDING" or job.elastic is not None:
@@ -266,6 +268,7 @@ class _QueueRules(Struct, frozen=True):
             or record.state in _NOT_SIGNALLED
             or job_id in known.requeue_refused
             or record.deadline_s is not None  # Slurm ends it if it has waited too long for a whole run before that
+            or reported.ended  # a requeue would run it again; its script may go on for long
             or _is_spent(past, self.budget, self.now_s),
             granted_step=known.granted_steps.get(job_id, math.inf),
         )

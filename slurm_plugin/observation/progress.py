@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 from msgspec import Meta
@@ -216,47 +216,114 @@ def fold(
 ) -> JobProgress:
     """Add complete lines to a job's progress; `skew_s` is how far the clock was ahead in some runs. Pure.
 
-    Lines from before `submitted_s` are those of a former job with the same id, which a new slurmctld gives out again.
+    Lines from before `submitted_s` are those of a former job with the same id, which a new slurmctld gives out again;
+    so are those before a run that begins after a later run.
     """
-    reports, runs = list(progress.reports), {run.restart: run for run in progress.runs}
-    total_steps, checkpoint_s, ended = progress.total_steps, progress.checkpoint_s, progress.ended
-    exit_status, malformed, stages = progress.exit_status, progress.malformed, progress.stages
-    parameters = progress.parameters
-    last_step = {(r.restart, r.metric): r.step for r in reports}
-    metrics = {report.metric: report.metric for report in reports}  # one text for all reports of a metric
+    found, malformed = _Sum.of(progress), progress.malformed
     for text in lines:
         line = _parse(text)
         if line is not None and line.restart in skew_s:
             line = msgspec.structs.replace(line, time_s=max(0.0, line.time_s - skew_s[line.restart]))
         if line is not None and line.time_s < submitted_s - CLOCKS_APART_S:
             continue
-        if line is None or line.time_s > now_s + _SKEW_S or (line.restart not in runs and len(runs) >= MAX_RUNS):
+        if line is None or line.time_s > now_s + _SKEW_S:
             malformed += 1
             continue
-        run = runs.get(line.restart) or Run(line.restart, line.time_s, line.time_s)
-        runs[line.restart] = Run(line.restart, run.start_s, max(run.end_s, line.time_s))
+        if found.is_of_former_job(line):
+            found = _Sum.of(JobProgress())
+        malformed += not found.add(line)
+    return found.progress(malformed)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What the lines so far add up to. `last_step` is by run and metric; `metrics`: one text for all its reports."""
+
+    reports: list[ProgressReport]
+    runs: dict[int, Run]
+    total_steps: int | None
+    checkpoint_s: float | None
+    ended: bool
+    exit_status: int | None
+    parameters: ReportedParameters
+    stages: StageProfile | None
+    last_step: dict[tuple[int, str], int]
+    metrics: dict[str, str]
+    latest: int
+
+    @classmethod
+    def of(cls, so_far: JobProgress) -> Self:
+        """What has been found in earlier lines."""
+        return cls(
+            list(so_far.reports),
+            {run.restart: run for run in so_far.runs},
+            so_far.total_steps,
+            so_far.checkpoint_s,
+            so_far.ended,
+            so_far.exit_status,
+            so_far.parameters,
+            so_far.stages,
+            {(report.restart, report.metric): report.step for report in so_far.reports},
+            {report.metric: report.metric for report in so_far.reports},
+            max((run.restart for run in so_far.runs), default=0),
+        )
+
+    def progress(self, malformed: int) -> JobProgress:
+        """All of it."""
+        return JobProgress(
+            tuple(_thinned(self.reports)),
+            tuple(self.runs[restart] for restart in sorted(self.runs)),
+            self.total_steps,
+            self.checkpoint_s,
+            self.ended,
+            self.exit_status,
+            malformed,
+            None,
+            self.parameters,
+            self.stages,
+        )
+
+    def is_of_former_job(self, line: _Line) -> bool:
+        """Whether an earlier run than the latest begins with this line: what is known is another job's with its id.
+
+        A process that outlives its run, as on a node that Slurm has lost, goes on in its run and does not begin it.
+        """
+        if line.restart >= self.latest:
+            return False
+        goes_back = line.step is not None and line.step < self.last_step.get((line.restart, line.metric), 0)
+        return line.event == "start" or line.restart not in self.runs or goes_back
+
+    def add(self, line: _Line) -> bool:
+        """Take it in; whether it is well-formed here."""
+        if line.restart not in self.runs and len(self.runs) >= MAX_RUNS:
+            return False
+        if line.restart > self.latest:
+            self.latest, self.ended, self.exit_status = line.restart, False, None
+        run = self.runs.get(line.restart) or Run(line.restart, line.time_s, line.time_s)
+        self.runs[line.restart] = Run(line.restart, run.start_s, max(run.end_s, line.time_s))
         if line.params is not None:
-            more = parameters.plus(line.restart, line.params)
-            malformed += more is None
-            parameters = more or parameters
-        elif line.stages is not None:
+            more = self.parameters.plus(line.restart, line.params)
+            self.parameters = more or self.parameters
+            return more is not None
+        if line.stages is not None:
             measured = _stages(line.stages)
-            malformed += measured is None
-            stages = min(filter(None, (stages, measured)), default=None)
-        elif line.event is not None:
-            ended, exit_status = line.event == "end", line.status if line.event == "end" else None
-            checkpoint_s = line.time_s if line.event == "checkpoint" else checkpoint_s
-        elif line.step is None or line.value is None or line.step < last_step.get((line.restart, line.metric), 0):
-            malformed += 1  # within one run steps only grow; after a requeue they start from the checkpoint
-        elif line.metric in metrics or len(metrics) < MAX_METRICS:
-            metric = metrics.setdefault(line.metric, line.metric)
-            last_step[line.restart, metric] = line.step
-            reports.append(ProgressReport(line.time_s, line.restart, line.step, metric, line.value))
-            total_steps = line.total_steps or total_steps
-    kept, in_order = tuple(_thinned(reports)), tuple(runs[restart] for restart in sorted(runs))
-    return JobProgress(
-        kept, in_order, total_steps, checkpoint_s, ended, exit_status, malformed, None, parameters, stages
-    )
+            self.stages = min(filter(None, (self.stages, measured)), default=None)
+            return measured is not None
+        if line.event is not None:
+            self.ended, self.exit_status = line.event == "end", line.status if line.event == "end" else None
+            self.checkpoint_s = line.time_s if line.event == "checkpoint" else self.checkpoint_s
+            return True
+        return self._add_report(line)
+
+    def _add_report(self, line: _Line) -> bool:
+        if line.step is None or line.value is None or line.step < self.last_step.get((line.restart, line.metric), 0):
+            return False  # within one run steps only grow; after a requeue they start from the checkpoint
+        if line.metric in self.metrics or len(self.metrics) < MAX_METRICS:
+            metric = self.metrics.setdefault(line.metric, line.metric)
+            self.last_step[line.restart, metric] = line.step
+            self.reports.append(ProgressReport(line.time_s, line.restart, line.step, metric, line.value))
+            self.total_steps = line.total_steps or self.total_steps
+        return True
 
 
 def _thinned(reports: Sequence[ProgressReport]) -> Sequence[ProgressReport]:

@@ -19,6 +19,9 @@ from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.memory import SavedState
 
+_UNENDED = frozenset({"PENDING", "SPECIAL_EXIT", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING"})
+"""Slurm keeps the site factors of jobs in these states, through requeues too."""
+
 _KEPT = 3
 """Number of writes that are kept: a slurmctld that loses its last seconds returns to an older value."""
 
@@ -51,6 +54,11 @@ class OwnFactors:
         file = _notes_of_factors(path)
         return cls(file, file.read())
 
+    @classmethod
+    def of_nobody_else(cls, path: Path) -> Self:
+        """Without the records: all factors count as ours."""
+        return cls(_notes_of_factors(path), None)
+
     @property
     def path(self) -> Path:
         """The file with the records."""
@@ -59,10 +67,23 @@ class OwnFactors:
     def others(self, jobs: Iterable[SlurmJob]) -> dict[int, int]:
         """The part of each site factor that others have set, where there is one."""
         found: dict[int, int] = {}
-        for job in jobs if self._is_known else ():
-            part = self._others_part(job)
-            if part:
+        for job in jobs:
+            if job.site_factor and (part := self._others_part(job)):
                 found[job.job_id] = part
+        return found
+
+    def unseen(self, jobs: Iterable[SlurmJob]) -> dict[int, int]:
+        """The part that others have set of each site factor that Slurm does not show and ours may be in.
+
+        It shows none of a job that runs or may not start yet (held, dependency, begin time), and takes changes to it.
+        """
+        found: dict[int, int] = {}
+        for job in jobs:
+            if job.site_factor is None and job.state in _UNENDED:
+                entry = next(self._entries_of(job), None)
+                is_ours = not self._is_known if entry is None else entry.written[-1:] != (entry.others,)
+                if is_ours:
+                    found[job.job_id] = self._others_part(job)
         return found
 
     def take_in(self, jobs: Iterable[SlurmJob]) -> None:
@@ -98,8 +119,10 @@ class OwnFactors:
             self._saved = entries
 
     def _others_part(self, job: SlurmJob) -> int:
-        if not job.site_factor:
+        if not self._is_known or job.site_factor == 0:
             return 0
+        if job.site_factor is None:
+            return next((entry.others for entry in self._entries_of(job)), 0)
         ours = (entry.others for entry in self._entries_of(job) if job.site_factor in entry.written)
         return next(ours, job.site_factor)
 

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from explsched.log import event
+from explsched.preemption_record import PREFIX, RecordError
+from explsched.preemption_record import read as read_record
 from explsched.spool import MOST_BYTES, directories, open_directory
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
@@ -59,12 +61,17 @@ _LOG = logging.getLogger("explsched.progress")
 
 @dataclass(slots=True)
 class _File:
-    """What has been read of one file. `skew_s`: by run, the `clock_skew` of its node."""
+    """What has been read of one file: the lines since `since_s`. `skew_s`: by run, the `clock_skew` of its node."""
 
     inode: int
+    since_s: float = 0.0
     offset: int = 0
     progress: JobProgress = field(default_factory=JobProgress)
     skew_s: dict[int, float] = field(default_factory=dict)
+
+    def goes_on(self, status: os.stat_result) -> bool:
+        """Whether the file is still this one, and has lost nothing of it."""
+        return self.inode == status.st_ino and self.offset <= status.st_size
 
 
 @dataclass(slots=True)
@@ -159,9 +166,9 @@ class ProgressSpool:
                     return JobProgress(refused=f"{path}: is not a regular file")
                 if status.st_uid != uid:
                     return JobProgress(refused=f"{path}: is owned by uid {status.st_uid}, the job by uid {uid}")
-                kept = earlier
-                if kept is None or kept.inode != status.st_ino or status.st_size < kept.offset:
-                    kept = self._files[job_id] = _File(status.st_ino)
+                kept, since_s = earlier, look.submitted_s.get(job_id, 0.0)
+                if kept is None or not kept.goes_on(status) or kept.since_s < since_s:
+                    kept = self._files[job_id] = _File(status.st_ino, since_s)
                 if kept.offset > MOST_BYTES or kept.progress.malformed > MOST_MALFORMED:
                     return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
                 length = min(MAX_BYTES_PER_READ, look.left[uid], look.left_in_all)
@@ -174,7 +181,7 @@ class ProgressSpool:
                         kept.skew_s |= clock_skew(tail, status.st_mtime)
                     # Our own clock may be behind that of the file server, which knows when the file was written.
                     latest_s = min(max(now_s, status.st_mtime), now_s + CLOCKS_APART_S)
-                    taken = self._advance(kept, data, latest_s, look.submitted_s.get(job_id, 0.0))
+                    taken = self._advance(kept, data, latest_s)
                     look.left[uid] -= taken
                     look.left_in_all -= taken
                 return kept.progress
@@ -184,20 +191,37 @@ class ProgressSpool:
             look.note(error, path)
             return JobProgress(refused=f"{path}: {error.strerror}") if earlier is None else earlier.progress
 
-    def _advance(self, kept: _File, data: bytes, now_s: float, submitted_s: float) -> int:
+    def _advance(self, kept: _File, data: bytes, now_s: float) -> int:
         """Take in the lines; returns how many bytes that are. Half a line waits, if it is not too long for a line."""
         complete, newline, _rest = data.rpartition(b"\n")
         taken = len(complete) + 1 if newline else len(data) if len(data) > MAX_LINE_BYTES else 0
         if taken:
             kept.offset += taken
             lines = data[:taken].removesuffix(b"\n").split(b"\n")
-            kept.progress = fold(kept.progress, lines, now_s, kept.skew_s, submitted_s)
+            kept.progress = fold(kept.progress, lines, now_s, kept.skew_s, kept.since_s)
         return taken
 
 
 def submitted_s(jobs: Iterable[SlurmJob]) -> dict[int, float]:
-    """When these jobs were submitted, without those that have been requeued: Slurm tells when that was instead."""
-    return {job.job_id: job.submit_s for job in jobs if job.restarts == 0}
+    """When these jobs were first submitted, without those of which that is not known."""
+    return {job.job_id: first_s for job in jobs if (first_s := _first_submitted_s(job)) is not None}
+
+
+def _first_submitted_s(job: SlurmJob) -> float | None:
+    """Of a requeued job Slurm tells when that was instead; then the record of its preemptions tells.
+
+    If others had requeued it before we did, the record began with a later run.
+    """
+    if job.restarts == 0:
+        return job.submit_s
+    if PREFIX not in job.admin_comment:
+        return None
+    try:
+        record = read_record(job.admin_comment, job.submit_s, job.restarts)
+    except RecordError:  # `observe` says so
+        return None
+    is_from_first = bool(record.latest) and record.latest[0].run == record.older
+    return record.submitted_s if is_from_first else None
 
 
 class WholeProgressSpool(ProgressSpool):

@@ -205,13 +205,17 @@ def _with_count(gres: str, count: int) -> str:
 _OURS = (GROUP_PREFIX, PREEMPTION_PREFIX)
 
 
-def taken_back(found: ClusterRecords, others_factors: Mapping[int, int], now_s: float) -> tuple[Change, ...]:
+def taken_back(
+    found: ClusterRecords, others_factors: Mapping[int, int], unseen_factors: Mapping[int, int], now_s: float
+) -> tuple[Change, ...]:
     """The changes that undo everything of ours.
 
-    `others_factors` are the parts of site factors that others have set, by job id.
+    `others_factors` are the parts of site factors that others have set, by job id, and `unseen_factors` those of site
+    factors that Slurm does not show and ours may be in.
     """
     return (
         *without_own_factors(found.jobs, others_factors),
+        *(SetSiteFactor(job_id, theirs) for job_id, theirs in unseen_factors.items()),
         *without_leases(found),
         *without_rests(found.jobs, {job.job_id: 0.0 for job in found.jobs if _delayed_by_daemon(job, now_s)}, now_s),
         *(change for job in found.jobs for change in _comment(job)),

@@ -24,8 +24,8 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -86,8 +86,8 @@ class Search:
         self._path = path.absolute()
         self._file = file
         self._config = config
-        self._directory = self._path.with_name(f"{file.name}.sweep")
-        self._jobs = SearchJobs(self._path, file, self._directory, config, config_path)
+        self._directory = file.directory(self._path)
+        self._jobs = SearchJobs(self._path, file, config, config_path)
         self._spool = WholeProgressSpool(config.progress.spool)
 
     def advance(self, now_s: float) -> SearchStanding:
@@ -115,7 +115,7 @@ class Search:
                     self._jobs.watch()
                 raise
             except SearchError:
-                self._jobs.give_up()
+                self._jobs.watch()  # what comes of the trials under way is still recorded
                 raise
             self._jobs.watch()
             return self._standing(study, results)
@@ -130,7 +130,7 @@ class Search:
         results = self._results(study)
         most = self._file.parallel + min(self._jobs.paused, self._file.parallel)
         proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
-        while (under_way := len(self._jobs.under_way)) < most and self._may_begin(list(results.values()), under_way):
+        while (under_way := len(self._jobs.under_way)) < most and self._may_begin(results, under_way):
             if (trial := next(proposals, None)) is None:
                 break
             self._jobs.submit(*trial)
@@ -163,10 +163,15 @@ class Search:
     def _locked(self) -> Iterator[int]:
         """The lock, which sbatch inherits: if we are killed while it runs, the next pass waits for its end.
 
-        For its owner alone: whoever may read a file can hold its lock.
+        For its owner alone: whoever may read a file can hold its lock. Root could open it, and is refused: trials would
+        be submitted again as root's, and jobs and reports of the owner's not be found.
         """
-        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path = self._directory / "lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            if os.geteuid() == 0 != os.fstat(descriptor).st_uid:
+                user = _owner(path)
+                raise SearchError(f"{self._directory} is the search of user {user}: run it as {user}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor
         finally:
@@ -217,8 +222,8 @@ class Search:
         lost = []
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             job, claim = self._jobs.of_trial(trial.number), self._jobs.claim(trial.number)
-            if trial.params.keys() != self._file.space.keys():
-                study.tell(trial.number, state=TrialState.FAIL)  # whoever began it was killed before it had them all
+            if not self._is_whole(trial):
+                study.tell(trial.number, state=TrialState.FAIL)
             elif job is not None and is_under_way(job):
                 self._jobs.under_way.append(job.job_id)
             elif job is not None or claim is not None:
@@ -248,6 +253,7 @@ class Search:
             else:
                 gpus = self._noted_gpus(job_id) or self._file.job.gpus
             result = Result(job_id, best, gpus * sum(ran_s.values()) / 3600)
+            path.parent.mkdir(parents=True, exist_ok=True)  # trainings may clean up
             replace_file_durably(path, msgspec.json.encode(result))
         value = self._result(trial.number).value
         if value is None:
@@ -261,21 +267,26 @@ class Search:
         notes = reversed(sweep_record.read(self._config.progress.spool))
         return next((note.held_gpus for note in notes if note.training == training), 0.0)
 
-    def _may_begin(self, results: Sequence[Result], under_way: int) -> bool:
-        """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""
+    def _may_begin(self, results: Mapping[int, Result], under_way: int) -> bool:
+        """Whether the budget has room for another trial. Those under way are taken to cost what the others did.
+
+        Raises `SearchError` after failures in a row. One under way breaks it: those that fail are over sooner.
+        """
         begun = len(results) + under_way
         if self._file.budget.trials is not None and begun >= self._file.budget.trials:
             return False
-        last = results[-_MOST_FAILURES:]
-        if len(last) == _MOST_FAILURES and all(result.value is None for result in last):
+        last = sorted(results)[-_MOST_FAILURES:]
+        in_a_row = len(last) == _MOST_FAILURES and last[-1] - last[0] == _MOST_FAILURES - 1
+        if in_a_row and all(results[number].value is None for number in last):
+            remedy = "no more are begun, those under way go on"
+            if not under_way:
+                remedy = f"fix the command, remove {self._directory} and run again"
             raise SearchError(
                 f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
-                f"{self._directory}/trials/*/output; fix the command, remove {self._directory} and run again"
+                f"{self._directory}/trials/*/output; {remedy}"
             )
-        spent = sum(result.gpu_h for result in results)
-        usual = spent / len(results) if results else 0.0
-        budget = self._file.budget.gpu_hours
-        return budget is None or spent + under_way * usual < budget
+        budget, spent = self._file.budget.gpu_hours, sum(result.gpu_h for result in results.values())
+        return budget is None or spent + under_way * _usual_gpu_h(results) < budget
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result]) -> SearchStanding:
         sign = 1.0 if self._file.direction == "min" else -1.0
@@ -298,16 +309,38 @@ class Search:
         return {name: _distribution(one) for name, one in self._file.space.items()}
 
     def _results(self, study: optuna.Study) -> dict[int, Result]:
-        """What came of the trials that are over, by their numbers; those that never had a job are left out."""
-        found = {}
+        """What came of the trials that are over, by their numbers; those that never had a job are left out.
+
+        Of a trial whose directory is removed the study has the value; it is taken to have cost what the others did.
+        """
+        found, lost = dict[int, Result](), dict[int, float | None]()
         for trial in study.get_trials(deepcopy=False):
-            if trial.state.is_finished():
-                with suppress(FileNotFoundError):
+            if trial.state.is_finished() and self._is_whole(trial):
+                try:
                     found[trial.number] = self._result(trial.number)
-        return found
+                except FileNotFoundError:
+                    lost[trial.number] = trial.value
+        usual = _usual_gpu_h(found)
+        return found | {number: Result(0, value, usual) for number, value in lost.items()}
+
+    def _is_whole(self, trial: FrozenTrial) -> bool:
+        """Whether the trial has all its hyper-parameters. Whoever began it may have been killed before."""
+        return trial.params.keys() == self._file.space.keys()
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._jobs.directory(number) / "result").read_bytes(), type=Result)
+
+
+def _usual_gpu_h(results: Mapping[int, Result]) -> float:
+    """The mean cost of the trials that are over."""
+    return sum(result.gpu_h for result in results.values()) / len(results) if results else 0.0
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:  # a user without a name on this host
+        return str(path.stat().st_uid)
 
 
 def _is_copy(own: Path, original: Path) -> bool:
@@ -346,8 +379,7 @@ def _point(params: Mapping[str, Value]) -> frozenset[tuple[str, str]]:
 
 
 def _sampler(file: SearchFile, begun: int) -> BaseSampler:
-    """The sampler of a pass that finds so many trials: it must not draw again what an earlier pass has drawn."""
+    """The sampler of a pass that finds so many trials: no pass of a search with any seed may draw what another drew."""
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    if file.sampler == "tpe":
-        return TPESampler(seed=file.seed + begun, constant_liar=True)
-    return RandomSampler(seed=file.seed + begun)
+    seed = int(np.random.SeedSequence([file.seed, begun]).generate_state(1)[0])
+    return TPESampler(seed=seed, constant_liar=True) if file.sampler == "tpe" else RandomSampler(seed=seed)

@@ -13,7 +13,7 @@ from explsched import strict_yaml
 from explsched.errors import ExplschedError
 from explsched.job_options.table import CHECKPOINT
 from explsched.parameters import is_name, shown
-from explsched.strict_yaml import Section
+from explsched.strict_yaml import Key, Section
 from wrappers.sbatch_options import split
 
 TRIAL = "{trial}"
@@ -43,8 +43,8 @@ class SpaceSection(Section, frozen=True):
     """The values of one hyper-parameter: a list of them, or an interval."""
 
     values: Annotated[tuple[Value, ...], Meta(description="the values to choose from")] = ()
-    low: Annotated[float, Meta(description="smallest value")] | None = None
-    high: Annotated[float, Meta(description="largest value")] | None = None
+    low: Annotated[float | None, Meta(description="smallest value, of an interval")] = None
+    high: Annotated[float | None, Meta(description="largest value, of an interval")] = None
     log: Annotated[bool, Meta(description="sample on a logarithmic scale")] = False
     integer: Annotated[bool, Meta(description="integers only")] = False
 
@@ -77,8 +77,12 @@ class SpaceSection(Section, frozen=True):
 class BudgetSection(Section, frozen=True):
     """When no more trials are begun; what comes first counts."""
 
-    trials: Annotated[int, Meta(ge=1, le=_MOST, description="total number of trials")] | None = None
-    gpu_hours: Annotated[float, Meta(gt=0, le=1e9, description="total GPU-hours")] | None = None
+    trials: Annotated[
+        Annotated[int, Meta(ge=1, le=_MOST)] | None, Meta(description="total number of trials; null: no limit")
+    ] = None
+    gpu_hours: Annotated[
+        Annotated[float, Meta(gt=0, le=10**9)] | None, Meta(description="total GPU-hours; null: no limit")
+    ] = None
 
 
 class TrialJobSection(Section, frozen=True):
@@ -86,10 +90,8 @@ class TrialJobSection(Section, frozen=True):
 
     gpus: Annotated[int, Meta(ge=0, le=100_000, description="GPUs, on one node")] = 1
     time: Annotated[str, Meta(min_length=1, description="time limit, as sbatch takes it")] = "60"
-    checkpoint: Annotated[str | None, Meta(description="allow preemption: the signal that asks for a checkpoint")] = (
-        None
-    )
-    early_stop: Annotated[bool, Meta(description="allow explsched to stop it")] = True
+    checkpoint: Annotated[str | None, Meta(description="allow preemption: signal for a checkpoint; null: none")] = None
+    early_stop: Annotated[bool, Meta(description="allow early stopping; false: a trial is never stopped")] = True
     sbatch: Annotated[tuple[str, ...], Meta(description="more options of sbatch")] = ()
     sxrun: Annotated[tuple[str, ...], Meta(description="options of sxrun, such as --follow {trial}/metrics.csv")] = ()
 
@@ -124,6 +126,15 @@ class SearchFile(Section, frozen=True):
     def grid_points(self) -> int | None:
         """How many trials there can be; None for samplers that never run out."""
         return math.prod(len(one.values) for one in self.space.values()) if self.sampler == "grid" else None
+
+    def directory(self, path: Path) -> Path:
+        """Where the search of this file at `path` keeps all that is known of it."""
+        return path.with_name(f"{self.name}.sweep")
+
+
+def keys() -> Iterator[Key]:
+    """Every key of the file."""
+    return strict_yaml.keys(SearchFile)
 
 
 def load(path: Path) -> SearchFile:

@@ -34,8 +34,10 @@ from wrappers import sxbatch
 _OURS = "explsched"
 """What our words in the comments of jobs begin with."""
 
-_JOB_OPTIONS = frozenset(option.variable for option in SCHEDULED)
-"""What sxbatch, and sbatch with our plugin, take job options from."""
+_FROM_THE_FILE = frozenset({"SBATCH_EXPORT", *(option.variable for option in SCHEDULED)})
+"""What sxbatch, and sbatch with our plugin, take job options from, and what sbatch keeps from a job.
+
+A search is begun in another environment than that of its passes, and trials should start alike."""
 
 _TRIAL = "explsched-trial:"
 _NEXT = "explsched-next:"
@@ -73,10 +75,10 @@ class SearchJobs:
 
     """
 
-    def __init__(self, path: Path, file: SearchFile, directory: Path, config: Config, config_path: Path | None) -> None:
+    def __init__(self, path: Path, file: SearchFile, config: Config, config_path: Path | None) -> None:
         self._path = path
         self._file = file
-        self._directory = directory
+        self._directory = file.directory(path)
         self._timeout_s = config.slurm.timeout_s
         self._config_path = config_path
         self._client = CliClient(config.slurm.timeout_s)
@@ -139,7 +141,6 @@ class SearchJobs:
         own = [word.replace(TRIAL, str(directory)) for word in (*self._file.job.sxrun, "--", *self._file.command)]
         arguments = [f"--{name}={argument(value)}" for name, value in params.items()]
         script = directory / "job.sh"
-        replace_file_durably(script, _script(directory / "claim", [*own, *arguments]))
         job, told = self._file.job, listed(values)
         words = [f"--sweep={self._file.name}", f"--metric={self._file.metric}", f"--direction={self._file.direction}"]
         words += [f"--checkpoint={job.checkpoint}"] if job.checkpoint else []
@@ -155,6 +156,7 @@ class SearchJobs:
             prepared = sxbatch.prepare(*sxbatch.read([*words, *job.sbatch, str(script)], {}))
         except ValueError as error:
             raise SearchError(f"{self._path}: job: {error}") from error
+        replace_file_durably(script, _script(directory / "claim", prepared.environment, [*own, *arguments]))
         try:
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
         except SlurmError:
@@ -164,7 +166,7 @@ class SearchJobs:
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
 
     def watch(self) -> None:
-        """Have Slurm make the next pass when any of the trials ends, and take back those that waited.
+        """Have Slurm make the next pass when any of the trials ends, none without trials; take back those that waited.
 
         Where Slurm takes no more jobs of the user these stay, so that the search goes on. One that this process has
         submitted for the same trials serves as it is: `--wait` makes a pass every few seconds.
@@ -183,10 +185,6 @@ class SearchJobs:
             self.waiting |= watching
             self._watched, self._watching = self.under_way, watching
         self._take_back(self.waiting - self._watching)
-
-    def give_up(self) -> None:
-        """Take back the pass that this one has submitted: it would fail like this one."""
-        self._take_back(self._reserved)
 
     def repeat(self, why: str) -> None:
         """After an error that may pass: have Slurm make this very pass again in two minutes, if it makes this one.
@@ -250,7 +248,7 @@ class SearchJobs:
 
     def _sbatch(self, argv: Sequence[str], added: Mapping[str, str], script: str | None = None) -> int:
         ours = process.submission(process.environment({}))
-        environment = {**{name: value for name, value in ours.items() if name not in _JOB_OPTIONS}, **added}
+        environment = {**{name: value for name, value in ours.items() if name not in _FROM_THE_FILE}, **added}
         answer = process.run([argv[0], "--parsable", *argv[1:]], self._timeout_s, environment, script, (self._lock,))
         job_id = answer.out.strip().partition(";")[0]
         if answer.returncode or not job_id.isdecimal():
@@ -297,9 +295,11 @@ exit $status
 """
 
 
-def _script(claim: Path, words: Sequence[str]) -> str:
-    """The batch script of a trial. A requeued job finds its own claim."""
+def _script(claim: Path, environment: Mapping[str, str], words: Sequence[str]) -> str:
+    """The batch script of a trial. A requeued job finds its own claim; `--export` may leave only what is set here."""
     link = shlex.quote(str(claim))
+    told = [option.variable for option in SCHEDULED if option.is_read_in_job and option.variable in environment]
+    exports = "".join(f"export {name}={shlex.quote(environment[name])}\n" for name in told)
     return f"""#!/bin/bash
 said=$(ln -s "$SLURM_JOB_ID" {link} 2>&1)
 runs=$(readlink {link}) || {{ echo "this trial cannot be claimed: $said"; exit 1; }}
@@ -307,5 +307,5 @@ if [ "$runs" != "$SLURM_JOB_ID" ]; then
   echo "this trial is run by job $runs"
   exit 0
 fi
-exec {shlex.join(_ours("wrappers.sxrun", *words))}
+{exports}exec {shlex.join(_ours("wrappers.sxrun", *words))}
 """

@@ -16,9 +16,11 @@ import pytest
 
 from explsched import strict_yaml
 from explsched.cli import root
+from explsched.strict_yaml import Section
 from slurm_plugin.config import Config
 from slurm_plugin.devcluster import ClusterSpec, ProductState, up
 from slurm_plugin.devcluster.machine import reserved
+from slurm_plugin.sweeps.search_file import SearchFile
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands
 from tests.docs.sacct_history import history
 from tests.docs.shell import Shell
@@ -182,7 +184,8 @@ def test_results_and_modules_that_are_named_exist(page: Path) -> None:
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
 
 
-def test_the_configuration_page_has_every_key_as_the_code_has_it() -> None:
-    rows = [f"| `{key.name}` | `{key.default}` | {key.accepted} | {key.meaning} |" for key in strict_yaml.keys(Config)]
-    text = (ROOT / "docs" / "configuration.md").read_text()
-    assert re.findall(r"^\| `.*", text, re.MULTILINE) == rows
+@pytest.mark.parametrize(("page", "section"), [("configuration.md", Config), ("sweeps.md", SearchFile)])
+def test_a_page_has_every_key_as_the_code_has_it(page: str, section: type[Section]) -> None:
+    head = ["| key | default | accepted | meaning |", "|---|---|---|---|"]
+    rows = [f"| `{key.name}` | `{key.default}` | {key.accepted} | {key.meaning} |" for key in strict_yaml.keys(section)]
+    assert "\n".join([*head, *rows, "", ""]) in f"{(ROOT / 'docs' / page).read_text()}\n"

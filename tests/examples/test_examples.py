@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inference_gateway import services
+from slurm_plugin.devcluster.machine import reserved
+from tests.inference_gateway.rig import Replica, healthy, wait_until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -149,6 +154,21 @@ def test_a_new_job_takes_no_former_clusters_checkpoint_and_leaves_none(
 def test_the_services_file_is_valid() -> None:
     section = services.load(EXAMPLES / "services.yaml")
     assert list(section.services) == ["tiny"]
+
+
+def test_a_service_starts_where_only_our_commands_are_on_path(tmp_path: Path) -> None:
+    """As in a job after each documented installation, whose python3 has no package of ours."""
+    for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]:
+        (tmp_path / name).symlink_to(Path(sys.prefix) / "bin" / name)
+    command = services.load(EXAMPLES / "services.yaml").services["tiny"].replica.command
+    with reserved(1) as (port,):
+        argv = shlex.split(command.format(port=port))
+        process = subprocess.Popen(argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, cwd=tmp_path)
+        try:
+            wait_until(partial(healthy, Replica("tiny", port, process)))
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_every_example_is_in_the_list() -> None:

@@ -211,6 +211,13 @@ def test_parameters_are_told_once_for_each_run(spool: Path, monkeypatch: pytest.
     assert (lines(spool)[-1]["params"], lines(spool)[-1]["restart"]) == ({"lr": 0.2}, 1)
 
 
+def test_secrets_among_the_parameters_are_not_told(spool: Path) -> None:
+    """Of `vars(arguments)`, or the `hparams` of Lightning, others may see what is reported."""
+    progress.report(step=1, loss=1.0, params={"lr": 0.1, "wandb_api_key": "abc", "max_tokens": 4096, "db.password": 1})
+    progress.tell({"hf_token": "abc"})
+    assert [entry["params"] for entry in lines(spool) if "params" in entry] == [{"lr": 0.1, "max_tokens": 4096.0}]
+
+
 def test_lines_stay_short_enough_for_the_daemon_however_many_parameters(spool: Path) -> None:
     progress.report(step=0, params={f"p{n}": "x" * 999 for n in range(60)})
     assert len(lines(spool)) == 60

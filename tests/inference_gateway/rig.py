@@ -170,7 +170,7 @@ def replicas(*names: str) -> Iterator[list[Replica]]:
                 process = subprocess.Popen([*program, f"--port={port}", f"--name={name}"])
                 started.append(Replica(name, port, process))
             for replica in started:
-                wait_until(partial(_healthy, replica))
+                wait_until(partial(healthy, replica))
             yield started
         finally:
             for replica in started:
@@ -186,7 +186,8 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def _healthy(replica: Replica) -> bool:
+def healthy(replica: Replica) -> bool:
+    """Whether it answers its health check. Fails if its process has ended."""
     assert replica.process.poll() is None, f"{replica.name} ended with {replica.process.returncode} at its start"
     try:
         return ask(replica.port, "GET", "/health").status == 200

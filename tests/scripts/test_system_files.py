@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -34,7 +35,31 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    """What is there, by name: the content of files, and where links lead."""
+    return {
+        str(path.relative_to(root)): bytes(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def imported(root: Path) -> list[str]:
+    """What a training's Python, which has no packages, finds where the docs tell it to look."""
+    code = "import explsched, wrappers; explsched.report; print(explsched.__file__, wrappers.__file__)"
+    environment = {"PYTHONPATH": str(root / "usr/share/explsched/python")}
+    argv = [sys.executable, "-S", "-P", "-c", code]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+
+def with_our_packages(environment: Path) -> Path:
+    """A new environment that finds the packages of ours, and has the commands that say their completion."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], umask=0o022, check=True)
+    (ours,) = environment.glob("lib/python*/site-packages")
+    theirs = next(path for path in map(Path, sys.path) if path.name == "site-packages")
+    (ours / "theirs.pth").write_text(f"import site; site.addsitedir({str(theirs)!r})\n")
+    for name in ("sexplsched", "sexplschedd"):
+        (environment / "bin" / name).symlink_to(ENVIRONMENT / "bin" / name)
+    return environment
 
 
 def complete(script: str, *words: str) -> list[str]:
@@ -71,6 +96,24 @@ def test_the_unit_starts_the_daemon_where_it_is(machine: Path) -> None:
     assert "\nExecStart=/opt/explsched/bin/sexplschedd --config" in unit
 
 
+def test_trainings_can_import_explsched_and_nothing_else_of_ours(machine: Path) -> None:
+    place = machine / "usr/share/explsched/python"
+    assert imported(machine) == [str(place / name / "__init__.py") for name in ("explsched", "wrappers")]
+    assert {path.name for path in place.iterdir()} == {"explsched", "wrappers"}
+
+
+def test_a_root_with_the_environment_in_it_can_be_moved(tmp_path: Path) -> None:
+    """As that of the Debian package."""
+    root = tmp_path / "made"
+    environment = with_our_packages(root / "usr/lib/explsched")
+    (packages,) = environment.glob("lib/python*/site-packages")
+    for name in ("explsched", "wrappers"):
+        shutil.copytree(REPOSITORY / name, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
+    assert system_files(environment, "/usr", "/usr/bin", root).returncode == 0
+    root.rename(tmp_path / "moved")
+    assert len(imported(tmp_path / "moved")) == 2
+
+
 def test_a_second_time_replaces_our_files_and_keeps_those_of_the_admin(tmp_path: Path) -> None:
     words = (ENVIRONMENT, "/usr", "/usr/bin", tmp_path)
     first = system_files(*words).stdout.split()
@@ -103,13 +146,8 @@ def test_wrong_usage_is_refused(tmp_path: Path, words: tuple[str | Path, ...], m
 
 def test_an_environment_that_the_service_cannot_read_is_told(tmp_path: Path) -> None:
     """As pip leaves it under root's umask 077."""
-    environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], umask=0o022, check=True)
+    environment = with_our_packages(tmp_path / "environment")
     (ours,) = environment.glob("lib/python*/site-packages")
-    theirs = next(path for path in map(Path, sys.path) if path.name == "site-packages")
-    (ours / "theirs.pth").write_text(f"import site; site.addsitedir({str(theirs)!r})\n")
-    for name in ("sexplsched", "sexplschedd"):
-        (environment / "bin" / name).symlink_to(ENVIRONMENT / "bin" / name)
     words = (environment, "/usr", "/usr/bin", tmp_path)
     assert system_files(*words).stderr == ""
     (ours / "theirs.pth").chmod(0o600)

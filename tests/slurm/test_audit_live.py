@@ -73,6 +73,43 @@ def test_the_audit_file_tells_what_slurm_has_and_a_reset_takes_it_back(
     assert [entry for entry in read(spool.parent / "audit.jsonl", time.time() - 600) if "reset" in entry.reason]
 
 
+def test_a_reset_reaches_site_factors_that_slurm_does_not_show(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path
+) -> None:
+    """It shows none of jobs that run or may not start yet, and counts them once these wait."""
+    everything = "--nodes=2", "--gpus-per-node=4"
+    full = submit(small, *everything)
+    until(lambda: state_of(client, full) == "RUNNING", "the cluster is full")
+    held, later, dependent, runs = jobs = [submit(small, "--gpus-per-node=1", "--time=30") for _ in range(4)]
+
+    def factors() -> list[int | None]:
+        return [job.site_factor for job in client.jobs() if job.job_id in jobs]
+
+    with a_daemon(small, tmp_path, config(spool, "fifo")):
+        until(lambda: all(factors()), "all have our factors")
+    run(small, "scontrol", "hold", str(held))
+    run(small, "scontrol", "update", f"JobId={later}", "StartTime=now+1hour")
+    run(small, "scontrol", "update", f"JobId={dependent}", f"Dependency=afterany:{held}")
+    run(small, "scancel", str(full))
+    until(lambda: state_of(client, runs) == "RUNNING", "one of them runs")
+    assert factors() == [None] * 4
+
+    reset = "admin", "reset", "-f", str(tmp_path / "explsched.yaml")
+    assert sexplsched(small, *reset, "--dry-run").output.count(" SiteFactor=0\n") == 4
+    done = sexplsched(small, *reset)
+    assert done.exit_code == 0, done.output
+    assert "nothing of explsched is left in Slurm" in sexplsched(small, *reset).output
+    run(small, "scontrol", "requeue", str(runs))
+    full = submit(small, *everything, "--exclusive")
+    until(lambda: state_of(client, full) == "RUNNING", "the cluster is full again")
+    run(small, "scontrol", "release", str(held))
+    run(small, "scontrol", "update", f"JobId={dependent}", "Dependency=")
+    for job in (later, runs):
+        run(small, "scontrol", "update", f"JobId={job}", "StartTime=now")
+    until(lambda: None not in factors(), "Slurm shows them again")
+    assert factors() == [0] * 4
+
+
 def test_changes_replayed_from_the_audit_are_slurms_own_record(
     small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
 ) -> None:

@@ -285,14 +285,18 @@ def test_a_directory_that_the_daemon_makes_is_its_clusters(
     assert claimed_by(tmp_path / "state") == "alpha"
 
 
-def test_a_directory_that_cannot_be_claimed_keeps_no_daemon_from_its_work(
+def test_a_directory_that_cannot_be_claimed_keeps_no_daemon_from_its_work_and_is_claimed_once_it_can(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "state" / CLAIM).mkdir(parents=True)
-    slurm = FakeSlurm((record(5),))
-    lived_once(slurm, config, monkeypatch)
-    assert len(slurm.applied) == 1
-    assert f'directory not claimed for this cluster key="state.directory" why="{tmp_path}/state: Is a' in caplog.text
+    obstacle = tmp_path / "state" / CLAIM
+    obstacle.mkdir(parents=True)
+    events = [lambda: None, lambda: None, obstacle.rmdir, lambda: None]
+    slurm = Eventful((record(5),), settings={"ClusterName": "alpha"}, events=events)
+    lived(slurm, config, monkeypatch)
+    assert len(slurm.applied[0]) == 1
+    told = f'directory not claimed for this cluster key="state.directory" why="{tmp_path}/state: Is a'
+    assert caplog.text.count(told) == 1
+    assert claimed_by(tmp_path / "state") == "alpha"
 
 
 def test_a_daemon_that_another_host_has_taken_over_from_stops_steering(

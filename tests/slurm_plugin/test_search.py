@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.sweeps.search import Search, SearchStanding
-from slurm_plugin.sweeps.search_file import load
+from slurm_plugin.sweeps.search_file import keys, load
 from tests.docs.blocks import ROOT, blocks
 from tests.slurm_kit import record
 
@@ -92,6 +93,10 @@ def test_gpu_hours_are_enough_where_sbatch_is_asked_for_gpus(tmp_path: Path, opt
         ({"space": {"lr": {"values": [True, 1]}}}, "space.lr: values: found a number and its truth value"),
         ({"space": {"lr": {"values": [float("nan"), 1]}}}, "space.lr: values: accepted are finite numbers"),
         ({"space": {"lr": {"low": float("nan"), "high": 1}}}, "space.lr.low: must be a number"),
+        (
+            {"space": {"opt": {"values": ["sgd", None]}}},
+            "space.opt.values: must be a list, each true or false or a number or a string, found ['sgd', None]",
+        ),
         ({"space": {"1 r": {"values": [1]}}}, "space: name '1 r'"),
         ({"sampler": "grid"}, "space.lr: sampler grid accepts values only"),
         (
@@ -146,10 +151,19 @@ def run(*words: object) -> Any:
     return CliRunner().invoke(root, ["sweep", "run", *map(str, words)])
 
 
+def test_every_key_is_told_with_its_default_without_a_file() -> None:
+    done = run("--keys")
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "job.early_stop allow early stopping; false: a trial is never stopped; true or false (default: true)" in told
+    assert all(key.meaning for key in keys())
+
+
 def test_a_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.cli.sweep.find_spec", lambda _name: None)
     done = run(written(tmp_path))
-    assert f"sweep run needs Optuna: pip --python {sys.executable} install 'explsched[optuna]'" in str(done.exception)
+    wanted = f"{platform.node()} lacks it: pip --python {sys.executable} install 'explsched[optuna]'"
+    assert str(done.exception).endswith(f"sweep run needs Optuna on every node, {wanted}")
     assert not (tmp_path / "digits.sweep").exists()
 
 
@@ -356,6 +370,28 @@ def test_a_trial_runs_where_explsched_is_not_on_its_path(tmp_path: Path, slurm: 
 
 
 @optuna_is_needed
+def test_a_trial_without_the_environment_of_its_submission_knows_its_metric(tmp_path: Path, slurm: Path) -> None:
+    shows = ["bash", "-c", "echo $EXPLSCHED_METRIC $EXPLSCHED_CHECKPOINT $EXPLSCHED_SHARE"]
+    job = {"checkpoint": "USR2", "sbatch": ["--export=NONE", "--share=best-effort"]}
+    done = run(written(tmp_path, parallel=1, command=shows, metric="f1 of 'b'", job=job))
+    assert (done.exit_code, done.stderr) == (0, "")
+    bare = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "EXPLSCHED_PROGRESS_FILE": str(tmp_path / "progress")}
+    script = (tmp_path / "digits.sweep/trials/0/job.sh").read_text()
+    ran = subprocess.run(["bash", "-c", script], env=bare, capture_output=True, text=True, check=False)
+    assert ran.stdout == "f1 of 'b' USR2 best-effort\n", ran.stderr
+
+
+@optuna_is_needed
+def test_all_trials_are_given_the_same_environment(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass of Slurm's does not have the SBATCH_EXPORT of the shell in which the search was begun."""
+    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
+    assert run(written(tmp_path, parallel=1)).exit_code == 0
+    assert "SBATCH_EXPORT" not in json.loads((tmp_path / "environment").read_text())
+
+
+@optuna_is_needed
 def test_what_a_killed_pass_left_is_mended(tmp_path: Path, slurm: Path) -> None:
     path = written(tmp_path, parallel=2)
     (tmp_path / "refuses").touch()
@@ -477,6 +513,18 @@ def test_a_pass_whose_storage_fails_is_requeued_where_no_other_waits(in_slurm: P
         assert "Not a directory" in str(run(in_slurm).exception)
         assert is_requeued(slurm) is requeued
     assert jobs_of(slurm) == [("digits-next", "now+600")]
+
+
+def test_a_pass_on_a_node_without_optuna_says_so_and_is_requeued(
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_plugin.cli.sweep.find_spec", lambda _name: None)
+    done = run(in_slurm)
+    assert done.exit_code == 1
+    assert done.stderr == f"sexplsched: {done.exception}; this pass is repeated\n"
+    assert f"needs Optuna on every node, {platform.node()} lacks it" in done.stderr
+    assert is_requeued(slurm)
+    assert jobs_of(slurm) == []
 
 
 @optuna_is_needed
@@ -639,6 +687,40 @@ def reported(tmp_path: Path, slurm: Path) -> Path:
 
 
 @optuna_is_needed
+def test_trials_whose_directories_are_removed_count_as_before(tmp_path: Path, slurm: Path) -> None:
+    path, trials = written(tmp_path, parallel=4, budget={"trials": 4}), tmp_path / "digits.sweep" / "trials"
+    run(path)
+    for number, value in enumerate((3.0, 0.5, None, 1.0)):
+        (trials / str(number) / "claim").symlink_to(str(100 + number))
+        lines: list[dict[str, object]] = [{"time_s": 1.0, "event": "start"}]
+        metric = "loss" if value else "accuracy"
+        lines += [{"time_s": 3601.0, "step": 1, "metric": metric, "value": value or 1.0}]
+        (tmp_path / f"{100 + number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = json.loads(run(path, "--json").stdout)
+    assert (before["ended"], before["failed"], before["best"], before["gpu_h"]) == (4, 1, 0.5, pytest.approx(4.0))
+    submitted = len(calls(slurm))
+    for number in (1, 2):
+        shutil.rmtree(trials / str(number))
+    after = json.loads(run(path, "--json").stdout)
+    assert after == {**before, "gpu_h": pytest.approx(before["gpu_h"])}
+    assert len(calls(slurm)) == submitted
+
+
+@optuna_is_needed
+def test_a_training_may_remove_its_own_directory(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+    run(path)
+    (comment,) = (word.partition("=")[2] for word in calls(slurm)[0] if word.startswith("--comment="))
+    ended = record(100, state="COMPLETED", comment=comment)
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: (ended,))
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\n[ $5 = 100 ] && echo 1:00:00\n")
+    (tmp_path / "100.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
+    shutil.rmtree(tmp_path / "digits.sweep/trials/0")
+    found = json.loads(run(path, "--json").stdout)
+    assert (found["ended"], found["best"], found["finished"]) == (1, 0.5, True)
+
+
+@optuna_is_needed
 def test_while_the_spool_is_missing_no_trial_has_failed(reported: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(json.dumps({"progress": {"spool": str(tmp_path / "unmounted")}}))
@@ -727,6 +809,48 @@ def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, sl
     assert "the last 10 trials ended without a report of 'loss'" in str(run(path).exception)
 
 
+def runs(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
+    """Trial `number` of the search runs, as job 1; all others that were begun are over, as jobs 100 and up."""
+    directory = path.parent / "digits.sweep"
+    mark = f"explsched-trial:{json.loads((directory / 'id').read_text())['id']}"
+    job = record(1, state="RUNNING", comment=f"explsched: {mark}:{number}")
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: (job,))
+    for trial in (directory / "trials").glob("*"):
+        if trial.name != str(number):
+            (trial / "claim").symlink_to(f"{100 + int(trial.name)}")
+
+
+@optuna_is_needed
+def test_failures_in_a_row_leave_the_trials_under_way_their_results(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=11, budget={"trials": 99})
+    assert run(path).exit_code == 0
+    runs(monkeypatch, path, 0)
+    slurm.unlink()
+    told = str(run(path).exception)
+    assert "the last 10 trials ended without a report" in told
+    assert told.endswith("no more are begun, those under way go on")
+    assert jobs_of(slurm) == [("digits-next", "afterany:1")]
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: ())
+    (tmp_path / "digits.sweep/trials/0/claim").symlink_to("1")
+    (tmp_path / "1.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
+    assert str(run(path).exception).endswith(f"fix the command, remove {tmp_path}/digits.sweep and run again")
+    assert json.loads((tmp_path / "digits.sweep/trials/0/result").read_text())["value"] == 0.5
+    assert len(calls(slurm)) == 1
+
+
+@optuna_is_needed
+def test_ten_that_fail_are_no_row_while_one_begun_among_them_runs(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=11, budget={"trials": 99})
+    assert run(path).exit_code == 0
+    runs(monkeypatch, path, 5)
+    found = json.loads(run(path, "--json").stdout)
+    assert (found["failed"], found["under_way"]) == (10, 11)
+
+
 @optuna_is_needed
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_no_pass_proposes_what_another_has_proposed(tmp_path: Path, slurm: Path, sampler: str) -> None:
@@ -740,6 +864,20 @@ def test_no_pass_proposes_what_another_has_proposed(tmp_path: Path, slurm: Path,
 
 
 @optuna_is_needed
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_searches_with_different_seeds_share_no_point(tmp_path: Path, slurm: Path, sampler: str) -> None:
+    tried = []
+    for seed in (0, 1):
+        trials = tmp_path / f"seed-{seed}.sweep" / "trials"
+        path = written(tmp_path, name=f"seed-{seed}", seed=seed, sampler=sampler, parallel=1)
+        for number in range(4):
+            assert run(path).exit_code == 0
+            tried.append((trials / f"{number}/job.sh").read_text().split("train.py ")[1])
+            (trials / f"{number}/claim").symlink_to("9")
+    assert len(set(tried)) == len(tried) == 8
+
+
+@optuna_is_needed
 def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path))
     done = run(written(tmp_path, space={"lr": {"low": 1.0, "high": 2.0}}))
@@ -750,6 +888,20 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     (tmp_path / "turned.yaml").write_text(yaml.safe_dump(turned, sort_keys=False))
     assert run(tmp_path / "turned.yaml").exit_code == 0
     assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
+
+
+@optuna_is_needed
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(("uid", "user"), [(2, "bin"), (54_321, "54321")])
+def test_root_does_not_run_the_search_of_a_user(tmp_path: Path, slurm: Path, uid: int, user: str) -> None:
+    path = written(tmp_path, parallel=1)
+    assert run(path).exit_code == 0
+    os.chown(tmp_path / "digits.sweep" / "lock", uid, uid)
+    before = len(calls(slurm))
+    done = run(path)
+    assert isinstance(done.exception, ExplschedError)
+    assert str(done.exception) == f"{tmp_path}/digits.sweep is the search of user {user}: run it as {user}"
+    assert len(calls(slurm)) == before
 
 
 @optuna_is_needed

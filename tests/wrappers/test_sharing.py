@@ -150,6 +150,15 @@ def test_the_kill_switch(node: GpuNode) -> None:
     assert not {"LD_PRELOAD", "EXPLSCHED_SHARE", "EXPLSCHED_LIMIT"} & set(done.variables())
 
 
+def test_the_kill_switch_leaves_mps_and_tells_that_memory_is_not_limited(node: GpuNode) -> None:
+    done = node.sxrun("--mps", "--memory", "20G", "--", "env", CUDA_VISIBLE_DEVICES="0", EXPLSCHED_INTERCEPT="off")
+    assert (done.status, done.err) == (0, "sxrun: memory is not limited: EXPLSCHED_INTERCEPT is off\n")
+    given = done.variables()
+    assert "CUDA_MPS_PIPE_DIRECTORY" in given
+    assert not {"LD_PRELOAD", "EXPLSCHED_MEMORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"} & set(given)
+    assert node.sxrun("--memory", "20G", "--", "true", EXPLSCHED_INTERCEPT="OFF").err == done.err
+
+
 def test_memory_alone_takes_the_interposer_and_no_daemon(node: GpuNode) -> None:
     done = node.sxrun("--memory", "20G", "--", "env", CUDA_VISIBLE_DEVICES="0")
     given = done.variables()

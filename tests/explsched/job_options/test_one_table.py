@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -86,6 +87,32 @@ def test_commands_have_the_options_of_the_table() -> None:
 
     assert {option.flag for option in SCHEDULED} <= flags(sxbatch.options_parser())
     assert {option.flag for option in SHARING} <= flags(sxrun.options_parser())
+
+
+VALUES = {
+    "params": "lr=0.1",
+    "checkpoint": "USR1",
+    "elastic": "1-8",
+    "stages": "110/60/45/5",
+    "request": "0.3",
+    "limit": "0.7",
+    "memory": "20G",
+}
+
+
+def test_an_option_is_of_the_commands_that_the_docs_name() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| (`sx[^|]*) \|", (ROOT / "docs/researcher.md").read_text(), re.MULTILINE)
+    assert [name for name, _ in rows] == [option.name for option in OPTIONS]
+    for option, (_, commands) in zip(OPTIONS, rows, strict=True):
+        words = [option.flag]
+        if option.metavar:
+            words.append(VALUES.get(option.name) or next(iter(option.kind.choices), "x"))
+        takers = []
+        for parser in (sxbatch.options_parser(), sxrun.options_parser()):
+            with suppress(SystemExit, ValueError):
+                parser.parse_args([*words, *(["--", "true"] if parser.prog == "sxrun" else [])])
+                takers.append(f"`{parser.prog}`")
+        assert ", ".join(takers) == commands, option.name
 
 
 def test_yaml_has_the_names_and_values_of_the_table() -> None:

@@ -1,12 +1,13 @@
 """A services file that is edited while its gateway is up."""
 
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from explsched.strict_yaml import ConfigError
-from inference_gateway import accepted
+from inference_gateway import accepted, services
 from inference_gateway.accepted import Accepted
 from inference_gateway.cli.commands import reload
 from inference_gateway.errors import GatewayError, StartError
@@ -15,6 +16,7 @@ from inference_gateway.supervisor import reloads
 from inference_gateway.supervisor.loop import accepted_files, main
 from inference_gateway.supervisor.reloads import Revision
 
+ROOT = Path(__file__).parents[3]
 GOOD = """
 name: t
 directory: state
@@ -87,6 +89,12 @@ def test_an_answer_belongs_to_its_request(gateway: Gateway) -> None:
     assert reloads.outcome(gateway.paths, first) is None
     assert reloads.outcome(gateway.paths, second) == reloads.ReloadResult(second, "")
     reloads.answer(gateway.paths, second, "again")  # whose question was taken back meanwhile
+
+
+def test_the_docs_name_every_key_that_a_reload_refuses_to_change() -> None:
+    (sentence,) = re.findall(r"^`name`, .*?need `down` and `up`\.", (ROOT / "docs/gateway.md").read_text(), re.M | re.S)
+    section = services.parse(GOOD, Path("services.yaml"))
+    assert set(re.findall(r"`([\w.]+)`", sentence)) - {"down", "up"} == set(accepted.unchangeable(section))
 
 
 def test_a_request_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -59,7 +59,27 @@ def test_reports_from_before_its_submission_are_a_former_jobs(tmp_path: Path, re
     found = seen(tmp_path, record(5, submit_s=NOW_S - 1000, restarts=restarts, **mine)).progress[5]
     assert [report.step for report in found.reports] == steps
     assert (found.malformed, found.runs[-1].start_s) == (0, new_s)
-    assert bool(found.exit_status) is bool(restarts)
+    assert (found.ended, found.exit_status) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("note", "steps"),
+    [
+        ("since=9000&n=0&lost=0&p=0,9100,4,0,why", [3, 4]),
+        ("since=9000&n=1&lost=0&p=1,9100,4,0,why", [3, 4]),
+        ("since=9000&n=0&lost=0&p=1,9100,4,0,why", [1, 2, 3, 4]),  # somebody else had requeued its first run
+        ("since=9000&n=0&lost=0", [1, 2, 3, 4]),
+        ("since=nonsense", [1, 2, 3, 4]),
+    ],
+)
+def test_of_a_preempted_job_its_record_tells_what_a_former_job_reported(
+    tmp_path: Path, note: str, steps: list[int]
+) -> None:
+    times_s = ((0, 5000.0), (1, 6000.0), (1, 9150.0), (2, 9950.0))
+    lines = [{"time_s": time_s, "restart": run, "step": n, "value": 1.0} for n, (run, time_s) in enumerate(times_s, 1)]
+    (tmp_path / "5.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    job = record(5, uid=os.geteuid(), submit_s=9900.0, restarts=2, admin_comment=f"explsched-preemption:{note}")
+    assert [report.step for report in seen(tmp_path, job).progress[5].reports] == steps
 
 
 def test_the_account_of_a_job_is_there_for_those_who_show_it(tmp_path: Path) -> None:
@@ -119,6 +139,18 @@ def test_a_component_of_a_heterogeneous_job_is_spared(tmp_path: Path) -> None:
 def test_a_job_that_no_signal_reaches_is_spared(tmp_path: Path, state: str) -> None:
     job = job_of(tmp_path, comment="explsched:checkpoint=USR1", state=state)
     assert (job.holds_gpus, job.is_preemptible) == (True, False)
+
+
+def test_a_job_that_has_reported_its_end_is_spared_until_its_script_begins_another_command(tmp_path: Path) -> None:
+    """What it has learned counts in its sweep all the same."""
+    lines: list[dict[str, Any]] = [{"event": "start"}, {"step": 5, "metric": "loss", "value": 1.0}, {"event": "end"}]
+    mine = {"uid": os.geteuid(), "state": "RUNNING", "comment": "explsched:sweep=digits&checkpoint=USR1"}
+    for is_preemptible in (False, True):
+        text = "".join(f"{json.dumps({'time_s': NOW_S - 100, **line})}\n" for line in lines)
+        (tmp_path / "5.jsonl").write_text(text)
+        lines.append({"event": "start"})
+        job = job_of(tmp_path, **mine)
+        assert (job.allows_preemption, job.is_preemptible, len(job.points)) == (True, is_preemptible, 1)
 
 
 def test_a_job_with_a_deadline_is_spared(tmp_path: Path) -> None:

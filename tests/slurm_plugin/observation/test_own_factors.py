@@ -100,6 +100,25 @@ def test_jobs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     assert path.read_text() == "{}"
 
 
+def test_of_factors_that_slurm_does_not_show_those_are_told_in_which_ours_may_be(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 1000, 1300)
+    hidden = [
+        record(5, site_factor=None, state="RUNNING"),
+        record(6, site_factor=None),
+        record(9, site_factor=None, array_job_id=5),
+        record(7, site_factor=7),
+        record(8, site_factor=None, state="COMPLETING"),
+    ]
+    assert OwnFactors.of_daemon(path).unseen(hidden) == {5: 1000, 9: 1000}
+    assert OwnFactors.of_nobody_else(path).unseen(hidden) == {5: 0, 6: 0, 9: 0}
+    own = OwnFactors.of_daemon(path)
+    own.note([SetSiteFactor(5, 1000)], {5: hidden[0]})
+    for daemon in (own, OwnFactors.of_daemon(path)):
+        assert daemon.unseen(hidden) == {}
+        assert daemon.others([record(5, site_factor=1300)]) == {5: 1000}
+
+
 @pytest.mark.parametrize("content", [None, "no json"])
 def test_without_notes_a_daemon_keeps_what_it_finds_and_a_visitor_takes_it_for_ours(
     tmp_path: Path, content: str | None

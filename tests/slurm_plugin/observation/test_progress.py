@@ -109,6 +109,30 @@ def test_run_time_adds_up_over_requeues() -> None:
     assert progress.run_s([ProgressReport(530.0, 1, 5, "loss", 1.0)]) == [80.0]
 
 
+START = b'{"time_s": 999995, "event": "start"}'
+
+
+@pytest.mark.parametrize("begins", [(START,), (line(1, 3.0).encode(),)])
+def test_what_comes_before_a_run_that_begins_after_a_later_one_is_a_former_jobs(begins: tuple[bytes, ...]) -> None:
+    """A requeued job whose first submission nobody knows may have the number of one that slurmctld has forgotten."""
+    former = after(
+        line(5, 2.0, total_steps=9), line(6, 1.0, restart=1), '{"time_s": 999910, "event": "end", "status": 0}'
+    )
+    lines = [*begins, line(2, 2.5).encode(), line(3, 2.0, restart=1).encode()]
+    expected = fold(JobProgress(), lines, NOW_S)
+    assert fold(former, lines, NOW_S) == expected
+    assert [run.restart for run in expected.runs] == [0, 1]
+    for one in lines:
+        former = fold(former, [one], NOW_S)
+    assert former == expected
+
+
+def test_a_process_that_outlives_its_run_makes_no_other_job_of_it() -> None:
+    """On a node that Slurm has lost it goes on beside the next run."""
+    progress = after(line(5, 2.0), line(6, 1.0, restart=1), line(6, 1.5), line(7, 0.9, restart=1))
+    assert [(report.restart, report.step) for report in progress.reports] == [(0, 5), (1, 6), (0, 6), (1, 7)]
+
+
 def test_runs_beyond_any_jobs_are_counted_not_kept() -> None:
     """Each would cost memory for good, and time with each report in each pass."""
     lines = [line(1, 1.0, restart=run, time_s=float(run)) for run in range(MAX_RUNS + 500)]
@@ -131,8 +155,9 @@ def test_events() -> None:
     assert not progress.ended
     ended = fold(progress, [b'{"time_s": 3, "event": "end"}'], NOW_S)
     assert ended.ended
-    # Somebody has put it back to the queue: it may be preempted again.
-    assert not fold(ended, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).ended
+    # Somebody has put it back to the queue, or its script begins another command: it may be preempted again.
+    for goes_on in (b'"event": "start"', b'"restart": 1, "event": "start"', b'"restart": 1, "step": 1, "value": 1'):
+        assert not fold(ended, [b'{"time_s": 4, %s}' % goes_on], NOW_S).ended
     failed = fold(progress, [b'{"time_s": 3, "event": "end", "status": 7}'], NOW_S)
     assert (failed.ended, failed.exit_status) == (True, 7)
     assert fold(failed, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).exit_status is None

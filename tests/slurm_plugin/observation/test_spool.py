@@ -159,6 +159,20 @@ def test_a_file_that_was_replaced_is_read_anew(spool: ProgressSpool, tmp_path: P
     assert [report.step for report in read(spool).reports] == [5, 6, 7]
 
 
+def test_what_a_former_job_reported_is_forgotten_once_its_id_is_another_jobs(
+    spool: ProgressSpool, tmp_path: Path
+) -> None:
+    """Also by a daemon that goes on while slurmctld is installed anew. A requeue makes no other job of it."""
+    path, owners = tmp_path / "7.jsonl", {7: os.geteuid()}
+    former_s = NOW_S - 5000
+    path.write_text(line(1, 9.0, time_s=former_s))
+    assert [report.step for report in spool.read(owners, NOW_S, {7: former_s})[7].reports] == [1]
+    assert spool.read(owners, NOW_S, {7: NOW_S - 1000})[7].reports == ()
+    with path.open("a") as file:
+        file.write(line(2, 1.0) + line(3, 0.5, restart=1))
+    assert [report.step for report in spool.read(owners, NOW_S)[7].reports] == [2, 3]
+
+
 ADA, BOB = 20001, 20002
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
 

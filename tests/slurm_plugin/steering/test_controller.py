@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -39,7 +40,7 @@ from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.observation.standing import REST_S
 from slurm_plugin.steering.controller import Controller
-from tests.slurm_kit import FakeSlurm, record
+from tests.slurm_kit import NODES, FakeSlurm, record
 
 NOW_S = 10_000.0
 ELASTIC = "explsched:elastic=4-16/4&checkpoint=USR1"
@@ -126,6 +127,20 @@ def test_a_job_that_is_stopped_after_it_was_asked_to_save_is_not_requeued_as_wel
     daemon.reconcile(NOW_S)
     daemon.reconcile(NOW_S + PreemptionSection().grace_s)
     assert slurm.carried_out == [SignalJob(5, "USR1"), CancelJob(5)]
+
+
+@pytest.mark.parametrize(("told", "expected"), [("checkpoint", [SignalJob(5, "USR1")]), ("end", [])])
+def test_a_job_whose_work_is_done_is_not_asked_to_save(tmp_path: Path, told: str, expected: list[Change]) -> None:
+    """Its script may go on for long, and Slurm may have lost its end: the plan would choose it in each pass."""
+    lines = ({"event": "start"}, {"step": 9, "metric": "loss", "value": 1.0}, {"event": told})
+    (tmp_path / "5.jsonl").write_text("".join(json.dumps({"time_s": NOW_S - 5000, **line}) + "\n" for line in lines))
+    everywhere = {"nodes": 4, "gpus": 16, "gpu_nodes": tuple((node.name, 4) for node in NODES)}
+    runs = holding(5, uid=os.geteuid(), comment="explsched:checkpoint=USR1", time_limit_s=86_400.0, **everywhere)
+    slurm = FakeSlurm((runs, asking(6, reason="Resources", time_limit_s=60.0)))
+    daemon = Controller(slurm, configured(tmp_path, policy="srsf"))
+    for pass_s in (NOW_S, NOW_S + 10, NOW_S + 20):
+        daemon.reconcile(pass_s)
+    assert [change for change in slurm.carried_out if isinstance(change, SignalJob)] == expected
 
 
 def test_nothing_is_sent_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def reservation(name: str) -> SlurmReservation:
 
 def changes(*jobs: SlurmJob, reservations: tuple[SlurmReservation, ...] = (), **others: int) -> tuple[Change, ...]:
     parts = {int(name.removeprefix("job")): part for name, part in others.items()}
-    return taken_back(ClusterRecords(NODES, jobs, reservations), parts, NOW_S)
+    return taken_back(ClusterRecords(NODES, jobs, reservations), parts, {}, NOW_S)
 
 
 def test_site_factors_become_what_others_had_set() -> None:
