@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.changes import (
     Change,
     ChangeFailure,
+    CreateReservation,
     DelayStart,
     SetGres,
     SetNodeCount,
@@ -35,10 +37,12 @@ from slurm_plugin.client.changes import (
     Unanswered,
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.observation.requirements import Asked
 from slurm_plugin.observation.standing import (
     exceeds_limit,
     is_in_anothers_lease,
     is_untested,
+    lease_name,
     leased_job,
     waits_for_requeue_delay,
 )
@@ -309,7 +313,8 @@ HOLD_S = 60.0
 class LeaseUse:
     """The use of leases per pending job; dropped when the job no longer waits.
 
-    A lease that other jobs have been put into counts as used up: with it they would start before everybody's.
+    A lease that other jobs have been put into counts as used up: with it they would start before everybody's. So does
+    one whose job has been changed by its owner: others may be before it on the nodes that it asks for now.
 
     A daemon that has just started counts a lease from the lease's beginning, so an earlier daemon's use is included.
     """
@@ -318,6 +323,15 @@ class LeaseUse:
         self._used_s: dict[int, float] = {}
         self._until_s = float("-inf")
         self._since_s: dict[tuple[str, float, tuple[str, ...]], float] = {}
+        self._asked: dict[int, Asked] = {}
+
+    def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> None:
+        """Take in what is about to be written: what jobs ask for that get leases, and that we change it."""
+        for change in changes:
+            if isinstance(change, CreateReservation) and (job_id := leased_job(change.name)) is not None:
+                self._asked[job_id] = Asked.of(jobs[job_id])
+            elif isinstance(change, SetGres | SetNodeCount):
+                self._asked.pop(change.job_id, None)
 
     def fresh(self, now_s: float) -> frozenset[int]:
         """The jobs whose leases changed less than `HOLD_S` ago, among those passed to `in_vain`."""
@@ -329,11 +343,11 @@ class LeaseUse:
     ) -> frozenset[int]:
         """The pending jobs that may not have a lease any more, given the present leases."""
         jobs = tuple(jobs)
+        leases = [lease for lease in reservations if leased_job(lease.name) is not None]
         waiting = {job.job_id for job in jobs if job.state == "PENDING"}
         misused = {leased_job(name) for job in jobs if is_in_anothers_lease(job) for name in job.reservations}
         self._used_s = {job_id: used_s for job_id, used_s in self._used_s.items() if job_id in waiting}
-        self._used_s |= dict.fromkeys(waiting & misused, LONGEST_LEASE_S)
-        leases = [lease for lease in reservations if leased_job(lease.name) is not None]
+        self._used_s |= dict.fromkeys(waiting & (misused | self._changed(jobs, leases)), LONGEST_LEASE_S)
         shapes = [(lease.name, lease.start_s, lease.nodes) for lease in leases]
         self._since_s = {shape: self._since_s.get(shape, now_s) for shape in shapes}
         for lease in leases:
@@ -343,6 +357,13 @@ class LeaseUse:
                 self._used_s[job_id] = self._used_s.get(job_id, 0.0) + max(0.0, used_s)
         self._until_s = now_s
         return frozenset(job_id for job_id, used_s in self._used_s.items() if used_s >= LONGEST_LEASE_S)
+
+    def _changed(self, jobs: Iterable[SlurmJob], leases: Iterable[SlurmReservation]) -> AbstractSet[int]:
+        """The jobs that ask for something else than when they got their leases, or were first seen with them."""
+        names = {lease.name for lease in leases}
+        asks = {job.job_id: Asked.of(job) for job in jobs if lease_name(job.job_id) in names}
+        self._asked = {job_id: self._asked.get(job_id, asked) for job_id, asked in asks.items()}
+        return {job_id for job_id, asked in asks.items() if asked != self._asked[job_id]}
 
 
 class Memory:
@@ -400,4 +421,5 @@ class Memory:
     def note_changes(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob], now_s: float) -> None:
         """Take in what is about to be written."""
         self._hidden_reasons.note(changes)
+        self._lease_use.note(changes, jobs)
         self._rests.note(changes, jobs, now_s)

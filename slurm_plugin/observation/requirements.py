@@ -140,6 +140,30 @@ class Needs(Struct, frozen=True):
         return " ".join(filter(None, said))
 
 
+class Asked(Struct, frozen=True):
+    """What a waiting job asks for, as far as it is modelled; of an array what one task asks for."""
+
+    partition: str
+    nodes: int
+    gpus: int
+    gpus_per_node: int | None
+    shards_per_node: int
+    needs: Needs
+
+    @classmethod
+    def of(cls, record: SlurmJob) -> Asked:
+        """By Slurm's record of it."""
+        gpus = record.gpus, record.gpus_per_node, record.shards_per_node
+        return cls(record.partition, record.nodes, *gpus, Needs.of(record))
+
+    def is_within(self, other: Asked) -> bool:
+        """Whether it is the same, or the same with fewer GPUs."""
+        mine, most = self.gpus_per_node, other.gpus_per_node
+        fits = mine == most if mine is None or most is None else mine <= most
+        alike = replace(self, nodes=other.nodes, gpus=other.gpus, gpus_per_node=most)
+        return fits and self.nodes <= other.nodes and self.gpus <= other.gpus and alike == other
+
+
 def _missing(asked: Amounts, there: Iterable[tuple[str, int]]) -> str:
     """The first generic resource of which there is less than asked for; empty if there is none."""
     amounts = dict(there) if asked else {}
@@ -276,12 +300,12 @@ def fits(record: SlurmJob, free: Mapping[SlurmNode, FreeResources]) -> bool:
 
 def allocate(records: Iterable[SlurmJob], free: Mapping[SlurmNode, FreeResources]) -> None:
     """Take what the jobs would get, in their order. After the first that does not fit, equal ones are not tried."""
-    blocked: set[tuple[object, ...]] = set()
+    blocked: set[Asked] = set()
     for record in records:
-        shape = (record.gpus, record.gpus_per_node, record.nodes, record.partition, Needs.of(record))
+        asked = Asked.of(record)
         for _task in range(record.array_tasks):
-            if shape in blocked or not fits(record, free):
-                blocked.add(shape)
+            if asked in blocked or not fits(record, free):
+                blocked.add(asked)
                 break
             _allocate_one(record, free)
 

@@ -108,6 +108,12 @@ def may_start(record: SlurmJob, now_s: float) -> bool:
     return record.state == "PENDING" and room and not waits_for_begin(record, now_s)
 
 
+def may_be_next(record: SlurmJob, now_s: float) -> bool:
+    """Whether Slurm may start a pending job as soon as there is room, and reservations, such as a lease, let it."""
+    is_reserved = record.state == "PENDING" and record.reason.startswith(_RESERVED)
+    return record.priority > 0 and (is_reserved or may_start(record, now_s))
+
+
 def may_keep_lease(record: SlurmJob) -> bool:
     """Whether the job's lease may stay: it may be waiting for the lease to begin, or not have been tested since."""
     in_lease = record.reservation == lease_name(record.job_id)

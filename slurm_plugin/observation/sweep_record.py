@@ -47,8 +47,8 @@ _LOG = logging.getLogger("explsched.sweep_record")
 class Note(Struct, frozen=True, omit_defaults=True):
     """One line: a training was first seen (`joined`), or seen to hold other GPUs, preempted or stopped, and why.
 
-    `held_gpus` are as in `gpu_hours`; 0 in the lines of a former release. `params` as far as they were known
-    by then.
+    `held_gpus` are as in `gpu_hours`; 0 in the lines of a former release. `params` are those of the job's comment,
+    which is as public. Those that it reports stay in its reports, where its owner and the daemon find them.
     """
 
     time_s: float
@@ -180,8 +180,8 @@ def ended_before(
     present = {job.job_id: job for job in jobs if is_present(job)}
     sweeps: dict[tuple[int, str], list[SlurmJob]] = {}
     for job in present.values():
-        if (name := _sweep_of(job)) is not None:
-            sweeps.setdefault((job.uid, name), []).append(job)
+        if (told := _told(job)) is not None and told.sweep is not None:
+            sweeps.setdefault((job.uid, told.sweep), []).append(job)
     joined: dict[int, Note] = {}
     until_s: dict[int, float] = {}
     for note in notes:
@@ -197,7 +197,7 @@ def ended_before(
         key = note.uid, note.sweep
         if until_s[note.job] >= since_s[key]:
             since_s[key] = min(since_s[key], note.submit_s)
-            told = Exploration(note.sweep, note.metric, note.direction, params=note.params)
+            given = Exploration(note.sweep, note.metric, note.direction, params=note.params)
             whose = standing_of(sweeps[key][0], scope, 0).scope
             training = Job(
                 note.job,
@@ -205,7 +205,7 @@ def ended_before(
                 note.submit_s,
                 user=note.user,
                 allocation=(NodeGpus("", int(note.held_gpus)),) if note.held_gpus > note.gpus else (),
-                exploration=told,
+                exploration=given,
                 scope=whose,
                 part=GpuPart(*3 * (note.held_gpus / note.gpus,)) if 0 < note.held_gpus < note.gpus else None,
             )
@@ -213,12 +213,13 @@ def ended_before(
     return found
 
 
-def _sweep_of(job: SlurmJob) -> str | None:
+def _told(job: SlurmJob) -> Exploration | None:
+    """What the job's comment says of its sweep; None if nothing, or nothing that can be understood."""
     try:
         options = job_options.parse(job.comment)
     except job_options.JobOptionError:
         return None
-    return options.exploration.sweep if options and options.exploration else None
+    return options.exploration if options else None
 
 
 def _notes(lines: Iterable[bytes]) -> Iterator[Note]:
@@ -259,7 +260,7 @@ def _note(
         job.submit_s,
         reason,
         held_gpus(job),
-        exploration.params,
+        told.params if (told := _told(records[job.job_id])) else (),
     )
 
 

@@ -44,6 +44,7 @@ from slurm_plugin.observation.sweep_record import OPEN_MODE, PRIVATE_MODE, Sweep
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
 from slurm_plugin.steering.grouping import withdrawal
+from slurm_plugin.steering.leases import without_leases
 from slurm_plugin.steering.pass_log import PassLog
 from slurm_plugin.steering.places import OwnPlaces, by_priority, on_own_places, put_first, started_on_own_places
 from slurm_plugin.steering.preemption import PreemptionTracker
@@ -53,7 +54,6 @@ from slurm_plugin.steering.reconcile import (
     reduced_to_limits,
     restored,
     within_limits,
-    without_leases,
     without_own_factors,
     without_rests,
 )
@@ -402,7 +402,7 @@ class Controller:
         clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s)
         stopped = dict.fromkeys(stop.job_id for stop in plan.stops)
         steps = self._tracker.advance(
-            leaving, jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s, stopped.keys()
+            leaving, jobs, seen.jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s, stopped.keys()
         )
         # A cancelled job holds its GPUs until it is gone.
         return (*steps, *(CancelJob(n) for n in stopped if jobs[n].state is not JobState.COMPLETING))

@@ -309,14 +309,15 @@ def kept_paused(plan: Plan, seen: Observation) -> frozenset[int]:
 
 def by_priority(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...]:
     """Ids of the pending jobs by the priorities that Slurm has for them once these site factors are written."""
-
-    def rank(job: SlurmJob) -> tuple[int, float, int]:
-        is_written = job.job_id in factors and bool(job.natives)
-        priority = job.priority_with(factors[job.job_id]) if is_written else job.priority
-        return -priority, job.submit_s, job.job_id
-
     waiting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.state is JobState.PENDING)
-    return tuple(job.job_id for job in sorted(waiting, key=rank))
+    return tuple(job.job_id for job in sorted(waiting, key=lambda job: turn(job, factors)))
+
+
+def turn(job: SlurmJob, factors: Mapping[int, int]) -> tuple[int, float, int]:
+    """Sort key: the smaller, the earlier Slurm considers the pending job once these site factors are written."""
+    is_written = job.job_id in factors and bool(job.natives)
+    priority = job.priority_with(factors[job.job_id]) if is_written else job.priority
+    return -priority, job.submit_s, job.job_id
 
 
 class OwnPlaces(Struct, frozen=True):

@@ -24,6 +24,7 @@ from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.gpu_hours import held_gpus
 from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requirements import Asked
 
 _RESUMED_S = 60.0
 """A preemption begun by an earlier daemon is finished if its grace period ended at most this long ago."""
@@ -48,9 +49,10 @@ class _Underway(Struct, frozen=True):
 
 
 class _Look(Struct, frozen=True):
-    """What one pass has seen: jobs, what they report, and the records of their preemptions, each by job id."""
+    """What one pass has seen, by job id: jobs, Slurm's records, what jobs report, and what preemption has cost them."""
 
     jobs: Mapping[int, Job]
+    slurm_jobs: Mapping[int, SlurmJob]
     progress: Mapping[int, JobProgress]
     records: Mapping[int, PreemptionRecord]
     now_s: float
@@ -68,17 +70,19 @@ class _Look(Struct, frozen=True):
 class _Service(Struct, frozen=True):
     """When jobs were last requeued for a pending job, and how many of its tasks will still be pending afterwards.
 
-    `gpus` and `queue` are what the job asked for by then.
+    `leaving_s` is when the last of those jobs was still leaving; `record` is the pending job when they were requeued.
     """
 
     time_s: float
+    leaving_s: float
     tasks_left: int
-    gpus: int
-    queue: str
+    record: SlurmJob
 
     def is_for(self, record: SlurmJob) -> bool:
-        """Whether tasks still wait, and its owner has not changed the job to take more, or elsewhere, while first."""
-        return record.array_tasks > self.tasks_left and record.gpus <= self.gpus and record.partition == self.queue
+        """Whether tasks still wait, and its owner has not changed them while first, other than to fewer GPUs."""
+        before, asked = Asked.of(self.record), Asked.of(record)
+        is_alike = (record.qos, record.nice) == (self.record.qos, self.record.nice) and asked.is_within(before)
+        return record.array_tasks > self.tasks_left and is_alike
 
 
 class PreemptionTracker:
@@ -105,7 +109,6 @@ class PreemptionTracker:
         self._clear_from_s = 0.0
         self._is_restored = False
         self._served: dict[int, _Service] = {}
-        self._cleaned_up_s: dict[int, float] = {}
 
     @property
     def underway(self) -> frozenset[int]:
@@ -172,17 +175,15 @@ class PreemptionTracker:
 
         Cleaning up after a job (KillWait, epilog) may take longer than a scheduling cycle. A clean-up that does not
         end is not waited for: a minute after a job was seen to leave it counts as gone. A job array is included only
-        until as many of its tasks have started as GPUs were freed for; the other tasks have no claim to be first.
+        until as many of its tasks have started as GPUs were freed for; the other tasks have no claim to be first. Nor
+        has a job that was out of reach for a pass: what it asks for then is not what they have left for.
         """
-        leaving = {step.beneficiary for step in self._underway.values() if step.noted and step.beneficiary is not None}
-        times_s = (*self.served_s.items(), *self._cleaned_up_s.items())
-        lately = {job_id for job_id, time_s in times_s if now_s - time_s <= for_s}
+        leaving = {step.beneficiary for step in self._underway.values() if step.noted}
         return frozenset(
             job_id
-            for job_id in leaving | lately
-            if (record := records.get(job_id)) is None
-            or (service := self._served.get(job_id)) is None
-            or service.is_for(record)
+            for job_id, service in self._served.items()
+            if job_id in leaving or now_s - service.leaving_s <= for_s
+            if (record := records.get(job_id)) is None or service.is_for(record)
         )
 
     def limits(self, preemption_budget: PreemptionBudget) -> None:
@@ -193,6 +194,7 @@ class PreemptionTracker:
         self,
         preemptions: Iterable[Preemption],
         jobs: Mapping[int, Job],
+        slurm_jobs: Mapping[int, SlurmJob],
         progress: Mapping[int, JobProgress],
         records: Mapping[int, PreemptionRecord],
         now_s: float,
@@ -210,17 +212,16 @@ class PreemptionTracker:
         a second time.
         """
         self._clear_from_s = clear_from_s
-        look = _Look(jobs, progress, records, now_s)
-        self._restore_budget(records.values(), now_s)
+        look = _Look(jobs, slurm_jobs, progress, records, now_s)
+        self._restore(look)
         self._resume_dropped(preemptions, look)
         waiting = {job_id for job_id, job in jobs.items() if job.state is JobState.PENDING}
         self._served = {job_id: service for job_id, service in self._served.items() if job_id in waiting}
         self._refused = {n: run for n, run in self._refused.items() if n in jobs and jobs[n].restarts == run}
         self._drop_obsolete(look, in_vain)
         self._retry_lost_requeues(look)
-        completing = (step.beneficiary for n, (step, *_) in self._left.items() if jobs[n].state is JobState.COMPLETING)
-        self._cleaned_up_s |= {job_id: now_s for job_id in completing if job_id is not None}
-        self._cleaned_up_s = {job_id: time_s for job_id, time_s in self._cleaned_up_s.items() if job_id in waiting}
+        leaving = {step.beneficiary for n, (step, *_) in self._left.items() if jobs[n].state is JobState.COMPLETING}
+        self._served |= {n: replace(self._served[n], leaving_s=now_s) for n in self._served.keys() & leaving}
         changes = (*self._requeues(look, stopped), *self._signals(preemptions, look))
         self._unanswered = frozenset(change for change in changes if not isinstance(change, SetAdminComment))
         return changes
@@ -241,12 +242,15 @@ class PreemptionTracker:
                 if step.beneficiary is not None:
                     freed[step.beneficiary] += job.request.total
             changes.append(RequeueJob(job_id))  # remains underway until it is seen to have left
+        self._serve(freed, look)
+        return changes
+
+    def _serve(self, freed: Mapping[int, int], look: _Look) -> None:
+        """Remember the jobs for which others are requeued, which free these numbers of GPUs."""
         for job_id, gpus in freed.items():
             job = look.jobs[job_id]
-            each = job.request.total
-            left = job.array_tasks - max(1, gpus // max(1, each))
-            self._served[job_id] = _Service(look.now_s, left, each, job.queue)
-        return changes
+            left = job.array_tasks - max(1, gpus // max(1, job.request.total))
+            self._served[job_id] = _Service(look.now_s, look.now_s, left, look.slurm_jobs[job_id])
 
     def _signals(self, preemptions: Iterable[Preemption], look: _Look) -> list[Change]:
         """Ask newly selected jobs for a checkpoint, as far as budgets allow: all that leave for one job, or none.
@@ -390,15 +394,21 @@ class PreemptionTracker:
                 del self._left[job_id]
                 self._underway[job_id] = replace(step, beneficiary=None)
 
-    def _restore_budget(self, records: Iterable[PreemptionRecord], now_s: float) -> None:
-        """Once: drop preemptions that an earlier daemon left too long ago, and count what it spent this hour."""
-        if not self._is_restored:
-            late_s = now_s - self._budget.grace_s - _RESUMED_S
-            self._underway = {job_id: step for job_id, step in self._underway.items() if step.signalled_s > late_s}
-            times_s = [one.time_s for record in records for one in record.latest]
-            times_s += [step.signalled_s for step in self._underway.values() if not step.noted]
-            self._begun_s.extend(sorted(time_s for time_s in times_s if time_s > now_s - HOUR_S))
-            self._is_restored = True
+    def _restore(self, look: _Look) -> None:
+        """Once: drop preemptions that an earlier daemon left too long ago, take over the others and what it spent."""
+        if self._is_restored:
+            return
+        late_s = look.now_s - self._budget.grace_s - _RESUMED_S
+        self._underway = {job_id: step for job_id, step in self._underway.items() if step.signalled_s > late_s}
+        times_s = [one.time_s for record in look.records.values() for one in record.latest]
+        times_s += [step.signalled_s for step in self._underway.values() if not step.noted]
+        self._begun_s.extend(sorted(time_s for time_s in times_s if time_s > look.now_s - HOUR_S))
+        freed: Counter[int] = Counter()
+        for job_id, step in self._underway.items():
+            if step.noted and step.beneficiary is not None and {job_id, step.beneficiary} <= look.jobs.keys():
+                freed[step.beneficiary] += look.jobs[job_id].request.total
+        self._serve(freed, look)
+        self._is_restored = True
 
     def _ready(self, progress: Mapping[int, JobProgress], now_s: float) -> tuple[int, ...]:
         """The jobs to requeue: all victims of a beneficiary at once, or others would take the GPUs one by one."""

@@ -14,16 +14,12 @@ from msgspec.structs import replace
 
 from explsched.preemption_record import PREFIX as PREEMPTION_PREFIX
 from sched_policy.model import Job
-from sched_policy.plan import Plan, Reservation, Resize
+from sched_policy.plan import Plan, Resize
 from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import (
-    AttachReservation,
     Change,
     ChangeFailure,
-    CreateReservation,
     DelayStart,
-    DeleteReservation,
-    ExtendReservation,
     SetAdminComment,
     SetGres,
     SetNodeCount,
@@ -31,7 +27,7 @@ from slurm_plugin.client.changes import (
     StartAtOnce,
     TargetJob,
 )
-from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
@@ -39,28 +35,15 @@ from slurm_plugin.observation.standing import (
     SETTLE_S,
     exceeds_limit,
     has_settled,
-    is_in_anothers_lease,
-    lease_name,
-    leased_job,
-    may_keep_lease,
     waits_for_begin,
     waits_for_requeue_delay,
-    waits_for_room,
 )
 from slurm_plugin.steering.grouping import group_changes, in_order
+from slurm_plugin.steering.leases import lease_changes, without_leases
 from slurm_plugin.steering.order import OrderLimits, order_changes
 from slurm_plugin.steering.places import kept_paused, place_changes
 from slurm_plugin.steering.release import PREFIX as GROUP_PREFIX
 from slurm_plugin.steering.release import GroupAnnotation, releases
-
-LEASE_MIN = 2
-"""Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""
-
-RENEW_S = 60.0
-"""A lease is extended when so little of it is left, so that it has begun, and its job still waits for its nodes."""
-
-LEAD_S = 60.0
-"""A lease starts at least this far ahead: Slurm refuses a start in the past."""
 
 
 class SteeringLimits(Struct, frozen=True):
@@ -86,11 +69,12 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Chan
     """
     released = releases(plan, seen)
     ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
+    order = _order(ranked, plan, seen, limits)
     sizes = resize_changes(plan, seen)
     return (
-        *_order(ranked, plan, seen, limits),
+        *order,
         *sizes,
-        *lease_changes(plan, seen, limits),
+        *lease_changes(plan, seen, limits.slack_s, {change.job_id: change.site_factor for change in order}),
         *delay_changes(plan, seen, {change.job_id for change in sizes}),
         *group_changes(plan, released, seen),
     )
@@ -142,113 +126,6 @@ def _lifted(record: SlurmJob, own_begin_s: float, now_s: float) -> Iterator[Star
         yield StartAtOnce(record.job_id)
     elif begin_s != record.eligible_s:
         yield DelayStart(record.job_id, begin_s)
-
-
-def lease_changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Create, renew and remove leases as the plan requires.
-
-    Slurm reserves whole nodes, so only the plan's reservations of whole nodes become leases: a lease for a part of a
-    node would keep others from the rest. For small jobs the order is enough, since Slurm's backfill plans their start.
-    Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all. If
-    Slurm respects a topology that is not known, gangs get none: it might not take their nodes.
-
-    Slurm starts a job in a reservation before all others. While its nodes are idle and the plan starts other jobs
-    there, it gets no lease: it would start in their place.
-
-    A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
-    is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
-
-    Its owner may put other jobs into a lease, which Slurm then starts before all others, on any node: these are taken
-    out, and the lease goes (`memory.LeaseUse`).
-    """
-    now_s = seen.snapshot.now_s
-    wanted = {
-        reservation.job_id: reservation
-        for reservation in plan.reservations
-        if (len(reservation.placement) == 1 or not seen.topology_fault) and _whole_nodes(reservation, seen)
-        if _can_be_leased(seen, reservation.job_id)
-    }
-    there = {lease.name for lease in seen.reservations}
-    intruders = (job for job in seen.jobs.values() if is_in_anothers_lease(job) and job.reservations & there)
-    result: list[Change] = [AttachReservation(job.job_id, "") for job in intruders if job.state != "COMPLETING"]
-    standing: dict[int, SlurmReservation] = {}
-    for lease in seen.reservations:
-        job_id = leased_job(lease.name)
-        if job_id is None:
-            continue
-        reservation = wanted.get(job_id)
-        stays = reservation is not None and _still_right(lease, reservation, now_s, limits.slack_s)
-        if stays or _is_held(lease, job_id, seen):
-            standing[job_id] = lease
-            if seen.jobs[job_id].reservation != lease.name:
-                result.append(AttachReservation(job_id, lease.name))
-            if lease.end_s - now_s < RENEW_S:
-                result.append(ExtendReservation(lease.name, math.ceil(now_s + 60 * LEASE_MIN)))
-            continue
-        job = seen.jobs.get(job_id)
-        if job is not None and lease.name in job.reservations:
-            result.append(AttachReservation(job_id, ""))
-        result.append(DeleteReservation(lease.name))
-    for job_id, reservation in wanted.items():
-        if job_id not in standing and not _would_overtake(reservation, plan, seen):
-            create = _create(reservation, seen.jobs[job_id], now_s)
-            if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
-                result += [create, AttachReservation(job_id, create.name)]
-    leases = there | {lease_name(job_id) for job_id in wanted}
-    for job in seen.jobs.values():  # an expired lease leaves its name on the job
-        orphaned = leased_job(job.reservation) is not None and job.reservation not in leases
-        if orphaned and job.state == "PENDING":
-            result.append(AttachReservation(job.job_id, ""))
-    return tuple(result)
-
-
-def _whole_nodes(reservation: Reservation, seen: Observation) -> bool:
-    sizes = {node.name: node.gpus for node in seen.snapshot.nodes}
-    return all(share.gpus == sizes[share.node] for share in reservation.placement)
-
-
-def _can_be_leased(seen: Observation, job_id: int) -> bool:
-    """Whether the job waits for resources, and is in no reservation chosen by its owner."""
-    job = seen.jobs[job_id]
-    if job_id in seen.unmodelled or len(job.partitions) > 1:  # a lease is of one partition
-        return False
-    if job_id in seen.leased_in_vain or (job.reservation and leased_job(job.reservation) != job_id):
-        return False
-    has_one = any(lease.name == lease_name(job_id) for lease in seen.reservations)
-    return waits_for_room(job) or (has_one and may_keep_lease(job))
-
-
-def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:
-    """Whether the job could start on its nodes now, instead of others that the plan starts there."""
-    nodes = {share.node for share in reservation.placement}
-    started = {share.node for start in plan.starts for share in start.placement}
-    held = (job.node_names for job in seen.jobs.values() if job.gpus or job.shards_per_node)
-    return not nodes.isdisjoint(started) and all(nodes.isdisjoint(names) for names in held)
-
-
-def _still_right(lease: SlurmReservation, reservation: Reservation, now_s: float, slack_s: float) -> bool:
-    same_nodes = set(lease.nodes) == {share.node for share in reservation.placement}
-    start_s = max(reservation.start_s, now_s)
-    near = lease.start_s - slack_s <= start_s <= max(lease.end_s, lease.start_s + slack_s)
-    return same_nodes and near and now_s < lease.end_s
-
-
-def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
-    """Whether a lease that has not begun stays for now although the plan has changed."""
-    is_ahead = lease.start_s > seen.snapshot.now_s
-    return is_ahead and job_id in seen.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
-
-
-def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> CreateReservation:
-    nodes = tuple(sorted(share.node for share in reservation.placement))
-    start_s = math.ceil(max(reservation.start_s, now_s + LEAD_S))
-    return CreateReservation(lease_name(job.job_id), start_s, LEASE_MIN, nodes, (job.user,), job.partition)
-
-
-def _overlap(new: CreateReservation, lease: SlurmReservation) -> bool:
-    in_time = new.start_s < lease.end_s and lease.start_s < new.start_s + 60 * new.duration_min
-    return in_time and not set(new.nodes).isdisjoint(lease.nodes)
 
 
 def within_limits(plan: Plan, seen: Observation) -> Plan:
@@ -368,16 +245,6 @@ def _delayed_by_daemon(job: SlurmJob, now_s: float) -> bool:
     if not is_ours or job.restarts == 0 or not waits_for_begin(job, now_s):
         return False
     return waits_for_requeue_delay(job, now_s) or (job.eligible_s or 0.0) - now_s <= REST_S
-
-
-def without_leases(found: ClusterRecords) -> Iterator[AttachReservation | DeleteReservation]:
-    """Remove all leases. Jobs are taken out first, because Slurm keeps a reservation that has a job."""
-    for job in found.jobs:
-        if any(leased_job(name) is not None for name in job.reservations):
-            yield AttachReservation(job.job_id, "")
-    for lease in found.reservations:
-        if leased_job(lease.name) is not None:
-            yield DeleteReservation(lease.name)
 
 
 def _comment(job: SlurmJob) -> Iterator[TargetJob | SetAdminComment]:

@@ -1,13 +1,16 @@
 """Leases on a real cluster: reservations that hold nodes for a blocked gang, and go whatever happens to the daemon."""
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.config import parse
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.observation.standing import leased_job
+from slurm_plugin.steering.controller import Controller
 from tests.slurm.jobs import a_daemon, config, run, state_of, submit, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -63,3 +66,49 @@ def test_a_daemon_that_stops_takes_its_leases_with_it(
         daemon.wait(60)
         assert client.reservations() == ()
         assert {job.reservation for job in client.jobs()} == {""}
+
+
+def test_a_lease_stays_until_its_owner_changes_what_the_job_asks_for(
+    small: Cluster, client: CliClient, spool: Path
+) -> None:
+    """It would start before everybody's on whatever nodes it asks for then."""
+    running = submit(small, "--nodes=2", "--gpus-per-node=4", "--time=60")
+    until(lambda: state_of(client, running) == "RUNNING", "the cluster is full")
+    job = submit(small, "--nodes=1", "--gpus-per-node=4", "--time=60")
+    until(lambda: {one.reason for one in client.jobs()} == {"None", "Resources"}, "Slurm has tested it")
+    daemon = Controller(client, parse(config(spool, "fifo"), Path("explsched.yaml")))
+    for _ in range(3):
+        daemon.reconcile(time.time())
+        assert leases(client) == [f"explsched_{job}"]
+    run(small, "scontrol", "update", f"JobId={job}", "ExcNodeList=n1")
+    for _ in range(2):
+        daemon.reconcile(time.time())
+        assert client.reservations() == ()
+        assert {one.reservation for one in client.jobs()} == {""}
+
+
+@pytest.mark.parametrize("asked", ["--array=0-1", "--exclusive"])
+def test_a_node_that_comes_free_goes_to_the_user_who_is_next_and_not_to_one_with_a_lease(
+    small: Cluster, client: CliClient, spool: Path, asked: str
+) -> None:
+    """Neither an array nor what is left to Slurm gets a lease itself."""
+    one_node = ("--nodes=1", "--gpus-per-node=4", "--time=60", "--chdir=/tmp")
+    busy = [submit(small, *one_node) for _ in (1, 2)]
+    until(lambda: {state_of(client, job) for job in busy} == {"RUNNING"}, "the cluster is full")
+    order = {"scope": "user", "site_factor_file": str(spool.parent / "site_factors.json")}
+    daemon = Controller(client, parse(config(spool, "fifo", order=order), Path("explsched.yaml")))
+    try:
+        submit(small, *one_node, "--uid=games", "--nice=-100", asked)
+        late = submit(small, *one_node, "--uid=news")
+        waiting = {"Resources", "Priority"}
+        until(
+            lambda: {job.reason for job in client.jobs() if job.state == "PENDING"} == waiting, "Slurm has tested both"
+        )
+        daemon.reconcile(time.time())
+        assert leases(client) == []
+        run(small, "scancel", str(busy[0]))
+        until(lambda: {job.user for job in client.jobs() if job.state == "RUNNING"} != {"root"}, "the next one starts")
+        assert state_of(client, late) == "PENDING"
+    finally:
+        run(small, "scancel", "--user=games")
+        run(small, "scancel", "--user=news")

@@ -340,6 +340,21 @@ def test_what_was_given_at_submission_is_known_of_trainings_that_are_over(
     }
 
 
+def test_the_record_that_everybody_may_read_has_no_hyper_parameters_of_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm([training(1, f"{COMMENT}&params=lr%3D0.5")])
+    reported(tmp_path, 1, 3.0, dataset="patients-2027", lr=0.123)
+    passed(monkeypatch, tmp_path, slurm, Plan(scores=(Score(1, 1.0, ""),)), NOW_S)
+    (noted,) = sweep_record.read(tmp_path)
+    assert noted.params == (("lr", 0.5),)
+    del slurm.known[1]
+    monkeypatch.undo()
+    seen = View.of(config(tmp_path), slurm.look(), NOW_S).seen
+    (found,) = results(seen, {}, (noted,), ProgressSpool(tmp_path), ())  # for its owner, who may read the reports
+    assert dict(found.trainings[0].params) == {"dataset": "patients-2027", "lr": 0.123}
+
+
 def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: FakeSlurm, tmp_path: Path) -> None:
     digits.known[8] = training(8, "explsched:sweep=short", state="FAILED")
     digits.known[9] = training(9, "explsched:sweep=short", state="COMPLETED")

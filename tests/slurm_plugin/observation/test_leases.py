@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+from slurm_plugin.client.changes import CreateReservation, SetGres
 from slurm_plugin.client.records import SlurmReservation
 from slurm_plugin.observation.memory import LONGEST_LEASE_S, LeaseUse
 from tests.slurm_kit import record
@@ -50,6 +53,28 @@ def test_a_lease_that_other_jobs_were_put_into_is_used_up(named: str) -> None:
     intruder = record(6, reservation=named)
     assert use.in_vain([replace(JOB, reservation="explsched_5"), intruder], (BEGUN,), START_S - 100) == {5}
     assert passes(use, (), START_S) == [True]
+
+
+@pytest.mark.parametrize("change", [{"features": "fast"}, {"gpus": 8, "nodes": 2}, {"cpus": 64}, {"partition": "big"}])
+def test_a_lease_whose_job_asks_for_something_else_by_now_is_used_up(change: dict[str, Any]) -> None:
+    """Slurm would start it before everybody's, on nodes where others are before it."""
+    create = CreateReservation("explsched_5", START_S, 2, ("n1",), ("ada",), "main")
+    changed = replace(JOB, reservation="explsched_5", **change)
+    noted, adopted = LeaseUse(), LeaseUse()
+    noted.note([create], {5: JOB})
+    assert passes(adopted, (BEGUN,), START_S - 100) == [False]
+    for use in (noted, adopted):
+        assert use.in_vain([changed], (BEGUN,), START_S - 90) == {5}
+        assert use.in_vain([JOB], (), START_S - 80) == {5}  # it gets no other
+
+
+def test_a_lease_outlives_what_changes_while_its_job_waits_and_a_new_size_from_us() -> None:
+    use = LeaseUse()
+    use.note([CreateReservation("explsched_5", START_S, 2, ("n1",), ("ada",), "main")], {5: JOB})
+    waits = replace(JOB, reservation="explsched_5", reason="None", priority=7, site_factor=6, admin_comment="x")
+    assert use.in_vain([waits], (BEGUN,), START_S - 90) == frozenset()
+    use.note([SetGres(5, "gpu:2")], {5: waits})
+    assert use.in_vain([replace(waits, gpus=2, gpus_per_node=2)], (BEGUN,), START_S - 80) == frozenset()
 
 
 def test_reservations_of_others_do_not_count() -> None:

@@ -1,6 +1,9 @@
 """Preemption over several passes: signal, checkpoint, requeue, and what it is allowed to cost."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
 from sched_policy.model import Exploration, GpuPart, Job, JobState
 from sched_policy.plan import Preemption
-from slurm_plugin.client.changes import ChangeFailure, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
 from slurm_plugin.steering.preemption import PreemptionTracker, interruption
@@ -18,6 +21,22 @@ from tests.sched_policy.builders import NOW_S, job, running
 from tests.slurm_kit import record as slurm_job
 
 CONSENT = Exploration(checkpoint_signal="USR1")
+
+
+def advance(
+    tracker: PreemptionTracker,
+    wanted: Iterable[Preemption],
+    jobs: Mapping[int, Job],
+    progress: Mapping[int, JobProgress],
+    records: Mapping[int, PreemptionRecord],
+    now_s: float,
+    in_vain: Mapping[int, int | None] = MappingProxyType({}),
+    clear_from_s: float = 0.0,
+) -> tuple[Change, ...]:
+    """One pass; Slurm's records have what `slurm_job` asks for, and each job's own GPUs, on one node."""
+    gpus = {job_id: one.request.total for job_id, one in jobs.items()}
+    slurm_jobs = {job_id: slurm_job(job_id, gpus=count, gpus_per_node=count) for job_id, count in gpus.items()}
+    return tracker.advance(wanted, jobs, slurm_jobs, progress, records, now_s, in_vain, clear_from_s)
 
 
 def steps(
@@ -31,7 +50,7 @@ def steps(
     jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1")}
     reports = {5: progress} if progress else {}
     wanted = tuple(Preemption(job_id, "why") for job_id in preempt)
-    changes = tracker.advance(wanted, jobs, reports, {5: record} if record else {}, now_s)
+    changes = advance(tracker, wanted, jobs, reports, {5: record} if record else {}, now_s)
     return [change for change in changes if not isinstance(change, SetAdminComment)]
 
 
@@ -64,16 +83,16 @@ def test_a_job_that_is_still_starting_is_not_signalled() -> None:
     earlier = ProgressReport(1.0, restart=0, step=1, metric="loss", value=1.0)
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     wanted = (Preemption(5, ""),)
-    assert tracker.advance(wanted, jobs, {5: JobProgress(reports=(earlier,))}, {}, 0) == ()
+    assert advance(tracker, wanted, jobs, {5: JobProgress(reports=(earlier,))}, {}, 0) == ()
     ready = JobProgress(reports=(earlier, ProgressReport(1.0, restart=1, step=1, metric="loss", value=1.0)))
-    assert tracker.advance(wanted, jobs, {5: ready}, {}, 0) == (SignalJob(5, "USR1"),)
+    assert advance(tracker, wanted, jobs, {5: ready}, {}, 0) == (SignalJob(5, "USR1"),)
 
 
 def test_consent_that_is_taken_back_after_the_signal_counts() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
     no_more = {5: running(5, "n1", exploration=Exploration("s"))}
-    assert tracker.advance((), no_more, {5: JobProgress(checkpoint_s=15)}, {}, 20) == ()
+    assert advance(tracker, (), no_more, {5: JobProgress(checkpoint_s=15)}, {}, 20) == ()
     assert steps(tracker, 30, progress=JobProgress(checkpoint_s=15)) == []
 
 
@@ -81,7 +100,7 @@ def test_a_job_that_is_suspended_after_its_signal_is_not_requeued() -> None:
     """It cannot save, and Slurm would hold it in the queue."""
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
-    assert tracker.advance((), {5: running(5, "n1", exploration=CONSENT, is_spared=True)}, {}, {}, 20) == ()
+    assert advance(tracker, (), {5: running(5, "n1", exploration=CONSENT, is_spared=True)}, {}, {}, 20) == ()
     assert steps(tracker, 200) == []
 
 
@@ -101,7 +120,7 @@ def test_a_signal_that_was_not_sent_costs_nothing() -> None:
 def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
     assert steps(PreemptionTracker(PreemptionBudget(100, 10)), 0, 6) == []
     without_signal = {5: running(5, "n1", exploration=Exploration(sweep="digits", may_stop=True))}
-    assert PreemptionTracker(PreemptionBudget(100, 10)).advance((Preemption(5, ""),), without_signal, {}, {}, 0) == ()
+    assert advance(PreemptionTracker(PreemptionBudget(100, 10)), (Preemption(5, ""),), without_signal, {}, {}, 0) == ()
 
 
 def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
@@ -109,7 +128,7 @@ def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
     steps(tracker, 0, 5)
     assert steps(tracker, 200, progress=JobProgress(checkpoint_s=5, ended=True)) == []
     steps(tracker, 200, 5)
-    gone = tracker.advance((), {5: replace(running(5, "n1"), state=JobState.PENDING)}, {}, {}, 900)
+    gone = advance(tracker, (), {5: replace(running(5, "n1"), state=JobState.PENDING)}, {}, {}, 900)
     assert gone == ()
     assert tracker.underway == frozenset()
 
@@ -118,7 +137,7 @@ def test_a_job_that_was_requeued_by_somebody_else_is_not_requeued_again() -> Non
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5)
     runs_again = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
-    assert tracker.advance((), runs_again, {}, {}, 900) == ()
+    assert advance(tracker, (), runs_again, {}, {}, 900) == ()
     assert tracker.underway == frozenset()
 
 
@@ -135,7 +154,7 @@ def requeued_and_forgotten(now_s: float, leaving: JobProgress = JobProgress(), *
     steps(tracker, 0, 5)
     assert steps(tracker, 20, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
     left = {5: replace(running(5, "n1", exploration=CONSENT, restarts=1), state=JobState.PENDING)}
-    assert tracker.advance((), left, {5: leaving}, {}, 22) == ()
+    assert advance(tracker, (), left, {5: leaving}, {}, 22) == ()
     after = JobProgress(checkpoint_s=15, **reported)
     assert steps(tracker, 30, progress=after) == []
     return steps(tracker, now_s, progress=after)
@@ -164,7 +183,7 @@ def test_whether_a_job_trains_on_is_seen_by_its_own_nodes_clock(ahead_s: float) 
 def test_the_hourly_budget_bounds_the_churn() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=1, max_per_hour=1))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
-    tracker.advance((), {}, {}, {}, 10)
+    advance(tracker, (), {}, {}, {}, 10)
     assert steps(tracker, 20, 5) == []
     assert steps(tracker, 3601, 5) == [SignalJob(5, "USR1")]
 
@@ -176,7 +195,7 @@ def test_all_that_leave_for_one_job_are_signalled_or_none() -> None:
     wanted = [Preemption(gone, "", for_) for gone, for_ in ((4, None), (5, 7), (6, 7), (8, 9))]
 
     def signalled(tracker: PreemptionTracker, now_s: float, told: Mapping[int, JobProgress] | None = None) -> set[int]:
-        changes = tracker.advance(wanted, jobs, told or {}, {}, now_s)
+        changes = advance(tracker, wanted, jobs, told or {}, {}, now_s)
         return {change.job_id for change in changes if isinstance(change, SignalJob)}
 
     assert signalled(PreemptionTracker(PreemptionBudget(100, 4)), 0) == {4, 5, 6, 8}
@@ -192,7 +211,7 @@ def test_all_that_leave_for_one_job_are_signalled_or_none() -> None:
 def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **reported: float) -> list[object]:
     """One pass; job 5 makes room for job 7, which is as given."""
     jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: beneficiary} if beneficiary else {})
-    return list(tracker.advance((Preemption(5, "", 7),), jobs, {5: JobProgress(**reported)}, {}, now_s))
+    return list(advance(tracker, (Preemption(5, "", 7),), jobs, {5: JobProgress(**reported)}, {}, now_s))
 
 
 @pytest.mark.parametrize("now", [None, running(7, "n2"), job(7, eligible=False)])
@@ -200,7 +219,7 @@ def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | 
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     assert served(tracker, 0, job(7)) == [SignalJob(5, "USR1")]
     jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: now} if now else {})
-    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10) == ()
+    assert advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10) == ()
     assert tracker.underway == frozenset()
     assert tracker.served_s == {}
 
@@ -210,7 +229,7 @@ def let_go() -> PreemptionTracker:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
     assert served(tracker, 0, job(7)) == [SignalJob(5, "USR1")]
     jobs = {5: running(5, "n1", exploration=CONSENT)}
-    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=8)}, {}, 10) == ()
+    assert advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=8)}, {}, 10) == ()
     return tracker
 
 
@@ -236,7 +255,7 @@ def test_a_run_that_was_not_asked_owes_nothing_to_the_one_before() -> None:
     tracker = let_go()
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1), 7: job(7)}
     tracker.limits(PreemptionBudget(grace_s=100, max_per_hour=2))
-    changes = tracker.advance((Preemption(5, "", 7),), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 20)
+    changes = advance(tracker, (Preemption(5, "", 7),), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 20)
     assert changes == (SignalJob(5, "USR1"),)
 
 
@@ -245,7 +264,7 @@ def test_who_comes_before_the_beneficiary_meanwhile_takes_its_place() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
     served(tracker, NOW_S, job(7))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7), 8: job(8)}
-    note, requeue = tracker.advance((), jobs, {5: JobProgress(checkpoint_s=NOW_S + 5)}, {}, NOW_S + 10, {7: 8})
+    note, requeue = advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=NOW_S + 5)}, {}, NOW_S + 10, {7: 8})
     assert requeue == RequeueJob(5)
     assert isinstance(note, SetAdminComment)
     assert [one.beneficiary for one in read(note.admin_comment, NOW_S, restarts=1).latest] == [8]
@@ -273,33 +292,75 @@ def test_an_array_comes_first_only_for_the_tasks_that_others_made_room_for(
     tracker, array = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10)), job(7, array_tasks=4)
     jobs = {7: array, **{job_id: running(job_id, "n1", exploration=CONSENT) for job_id in victims}}
     plan = [Preemption(job_id, "", 7) for job_id in victims]
-    tracker.advance(plan, jobs, {}, {}, 0)
-    tracker.advance(plan, jobs, dict.fromkeys(victims, JobProgress(checkpoint_s=5)), {}, 10)
-    tracker.advance((), {7: array}, {}, {}, 20)
-    waiting = [slurm_job(7, gpus=1, array_job_id=7, array_tasks=left) for left in range(4, 0, -1)]
+    advance(tracker, plan, jobs, {}, {}, 0)
+    advance(tracker, plan, jobs, dict.fromkeys(victims, JobProgress(checkpoint_s=5)), {}, 10)
+    advance(tracker, (), {7: array}, {}, {}, 20)
+    waiting = [slurm_job(7, gpus=1, gpus_per_node=1, array_job_id=7, array_tasks=left) for left in range(4, 0, -1)]
     assert {one.array_tasks for one in waiting if tracker.being_served({7: one}, 20, 60)} == still_first
     assert not tracker.being_served({7: waiting[0]}, 71, 60)
 
 
-def test_a_job_that_is_changed_to_take_more_or_elsewhere_is_not_first_any_more() -> None:
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"gpus": 64, "nodes": 16},
+        {"gpus": 3, "gpus_per_node": None},
+        {"partition": "big"},
+        {"features": "h100"},
+        {"gpu_type": "h100"},
+        {"cpus": 128},
+        {"memory_mib": 1_000_000},
+        {"excluded_nodes": ("n1",)},
+        {"qos": "urgent"},
+        {"nice": -100},
+    ],
+)
+def test_a_job_that_its_owner_changes_but_for_fewer_gpus_is_not_first_any_more(changed: dict[str, Any]) -> None:
+    """It would take from others what nobody has left for it."""
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
-    tracker.advance([Preemption(5, "", 7)], jobs, {}, {}, 0)
-    tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
+    advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
     assert tracker.being_served({7: slurm_job(7)}, 20, 60) == {7}
-    assert tracker.being_served({7: slurm_job(7, gpus=2)}, 20, 60) == {7}
-    assert not tracker.being_served({7: slurm_job(7, gpus=64, nodes=16)}, 20, 60)
-    assert not tracker.being_served({7: slurm_job(7, partition="big")}, 20, 60)
+    assert tracker.being_served({7: slurm_job(7, gpus=2, gpus_per_node=2)}, 20, 60) == {7}
+    assert not tracker.being_served({7: slurm_job(7, **changed)}, 20, 60)
+
+
+def test_a_job_that_was_out_of_reach_for_a_pass_is_not_first_any_more() -> None:
+    """Its owner may have moved it to a partition that is not steered, and changed it there."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
+    advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
+    advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    leaves = {5: replace(jobs[5], state=JobState.COMPLETING)}
+    advance(tracker, (), leaves | {7: jobs[7]}, {}, {}, 20)
+    assert tracker.being_served({7: slurm_job(7)}, 20, 60) == {7}
+    advance(tracker, (), leaves, {}, {}, 30)
+    advance(tracker, (), leaves | {7: job(7, 16)}, {}, {}, 40)
+    assert not tracker.being_served({7: slurm_job(7, gpus=16, nodes=4)}, 40, 60)
+
+
+def test_a_job_for_which_an_earlier_daemon_requeued_others_is_first_as_it_is_now(tmp_path: Path) -> None:
+    budget, file = PreemptionBudget(grace_s=100, max_per_hour=10), tmp_path / "underway.json"
+    jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
+    earlier = PreemptionTracker(budget, file)
+    advance(earlier, [Preemption(5, "", 7)], jobs, {}, {}, 0)
+    earlier.answered(advance(earlier, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10), ())
+    earlier.settle()
+    tracker = PreemptionTracker(budget, file)
+    advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 20)
+    assert tracker.being_served({7: slurm_job(7)}, 20, 60) == {7}
+    assert not tracker.being_served({7: slurm_job(7, gpus=16, nodes=4)}, 20, 60)
 
 
 def test_a_job_for_which_one_of_two_has_left_is_still_first() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {7: job(7), **{job_id: running(job_id, "n1", exploration=CONSENT) for job_id in (5, 6)}}
     plan = [Preemption(job_id, "", 7) for job_id in (5, 6)]
-    tracker.advance(plan, jobs, {}, {}, 0)
+    advance(tracker, plan, jobs, {}, {}, 0)
     saved = dict.fromkeys((5, 6), JobProgress(checkpoint_s=5))
     for refused, first in ((5, {7}), (6, set())):
-        changes = tracker.advance((), jobs, saved, {}, 10)
+        changes = advance(tracker, (), jobs, saved, {}, 10)
         tracker.answered(changes, [ChangeFailure(RequeueJob(refused), "refused")])
         assert (tracker.being_served({}, 10, 60), tracker.served_s.keys()) == (first, first)
     assert tracker.requeue_refused == {5, 6}
@@ -342,16 +403,16 @@ def test_new_limits_hold_for_what_is_underway() -> None:
 def test_what_a_preemption_costs_is_written_down_once_before_the_requeue() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", gpus=4, ran_s=300.0, exploration=CONSENT)}
-    tracker.advance((Preemption(5, "job 7 waits"),), jobs, {}, {}, NOW_S)
+    advance(tracker, (Preemption(5, "job 7 waits"),), jobs, {}, {}, NOW_S)
     reported = {5: JobProgress(checkpoint_s=NOW_S + 20)}
-    note, requeue = tracker.advance((), jobs, reported, {}, NOW_S + 30)
+    note, requeue = advance(tracker, (), jobs, reported, {}, NOW_S + 30)
     assert requeue == RequeueJob(5)
     assert isinstance(note, SetAdminComment)
     found = read(note.admin_comment, NOW_S + 30, restarts=1)
     assert found.latest == (Interruption(0, NOW_S + 30, 4, 4 * 10.0, "job 7 waits"),)
     assert found.submitted_s == jobs[5].submit_s
     assert read(note.admin_comment, NOW_S + 30, restarts=0).count == 0  # Slurm refused: nothing has happened
-    assert tracker.advance((), jobs, reported, {}, NOW_S + 31) == (RequeueJob(5),)
+    assert advance(tracker, (), jobs, reported, {}, NOW_S + 31) == (RequeueJob(5),)
 
 
 def test_without_a_checkpoint_of_its_own_the_whole_run_is_lost() -> None:
@@ -428,9 +489,9 @@ def test_a_word_that_is_no_record_is_named(query: str) -> None:
 def test_a_victim_is_left_alone_when_its_beneficiary_would_no_longer_start() -> None:
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
-    assert tracker.advance((Preemption(5, "", 7),), jobs, {}, {}, 0) == (SignalJob(5, "USR1"),)
+    assert advance(tracker, (Preemption(5, "", 7),), jobs, {}, {}, 0) == (SignalJob(5, "USR1"),)
     assert tracker.victims == {7: {5}}
-    assert tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, {7: None}) == ()
+    assert advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, {7: None}) == ()
     assert (tracker.underway, tracker.victims) == (frozenset(), {})
 
 
@@ -439,17 +500,17 @@ def test_room_for_another_is_made_after_priorities_are_computed_anew() -> None:
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
     saved = {5: JobProgress(checkpoint_s=5)}
-    tracker.advance((Preemption(5, "", 7),), jobs, {}, {}, 0)
-    assert tracker.advance((), jobs, saved, {}, 10, clear_from_s=30) == ()
+    advance(tracker, (Preemption(5, "", 7),), jobs, {}, {}, 0)
+    assert advance(tracker, (), jobs, saved, {}, 10, clear_from_s=30) == ()
     assert not tracker.is_any_ready(saved, 29)  # the daemon does not wake for it
-    assert RequeueJob(5) in tracker.advance((), jobs, saved, {}, 30, clear_from_s=30)
+    assert RequeueJob(5) in advance(tracker, (), jobs, saved, {}, 30, clear_from_s=30)
 
 
 def test_who_makes_room_for_nobody_in_particular_waits_for_no_priorities() -> None:
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {5: running(5, "n1", exploration=CONSENT)}
-    tracker.advance((Preemption(5, ""),), jobs, {}, {}, 0)
-    assert RequeueJob(5) in tracker.advance((), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, clear_from_s=30)
+    advance(tracker, (Preemption(5, ""),), jobs, {}, {}, 0)
+    assert RequeueJob(5) in advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, clear_from_s=30)
 
 
 def test_victims_of_one_job_go_together_when_the_last_has_saved() -> None:
@@ -457,14 +518,14 @@ def test_victims_of_one_job_go_together_when_the_last_has_saved() -> None:
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1", exploration=CONSENT), 7: job(7)}
     jobs |= {8: running(8, "n2", exploration=CONSENT), 9: job(9)}
-    tracker.advance([Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (8, 9))], jobs, {}, {}, 0)
+    advance(tracker, [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (8, 9))], jobs, {}, {}, 0)
     saved = {5: JobProgress(checkpoint_s=5), 8: JobProgress(checkpoint_s=5)}
-    changes = tracker.advance((), jobs, saved, {}, 10)
+    changes = advance(tracker, (), jobs, saved, {}, 10)
     assert [change for change in changes if isinstance(change, RequeueJob)] == [RequeueJob(8)]
     assert tracker.ready_for(saved, 20) == {}
     both = saved | {6: JobProgress(checkpoint_s=15)}
     assert tracker.ready_for(both, 20) == {7: {5, 6}}
-    changes = tracker.advance((), jobs, both, {}, 20)
+    changes = advance(tracker, (), jobs, both, {}, 20)
     assert {5, 6} <= {change.job_id for change in changes if isinstance(change, RequeueJob)}
 
 
@@ -484,7 +545,7 @@ def test_who_has_saved_first_leaves_for_the_first_in_the_queue(
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {n: running(n, "n1", gpus, exploration=CONSENT) for n, gpus in zip((5, 6), sizes, strict=True)}
     jobs |= {8: job(8), 9: job(9)}
-    tracker.advance((Preemption(5, "", 8), Preemption(6, "", 9)), jobs, {}, {}, 0)
+    advance(tracker, (Preemption(5, "", 8), Preemption(6, "", 9)), jobs, {}, {}, 0)
     tracker.serve_in_order((8, 9), jobs, {n: JobProgress(checkpoint_s=5) for n in saved}, 10)
     assert tracker.beneficiaries == left_for
     tracker.serve_in_order((), {}, {}, 10)  # some may have ended, or are out of reach

@@ -24,12 +24,14 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import REST_S, SETTLE_S
+from slurm_plugin.steering.leases import lease_changes
 from slurm_plugin.steering.order import OrderLimits
-from slurm_plugin.steering.reconcile import SteeringLimits, changes, lease_changes, resize_changes, restored
+from slurm_plugin.steering.reconcile import SteeringLimits, changes, resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
 from tests.slurm_kit import record
 
-LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, max_per_pass=100), slack_s=120)
+SLACK_S = 120.0
+LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, max_per_pass=100), SLACK_S)
 
 
 def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tuple[Job, ...] = ()) -> Observation:
@@ -62,7 +64,7 @@ def test_jobs_that_may_not_start_take_no_writes_from_those_that_may() -> None:
 
 
 def test_a_promise_becomes_a_short_lease() -> None:
-    wanted = lease_changes(Plan(reservations=(promise(5),)), seen(record(5)), LIMITS)
+    wanted = lease_changes(Plan(reservations=(promise(5),)), seen(record(5)), SLACK_S)
     assert wanted == (
         CreateReservation("explsched_5", NOW_S + 600, 2, ("n1",), ("ada",), "main"),
         AttachReservation(5, "explsched_5"),
@@ -72,40 +74,40 @@ def test_a_promise_becomes_a_short_lease() -> None:
 def test_a_lease_overtakes_no_job_that_slurm_is_about_to_start() -> None:
     """Jobs in reservations come first in Slurm, also on nodes that it has not yet given to those whose turn it is."""
     plan = Plan(starts=(Start(6, (NodeGpus("n1", 1),), ""),), reservations=(promise(5),))
-    assert lease_changes(plan, seen(record(5), record(6)), LIMITS) == ()
+    assert lease_changes(plan, seen(record(5), record(6)), SLACK_S) == ()
     elsewhere = replace(plan, starts=(Start(6, (NodeGpus("n2", 1),), ""),))
-    assert lease_changes(elsewhere, seen(record(5), record(6)), LIMITS) != ()
+    assert lease_changes(elsewhere, seen(record(5), record(6)), SLACK_S) != ()
     held = record(7, state="RUNNING", node_names=("n1",), gpu_nodes=(("n1", 3),))
-    assert lease_changes(plan, seen(record(5), record(6), held), LIMITS) != ()
+    assert lease_changes(plan, seen(record(5), record(6), held), SLACK_S) != ()
     without_gpus = record(8, state="RUNNING", node_names=("n1",), gpus=0, gpus_per_node=None)
-    assert lease_changes(plan, seen(record(5), record(6), without_gpus), LIMITS) == ()
+    assert lease_changes(plan, seen(record(5), record(6), without_gpus), SLACK_S) == ()
 
 
 def test_where_slurm_places_gangs_by_a_network_that_is_not_known_only_single_nodes_are_leased() -> None:
     two = replace(promise(6), placement=(NodeGpus("n1", 4), NodeGpus("n2", 4)))
     plan = Plan(reservations=(promise(5), two))
-    flat = lease_changes(plan, seen(record(5), record(6, nodes=2)), LIMITS)
+    flat = lease_changes(plan, seen(record(5), record(6, nodes=2)), SLACK_S)
     assert [c.name for c in flat if isinstance(c, CreateReservation)] == ["explsched_5", "explsched_6"]
     torus = replace(seen(record(5), record(6, nodes=2)), topology_fault="a torus")
-    assert [c.name for c in lease_changes(plan, torus, LIMITS) if isinstance(c, CreateReservation)] == ["explsched_5"]
+    assert [c.name for c in lease_changes(plan, torus, SLACK_S) if isinstance(c, CreateReservation)] == ["explsched_5"]
 
 
 def test_a_lease_never_starts_in_the_past() -> None:
-    (create, _attach) = lease_changes(Plan(reservations=(promise(5, NOW_S - 5),)), seen(record(5)), LIMITS)
+    (create, _attach) = lease_changes(Plan(reservations=(promise(5, NOW_S - 5),)), seen(record(5)), SLACK_S)
     assert isinstance(create, CreateReservation)
     assert create.start_s >= NOW_S + 60
 
 
 def test_part_of_a_node_is_not_leased() -> None:
-    assert lease_changes(Plan(reservations=(promise(5, gpus=3),)), seen(record(5)), LIMITS) == ()
+    assert lease_changes(Plan(reservations=(promise(5, gpus=3),)), seen(record(5)), SLACK_S) == ()
 
 
 def test_a_small_drift_moves_nothing_a_large_one_replaces() -> None:
     held = record(5, reservation="explsched_5")
     near = Plan(reservations=(promise(5, NOW_S + 700),))
     far = Plan(reservations=(promise(5, NOW_S + 1700),))
-    assert lease_changes(near, seen(held, leases=(lease(5),)), LIMITS) == ()
-    kinds = [type(change) for change in lease_changes(far, seen(held, leases=(lease(5),)), LIMITS)]
+    assert lease_changes(near, seen(held, leases=(lease(5),)), SLACK_S) == ()
+    kinds = [type(change) for change in lease_changes(far, seen(held, leases=(lease(5),)), SLACK_S)]
     assert kinds == [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
 
 
@@ -114,51 +116,53 @@ def test_a_lease_on_other_nodes_or_past_its_end_is_replaced() -> None:
     replaced = [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
     for wrong in (lease(5, node="n2"), replace(lease(5, NOW_S - 100), end_s=NOW_S)):
         plan = Plan(reservations=(promise(5, wrong.start_s),))
-        assert [type(change) for change in lease_changes(plan, seen(held, leases=(wrong,)), LIMITS)] == replaced
+        assert [type(change) for change in lease_changes(plan, seen(held, leases=(wrong,)), SLACK_S)] == replaced
 
 
 def test_a_lease_that_has_begun_is_extended_while_its_job_still_waits() -> None:
     held = record(5, reservation="explsched_5")
     late = Plan(reservations=(promise(5, NOW_S + 30),))  # a job on its nodes has not ended yet
     fresh, ending = lease(5, NOW_S - 10), lease(5, NOW_S - 70)
-    assert lease_changes(late, seen(held, leases=(fresh,)), LIMITS) == ()
-    assert lease_changes(late, seen(held, leases=(ending,)), LIMITS) == (ExtendReservation("explsched_5", NOW_S + 120),)
+    assert lease_changes(late, seen(held, leases=(fresh,)), SLACK_S) == ()
+    assert lease_changes(late, seen(held, leases=(ending,)), SLACK_S) == (
+        ExtendReservation("explsched_5", NOW_S + 120),
+    )
     later = Plan(reservations=(promise(5, NOW_S + 1700),))
-    kinds = [type(change) for change in lease_changes(later, seen(held, leases=(ending,)), LIMITS)]
+    kinds = [type(change) for change in lease_changes(later, seen(held, leases=(ending,)), SLACK_S)]
     assert kinds == [AttachReservation, DeleteReservation, CreateReservation, AttachReservation]
 
 
 def test_a_lease_is_readopted_after_a_restart() -> None:
     plan = Plan(reservations=(promise(5),))
-    assert lease_changes(plan, seen(record(5), leases=(lease(5),)), LIMITS) == (AttachReservation(5, "explsched_5"),)
+    assert lease_changes(plan, seen(record(5), leases=(lease(5),)), SLACK_S) == (AttachReservation(5, "explsched_5"),)
 
 
 def test_a_started_job_is_taken_out_before_its_lease_is_deleted() -> None:
     started = record(5, state="RUNNING", reservation="explsched_5")
-    wanted = lease_changes(Plan(), seen(started, leases=(lease(5),)), LIMITS)
+    wanted = lease_changes(Plan(), seen(started, leases=(lease(5),)), SLACK_S)
     assert wanted == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
 
 
 def test_leases_of_vanished_jobs_go_and_foreign_reservations_stay() -> None:
     foreign = replace(lease(1), name="maintenance")
     almost = [replace(lease(1), name=name) for name in ("explsched_x", "explsched_1_course", "my_explsched_1")]
-    wanted = lease_changes(Plan(), seen(leases=(lease(9), foreign, *almost)), LIMITS)
+    wanted = lease_changes(Plan(), seen(leases=(lease(9), foreign, *almost)), SLACK_S)
     assert wanted == (DeleteReservation("explsched_9"),)
 
 
 def test_a_job_in_its_owners_reservation_is_left_there() -> None:
     own = record(5, reservation="workshop")
-    assert lease_changes(Plan(reservations=(promise(5),)), seen(own), LIMITS) == ()
+    assert lease_changes(Plan(reservations=(promise(5),)), seen(own), SLACK_S) == ()
 
 
 def test_only_jobs_that_wait_are_leased() -> None:
     runs = record(5, state="RUNNING")
-    assert lease_changes(Plan(reservations=(promise(5),)), seen(runs), LIMITS) == ()
+    assert lease_changes(Plan(reservations=(promise(5),)), seen(runs), SLACK_S) == ()
 
 
 @pytest.mark.parametrize("fields", [{"reason": "Licenses"}, {"reason": "None"}, {"het_job_id": 4}])
 def test_only_jobs_that_wait_for_room_get_a_lease(fields: dict[str, Any]) -> None:
-    assert lease_changes(Plan(reservations=(promise(5),)), seen(record(5, **fields)), LIMITS) == ()
+    assert lease_changes(Plan(reservations=(promise(5),)), seen(record(5, **fields)), SLACK_S) == ()
 
 
 def test_a_lease_stays_while_slurm_has_not_tested_its_job_again_and_goes_when_the_job_cannot_start() -> None:
@@ -166,19 +170,19 @@ def test_a_lease_stays_while_slurm_has_not_tested_its_job_again_and_goes_when_th
     plan = Plan(reservations=(promise(5),))
     held = record(5, reservation="explsched_5")
     for reason in ("None", "Reservation", "Resources", "Priority"):
-        assert lease_changes(plan, seen(replace(held, reason=reason), leases=(lease(5),)), LIMITS) == (), reason
+        assert lease_changes(plan, seen(replace(held, reason=reason), leases=(lease(5),)), SLACK_S) == (), reason
     limited = replace(held, reason="PartitionTimeLimit")
     gone = (AttachReservation(5, ""), DeleteReservation("explsched_5"))
-    assert lease_changes(plan, seen(limited, leases=(lease(5),)), LIMITS) == gone
+    assert lease_changes(plan, seen(limited, leases=(lease(5),)), SLACK_S) == gone
 
 
 def test_a_lease_that_has_kept_nodes_in_vain_is_taken_away_and_given_no_more() -> None:
     plan = Plan(reservations=(promise(5),))
     held = record(5, reservation="explsched_5")
     in_vain = replace(seen(held, leases=(lease(5),)), leased_in_vain=frozenset({5}))
-    assert lease_changes(plan, in_vain, LIMITS) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
+    assert lease_changes(plan, in_vain, SLACK_S) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
     without = replace(seen(record(5)), leased_in_vain=frozenset({5}))
-    assert lease_changes(plan, without, LIMITS) == ()
+    assert lease_changes(plan, without, SLACK_S) == ()
 
 
 @pytest.mark.parametrize("named", ["explsched_5", "explsched_5,", "course,explsched_5"])
@@ -188,16 +192,16 @@ def test_jobs_that_their_owner_has_put_into_the_lease_of_another_are_taken_out(n
     held, other = record(5, reservation="explsched_5"), record(6, reservation=named)
     for state in ("PENDING", "RUNNING"):  # Slurm deletes no reservation with a running job
         there = seen(held, replace(other, state=state), leases=(lease(5),))
-        assert lease_changes(plan, there, LIMITS) == (AttachReservation(6, ""),)
+        assert lease_changes(plan, there, SLACK_S) == (AttachReservation(6, ""),)
     leaving = seen(held, replace(other, state="COMPLETING"), leases=(lease(5),))
-    assert lease_changes(plan, leaving, LIMITS) == ()
+    assert lease_changes(plan, leaving, SLACK_S) == ()
 
 
 def test_the_name_of_a_lease_that_ran_out_is_taken_off_the_job() -> None:
     orphan = record(5, reservation="explsched_5")
-    assert lease_changes(Plan(), seen(orphan), LIMITS) == (AttachReservation(5, ""),)
+    assert lease_changes(Plan(), seen(orphan), SLACK_S) == (AttachReservation(5, ""),)
     runs = record(6, reservation="explsched_6", state="RUNNING")  # Slurm would refuse
-    assert lease_changes(Plan(), seen(runs), LIMITS) == ()
+    assert lease_changes(Plan(), seen(runs), SLACK_S) == ()
 
 
 def test_the_requeue_delay_is_lifted_for_jobs_that_allow_preemption_only() -> None:
@@ -303,19 +307,19 @@ def test_a_fresh_lease_stays_although_the_plan_has_moved() -> None:
     held = record(5, reservation="explsched_5")
     fresh = replace(seen(held, leases=(lease(5),)), fresh_leases=frozenset({5}))
     elsewhere = Plan(reservations=(replace(promise(5), placement=(NodeGpus("n2", 4),)),))
-    assert lease_changes(elsewhere, fresh, LIMITS) == ()
-    assert lease_changes(Plan(), fresh, LIMITS) == ()
-    assert lease_changes(elsewhere, replace(fresh, fresh_leases=frozenset()), LIMITS) != ()
+    assert lease_changes(elsewhere, fresh, SLACK_S) == ()
+    assert lease_changes(Plan(), fresh, SLACK_S) == ()
+    assert lease_changes(elsewhere, replace(fresh, fresh_leases=frozenset()), SLACK_S) != ()
     started = replace(fresh, jobs={5: replace(held, state="RUNNING")})
-    assert lease_changes(Plan(), started, LIMITS) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
+    assert lease_changes(Plan(), started, SLACK_S) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
     begun = replace(fresh, reservations=(lease(5, NOW_S - 30),))
-    assert DeleteReservation("explsched_5") in lease_changes(elsewhere, begun, LIMITS)
+    assert DeleteReservation("explsched_5") in lease_changes(elsewhere, begun, SLACK_S)
 
 
 def test_no_lease_is_asked_for_beside_one_that_stays_on_its_nodes() -> None:
     held = record(5, reservation="explsched_5")
     fresh = replace(seen(held, record(6), leases=(lease(5),)), fresh_leases=frozenset({5}))
-    assert lease_changes(Plan(reservations=(promise(6, NOW_S + 719),)), fresh, LIMITS) == ()  # Slurm refuses overlaps
+    assert lease_changes(Plan(reservations=(promise(6, NOW_S + 719),)), fresh, SLACK_S) == ()  # Slurm refuses overlaps
     for room in (promise(6, NOW_S + 720), replace(promise(6), placement=(NodeGpus("n2", 4),))):
-        created = lease_changes(Plan(reservations=(room,)), fresh, LIMITS)
+        created = lease_changes(Plan(reservations=(room,)), fresh, SLACK_S)
         assert [type(change) for change in created] == [CreateReservation, AttachReservation]

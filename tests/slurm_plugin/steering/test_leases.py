@@ -1,0 +1,76 @@
+"""Leases, which Slurm puts before all other jobs, put no user before another."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from sched_policy.model import Node
+from sched_policy.plan import Plan
+from sched_policy.snapshot import Snapshot
+from slurm_plugin.client.changes import AttachReservation, DeleteReservation
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.steering.leases import lease_changes
+from tests.sched_policy.builders import NOW_S
+from tests.slurm_kit import record
+from tests.slurm_plugin.steering.test_reconcile import SLACK_S, lease, promise, seen
+
+PLAN = Plan(reservations=(promise(5),))
+GONE = (AttachReservation(5, ""), DeleteReservation("explsched_5"))
+
+
+def gets_one(*others: SlurmJob, **fields: Any) -> bool:
+    return bool(lease_changes(PLAN, seen(record(5, **fields), *others), SLACK_S))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"array_tasks": 4},
+        {"exclusive": "NODE"},
+        {"partition": "main,other"},
+        {"gpus": 1, "gpus_per_node": 1},
+        {"gpus": 0, "gpus_per_node": None},
+        {"reason": "None"},
+        {"reason": "ReqNodeNotAvail, May be reserved for other job"},  # by this very lease
+    ],
+)
+def test_no_job_has_a_lease_while_another_users_is_before_it(asked: dict[str, Any]) -> None:
+    """Whatever that one asks for: the plan may not have it, and Slurm would give it the next node."""
+    first = record(6, user="bob", priority=9, **asked)
+    assert not gets_one(first)
+    assert gets_one(replace(first, priority=1))  # submitted later
+    assert gets_one(replace(first, user="ada"))
+    held = record(5, reservation="explsched_5")
+    fresh = replace(seen(held, first, leases=(lease(5),)), fresh_leases=frozenset({5}))
+    assert lease_changes(PLAN, fresh, SLACK_S) == GONE
+    assert lease_changes(Plan(), fresh, SLACK_S) == GONE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"partition": "other"},
+        {"reason": "JobHeldUser", "priority": 0},
+        {"reason": "QOSMaxGRESPerUser"},
+        {"reason": "BeginTime", "eligible_s": NOW_S + 100},
+        {"state": "RUNNING", "reason": ""},
+    ],
+)
+def test_jobs_that_could_not_take_its_nodes_by_now_keep_no_job_from_its_lease(other: dict[str, Any]) -> None:
+    assert gets_one(record(6, **{"user": "bob", "priority": 9} | other))
+
+
+def test_another_users_job_may_be_before_it_in_another_partition_of_the_same_nodes() -> None:
+    """Or wait for another kind of node in its own: its owner could change which kind it needs once it has the lease."""
+    shared = (Node("n1", 4, frozenset({"main", "other"})), Node("n2", 4, frozenset({"main"})))
+    for asked in ({"partition": "other"}, {"features": "h100"}):
+        there = seen(record(5), record(6, user="bob", priority=9, **asked))
+        assert lease_changes(PLAN, replace(there, snapshot=Snapshot.of(NOW_S, shared, ())), SLACK_S) == ()
+
+
+def test_who_is_before_whom_is_told_by_the_site_factors_that_are_about_to_be_written() -> None:
+    first = record(6, user="bob", priority=9, natives=(9,))
+    own = record(5, priority=5, natives=(5,))
+    assert lease_changes(PLAN, seen(own, first), SLACK_S, {5: 10}) != ()
+    assert lease_changes(PLAN, seen(own, first), SLACK_S, {5: 10, 6: 20}) == ()
