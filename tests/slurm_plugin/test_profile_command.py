@@ -77,6 +77,21 @@ def test_a_training_gets_the_least_share_that_keeps_its_pace(gpu: tuple[float, f
     assert len(search.trials) <= 11
 
 
+def saturating(batch: int, share_percent: int) -> ShareTrial:
+    """55 % of the GPU are as good as all of it; 50 % do as a limit, but are too slow for the bound."""
+    latency_s = 0.0495 if share_percent >= 55 else 0.0502 if share_percent >= 50 else 0.0505 * 50 / share_percent
+    latency_s *= 0.5 + batch / 16
+    return ShareTrial(batch, share_percent, latency_s, batch / latency_s)
+
+
+def test_a_limit_is_never_below_the_request() -> None:
+    """Shares below the request were tried before, and did as limits."""
+    service = RequestSearch(saturating).inference(0.05, 8)
+    assert (service.request_percent, service.limit_percent) == (55, 55)
+    training = RequestSearch(saturating).training(0.99)
+    assert (training.request_percent, training.limit_percent) == (55, 55)
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "bench.py"
