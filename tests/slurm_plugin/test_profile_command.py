@@ -128,6 +128,20 @@ def test_what_is_printed_is_what_jobs_and_services_take(program: Path) -> None:
     assert "services.yaml: kernel: {request: 0.25, limit: 0.5}" in done.stdout
 
 
+def test_a_file_in_a_missing_directory_is_refused_before_the_first_trial(tmp_path: Path) -> None:
+    options = ["training", f"--csv={tmp_path}/none/a.csv", "--", "touch", str(tmp_path / "tried")]
+    done = CliRunner().invoke(profile, options)
+    assert (done.exit_code, (tmp_path / "tried").exists()) == (2, False)
+    assert f"directory {tmp_path}/none does not exist" in done.stderr
+
+
+def test_what_was_found_is_printed_though_the_file_cannot_be_written(program: Path) -> None:
+    """As where its file system has become full meanwhile."""
+    done = call(program, "training", "--step=25", "--csv=/dev/full", gpu=(0.0001, 0.001, 1.0))
+    assert "/dev/full: cannot be written: No space left on device" in str(done.exception)
+    assert "of a job:      --request" in done.stdout
+
+
 @pytest.mark.parametrize(("gpu", "is_doubted"), [((0.002, 0.001, 0.6), False), ((0.002, 0.0, 1.0), True)])
 def test_a_share_that_changes_nothing_is_doubted(
     program: Path, gpu: tuple[float, float, float], *, is_doubted: bool
