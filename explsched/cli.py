@@ -104,6 +104,13 @@ def is_stdout(path: Path) -> bool:
     return path == Path("-") or (path.exists() and stdout.exists() and path.samefile(stdout))
 
 
+def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file in a missing directory before a long run starts. A click callback."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise click.BadParameter(f"{path}: directory {path.absolute().parent} does not exist")
+    return path
+
+
 def one_form(**chosen: bool) -> str:
     """The output format that was asked for, as in `one_form(csv=as_csv, json=as_json)`; "" if none was.
 

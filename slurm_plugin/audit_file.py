@@ -125,7 +125,7 @@ def read(path: Path, since_s: float = 0.0, jobs: frozenset[int] | None = None) -
         for found, file in files:
             if os.fstat(file.fileno()).st_mtime + _APART_S < since_s:
                 continue
-            for entry in _decoded(file, found):
+            for entry in _decoded(enumerate(file, start=1), found):
                 if entry.time_s >= since_s and (jobs is None or entry.job in jobs):
                     yield entry
 
@@ -165,8 +165,8 @@ def _text(path: Path, position: int = 0) -> bytes | None:
             raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _decoded(lines: Iterable[bytes], path: Path) -> Iterator[AuditEntry]:
-    for number, line in enumerate(lines, start=1):
+def _decoded(numbered: Iterable[tuple[int, bytes]], path: Path) -> Iterator[AuditEntry]:
+    for number, line in numbered:
         try:
             yield msgspec.json.decode(line, type=AuditEntry)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -180,6 +180,7 @@ class RecentEntries:
         """Entries of the last `for_s` seconds, `most` of them."""
         self._path = path
         self._for_s = for_s
+        self._most = most
         self._found: deque[AuditEntry] = deque(maxlen=most)
         self._file: tuple[int, int] | None = None
         self._position = 0
@@ -198,9 +199,10 @@ class RecentEntries:
             # The first look, or the file was put aside: begin anew, with the older files.
             self._found.clear()
             self._file, self._position = (status.st_dev, status.st_ino), 0
-            for path in _older(self._path):
-                self._found.extend(_decoded((_text(path) or b"").splitlines(), path))
-        self._read_on()
+            self._read_on()
+            self._read_older(now_s)
+        else:
+            self._read_on()
         while self._found and self._found[0].time_s < now_s - self._for_s:
             self._found.popleft()
         return self._found
@@ -209,7 +211,25 @@ class RecentEntries:
         added = _text(self._path, self._position) or b""
         whole = added[: added.rfind(b"\n") + 1]
         self._position += len(whole)
-        self._found.extend(_decoded(whole.splitlines(), self._path))
+        self._found.extend(_decoded(enumerate(whole.splitlines(), start=1), self._path))
+
+    def _read_older(self, now_s: float) -> None:
+        """Put what is still wanted before the entries found, from the youngest of the older files backwards."""
+        with ExitStack() as opened:
+            # All at once, as in `read`.
+            paths = reversed(_older(self._path))
+            files = [(path, opened.enter_context(file)) for path in paths if (file := _opened(path))]
+            for path, file in files:
+                status, missing = os.fstat(file.fileno()), self._most - len(self._found)
+                if missing <= 0 or status.st_mtime + _APART_S < now_s - self._for_s:
+                    return
+                if (status.st_dev, status.st_ino) == self._file:
+                    continue  # it has been put aside since it was read
+                try:
+                    latest = deque(enumerate(file, start=1), maxlen=missing)
+                except OSError as error:
+                    raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
+                self._found.extendleft(reversed(list(_decoded(latest, path))))
 
 
 def replayed(found: Iterable[AuditEntry], field: str) -> Mapping[int, object]:

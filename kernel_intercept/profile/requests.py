@@ -122,7 +122,8 @@ class RequestSearch:
 
     def _least(self, batch: int, from_percent: int, suits: Callable[[ShareTrial], bool]) -> int | None:
         """The least share from `from_percent` on that suits; None if not even the whole GPU does."""
-        known = [one for size, one in self.trials if size == batch and suits(self.trials[size, one])]
+        tried = (one for (size, share), one in self.trials.items() if size == batch and share >= from_percent)
+        known = [trial.share_percent for trial in tried if suits(trial)]
         low, high = -(-from_percent // self.step_percent), min([WHOLE, *known]) // self.step_percent
         if not known and not suits(self._trial(batch, WHOLE)):
             return None

@@ -35,6 +35,7 @@ from simulation.requests.trace import (
     per_second,
     read,
     read_curve,
+    sporadic,
     stepwise,
 )
 
@@ -230,7 +231,8 @@ def _share_within(latency_s: Sequence[float], qos_s: float | None) -> float | No
 def planned(pattern: str, rate_rps: float, duration_s: float, variation: float, seed: int) -> tuple[Request, ...]:
     """Requests of a named pattern, `rate_rps` in the mean; lengths are those of chat services.
 
-    periodic: four waves. bursty: four times the base rate for 5 s in a minute. sporadic: all in those 5 s.
+    periodic: four waves. bursty: four times the base rate for 5 s in a minute, in the mean. sporadic: one burst in each
+    of equal parts of about a minute, which takes a twelfth of it.
     """
     if pattern == "gamma":
         return generate_gamma(rate_rps, variation, duration_s, seed).requests
@@ -240,8 +242,8 @@ def planned(pattern: str, rate_rps: float, duration_s: float, variation: float, 
         base = rate_rps * (_ON_S + _OFF_S) / (_BURST * _ON_S + _OFF_S)
         return generate(bursty(base, _BURST, _ON_S, _OFF_S, seed), _BURST * base, duration_s, seed).requests
     if pattern == "sporadic":
-        on_off, most = bursty(1.0, 2.0, _ON_S, _OFF_S, seed), rate_rps * (_ON_S + _OFF_S) / _ON_S
-        return generate(lambda at_s: most * (on_off(at_s) - 1.0), most, duration_s, seed).requests
+        share, period_s = _ON_S / (_ON_S + _OFF_S), duration_s / max(1, round(duration_s / (_ON_S + _OFF_S)))
+        return generate(sporadic(rate_rps, share, period_s, seed), rate_rps / share, duration_s, seed).requests
     return generate(lambda _at_s: rate_rps, rate_rps, duration_s, seed).requests
 
 

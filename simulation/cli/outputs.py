@@ -11,6 +11,7 @@ import click
 from msgspec import Struct
 
 from explsched import tables
+from explsched.cli import output_file
 from simulation.results.outcome import Metrics, as_dict, figures
 
 if TYPE_CHECKING:
@@ -86,13 +87,6 @@ def _cell(column: PolicyColumn, first: PolicyColumn, name: str) -> str:
     relative = ratio(column.values[name], first.values[name])
     shown = _MISSING if relative is None else f"({relative:.0f}x)" if relative >= 100 else f"({relative:.2f}x)"
     return f"{text} {shown:>8}"
-
-
-def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file in a missing directory before a long run starts. A click callback."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise click.BadParameter(f"{path}: directory {path.absolute().parent} does not exist")
-    return path
 
 
 def picture_file(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:

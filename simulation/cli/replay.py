@@ -48,10 +48,8 @@ class TraceReplay(Struct, frozen=True):
     def warnings(self, policies: Sequence[str]) -> tuple[str, ...]:
         """What these policies need and the trace lacks, and what they do without it; one sentence for each need.
 
-        None for the convention `muri`, whose policies know every run time. Raises `PolicyError` as `check`.
+        Raises `PolicyError` for a name that is not in the catalogue.
         """
-        if not isinstance(self.how, Settings):
-            return ()
         from sched_policy.policy import JobData, needs_of
 
         affected: dict[str, list[str]] = {}
@@ -73,8 +71,8 @@ class TraceReplay(Struct, frozen=True):
         jobs = self.trace.jobs
         match data:
             case JobData.RUN_TIMES:
-                if isinstance(self.how, Settings) and self.how.estimates.source is not EstimateSource.LIMIT:
-                    return 0
+                if not isinstance(self.how, Settings) or self.how.estimates.source is not EstimateSource.LIMIT:
+                    return 0  # by the convention `muri` policies know every run time
                 # The end of a job that reports its progress is extrapolated from that.
                 return sum(job.time_limit_s is None and job.learning is None for job in jobs)
             case JobData.LEARNING_CURVES:

@@ -147,27 +147,31 @@ class Muri(Refilling):
     def _candidates(self) -> list[list[MuriJob]]:
         """Of each number of GPUs, the first jobs: as many groups as fit when the cluster is filled in order.
 
-        Each slot that fits admits the next `max_members` jobs of its size; they need no slot of their own.
+        Each slot that fits admits the next `max_members` jobs of its size, which need no slot of their own, or one that
+        may not be grouped.
         """
-        sizes: dict[int, list[MuriJob]] = {}
-        admitted: dict[int, int] = {}
+        shapes: dict[tuple[int, bool], list[MuriJob]] = {}
+        admitted: dict[tuple[int, bool], int] = {}
         yarn = Yarn(self._cluster)
         too_large = 1 << 62
         for job in self._active:
-            bucket = sizes.setdefault(job.gpus, [])
+            shape = job.gpus, job.may_be_grouped
+            bucket = shapes.setdefault(shape, [])
             bucket.append(job)
-            if len(bucket) > admitted.get(job.gpus, 0) and job.gpus < too_large:
+            if len(bucket) > admitted.get(shape, 0) and job.gpus < too_large:
                 if yarn.take(job.gpus):
-                    admitted[job.gpus] = admitted.get(job.gpus, 0) + self._grouper.max_members
+                    admitted[shape] = admitted.get(shape, 0) + (self._grouper.max_members if job.may_be_grouped else 1)
                 else:
                     too_large = job.gpus
-        return [bucket[: admitted[gpus]] for gpus, bucket in sizes.items() if gpus in admitted]
+        return [bucket[: admitted[shape]] for shape, bucket in shapes.items() if shape in admitted]
 
     def _group(self, candidates: Sequence[Sequence[MuriJob]]) -> list[Interleaved]:
-        buckets = [Bucket(jobs[0].gpus, tuple(self._kind[job.index] for job in jobs)) for jobs in candidates]
-        grouped = self._grouper.groups(buckets, self._cluster.gpus)
-        result: list[Interleaved] = []
-        for jobs, bucket, groups in zip(candidates, buckets, grouped, strict=True):
+        alone = [job for jobs in candidates for job in jobs if not job.may_be_grouped]
+        result = [Interleaved((job,), job.iteration_s, job.overhead_s) for job in alone]
+        others = [jobs for jobs in candidates if jobs[0].may_be_grouped]
+        buckets = [Bucket(jobs[0].gpus, tuple(self._kind[job.index] for job in jobs)) for jobs in others]
+        grouped = self._grouper.groups(buckets, self._cluster.gpus - sum(job.gpus for job in alone))
+        for jobs, bucket, groups in zip(others, buckets, grouped, strict=True):
             for group in groups:
                 grouped_iteration_s = self._grouper.iteration_s([bucket.kinds[place] for place in group])
                 members = tuple([jobs[place] for place in group])

@@ -91,6 +91,11 @@ class MuriJob(Struct, eq=False):
         profile = _profile(job, iteration_s)
         return cls(index, job, job.gpus, iteration_s, profile, overhead, left, iteration_s, overhead)
 
+    @property
+    def may_be_grouped(self) -> bool:
+        """Whether its stage times are known; a job without runs alone."""
+        return self.trace.stages is not None
+
 
 def _profile(job: TraceJob, iteration_s: float) -> StageProfile:
     """A job without stage times is all computation."""

@@ -153,11 +153,11 @@ class Share(Refilling):
         """Sort, choose groups, place the largest first."""
         self._lengths.update(self._running)
         self._active.sort(key=_KEY)
-        sizes: dict[int, list[MuriJob]] = {}
+        shapes: dict[tuple[int, bool], list[MuriJob]] = {}
         for job in self._active:
-            sizes.setdefault(job.gpus, []).append(job)
-        ordered = [job for jobs in sizes.values() for job in jobs]
-        kinds = [tuple([self._kind[job.index] for job in jobs]) for jobs in sizes.values()]
+            shapes.setdefault((job.gpus, job.may_be_grouped), []).append(job)
+        ordered = [job for jobs in shapes.values() for job in jobs]
+        kinds = [tuple([self._kind[job.index] for job in jobs]) for jobs in shapes.values()]
         worths = worth_of(
             np.array([job.key for job in ordered]),
             np.array([job.gpus for job in ordered]),
@@ -167,12 +167,12 @@ class Share(Refilling):
         ).tolist()
         ends = accumulate(map(len, kinds))
         buckets = [
-            SizeBucket(gpus, theirs, tuple(worths[end - len(theirs) : end]))
-            for gpus, theirs, end in zip(sizes, kinds, ends, strict=True)
+            SizeBucket(gpus, theirs, tuple(worths[end - len(theirs) : end]), may_share=may_be_grouped)
+            for (gpus, may_be_grouped), theirs, end in zip(shapes, kinds, ends, strict=True)
         ]
         groups: list[Interleaved] = []
-        for bucket, found in zip(buckets, self._packer.pack(buckets, self._cluster.gpus), strict=True):
-            jobs = sizes[bucket.gpus]
+        packed = self._packer.pack(buckets, self._cluster.gpus)
+        for jobs, bucket, found in zip(shapes.values(), buckets, packed, strict=True):
             for group in found:
                 iteration_s = self._packer.iteration_s([bucket.kinds[position] for position in group])
                 members = tuple([jobs[position] for position in group])

@@ -273,6 +273,20 @@ def bursty(base_rps: float, factor: float, burst_s: float, gap_s: float, seed: i
     return rate
 
 
+def sporadic(mean_rps: float, burst_share: float, period_s: float, seed: int) -> Rate:
+    """Nothing but one burst in each period, at a random place within it, which takes this share of the period."""
+    draw = random.Random(seed)  # noqa: S311
+    begins: list[float] = []
+
+    def rate(at_s: float) -> float:
+        period, place = divmod(at_s / period_s, 1.0)
+        while len(begins) <= period:
+            begins.append(draw.uniform(0.0, 1.0 - burst_share))
+        return mean_rps / burst_share if 0.0 <= place - begins[int(period)] < burst_share else 0.0
+
+    return rate
+
+
 def stepwise(rates_rps: Sequence[float]) -> Rate:
     """A rate for each second, the last one ever after."""
     return lambda at_s: rates_rps[min(int(at_s), len(rates_rps) - 1)]

@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -38,6 +39,7 @@ example:
 _BUILD = "install explsched again where a C++ compiler is, on Linux; see docs/kernels.md#installation"
 _USER = "explsched"
 _FORMER_SPOOL_MODE = 0o1777
+MANY_FILES = 50_000
 _ON_PATH = "apt-get install slurm-client, or name its place: PATH here, and in /etc/default/sexplschedd for the service"
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
 
@@ -89,6 +91,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
 def _files(config: configuration.Config) -> Iterator[Finding]:
     """The files that the configuration names."""
     yield _spool(config.progress.spool)
+    yield from _old_reports(config.progress.spool)
     yield from _sweep_record(config.progress.spool)
     yield _written("audit file", config.audit.file.parent, "changes in Slurm are not written down")
     yield _written(
@@ -211,6 +214,34 @@ def _daemons_user(spool: Path) -> pwd.struct_passwd | None:
         return pwd.getpwuid(seen.uid) if seen and seen.is_alive(time.time()) else pwd.getpwnam(_USER)
     except KeyError:
         return None
+
+
+def _old_reports(spool: Path) -> Iterator[Finding]:
+    """Of which users each pass lists very many files, as nobody removes old ones, as far as whoever asks may see."""
+    try:
+        descriptor = os.open(spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return  # which `_spool` tells
+    try:
+        for name, _uid in spools.directories(descriptor):
+            if _has_many_files(name, descriptor):
+                found = f"{spool / name}: more than {MANY_FILES:,} files, which each pass lists"
+                advice = f"find {spool} -name '[0-9]*.jsonl' -mtime +30 -delete"
+                yield Finding("old reports", "note", found, advice)
+    finally:
+        os.close(descriptor)
+
+
+def _has_many_files(name: str, spool: int) -> bool:
+    try:
+        directory = spools.open_directory(name, spool)
+    except OSError:
+        return False
+    try:
+        with os.scandir(directory) as entries:
+            return sum(1 for _ in islice(entries, MANY_FILES + 1)) > MANY_FILES
+    finally:
+        os.close(directory)
 
 
 def _sweep_record(spool: Path) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ import psutil
 from msgspec import Meta, Struct
 
 from explsched import process
-from explsched.cli import Commands, json_option
+from explsched.cli import Commands, json_option, output_file
 from explsched.job_options.table import LIMIT, MPS, REQUEST, SHARE
 from kernel_intercept.profile.requests import WHOLE, FoundRequest, RequestSearch, ShareTrial
 from kernel_intercept.profile.store import ProfileError
@@ -153,7 +153,13 @@ _timeout = click.option(
     default=600.0,
     help="Time limit of a trial, s.",
 )
-_csv = click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write all trials to this file.")
+_csv = click.option(
+    "--csv",
+    "csv_path",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=output_file,
+    help="Write all trials to this file.",
+)
 
 
 @profile.command(epilog=_EXAMPLES)
@@ -226,12 +232,18 @@ def training(
 
 
 def _find(search: RequestSearch, find: Callable[[], FoundRequest], csv_path: Path | None, *, as_json: bool) -> None:
-    """What was tried is written also where nothing was found, or the search was interrupted."""
+    """What was tried is written also where nothing was found, or the search was interrupted.
+
+    Last: if the file cannot be written, what a long search has found has been printed.
+    """
     try:
-        found = find()
+        _print(find(), search, as_json=as_json)
     finally:
         if csv_path is not None:
             _write(csv_path, search.trials.values())
+
+
+def _print(found: FoundRequest, search: RequestSearch, *, as_json: bool) -> None:
     if found.limit_percent == search.step_percent:
         click.echo(
             f"warning: {search.step_percent} % of the GPU is as fast as all of it: does the command use the GPU, and "

@@ -62,10 +62,13 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def sbatch_arguments(
     task: Task, constraint: str | None, typed: Sequence[str] = (), gpu_type: str = ""
 ) -> tuple[list[str], str]:
-    """The sbatch command line and script of a task; features of nodes, or a type of GPUs, with enough GPU memory."""
+    """The sbatch command line and script of a task; features of nodes, or a type of GPUs, with enough GPU memory.
+
+    A task is one process: all its GPUs are on one node, which `--gpus` alone does not ask for.
+    """
     argv = ["sbatch", "--parsable", f"--job-name={task.name}"]
     if task.required_gpus:
-        argv.append(f"--gpus={gpu_type}{':' if gpu_type else ''}{task.required_gpus}")
+        argv += ["--nodes=1", f"--gpus-per-node={gpu_type}{':' if gpu_type else ''}{task.required_gpus}"]
     if constraint:
         argv.append(f"--constraint={constraint}")
     return argv, f"#!/bin/bash\nexec {SXRUN} -- {shlex.join(task.command(typed))}\n"

@@ -249,18 +249,19 @@ def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults
     """The sweeps of that name and user, None: any. Raises `UnknownNameError`."""
     from slurm_plugin.observation.spool import WholeProgressSpool
     from slurm_plugin.observation.sweep_record import read
-    from slurm_plugin.sweeps.results import results
+    from slurm_plugin.sweeps.results import names, results
 
     spool = view.config.progress.spool
-    why = {job_id: score.reason for job_id, score in view.scores.items()}
-    every = results(view.seen, why, read(spool), WholeProgressSpool(spool), remembered(view.config, PREFIX))
+    notes, recent = read(spool), remembered(view.config, PREFIX)
+    every = names(view.seen, notes, recent)
     if user is not None:
-        known_users([user], (one.user for one in every))
-    of_user = tuple(one for one in every if user in (None, one.user))
-    found = tuple(one for one in of_user if name in (None, one.sweep))
-    if name is not None and not found:
-        raise UnknownNameError(f"sweep of {user}" if user else "sweep", name, (one.sweep for one in of_user))
-    return found
+        known_users([user], (owner for owner, _ in every))
+    of_user = {(owner, sweep) for owner, sweep in every if user in (None, owner)}
+    wanted = {(owner, sweep) for owner, sweep in of_user if name in (None, sweep)}
+    if name is not None and not wanted:
+        raise UnknownNameError(f"sweep of {user}" if user else "sweep", name, (sweep for _, sweep in of_user))
+    why = {job_id: score.reason for job_id, score in view.scores.items()}
+    return results(view.seen, why, notes, WholeProgressSpool(spool), recent, wanted)
 
 
 def _only(found: tuple[SweepResults, ...], what: str) -> SweepResults:

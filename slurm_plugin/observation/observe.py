@@ -125,7 +125,9 @@ def observe(
     nodes = tuple(by_name.values())
     known = remembered or Remembered()
     ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
-    owners = {job.job_id: job.uid for job in records.values()} | {job_id: one.uid for job_id, one in ended.items()}
+    # What running jobs report is read first: the files of many that have ended or wait may take many passes.
+    running_first = sorted(records.values(), key=lambda record: record.state == "PENDING")
+    owners = {job.job_id: job.uid for job in running_first} | {job_id: one.uid for job_id, one in ended.items()}
     progress = spool.read(owners, now_s, submitted_s(records.values()))
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}

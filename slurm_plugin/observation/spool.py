@@ -14,7 +14,7 @@ import os
 import random
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -44,8 +44,16 @@ MAX_BYTES_PER_USER = 1 << 21
 MAX_BYTES_PER_LOOK = 1 << 25
 """For all users together: it takes some seconds, and a look is given ten."""
 
+MAX_BYTES_PER_WHOLE_LOOK = 1 << 22
+"""Of `WholeProgressSpool`, for one file or all: it looks on, so the limit is only for what it takes at a time."""
+
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
+"""As many names are listed of a directory. Where there are more, the files of all jobs are tried by name."""
+
+FEW = 64
+"""The files of so many jobs are tried by name, as a daemon does that waits for some to have saved; none is listed."""
+
 MOST_DIRECTORIES = 8
 """Of each user, the first by name: jobs report to the first, and perhaps to a later one if somebody took their name."""
 
@@ -76,16 +84,23 @@ class _File:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at all files. `left`: bytes of lines that may still be read, by user and in all.
+    """One look at the files of the jobs in `owners` (job id -> uid), in their order.
 
-    `is_cut` says that one of the limits has kept it from the end of a file; `fault`: why it is not complete, or "".
+    `left`: bytes of lines that may still be read, by user and in all; `per_file`: of one file. `cut` are the jobs that
+    one of the limits has kept from the end of their file; `fault`: why it is not complete, or "".
     """
 
+    owners: Mapping[int, int]
     submitted_s: Mapping[int, float]
     left: dict[int, int]
     left_in_all: int
-    is_cut: bool = False
+    per_file: int
+    cut: dict[int, int] = field(default_factory=dict)
     fault: str = ""
+
+    def bytes_left(self, uid: int) -> int:
+        """How much may be read of a user's next file."""
+        return min(self.per_file, self.left[uid], self.left_in_all)
 
     def note(self, error: OSError, path: Path | str) -> None:
         """Take in an error in opening or reading one file or directory."""
@@ -117,7 +132,8 @@ class ProgressSpool:
     ) -> dict[int, JobProgress]:
         """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten.
 
-        Of jobs in `submitted_s` only what was reported since then counts.
+        Of a user's jobs the first are read first: what is beyond the limits waits for the next pass. Of jobs in
+        `submitted_s` only what was reported since then counts.
         """
         before, self.fault = self.fault, self._read(owners, now_s, submitted_s).fault
         if self.fault not in ("", _MISSING, before):
@@ -127,33 +143,55 @@ class ProgressSpool:
 
     def _read(self, owners: Mapping[int, int], now_s: float, submitted_s: Mapping[int, float]) -> _Look:
         """Read what is new."""
-        look = _Look(submitted_s, dict.fromkeys(owners.values(), MAX_BYTES_PER_USER), MAX_BYTES_PER_LOOK)
+        left = dict.fromkeys(owners.values(), MAX_BYTES_PER_USER)
+        look = _Look(dict(owners), submitted_s, left, MAX_BYTES_PER_LOOK, MAX_BYTES_PER_READ)
+        return self._bounded(look, partial(self._anew, look, now_s))
+
+    def _bounded(self, look: _Look, call: Callable[[], None]) -> _Look:
+        """The look once `call` has made it, or has not in time."""
         try:
-            if not self._reading.run(partial(self._look, dict(owners), now_s, look)):
+            if not self._reading.run(call):
                 look.fault = f"the file system has not answered for {self._reading.patience_s:g} s"
         except OSError as error:
             look.fault = error.strerror or str(error)
         return look
 
-    def _look(self, owners: Mapping[int, int], now_s: float, look: _Look) -> None:
-        """Read all files anew, in a thread of its own."""
+    def _anew(self, look: _Look, now_s: float) -> None:
+        """Look at all files, in a thread of its own."""
+        self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in look.owners}
+        self._known = self._look(look, now_s)
+
+    def _look(self, look: _Look, now_s: float) -> dict[int, JobProgress]:
+        """The progress of the jobs that have a file; of those that no limit leaves anything for, as it was before."""
         try:
             spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            self._known, look.fault = {}, _MISSING
-            return
+            look.fault = _MISSING
+            return {}
+        owners = look.owners
+        of_user: defaultdict[int, list[int]] = defaultdict(list)
+        for job_id, uid in owners.items():
+            of_user[uid].append(job_id)
         try:
             known: dict[int, JobProgress] = {}
-            self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in owners}
-            for directory in _directories(spool, frozenset(owners.values()), look):
-                for job_id in directory.jobs(owners):
-                    if job_id not in known or known[job_id].refused is not None:
-                        known[job_id] = self._read_one(directory, job_id, owners[job_id], now_s, look)
-            self._known = known
+            for directory in _directories(spool, of_user.keys(), look):
+                jobs = list(owners) if directory.uid is None else of_user[directory.uid]
+                for job_id in jobs if len(owners) <= FEW else directory.listed(jobs):
+                    if job_id in known and known[job_id].refused is None:
+                        continue
+                    found = self._known.get(job_id)
+                    if look.bytes_left(owners[job_id]) > 0:
+                        found = self._read_one(directory, job_id, owners[job_id], now_s, look)
+                    else:
+                        look.cut[job_id] = owners[job_id]
+                    if found is not None:
+                        known[job_id] = found
+            return known
         finally:
             os.close(spool)
 
-    def _read_one(self, directory: _Directory, job_id: int, uid: int, now_s: float, look: _Look) -> JobProgress:
+    def _read_one(self, directory: _Directory, job_id: int, uid: int, now_s: float, look: _Look) -> JobProgress | None:
+        """The progress with what is new; None if there is no such file."""
         path = self._spool / directory.name / f"{job_id}.jsonl"
         earlier = self._files.get(job_id)
         # O_NONBLOCK: opening a fifo that a user put there must not hang the daemon.
@@ -171,9 +209,10 @@ class ProgressSpool:
                     kept = self._files[job_id] = _File(status.st_ino, since_s)
                 if kept.offset > MOST_BYTES or kept.progress.malformed > MOST_MALFORMED:
                     return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
-                length = min(MAX_BYTES_PER_READ, look.left[uid], look.left_in_all)
-                look.is_cut |= status.st_size > kept.offset + length
-                if length > 0 and status.st_size > kept.offset:
+                length = look.bytes_left(uid)
+                if status.st_size > kept.offset + length:
+                    look.cut[job_id] = uid
+                if status.st_size > kept.offset:
                     data = os.pread(descriptor, length, kept.offset)
                     before_end = max(kept.offset, status.st_size - 2 * MAX_LINE_BYTES)
                     if len(kept.skew_s) < MAX_RUNS:
@@ -182,11 +221,15 @@ class ProgressSpool:
                     # Our own clock may be behind that of the file server, which knows when the file was written.
                     latest_s = min(max(now_s, status.st_mtime), now_s + CLOCKS_APART_S)
                     taken = self._advance(kept, data, latest_s)
-                    look.left[uid] -= taken
-                    look.left_in_all -= taken
+                    # What is left has no room for a line if none is taken of a file that goes on.
+                    used = taken or (length if job_id in look.cut else 0)
+                    look.left[uid] -= used
+                    look.left_in_all -= used
                 return kept.progress
             finally:
                 os.close(descriptor)
+        except FileNotFoundError:
+            return None
         except OSError as error:  # what was read before holds
             look.note(error, path)
             return JobProgress(refused=f"{path}: {error.strerror}") if earlier is None else earlier.progress
@@ -228,10 +271,21 @@ class WholeProgressSpool(ProgressSpool):
     """For a command that looks once, and may wait: each reading goes on to the end of every file."""
 
     def _read(self, owners: Mapping[int, int], now_s: float, submitted_s: Mapping[int, float]) -> _Look:
-        look = super()._read(owners, now_s, submitted_s)
-        while look.is_cut and not look.fault:
-            look = super()._read(owners, now_s, submitted_s)
+        look = _whole_look(dict(owners), submitted_s)
+        self._bounded(look, partial(self._anew, look, now_s))
+        while look.cut and not look.fault:
+            look = _whole_look(look.cut, submitted_s)
+            self._bounded(look, partial(self._go_on, look, now_s))
         return look
+
+    def _go_on(self, look: _Look, now_s: float) -> None:
+        """Look at the files that have not been read to their ends."""
+        self._known = {**self._known, **self._look(look, now_s)}
+
+
+def _whole_look(owners: Mapping[int, int], submitted_s: Mapping[int, float]) -> _Look:
+    most = MAX_BYTES_PER_WHOLE_LOOK
+    return _Look(owners, submitted_s, dict.fromkeys(owners.values(), most), most, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +296,14 @@ class _Directory:
     descriptor: int
     uid: int | None
 
-    def jobs(self, owners: Mapping[int, int]) -> list[int]:
-        """Jobs that have a file here, of at most `MOST_FILES` names, so that a user can hide only the user's own."""
+    def listed(self, jobs: Sequence[int]) -> Sequence[int]:
+        """Those of these jobs that have a file here; all of them, if there are more names than are listed."""
         with os.scandir(self.descriptor) as entries:
-            names = [entry.name for entry in itertools.islice(entries, MOST_FILES) if _is_progress_name(entry.name)]
-        found = (int(name[:-6]) for name in names)
-        return sorted(job_id for job_id in found if job_id in owners and self.uid in (None, owners[job_id]))
+            names = {entry.name for entry in itertools.islice(entries, MOST_FILES + 1)}
+        return jobs if len(names) > MOST_FILES else [job_id for job_id in jobs if f"{job_id}.jsonl" in names]
 
 
-def _directories(spool: int, uids: frozenset[int], look: _Look) -> Iterator[_Directory]:
+def _directories(spool: int, uids: Container[int], look: _Look) -> Iterator[_Directory]:
     """The directories that may have files of these users, the first few of each. Unreadable ones are skipped."""
     owned: defaultdict[int, list[str]] = defaultdict(list)
     for name, uid in directories(spool):
@@ -270,7 +323,3 @@ def _directories(spool: int, uids: frozenset[int], look: _Look) -> Iterator[_Dir
             finally:
                 os.close(descriptor)
     yield _Directory("", spool, None)
-
-
-def _is_progress_name(name: str) -> bool:
-    return name.endswith(".jsonl") and name[:-6].isascii() and name[:-6].isdigit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -95,7 +96,7 @@ class Controller:
         self._has_adopted = False
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
         self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
-        self._sweep_record = SweepRecord(config.progress.spool)
+        self._use_spool(config.progress.spool)
         self._record_mode = PRIVATE_MODE
         self._gap = BackfillGap(self.load)
         self._recalculations = Recalculations()
@@ -124,11 +125,10 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         if config.audit != self._config.audit:
             self._trail = _trail(config)
+        if config.progress.spool != self._config.progress.spool:
+            self._use_spool(config.progress.spool)
         self._config = config
         self._limits: SteeringLimits | None = None
-        self._spool = ProgressSpool(config.progress.spool)
-        self._saves = ProgressSpool(config.progress.spool)
-        self._sweep_record = SweepRecord(config.progress.spool)
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
         if self._run_times is not None:
@@ -138,6 +138,12 @@ class Controller:
         self._run_times = (
             LearntRunTimes(accounting, section.history_days, section.refresh_s) if section.history_days else None
         )
+
+    def _use_spool(self, spool: Path) -> None:
+        """Read this spool from the beginning, which may take many passes."""
+        self._spool = ProgressSpool(spool)
+        self._saves = ProgressSpool(spool)
+        self._sweep_record = SweepRecord(spool)
 
     def use(self, client: SlurmClient) -> None:
         """Ask Slurm by this client from the next pass on."""

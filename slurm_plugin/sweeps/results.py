@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -136,13 +136,43 @@ def results(
     notes: Sequence[Note],
     spool: ProgressSpool,
     recent: Sequence[SlurmJob] = (),
+    wanted: Container[tuple[str, str]] | None = None,
 ) -> tuple[SweepResults, ...]:
-    """Every sweep that Slurm or the notes name, by user and name; one entry for each objective that has been reported.
+    """The `wanted` sweeps (user, name), None: all that Slurm or the notes name; one for each objective reported.
 
     `recent` are jobs that Slurm remembers although they may have ended, which no daemon need have noted. `why` says of
     jobs in Slurm why the policy ranks them where it does. Reports of others that we may not read are told as the
     training's reason.
     """
+    members, live, ended = _trainings(seen, notes, recent)
+    if wanted is not None:
+        members = {job_id: one for job_id, one in members.items() if (one.user, one.sweep) in wanted}
+    now_s = seen.snapshot.now_s
+    over = {job_id: one.uid for job_id, one in members.items() if job_id not in live}
+    past = spool.read(over, now_s, submitted_s(ended.values()))
+    last_words = {note.training: note for note in notes if note.what != "joined"}
+    groups: dict[tuple[str, str, str, Direction], list[SweepTraining]] = {}
+    for job_id, one in members.items():
+        progress = (seen.progress if job_id in live else past).get(job_id, JobProgress())
+        state = ended[job_id].state if job_id in ended else ""
+        told_by = live.get(job_id), seen, why.get(job_id, state), last_words.get((job_id, one.uid, one.sweep))
+        training = _training(job_id, one, progress, *told_by)
+        groups.setdefault((one.user, one.sweep, one.metric, one.direction), []).append(training)
+    return tuple(
+        SweepResults(sweep, user, metric, direction, tuple(_with_savings(trainings, direction)))
+        for (user, sweep, metric, direction), trainings in sorted(groups.items())
+    )
+
+
+def names(seen: Observation, notes: Sequence[Note], recent: Sequence[SlurmJob] = ()) -> frozenset[tuple[str, str]]:
+    """User and name of every sweep of `results`, for which no report is read."""
+    return frozenset((one.user, one.sweep) for one in _trainings(seen, notes, recent)[0].values())
+
+
+def _trainings(
+    seen: Observation, notes: Sequence[Note], recent: Sequence[SlurmJob]
+) -> tuple[dict[int, _Member], dict[int, Job], dict[int, SlurmJob]]:
+    """All trainings; of them the jobs that wait or run; and jobs that Slurm remembers after their end."""
     noted = {note.training: _of_note(note) for note in notes if note.what == "joined"}
     members = {job_id: one for (job_id, _, _), one in noted.items()}
     sizes = {node.name: node.gpus for node in seen.nodes.values()}
@@ -160,21 +190,7 @@ def results(
             what = told.sweep, told.metric, told.direction
             one = _Member(job.user, uid, *what, gpus_of(job), held_gpus(job), job.submit_s, told.params)
             members[job.job_id] = _first_submitted(one, noted.get((job.job_id, uid, told.sweep)), job.restarts)
-    now_s = seen.snapshot.now_s
-    over = {job_id: one.uid for job_id, one in members.items() if job_id not in live}
-    past = spool.read(over, now_s, submitted_s(ended.values()))
-    last_words = {note.training: note for note in notes if note.what != "joined"}
-    groups: dict[tuple[str, str, str, Direction], list[SweepTraining]] = {}
-    for job_id, one in members.items():
-        progress = (seen.progress if job_id in live else past).get(job_id, JobProgress())
-        state = ended[job_id].state if job_id in ended else ""
-        told_by = live.get(job_id), seen, why.get(job_id, state), last_words.get((job_id, one.uid, one.sweep))
-        training = _training(job_id, one, progress, *told_by)
-        groups.setdefault((one.user, one.sweep, one.metric, one.direction), []).append(training)
-    return tuple(
-        SweepResults(sweep, user, metric, direction, tuple(_with_savings(trainings, direction)))
-        for (user, sweep, metric, direction), trainings in sorted(groups.items())
-    )
+    return members, live, ended
 
 
 def _live(seen: Observation, per_gpu: int) -> dict[int, Job]:

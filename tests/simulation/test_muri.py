@@ -250,6 +250,16 @@ def test_muri_admits_four_jobs_for_each_place() -> None:
     assert record(outcome, 5).start_s == record(outcome, 1).end_s
 
 
+@pytest.mark.parametrize("policy", ["muri-s", "muri-l", "explsched-share"])
+@pytest.mark.parametrize("grouping", muri.Grouping)
+def test_jobs_without_stage_times_run_alone(policy: str, grouping: muri.Grouping) -> None:
+    """They were taken to be all computation, and packed at a loss."""
+    trace = Trace.of([*(job(n, 0.0, 1, 1000.0 + n) for n in range(6)), *(model_job(n, "bert", 1, 1e4) for n in (6, 7))])
+    outcome = muri.simulate(trace, ClusterShape(1, 2), policy, muri.MuriOptions(grouping=grouping))
+    overheads_s = 10.0 * outcome.events
+    assert all(done.held_s <= done.run_s + overheads_s for done in (record(outcome, n) for n in range(6)))
+
+
 def test_autopack_splits_groups_that_do_not_pay() -> None:
     trace = Trace.of([model_job(1, "gpt2", 1, 1000), model_job(2, "gpt2", 1, 2000)])
     together = muri.simulate(trace, ClusterShape(1, 1), "muri-s")

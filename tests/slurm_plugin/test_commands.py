@@ -160,7 +160,7 @@ def test_a_tasks_parameters_are_quoted(tmp_path: Path) -> None:
     params = {"command": ["python", "a b.py"], "lr": 0.1, "note": "$(touch x)"}
     path.write_text(json.dumps({"name": "t", "required_gpus": 2, "params": params}))
     argv, script = sbatch_arguments(read_task(path), "a100")
-    assert argv == ["sbatch", "--parsable", "--job-name=t", "--gpus=2", "--constraint=a100"]
+    assert argv == ["sbatch", "--parsable", "--job-name=t", "--nodes=1", "--gpus-per-node=2", "--constraint=a100"]
     assert script.splitlines()[-1] == f"exec {SXRUN} -- python 'a b.py' --lr=0.1 '--note=$(touch x)'"
 
 
@@ -189,7 +189,7 @@ def test_the_go_schedulers_sample_runs_with_a_typed_command_where_gpus_have_the_
     path.write_text(json.dumps(SAMPLE))
     nodes_with(monkeypatch, "gpumem4g", "a100-80gb", "vram-24gb")
     out = submitted("--config", str(path), "--", "python", "train.py")
-    assert "'--job-name=ResNet50 Training' --gpus=2 '--constraint=a100-80gb|vram-24gb'" in out
+    assert "'--job-name=ResNet50 Training' --nodes=1 --gpus-per-node=2 '--constraint=a100-80gb|vram-24gb'" in out
     assert f"exec {SXRUN} -- python train.py --model=resnet50 --batch_size=64 --learning_rate=0.001" in out
     with pytest.raises(TaskError, match="no command"):
         submitted("--config", str(path))
@@ -201,10 +201,10 @@ def test_a_task_may_be_given_by_options_which_come_before_the_files(
     path = tmp_path / "sample.json"
     path.write_text(json.dumps(SAMPLE))
     nodes_with(monkeypatch, "a100-80gb")
-    assert "--job-name=x --gpus=3 --constraint=a100-80gb\n" in submitted(
+    assert "--job-name=x --nodes=1 --gpus-per-node=3 --constraint=a100-80gb\n" in submitted(
         "--config", str(path), "--name", "x", "--gpus", "3", "--memory", "40000", "--", "true"
     )
-    assert "--job-name=y --gpus=1\n" in submitted("--name", "y", "--", "true")
+    assert "--job-name=y --nodes=1 --gpus-per-node=1\n" in submitted("--name", "y", "--", "true")
     assert CliRunner().invoke(root, ["submit", "--", "true"]).exit_code == 2
 
 
@@ -214,8 +214,9 @@ def test_where_only_gpu_types_tell_their_memory_the_smallest_that_suffices_is_re
     types = [frozenset({"h100"}), frozenset({"a100_40gb", "t4"}), frozenset({"tesla"})]
     found = tuple(SlurmNode(f"n{i}", "IDLE", 4, frozenset(), gpu_types=names) for i, names in enumerate(types))
     monkeypatch.setattr(CliClient, "nodes", lambda _self: found)
-    assert "--gpus=a100_40gb:2\n" in submitted("--name", "t", "--gpus", "2", "--memory", "20000", "--", "true")
-    assert "--gpus=h100:1\n" in submitted("--name", "t", "--memory", "60000", "--", "true")
+    two = submitted("--name", "t", "--gpus", "2", "--memory", "20000", "--", "true")
+    assert "--nodes=1 --gpus-per-node=a100_40gb:2\n" in two
+    assert "--nodes=1 --gpus-per-node=h100:1\n" in submitted("--name", "t", "--memory", "60000", "--", "true")
     with pytest.raises(TaskError, match="largest known has"):
         submitted("--name", "t", "--memory", "90000", "--", "true")
 

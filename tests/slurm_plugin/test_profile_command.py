@@ -77,6 +77,21 @@ def test_a_training_gets_the_least_share_that_keeps_its_pace(gpu: tuple[float, f
     assert len(search.trials) <= 11
 
 
+def saturating(batch: int, share_percent: int) -> ShareTrial:
+    """55 % of the GPU are as good as all of it; 50 % do as a limit, but are too slow for the bound."""
+    latency_s = 0.0495 if share_percent >= 55 else 0.0502 if share_percent >= 50 else 0.0505 * 50 / share_percent
+    latency_s *= 0.5 + batch / 16
+    return ShareTrial(batch, share_percent, latency_s, batch / latency_s)
+
+
+def test_a_limit_is_never_below_the_request() -> None:
+    """Shares below the request were tried before, and did as limits."""
+    service = RequestSearch(saturating).inference(0.05, 8)
+    assert (service.request_percent, service.limit_percent) == (55, 55)
+    training = RequestSearch(saturating).training(0.99)
+    assert (training.request_percent, training.limit_percent) == (55, 55)
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "bench.py"
@@ -111,6 +126,20 @@ def test_what_is_printed_is_what_jobs_and_services_take(program: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "of a job:      --request 0.25 --limit 0.5" in done.stdout
     assert "services.yaml: kernel: {request: 0.25, limit: 0.5}" in done.stdout
+
+
+def test_a_file_in_a_missing_directory_is_refused_before_the_first_trial(tmp_path: Path) -> None:
+    options = ["training", f"--csv={tmp_path}/none/a.csv", "--", "touch", str(tmp_path / "tried")]
+    done = CliRunner().invoke(profile, options)
+    assert (done.exit_code, (tmp_path / "tried").exists()) == (2, False)
+    assert f"directory {tmp_path}/none does not exist" in done.stderr
+
+
+def test_what_was_found_is_printed_though_the_file_cannot_be_written(program: Path) -> None:
+    """As where its file system has become full meanwhile."""
+    done = call(program, "training", "--step=25", "--csv=/dev/full", gpu=(0.0001, 0.001, 1.0))
+    assert "/dev/full: cannot be written: No space left on device" in str(done.exception)
+    assert "of a job:      --request" in done.stdout
 
 
 @pytest.mark.parametrize(("gpu", "is_doubted"), [((0.002, 0.001, 0.6), False), ((0.002, 0.0, 1.0), True)])

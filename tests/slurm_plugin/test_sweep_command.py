@@ -128,7 +128,7 @@ def shown(*words: object) -> dict[str, Any]:
 
 
 def test_reports_are_read_to_the_last(digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_READ", 1000)
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_WHOLE_LOOK", 1000)
     for job_id in (1, 3):  # one is over, one runs
         reported(tmp_path, job_id, *(1 / n for n in range(1, 51)))
     found = {training["job"]: (len(training["curve"]), training["best"]) for training in shown()["trainings"]}
@@ -469,6 +469,27 @@ def test_an_unknown_sweep_is_answered_with_those_that_are_known(digits: FakeSlur
     assert "no sweep 'digit'; did you mean 'digits'?" in str(run("show", "digit", fails=True).exception)
     assert "no user 'adda'; did you mean 'ada'?" in str(run("list", "-u", "adda", fails=True).exception)
     assert "no user 'adda'" in str(run("show", "digits", "-u", "adda", fails=True).exception)
+
+
+def test_only_the_reports_of_the_sweep_that_is_shown_are_read(
+    digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installation has those of months, of all users."""
+    digits.known[8] = training(8, "explsched:sweep=other", state="COMPLETED")
+    reported(tmp_path, 8, 3.0, end=True)
+    opened, really = set(), os.open
+
+    def opens(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        opened.add(Path(path).name)
+        return really(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", opens)
+    assert {training["job"] for training in shown()["trainings"]} == {1, 2, 3, 4}
+    assert "8.jsonl" not in opened
+    run("show", "unheard-of", fails=True)
+    assert "8.jsonl" not in opened
+    assert len(json.loads(run("list", "--json").stdout)["sweeps"]) == 2
+    assert "8.jsonl" in opened
 
 
 def test_two_objectives_under_one_name_are_two_sweeps(digits: FakeSlurm, tmp_path: Path) -> None:

@@ -185,6 +185,16 @@ def test_patterns_keep_the_mean_rate(pattern: str) -> None:
     assert list(found) == sorted(found, key=lambda request: request.arrival_s)
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("duration_s", [20.0, 60.0, 100.0])
+def test_a_sporadic_pattern_has_the_mean_rate_for_any_duration(seed: int, duration_s: float) -> None:
+    """With the defaults it mostly had no request at all."""
+    expected = 5.0 * duration_s
+    found = planned("sporadic", 5.0, duration_s, 4.0, seed)
+    assert len(found) == pytest.approx(expected, abs=5 * expected**0.5)
+    assert planned("sporadic", 1.0, duration_s, 4.0, seed)
+
+
 def test_a_sporadic_pattern_is_idle_for_long_and_a_steady_one_is_not() -> None:
     def longest_gap_s(pattern: str) -> float:
         return float(np.diff([request.arrival_s for request in planned(pattern, 2.0, 2000, 4.0, 5)]).max())

@@ -144,6 +144,10 @@ def test_a_simulation_can_end_early(trace: Path, tmp_path: Path) -> None:
 
 
 def test_options_of_muri(trace: Path) -> None:
+    trace.write_text(
+        "job_id,submit_s,gpus,run_s,stage_io_s,stage_gpu_s,stage_net_s\n"
+        "1,0,2,300,0,300,0\n2,10,2,120,0,120,0\n3,20,2,60,0,60,0\n"
+    )
     words = ("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "muri-s", "--conventions", "muri")
     default = told(*words)
     assert default["settings"] == {
@@ -158,7 +162,7 @@ def test_options_of_muri(trace: Path) -> None:
     assert (fewer["autopack"], fewer["max_members"]) == (True, 2)
     ablated = told(*words, "--grouping", "in-order", "--stage-order", "worst")["settings"]
     assert (ablated["grouping"], ablated["ordering"]) == ("in-order", "worst")
-    # Jobs without stage times compute all the time, and only lose by sharing.
+    # Jobs that compute all the time only lose by sharing.
     assert told(*words, "--max-members", 1)["held_gpu_h"] < default["held_gpu_h"]
 
 
@@ -341,6 +345,19 @@ def test_data_that_the_trace_lacks_are_warned_of(trace: Path) -> None:
     exact = call("simulate", *words, "--policy", "srtf", "--estimates", "exact", "--json")
     assert json.loads(exact.stdout)["warnings"] == []
     assert exact.stderr == ""
+
+
+def test_data_that_the_trace_lacks_for_muris_conventions_are_warned_of(trace: Path) -> None:
+    """There policies know every run time."""
+    words = ("--trace", str(trace), "--cluster", "1x2", "--conventions", "muri", "--policies", "srtf,muri-s,antman")
+    result = call("compare", *words, "-j", 1, "--json")
+    found = json.loads(result.stdout)["warnings"]
+    assert [warning.split(":")[:2] for warning in found] == [
+        ["muri-s", " no job has stage times"],
+        ["antman", " no job has opportunistic priority"],
+        ["antman", " no job has stage times"],
+    ]
+    assert result.stderr.splitlines() == [f"warning: {warning}" for warning in found]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from explsched.errors import SlurmUnreachableError
@@ -226,3 +227,17 @@ def test_who_looks_again_reads_what_was_added_and_misses_nothing_at_a_rotation(t
     assert list(recent.now(NOW_S + 3601)) == []
     many = RecentEntries(path, 3600, 2)
     assert [one.job for one in many.now(NOW_S)] == [7, 8]
+
+
+def test_of_older_files_no_more_is_read_than_is_wanted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """All of them were, 600 MB at a page's start."""
+    at_s = time.time()
+    path, older = tmp_path / "audit.jsonl", [tmp_path / f"audit.jsonl.{number}" for number in (1, 2, 3)]
+    for file, values in ((older[1], (1, 2)), (older[0], (3, 4, 5)), (path, (6,))):
+        file.write_bytes(b"".join(msgspec.json.encode(entry(1, value, at_s)) + b"\n" for value in values))
+    older[2].write_text("not read\n")
+    assert [one.after for one in RecentEntries(path, 3600, 6).now(at_s)] == [1, 2, 3, 4, 5, 6]
+    assert [one.after for one in RecentEntries(path, 3600, 3).now(at_s)] == [4, 5, 6]
+    os.utime(older[1], (at_s - 8000, at_s - 8000))
+    assert [one.after for one in RecentEntries(path, 3600, 100).now(at_s)] == [3, 4, 5, 6]
+    assert not caplog.text

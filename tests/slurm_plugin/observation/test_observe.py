@@ -17,6 +17,7 @@ from slurm_plugin.config import PreemptionBudget
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
+from slurm_plugin.observation.trainings import SeenTraining
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
@@ -232,6 +233,22 @@ def test_others_make_room_only_for_a_job_that_would_start(tmp_path: Path) -> Non
     records = ClusterRecords((), (record(5, submit_s=9000.0), record(6)), ())
     found = observe(records, ProgressSpool(tmp_path), NOW_S, remembered=served).snapshot.jobs
     assert {job.job_id: (job.eligible, job.may_displace) for job in found} == {5: (True, False), 6: (True, True)}
+
+
+def test_the_files_of_running_jobs_are_read_before_those_of_waiting_and_ended_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a daemon's start a large search was steered without its running trainings' reports, for up to an hour."""
+    text = json.dumps({"time_s": 9000.0, "step": 1, "metric": "loss", "value": 2.0}) + "\n"
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", len(text))
+    for job_id in (1, 2, 3):
+        (tmp_path / f"{job_id}.jsonl").write_text(text)
+    (ended,) = observe(ClusterRecords((), (record(1),), ()), ProgressSpool(tmp_path / "none"), NOW_S).snapshot.jobs
+    known = Remembered(trainings={1: SeenTraining(ended, os.geteuid())})
+    jobs = tuple(record(job_id, uid=os.geteuid(), state=state) for job_id, state in ((2, "PENDING"), (3, "RUNNING")))
+    spool = ProgressSpool(tmp_path)
+    passes = [observe(ClusterRecords((), jobs, ()), spool, NOW_S, remembered=known) for _ in range(3)]
+    assert [sorted(one.progress) for one in passes] == [[3], [2, 3], [1, 2, 3]]
 
 
 def test_what_a_user_has_had_in_silence_is_known_to_the_policy(tmp_path: Path) -> None:

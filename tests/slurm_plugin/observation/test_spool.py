@@ -92,8 +92,7 @@ def test_a_huge_file_is_read_in_parts_and_thinned(spool: ProgressSpool, tmp_path
 
 
 def test_a_command_reads_files_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_READ", 1000)
-    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", 1500)
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_WHOLE_LOOK", 1500)
     for job_id in range(5):
         (tmp_path / f"{job_id}.jsonl").write_text("".join(line(step, 2.0) for step in range(100)) + line(100, 1.0)[:9])
     found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(5), os.geteuid()), NOW_S)
@@ -102,11 +101,31 @@ def test_a_command_reads_files_to_their_end(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_command_does_not_wait_for_the_ends_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do half lines, which are read again and again, keep it from the user's other files."""
-    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", 300)
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_WHOLE_LOOK", 300)
     for job_id in range(10):
         (tmp_path / f"{job_id}.jsonl").write_text(line(1, 2.0) + line(2, 1.0)[:-5])
     found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(10), os.geteuid()), NOW_S)
     assert [len(found[job_id].reports) for job_id in range(10)] == [1] * 10
+
+
+def test_a_command_opens_each_file_once_and_one_more_for_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opened every file in each look, of which each read a little."""
+    opened, really = [], os.open
+
+    def opens(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        opened.append(str(path))
+        return really(path, flags, *mode, **options)
+
+    text = "".join(line(step, 2.0) for step in range(100))
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_WHOLE_LOOK", 2 * len(text) + 10)
+    for job_id in range(100):
+        (tmp_path / f"{job_id}.jsonl").write_text(text)
+    monkeypatch.setattr(os, "open", opens)
+    found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(100), os.geteuid()), NOW_S)
+    assert [len(progress.reports) for progress in found.values()] == [100] * 100
+    assert sum(name.endswith(".jsonl") for name in opened) <= 150
 
 
 def test_a_file_that_its_owner_has_leased_is_not_the_file_systems_fault(spool: ProgressSpool, tmp_path: Path) -> None:
@@ -307,6 +326,44 @@ def test_many_files_of_one_user_take_turns(tmp_path: Path, monkeypatch: pytest.M
     for _ in range(10):
         found = spool.read(owners, NOW_S)
     assert [len(found[job_id].reports) for job_id in range(10)] == [1] * 10
+
+
+def test_the_first_of_a_users_jobs_are_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(line(step, 2.0) for step in range(10))
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", len(text))
+    for job_id in (1, 2, 3):
+        (tmp_path / f"{job_id}.jsonl").write_text(text)
+    spool, owners = ProgressSpool(tmp_path), dict.fromkeys((2, 1, 3), os.geteuid())
+    read = [spool.read(owners, NOW_S) for _ in range(3)]
+    assert [sorted(found) for found in read] == [[2], [1, 2], [1, 2, 3]]
+    assert all(len(progress.reports) == 10 for progress in read[-1].values())
+
+
+def test_files_beyond_those_that_are_listed_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody removes old files, those of new jobs were not seen."""
+    monkeypatch.setattr("slurm_plugin.observation.spool.MOST_FILES", 5)
+    monkeypatch.setattr("slurm_plugin.observation.spool.FEW", 0)
+    for job_id in range(20):
+        (tmp_path / f"{job_id}.jsonl").write_text(line(1, 2.0))
+    found = ProgressSpool(tmp_path).read(dict.fromkeys(range(10, 30), os.geteuid()), NOW_S)
+    assert sorted(found) == list(range(10, 20))
+
+
+def test_the_files_of_a_few_jobs_are_opened_without_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned, really = [], os.scandir
+
+    def scans(path: int) -> object:
+        scanned.append(path)
+        return really(path)
+
+    directory = tmp_path / str(os.geteuid())
+    directory.mkdir()
+    (directory / "7.jsonl").write_text(line(1, 2.0))
+    (tmp_path / "8.jsonl").write_text(line(1, 2.0))
+    monkeypatch.setattr(os, "scandir", scans)
+    found = ProgressSpool(tmp_path).read(dict.fromkeys((7, 8, 9), os.geteuid()), NOW_S)
+    assert sorted(found) == [7, 8]
+    assert len(scanned) == 1, "that of the spool, for whose directories are whose"
 
 
 def test_while_the_file_system_hangs_what_was_read_holds(

@@ -182,6 +182,24 @@ def test_a_new_configuration_holds_for_preemptions_underway(tmp_path: Path, monk
     assert RequeueJob(5) in daemon.decide(NOW_S + 20).changes
 
 
+def test_a_reload_keeps_what_has_been_read_of_the_same_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = json.dumps({"time_s": 200.0, "step": 1, "metric": "loss", "value": 2.0}) + "\n"
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", len(text))
+    slurm = FakeSlurm(tuple(holding(job_id, uid=os.geteuid()) for job_id in (5, 6)))
+    daemon = controller(slurm, tmp_path, monkeypatch, Plan())
+    spools = [tmp_path / name for name in ("a", "b")]
+    for spool in spools:
+        spool.mkdir()
+        for job_id in (5, 6):
+            (spool / f"{job_id}.jsonl").write_text(text)
+
+    def read_after_reload(spool: Path) -> list[int]:
+        daemon.reconfigure(configured(tmp_path, progress=ProgressSection(spool=spool)))
+        return sorted(daemon.decide(NOW_S).seen.progress)
+
+    assert [read_after_reload(spool) for spool in (spools[0], spools[0], spools[1])] == [[5], [5, 6], [5]]
+
+
 def test_a_job_that_ends_while_the_pass_writes_other_things_is_not_requeued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
