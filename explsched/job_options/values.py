@@ -108,10 +108,10 @@ def one_of(*words: str) -> Kind:
     return Kind("one_of", ", ".join(words), canonical, words)
 
 
-TEXT = Kind("text", f"1 to {TEXT_BYTES} bytes of text without control characters", _text)
+TEXT = Kind("text", f"1 to {TEXT_BYTES} bytes of UTF-8 text without control characters", _text)
 """A name of the user's own, such as that of a metric."""
 
-HYPER_PARAMETERS = Kind("pairs", f"K=V,K=V, such as lr=0.1,width=64, at most {PAIRS_BYTES} bytes", _pairs)
+HYPER_PARAMETERS = Kind("pairs", f"K=V,K=V, such as lr=0.1,width=64, at most {PAIRS_BYTES} bytes of UTF-8", _pairs)
 
 FILE_PATH = Kind("text", f"a path of at most {_PATH_BYTES} bytes", _path)
 """Only programs inside the job have such options."""

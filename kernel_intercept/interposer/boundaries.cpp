@@ -16,10 +16,10 @@ namespace {
 // per thread by an address that is the thread's own.
 struct Numbered {
     std::atomic<std::uintptr_t> key;  // one of those below, or a key
-    const ContextRecord* context;
+    std::atomic<const ContextRecord*> context;
     Stream stream;
     NullStream null_stream;
-    std::atomic<int> tails;  // that other threads are putting into it
+    std::atomic<int> tails;  // threads that put one into it: meanwhile it keeps its number
 };
 constexpr std::uintptr_t kNever = 0, kTaken = 1, kFree = 2;  // no keys; never used: none behind it is
 
@@ -123,6 +123,21 @@ void put_tail_of(ContextRecord& context, int number, Stream stream, NullStream n
     if (boundary.writes) put_boundary(context, number, stream, null_stream, boundary);
 }
 
+// Takes the number from its stream, or from none, unless its key has changed.
+bool take(Numbered& one, std::uintptr_t held) noexcept {
+    if (!one.key.compare_exchange_strong(held, kTaken)) return false;
+    while (one.tails.load() != 0) sched_yield();  // the driver must not see the handle any more
+    return true;
+}
+
+// Frees a number that the context has or had last, of which the GPU may have something to tell.
+void give_up(const ContextRecord& context, int number, Numbered& one, std::uintptr_t held) noexcept {
+    if (one.context.load() != &context || !take(one, held)) return;
+    const bool is_own = one.context.load() == &context;  // else another has had it since
+    if (is_own) gate::abandon_stream(context.ordinal, number);
+    one.key.store(is_own ? kFree : held, std::memory_order_release);
+}
+
 }  // namespace
 
 int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream) noexcept {
@@ -132,7 +147,8 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
     for (int i = 0; i < gate::kCountedStreams; ++i) {
         const Numbered& one = numbered[static_cast<std::size_t>(i)];
         const std::uintptr_t held = one.key.load(std::memory_order_acquire);
-        if (held == key) return one.context == &context ? i : gate::kUncounted;
+        if (held == key)
+            return one.context.load(std::memory_order_relaxed) == &context ? i : gate::kUncounted;
         if (held == kNever) break;
     }
     for (int i = 0; i < gate::kCountedStreams; ++i) {
@@ -144,7 +160,7 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
             one.key.store(held, std::memory_order_release);
             continue;
         }
-        one.context = &context;
+        one.context.store(&context, std::memory_order_relaxed);
         one.stream = stream;
         one.null_stream = null_stream;
         one.key.store(key, std::memory_order_release);
@@ -242,10 +258,8 @@ void forget_stream(Stream stream) noexcept {
     if (key <= kPerThreadStream) return;
     for (auto& numbered : g_streams) {
         for (Numbered& one : numbered) {
-            if (one.key.load(std::memory_order_relaxed) != key) continue;
-            one.key.store(kTaken);
-            while (one.tails.load() != 0) sched_yield();  // the driver must not see the handle any more
-            one.key.store(kFree, std::memory_order_release);
+            if (one.key.load(std::memory_order_relaxed) == key && take(one, key))
+                one.key.store(kFree, std::memory_order_release);
         }
     }
 }
@@ -260,9 +274,12 @@ void heed_failure(const ContextRecord& context, Result result) noexcept {
     if (std::find(std::begin(kLastingErrors), std::end(kLastingErrors), result) == std::end(kLastingErrors))
         return;
     for (int i = 0; i < gate::kCountedStreams; ++i) {
-        const Numbered& one = numbered_on(context.ordinal)[static_cast<std::size_t>(i)];
-        if (one.key.load(std::memory_order_acquire) >= kFree && one.context == &context)
-            gate::abandon_stream(context.ordinal, i);
+        Numbered& one = numbered_on(context.ordinal)[static_cast<std::size_t>(i)];
+        one.tails.fetch_add(1);
+        const std::uintptr_t held = one.key.load();
+        if (held > kFree && one.context.load() == &context) gate::abandon_stream(context.ordinal, i);
+        one.tails.fetch_sub(1);
+        if (held == kFree) give_up(context, i, one, held);
     }
 }
 
@@ -270,9 +287,8 @@ void forget_streams_of(const ContextRecord& context) noexcept {
     auto& numbered = numbered_on(context.ordinal);
     for (int i = 0; i < gate::kCountedStreams; ++i) {
         Numbered& one = numbered[static_cast<std::size_t>(i)];
-        if (one.key.load(std::memory_order_relaxed) < kFree || one.context != &context) continue;
-        gate::abandon_stream(context.ordinal, i);
-        one.key.store(kFree, std::memory_order_release);
+        const std::uintptr_t held = one.key.load(std::memory_order_acquire);
+        if (held >= kFree) give_up(context, i, one, held);
     }
 }
 

@@ -23,7 +23,7 @@ struct TimedLaunch {
 struct ContextRecord {
     std::atomic<Context> context;  // null: unused
     std::atomic<bool> ready;       // the fields below are set
-    int ordinal;
+    std::atomic<int> ordinal;
     std::uint32_t compute_capability;
     std::uint32_t multiprocessors;
     MultiprocessorLimits limits;

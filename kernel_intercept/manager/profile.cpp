@@ -133,11 +133,11 @@ Profile with_sample(Profile profile, const KernelCost& sample, CoRun co_run) {
                                        ? sample.gpu_ns
                                        : std::min(sample.gpu_ns, mean_ns + mean_ns / 4 + 1);
     profile.long_share += ((sample.gpu_ns > 2 * mean_ns ? 1 : 0) - profile.long_share) / kShareMemory;
-    const auto weight = static_cast<std::int64_t>(std::min(profile.samples + 1, kLongestMemory));
+    const auto weight = static_cast<std::int64_t>(std::min(profile.samples, kLongestMemory - 1) + 1);
     const std::int64_t step_ns =
         (static_cast<std::int64_t>(taken_ns) - static_cast<std::int64_t>(mean_ns)) / weight;
     profile.cost.gpu_ns = static_cast<std::uint64_t>(static_cast<std::int64_t>(mean_ns) + step_ns);
-    profile.samples += 1;
+    profile.samples += profile.samples < UINT64_MAX ? 1 : 0;
     if (profile.source == Source::kTiming) {
         profile.cost.compute_permille = std::min(sample.compute_permille, 1000U);
         profile.cost.bandwidth_permille = std::min(sample.bandwidth_permille, 1000U);

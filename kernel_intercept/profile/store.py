@@ -109,8 +109,8 @@ def combine(old: KernelProfile, new: KernelProfile) -> KernelProfile:
     """
     shares = new if _TRUST[new.source] >= _TRUST[old.source] else old
     samples = old.samples + new.samples
-    gpu_ns = new.gpu_ns if samples == 0 else round((old.samples * old.gpu_ns + new.samples * new.gpu_ns) / samples)
-    return replace(shares, samples=samples, gpu_ns=gpu_ns, name=new.name or old.name)
+    gpu_ns = (old.samples * old.gpu_ns + new.samples * new.gpu_ns) // samples if samples else new.gpu_ns
+    return replace(shares, samples=min(samples, _UINT64), gpu_ns=gpu_ns, name=new.name or old.name)
 
 
 TITLE = "# explsched kernel profiles 1"

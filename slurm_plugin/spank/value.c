@@ -13,14 +13,38 @@ static bool accept(const char *text, char *value) {
     return written >= 0 && written < EXPL_VALUE_SIZE;
 }
 
-/* Whether it has 1 to `most` bytes, none of them a control character. */
+/* How many bytes the UTF-8 character there has, as RFC 3629 accepts it; 0 if there is none. */
+static size_t character_bytes(const char *text) {
+    static const unsigned least[] = {0, 0x80, 0x800, 0x10000};
+    const unsigned char *const at = (const unsigned char *)text;
+    if (*at < 0x80) {
+        return 1;
+    }
+    if (*at < 0xc0 || *at > 0xf7) {
+        return 0;
+    }
+    size_t const more = *at < 0xe0 ? 1 : *at < 0xf0 ? 2 : 3;
+    unsigned code = *at & (0x3fU >> more);
+    for (size_t i = 1; i <= more; i++) {
+        if ((at[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+        code = code << 6 | (at[i] & 0x3f);
+    }
+    bool const is_surrogate = code >= 0xd800 && code <= 0xdfff;
+    return code >= least[more] && code <= 0x10ffff && !is_surrogate ? more + 1 : 0;
+}
+
+/* Whether it has 1 to `most` bytes of UTF-8, and no control character. */
 static bool is_text(const char *text, size_t most) {
-    size_t const length = strlen(text);
-    for (size_t i = 0; i < length; i++) {
-        unsigned char const letter = (unsigned char)text[i];
-        if (letter < ' ' || letter == 0x7f) {
+    size_t length = 0;
+    while (text[length] != '\0') {
+        unsigned char const letter = (unsigned char)text[length];
+        size_t const bytes = character_bytes(text + length);
+        if (letter < ' ' || letter == 0x7f || bytes == 0) {
             return false;
         }
+        length += bytes;
     }
     return length >= 1 && length <= most;
 }

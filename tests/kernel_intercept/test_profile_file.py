@@ -148,3 +148,8 @@ def test_shares_follow_trust_and_times_the_event_timings() -> None:
     assert (again.samples, again.gpu_ns) == (40, 200)
     [newer] = merged([exported], [replace(exported, compute_permille=260, gpu_ns=800)])
     assert (newer.compute_permille, newer.gpu_ns) == (260, 800)
+
+
+def test_what_two_files_hold_at_most_is_held_by_one() -> None:
+    most = profile(samples=2**64 - 1, gpu_ns=2**64 - 1)
+    assert store.parse(store.render(merged([most], [most]))) == store.Parsed((most,), ())

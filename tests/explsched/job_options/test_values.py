@@ -95,7 +95,7 @@ def test_names_are_any_text(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a\nb", "\x1b[2J", "\x7f", "x" * 129, "\u00e4" * 65, "\udcff"])
 def test_names_have_a_bounded_length_and_no_control_characters(text: str) -> None:
-    with pytest.raises(ValueError, match="1 to 128 bytes of text without control characters"):
+    with pytest.raises(ValueError, match="1 to 128 bytes of UTF-8 text without control characters"):
         SWEEP.canonical(text)
 
 

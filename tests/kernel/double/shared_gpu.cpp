@@ -143,13 +143,24 @@ void events_have_the_kernels_times(const std::string& path) {
     REQUIRE(gpu.event_time_ns(after).value() - gpu.event_time_ns(before).value() == 2'000'000);
 }
 
+// Another thread destroys a stream while one waits for the context, or for an event of the stream.
+void a_queue_of_another_stream_still_tells_the_end_of_the_former_ones_work(const std::string& path) {
+    VirtualGpu gpu(path, Settings{});
+    const std::int32_t stream = gpu.open_stream();
+    const std::uint64_t last = gpu.submit(stream, kBusy, {});
+    gpu.close_stream(stream);
+    REQUIRE(gpu.open_stream() == stream);
+    REQUIRE(gpu.has_ended(stream, last));
+    REQUIRE(gpu.submit(stream, kBusy, {}) == last + 1);
+}
+
 }  // namespace
 
 int main(int, char** argv) {
     const std::string path = argv[1];
     const std::vector<std::function<void(const std::string&)>> tests = {
         two_processes_share, work_of_the_dead_vanishes, deaths_at_any_moment_wedge_nobody,
-        events_have_the_kernels_times};
+        events_have_the_kernels_times, a_queue_of_another_stream_still_tells_the_end_of_the_former_ones_work};
     for (const auto& test : tests) {
         std::filesystem::remove(path);
         std::filesystem::remove(path + ".log");

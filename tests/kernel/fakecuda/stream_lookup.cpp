@@ -60,14 +60,16 @@ void synchronise(CUcontext context) {
     gpu::VirtualGpu* gpu = context->device->gpu.get();
     if (gpu == nullptr) return;
     std::vector<std::int32_t> queues{context->legacy->queue};
+    std::vector<gpu::Dependency> work;
     {
         const std::lock_guard lock(context->mutex);
         for (const auto& stream : context->streams) queues.push_back(stream->queue);
         for (const auto& stream : context->destroyed_streams) {
             if (stream->queue != gpu::kNone) queues.push_back(stream->queue);
         }
+        work = gpu->all_of(queues);  // while none of them is another stream's
     }
-    for (const std::int32_t queue : queues) gpu->wait_until_ended(queue, gpu->submitted(queue));
+    for (const auto& [queue, count] : work) gpu->wait_until_ended(queue, count);
 }
 
 }  // namespace fakecuda

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "tests/kernel/interposer/gate_log.hpp"
 #include "tests/kernel/interposer/session.hpp"
@@ -101,6 +102,51 @@ void a_stream_that_has_lost_its_green_context_is_given_up() {
     DO(cuCtxDestroy(lasting.context));
 }
 
+// Streams get numbers that those of a context which goes had, or have. Built with -DEXPLSCHED_SANITIZE=thread
+// this finds what does not show otherwise; so does the next one.
+void a_context_goes_while_streams_of_another_come_and_go() {
+    const Session lasting;
+    lasting.report();
+    std::atomic<bool> done{false};
+    std::atomic<int> streams{0};
+    std::thread beside([&] {
+        DO(cuCtxSetCurrent(lasting.context));
+        for (; !done; ++streams) {
+            CUstream stream{};
+            DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+            launch(lasting.function, 1, stream);
+            DO(cuStreamSynchronize(stream));
+            DO(cuStreamDestroy(stream));
+        }
+    });
+    for (int round = 0; round < 100 || streams < 100; ++round) {
+        const Session passing;
+        launch(passing.function, 1, passing.stream);
+        DO(cuCtxDestroy(passing.context));
+    }
+    done = true;
+    beside.join();
+    DO(cuCtxDestroy(lasting.context));
+}
+
+void a_context_fails_while_streams_of_another_come_and_go(const Session& failed) {
+    const Session other;
+    std::atomic<bool> done{false};
+    std::atomic<int> looks{0};
+    std::thread beside([&] {
+        DO(cuCtxSetCurrent(failed.context));
+        for (; !done; ++looks) CHECK(cuStreamQuery(failed.stream) != CUDA_SUCCESS);
+    });
+    for (int i = 0; i < 100 || looks < 100; ++i) {
+        CUstream stream{};
+        DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        launch(other.function, 1, stream);
+        DO(cuStreamDestroy(stream));
+    }
+    done = true;
+    beside.join();
+}
+
 // Nobody waits for what a failed context was to tell: the process may live on. With FAKECUDA_FAULT: which
 // calls show it.
 void a_failed_context_is_given_up(bool launches_fail) {
@@ -128,6 +174,7 @@ void a_failed_context_is_given_up(bool launches_fail) {
     shows("context", cuCtxSynchronize(), !launches_fail);
     shows("event", cuEventSynchronize(event), !launches_fail);
     shows("look at event", cuEventQuery(event), !launches_fail);
+    if (!launches_fail) a_context_fails_while_streams_of_another_come_and_go(session);
 }
 
 // A program may reset its device then, and go on in a new context, perhaps at the old one's address.
@@ -157,4 +204,5 @@ int main() {
     contexts_that_come_and_go_leave_no_mappings_behind();
     no_work_of_a_context_writes_to_the_memory_of_another();
     a_stream_that_has_lost_its_green_context_is_given_up();
+    a_context_goes_while_streams_of_another_come_and_go();
 }

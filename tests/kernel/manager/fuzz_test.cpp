@@ -12,6 +12,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "kernel_intercept/manager/profile.hpp"
 #include "kernel_intercept/shared/protocol.hpp"
@@ -56,7 +57,8 @@ void mutate(std::string& text) {
 std::string seed_file() {
     return std::string(manager::kTitle) + "\n" + std::string(manager::kColumns) + "\n" +
            "00000000000000ff\t1,2,3\t4,5,6\t7\t90\t8\t9000\t100\t200\tncu\t_Z3addPf\n"
-           "0123456789abcdef\t1,1,1\t32,1,1\t0\t80\t0\t18446744073709551615\t1000\t0\ttiming\t\n";
+           "0123456789abcdef\t1,1,1\t32,1,"
+           "1\t0\t80\t18446744073709551615\t18446744073709551615\t1000\t0\ttiming\t\n";
 }
 
 void profile_files(int iterations) {
@@ -70,7 +72,10 @@ void profile_files(int iterations) {
             CHECK(std::strlen(error.what()) > 0);
             continue;
         }
-        // What was accepted can be written, and reads the same again.
+        // What was accepted takes a sample, can be written, and reads the same again.
+        for (manager::Profile& profile : parsed.profiles)
+            profile =
+                manager::with_sample(std::move(profile), {generator(), 1000, 0}, manager::CoRun::kAlone);
         const std::string written = manager::render_profiles(parsed.profiles);
         const manager::ProfileText again = manager::parse_profiles(written);
         CHECK(again.faults.empty() && again.profiles.size() == parsed.profiles.size());

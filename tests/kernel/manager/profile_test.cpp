@@ -116,6 +116,15 @@ void measured_shares_are_not_overwritten_by_estimates() {
     CHECK(after.cost.compute_permille == 700 && after.source == Source::kNcu && after.samples == 6);
 }
 
+void a_file_may_hold_as_many_samples_as_can_be_written() {
+    const std::string most = std::to_string(UINT64_MAX);
+    const ProfileText text = parse_profiles(kHead + "00000000000000ff\t1,1,1\t32,1,1\t0\t90\t" + most +
+                                            "\t3200\t1\t2\ttiming\tk\n");
+    REQUIRE(text.profiles.size() == 1);
+    const Profile after = with_sample(text.profiles[0], {32, 1, 2}, CoRun::kAlone);
+    CHECK(after.samples == UINT64_MAX && after.cost.gpu_ns == 3101);
+}
+
 void merging_keeps_the_better_of_each() {
     const Profile timed = profile(1, 100, 500, 10, Source::kTiming),
                   imported = profile(1, 0, 400, 700, Source::kNcu);
@@ -304,6 +313,7 @@ int main() {
     timings_are_averaged_and_follow_change();
     long_timings_count_for_little();
     measured_shares_are_not_overwritten_by_estimates();
+    a_file_may_hold_as_many_samples_as_can_be_written();
     merging_keeps_the_better_of_each();
     files_are_written_with_what_others_added();
     profiles_are_saved_where_no_thread_can_be_started();

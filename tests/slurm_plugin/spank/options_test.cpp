@@ -190,6 +190,31 @@ void names_are_any_text_without_control_characters() {
     CHECK(refused("expl-sweep", std::string(129, 'x')));
 }
 
+// What a terminal in Latin-1 sends would make the whole comment unreadable.
+void text_is_utf_8() {
+    for (const char* text : {"\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+                             "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf", "M\xc3\xbcller"}) {
+        CHECK(canonical("expl-sweep", text) == text);
+        CHECK(canonical("expl-params", std::string("a=") + text) == std::string("a=") + text);
+    }
+    for (const char* text :
+         {"M\xfcller", "\xc3", "\xc3x", "\xe2\x82", "\xf0\x9f\x98", "\x80", "\xbf", "\xc0\x80", "\xc1\xbf",
+          "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xed\xa0\x80", "\xed\xbf\xbf", "\xf4\x90\x80\x80",
+          "\xf5\x80\x80\x80", "\xf8\x88\x80\x80\x80", "\xfe", "\xff"}) {
+        CHECK(refused("expl-sweep", text) && refused("expl-params", std::string("lr=") + text));
+    }
+}
+
+void a_job_keeps_its_options_beside_a_variable_that_is_no_utf_8() {
+    in_process(S_CTX_ALLOCATOR, [] {
+        setenv("EXPLSCHED_SWEEP", "M\xfcller", 1);
+        init();
+        CHECK(give("expl-checkpoint", "USR1") == 0);
+        CHECK(submit() == 0 && comment() == "checkpoint=USR1");
+        CHECK(logged("is ignored: accepted: 1 to 128 bytes of UTF-8 text without control characters"));
+    });
+}
+
 void words_are_those_of_a_list() {
     for (const char* text : {"USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "ALRM", "URG"}) {
         CHECK(canonical("expl-checkpoint", text) == text);
@@ -238,6 +263,8 @@ int main() {
     stages_are_milliseconds();
     parameters_are_pairs();
     names_are_any_text_without_control_characters();
+    text_is_utf_8();
+    a_job_keeps_its_options_beside_a_variable_that_is_no_utf_8();
     words_are_those_of_a_list();
     all_options_together_fit_into_the_comment();
     return check::result();

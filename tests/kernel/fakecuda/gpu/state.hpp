@@ -58,6 +58,7 @@ struct Task {
 };
 
 // Task number n (from 0) sits in queue[n % kQueueDepth]. The head, number `completed`, runs or waits to run.
+// The numbers go on when another stream gets the place: some may wait for work of the former one.
 struct Stream {
     std::int32_t process{kNone};
     std::uint64_t submitted{0};

@@ -89,7 +89,6 @@ std::int32_t VirtualGpu::open_stream() {
             Stream& stream = state.streams[i];
             // A stream that its process has closed keeps its place until it is empty.
             if (stream.process != kNone || is_pending(stream)) continue;
-            stream.submitted = stream.completed = 0;
             stream.written = {};
             stream.process = file_.process();
             state.stream_limit = std::max(state.stream_limit, i + 1);

@@ -35,6 +35,7 @@ class VirtualGpu {
     void wait_for(std::int32_t stream, Dependency on);
 
     std::uint64_t submitted(std::int32_t stream);
+    std::vector<Dependency> all_of(const std::vector<std::int32_t>& streams);  // what they were given so far
     bool has_ended(std::int32_t stream, std::uint64_t count);
     void wait_until_ended(std::int32_t stream, std::uint64_t count);
 
@@ -58,7 +59,6 @@ class VirtualGpu {
                     const std::vector<Dependency>& after, const MemoryAccess& memory);
     std::uint64_t append(std::int32_t stream, const Work& work, std::int64_t called_ns, std::int32_t event,
                          const std::vector<Dependency>& after, const MemoryAccess& memory = {});
-    std::vector<Dependency> all_of(const std::vector<std::int32_t>& streams);
     void sleep_until(std::int64_t virtual_ns) const;
     void serve_memory();
     void stop_serving_memory();
