@@ -258,7 +258,7 @@ class PreemptionTracker:
         One without the others would save in vain.
         """
         changes: list[Change] = []
-        for leaving in _by_beneficiary(preemptions):
+        for leaving in _by_beneficiary(preemptions, look.jobs):
             new = [one for one in leaving if one.job_id not in self._underway]
             signals = [SignalJob(one.job_id, name) for one in new if (name := self._signal_for(one.job_id, look))]
             if len(signals) < len(new) or len(new) > self._budget.max_per_hour:
@@ -429,11 +429,15 @@ class PreemptionTracker:
         return self._budget.max_per_hour - len(self._begun_s)
 
 
-def _by_beneficiary(preemptions: Iterable[Preemption]) -> Iterable[Sequence[Preemption]]:
-    """The preemptions of each beneficiary, in the order of their firsts; one that benefits the job itself is alone."""
-    found: defaultdict[tuple[int, bool], list[Preemption]] = defaultdict(list)
+def _by_beneficiary(preemptions: Iterable[Preemption], jobs: Mapping[int, Job]) -> Iterable[Sequence[Preemption]]:
+    """The preemptions that make room for one job together, in the order of their firsts.
+
+    One that benefits the job itself is alone, and so is each for an array: of its tasks every one starts by itself.
+    """
+    single = {job_id for job_id, job in jobs.items() if job.array_tasks == 1}
+    found: defaultdict[int, list[Preemption]] = defaultdict(list)
     for one in preemptions:
-        found[(one.job_id, False) if one.beneficiary is None else (one.beneficiary, True)].append(one)
+        found[one.beneficiary if one.beneficiary in single else one.job_id].append(one)  # one waits, the other runs
     return found.values()
 
 

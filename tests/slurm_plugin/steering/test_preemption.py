@@ -203,6 +203,9 @@ def test_all_that_leave_for_one_job_are_signalled_or_none() -> None:
     assert signalled(of_two, 0) == {4}  # 8 would use up what 5 and 6 wait for
     assert signalled(of_two, HOUR_S) == {5, 6}
     assert signalled(PreemptionTracker(PreemptionBudget(100, 1)), 0) == {4}
+    jobs[7] = job(7, array_tasks=2)  # each of which starts by itself
+    assert signalled(PreemptionTracker(PreemptionBudget(100, 2)), 0) == {4, 5}
+    jobs[7] = job(7)
     earlier = ProgressReport(1.0, restart=-1, step=1, metric="loss", value=1.0)
     starting = {6: JobProgress(reports=(earlier,))}
     assert signalled(PreemptionTracker(PreemptionBudget(100, 9)), 0, starting) == {4, 8}
