@@ -7,7 +7,8 @@ import errno
 import json
 import os
 import time
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -140,16 +141,44 @@ def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
     assert [(fault.line, fault.code) for fault in found.data] == [(2, "request_too_large")]
 
 
-def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = {"method": "POST", "url": ENDPOINT, "body": {"model": "chat"}}
-    lines = [json.dumps({"custom_id": name, **about}) + "\n" for name in "abcde"]
-    monkeypatch.setattr("inference_gateway.batches.worker.IN_FLIGHT_BYTES", 2 * len(lines[0]))
+def lines_of(*texts: str) -> list[str]:
+    about = {"method": "POST", "url": ENDPOINT}
+    return [json.dumps({"custom_id": text, **about, "body": {"model": "chat", "user": text}}) + "\n" for text in texts]
+
+
+def batch_of(owned: Owned, lines: list[str]) -> Batch:
     draft = owned.draft()
     draft.write_text("".join(lines))
-    batch = owned.make_batch(owned.add(draft, "in", "batch").id, ENDPOINT, "1h", None)
-    now = accepted(tmp_path, "batches: idle, concurrency: 100")
-    serving = ServiceReport("chat", 1, 0, 0, 1, 0, 8, "", 0, 0, 0, 30.0, given_up=False, next_in_s=None, replicas=())
-    assert state.show(now.paths.status, Report("g", "/run", 0.0, closing=False, services=(serving,)))
+    return owned.make_batch(owned.add(draft, "in", "batch").id, ENDPOINT, "1h", None)
+
+
+def serving(directory: Path) -> Accepted:
+    """A service whose only replica serves 100 requests at a time."""
+    now = accepted(directory, "batches: idle, concurrency: 100")
+    chat = ServiceReport("chat", 1, 0, 0, 1, 0, 8, "", 0, 0, 0, 30.0, given_up=False, next_in_s=None, replicas=())
+    assert state.show(now.paths.status, Report("g", "/run", 0.0, closing=False, services=(chat,)))
+    return now
+
+
+@asynccontextmanager
+async def answered_by(
+    directory: Path, answer: Callable[[web.Request], Awaitable[web.Response]]
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client as the worker's, of a server that answers thus."""
+    application = web.Application()
+    application.router.add_post(ENDPOINT, answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.UnixSite(runner, str(directory / "s")).start()
+    async with client(directory / "s", 60.0) as haproxy:
+        yield haproxy
+    await runner.cleanup()
+
+
+def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = lines_of(*"abcde")
+    monkeypatch.setattr("inference_gateway.batches.worker.IN_FLIGHT_BYTES", 2 * len(lines[0]))
+    batch, now = batch_of(owned, lines), serving(tmp_path)
     asked = answered = most = 0
 
     async def check() -> None:
@@ -163,12 +192,7 @@ def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, m
             answered += 1
             return web.json_response({})
 
-        application = web.Application()
-        application.router.add_post(ENDPOINT, answer)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.UnixSite(runner, str(tmp_path / "s")).start()
-        async with client(tmp_path / "s", 60.0) as haproxy:
+        async with answered_by(tmp_path, answer) as haproxy:
             ours = Worker(now, owned.settings, haproxy)
             while owned.batch(batch.id).status != "completed":
                 ours.run_once()
@@ -177,10 +201,37 @@ def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, m
                 assert load is None or load.in_flight.get("chat", 0) <= 2
                 if asked - answered == min(2, len(lines) - answered):
                     answering.release()
-        await runner.cleanup()
 
     asyncio.run(check())
     assert (most, owned.batch(batch.id).request_counts.completed) == (2, 5)
+
+
+def test_a_long_line_is_sent_in_its_turn(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two short ones are in flight, and one has its turn before it; whenever one ends another one would fit."""
+    short = lines_of(*"abcdef")
+    monkeypatch.setattr("inference_gateway.batches.worker.IN_FLIGHT_BYTES", 2 * len(short[0]))
+    batch, now, sent = batch_of(owned, short), serving(tmp_path), list[str]()
+
+    async def check() -> None:
+        answering = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.Response:
+            sent.append((await request.json())["user"])
+            await answering.wait()
+            return web.json_response({})
+
+        async with answered_by(tmp_path, answer) as haproxy:
+            ours = Worker(now, owned.settings, haproxy)
+            ours.run_once()
+            long = batch_of(owned, lines_of(100 * "x"))
+            ours.run_once()
+            answering.set()
+            while {owned.batch(one.id).status for one in (batch, long)} != {"completed"}:
+                ours.run_once()
+                await asyncio.sleep(0.01)
+
+    asyncio.run(check())
+    assert (len(sent), sent.index(100 * "x")) == (7, 3)
 
 
 def test_answers_are_published_where_a_changed_services_file_ends_a_batch(
@@ -247,15 +298,9 @@ def test_a_cookie_of_one_keys_answer_is_not_sent_with_anothers_request(tmp_path:
         return web.Response(headers={"set-cookie": "session=1"})
 
     async def check() -> None:
-        application = web.Application()
-        application.router.add_post(ENDPOINT, answer)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.UnixSite(runner, str(tmp_path / "s")).start()
-        async with client(tmp_path / "s", 60.0) as haproxy:
+        async with answered_by(tmp_path, answer) as haproxy:
             for _ in range(2):
                 await (await haproxy.post(f"http://haproxy{ENDPOINT}")).read()
-        await runner.cleanup()
 
     asyncio.run(check())
     assert seen == [None, None]
