@@ -282,15 +282,13 @@ class _Answers:
     def count_so_far(self) -> None:
         """Add what a stream has so far. What is only an estimate then, its end corrects."""
         if self._client is not None and self._answer.events:
-            self._count(self._client, replace(self._answer.tokens(), estimated=0))
-
-    def _count(self, client: str, tokens: Tokens) -> None:
-        self._usage.add(client, tokens - self._counted)
-        self._counted = tokens
+            tokens = replace(self._answer.tokens(), estimated=0)
+            self._usage.add(self._client, Tokens(), tokens - self._counted)
+            self._counted = tokens
 
     def _end(self) -> None:
         if self._client is not None:
-            self._count(self._client, self._answer.tokens())
+            self._usage.add(self._client, self._answer.tokens(), Tokens() - self._counted)
         self._client, self._answer, self._counted = None, AnswerReader(), Tokens()
         self._reading.end(self)
 

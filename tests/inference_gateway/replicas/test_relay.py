@@ -1,9 +1,11 @@
 """The way from the gateway to a server: whole requests and answers, and nothing for who is not the server."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -225,7 +227,10 @@ def test_what_a_server_has_written_when_the_gateway_goes_is_counted(tmp_path: Pa
 
 
 def test_a_stream_counts_while_it_is_open_and_once(tmp_path: Path) -> None:
-    """Or a key over its quota would go on until its longest stream ends. Three events of four were tokens."""
+    """Or a key over its quota would go on until its longest stream ends. Three events of four were tokens.
+
+    Gateways of 0.1.0 read `by_key` alone, and would lose what is added to a request that they have counted.
+    """
     goes_on = asyncio.Event()
     usage = b'data: {"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
 
@@ -248,10 +253,14 @@ def test_a_stream_counts_while_it_is_open_and_once(tmp_path: Path) -> None:
                 for _ in range(2):
                     await relay.count_open()
                     counted.append(dict(relay.usage.by_key))
+                relay.usage.write(tmp_path)
+                assert json.loads((tmp_path / "usage").read_text())["by_key"] == {"alice": asdict(Tokens())}
                 goes_on.set()
                 await reader.read()
                 writer.close()
             await relay.count_open()
+            relay.usage.write(tmp_path)
+            assert json.loads((tmp_path / "usage").read_text())["by_key"] == {"alice": asdict(Tokens(1, 9, 3))}
             return [*counted, relay.usage.by_key]
 
     assert asyncio.run(run()) == [{"alice": Tokens(1, 0, 4)}] * 2 + [{"alice": Tokens(1, 9, 3)}]

@@ -97,7 +97,12 @@ def test_a_report_has_the_sums_of_a_run(tmp_path: Path) -> None:
     counter.write(tmp_path)
     assert usage_of(tmp_path) is None, "there is nothing to tell"
     counter.add("alice", Tokens(1, 2, 3))
-    counter.add("alice", Tokens(1, 4, 5, 1))
+    counter.add("alice", Tokens(), Tokens(1, 0, 8))
+    counter.write(tmp_path)
+    found = usage_of(tmp_path)
+    assert found is not None
+    assert found.by_key == {"alice": Tokens(2, 2, 11)}, "with the open stream"
+    counter.add("alice", Tokens(1, 4, 5, 1), Tokens(-1, 0, -8))
     counter.add("bob", Tokens(1))
     counter.write(tmp_path)
     found = usage_of(tmp_path)
