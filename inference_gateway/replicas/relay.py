@@ -78,11 +78,13 @@ class Relay:
         self._finishing.set()
 
     async def end(self, within_s: float) -> None:
-        """Accept no more connections, and wait at most `within_s` for the open ones to end."""
+        """Accept no more connections, wait at most `within_s` for the open ones to end, and count what they have."""
         if self._accepting is not None:
             self._accepting.cancel()
         if self._serving:
             await asyncio.wait(self._serving, timeout=within_s)
+        for answers in self._open:
+            answers.begin(None)
 
     async def count_open(self) -> None:
         """Add to `usage` what streams that have not ended have so far, while others go on."""

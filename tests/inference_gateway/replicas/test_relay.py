@@ -266,6 +266,31 @@ def test_a_stream_counts_while_it_is_open_and_once(tmp_path: Path) -> None:
     assert asyncio.run(run()) == [{"alice": Tokens(1, 0, 4)}] * 2 + [{"alice": Tokens(1, 9, 3)}]
 
 
+def test_what_a_stream_has_when_its_replica_ends_is_an_estimate(tmp_path: Path) -> None:
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b'data: {"a":1}\n\n' * 4)
+        await reader.read()
+        writer.close()
+
+    async def run() -> list[dict[str, Tokens]]:
+        async with serving(stream) as port:
+            relay, counted = Relay(port, "KEY", taken), []
+            async with relaying(tmp_path, relay) as listener:
+                context = gateway_context(tmp_path / "identity")
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+                writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
+                for _ in range(4):
+                    await reader.readuntil(b"}\n\n")
+                await relay.count_open()
+                await relay.end(within_s=0)
+                counted.append(relay.usage.by_key)
+                writer.close()
+            return [*counted, relay.usage.by_key]
+
+    assert asyncio.run(run()) == [{"alice": Tokens(1, 0, 4, 1)}] * 2, "and its connection's end adds nothing"
+
+
 @pytest.mark.parametrize(
     "answer",
     [
