@@ -149,10 +149,12 @@ class Worker:
 
     def _begin(self, owned: Owned, batch: Batch) -> BatchJob | None:
         """Validate its input and begin or resume it; None if it has failed."""
-        key = self._keys.get(owned.owner)
+        key, most = self._keys.get(owned.owner), self._settings.requests_per_batch
+        # A batch that has begun does not fail by a lower limit, as after a reload.
+        limit_mib = self._now.section.listen.body_limit_mib if batch.in_progress_at is None else None
         try:
             data = owned.path(batch.input_file_id, "data")
-            found = read_requests(data, batch.endpoint, self._now, key, self._settings.requests_per_batch)
+            found = read_requests(data, batch.endpoint, self._now, key, most, limit_mib)
         except FileNotFoundError:
             found = Faults((LineFault("file_not_found", f"{batch.input_file_id} is gone"),))
         if isinstance(found, Faults):

@@ -32,9 +32,9 @@ from inference_gateway.model import BatchLoad
 ENDPOINT = "/v1/chat/completions"
 
 
-def accepted(directory: Path, chat: str) -> Accepted:
+def accepted(directory: Path, chat: str, limit_mib: int = 32) -> Accepted:
     text = f"""
-listen: {{host: 127.0.0.1}}
+listen: {{host: 127.0.0.1, body_limit_mib: {limit_mib}}}
 directory: {directory / "state"}
 services:
   chat: {{{chat}, replica: {{command: "x {{port}}"}}}}
@@ -127,7 +127,7 @@ def test_a_request_may_say_that_it_leaves_open_whether_to_stream(tmp_path: Path)
     path = tmp_path / "in.jsonl"
     body = {"model": "chat", "stream": None}
     path.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": ENDPOINT, "body": body}))
-    assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1), Requests)
+    assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1, 32), Requests)
 
 
 def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
@@ -136,9 +136,18 @@ def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
     bodies = [{"model": "chat", "x": "y" * length} for length in ((32 << 20) - 30, 32 << 20)]
     lines = [{"custom_id": name, **about, "body": body} for name, body in zip("ab", bodies, strict=True)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 2)
+    found = read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 2, 32)
     assert isinstance(found, Faults)
     assert [(fault.line, fault.code) for fault in found.data] == [(2, "request_too_large")]
+
+
+def test_a_batch_that_has_begun_goes_on_although_the_limit_is_lower_now(tmp_path: Path, owned: Owned) -> None:
+    about = {"method": "POST", "url": ENDPOINT, "body": {"model": "chat", "x": "y" * (1 << 20)}}
+    begun = batch_of(owned, [json.dumps({"custom_id": "a", **about}) + "\n"])
+    worker(tmp_path, owned).run_once()
+    later = owned.make_batch(begun.input_file_id, ENDPOINT, "1h", None)
+    Worker(accepted(tmp_path, "batches: idle", 1), owned.settings, create_autospec(aiohttp.ClientSession)).run_once()
+    assert [owned.batch(one.id).status for one in (begun, later)] == ["in_progress", "failed"]
 
 
 def lines_of(*texts: str) -> list[str]:
@@ -257,7 +266,7 @@ def test_an_answer_of_several_lines_is_one_line_of_the_results(
     tmp_path: Path, owned: Owned, batch: Batch, text: str
 ) -> None:
     asked = read_requests(
-        owned.path(batch.input_file_id, "data"), ENDPOINT, accepted(tmp_path, "batches: idle"), None, 9
+        owned.path(batch.input_file_id, "data"), ENDPOINT, accepted(tmp_path, "batches: idle"), None, 9, 32
     )
     assert isinstance(asked, Requests)
     job = BatchJob.of(owned, batch, asked)
