@@ -153,11 +153,10 @@ class _Usage:
         return cls(int(prompt[1]) if prompt else 0, int(completion[1]) if completion else 0, events)
 
     def or_larger(self, later: _Usage | None) -> _Usage:
-        """The larger counts of both."""
+        """The larger counts of both, and the events before the later one, which may be the end of the answer."""
         if later is None:
             return self
-        last = later if later.completion >= self.completion else self
-        return _Usage(max(self.prompt, later.prompt), last.completion, last.events)
+        return _Usage(max(self.prompt, later.prompt), max(self.completion, later.completion), later.events)
 
 
 @dataclass(slots=True)
