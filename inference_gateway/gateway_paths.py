@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -245,5 +246,6 @@ def _append(source: Path, target: Path) -> None:
         except OSError:
             kept.truncate(before)
             raise
-        if kept.tell() > LARGEST_BYTES and os.path.samestat(os.fstat(kept.fileno()), target.stat()):
-            target.replace(f"{target}.1")
+        with suppress(FileNotFoundError):  # the other gateway has renamed it
+            if kept.tell() > LARGEST_BYTES and os.path.samestat(os.fstat(kept.fileno()), target.stat()):
+                target.replace(f"{target}.1")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -89,12 +90,14 @@ class Requests:
     places: tuple[tuple[int, int], ...]
 
 
-def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, most: int) -> Requests | Faults:
-    """Validate an input file. Raises `OSError`."""
+def read_requests(
+    path: Path, endpoint: str, now: Accepted, key: ApiKey | None, most: int, limit_mib: int | None
+) -> Requests | Faults:
+    """Validate an input file. Bodies may have `limit_mib`, any size if None. Raises `OSError`."""
     service_of = {
         model: name for name, one in now.section.services.items() for model in (name, *one.models, *one.also_serves)
     }
-    limit_mib = now.section.listen.body_limit_mib
+    limit_bytes = sys.maxsize if limit_mib is None else limit_mib << 20
     faults: list[LineFault] = []
     places: dict[str, tuple[int, int]] = {}
     services: set[str] = set()
@@ -110,7 +113,7 @@ def read_requests(path: Path, endpoint: str, now: Accepted, key: ApiKey | None, 
                 faults.append(LineFault("invalid_json_line", str(error), number))
                 continue
             service = service_of.get(line.body.model, "")
-            if len(text) > limit_mib << 20 and memoryview(_body(text)).nbytes > limit_mib << 20:
+            if len(text) > limit_bytes and memoryview(_body(text)).nbytes > limit_bytes:
                 faults.append(
                     LineFault("request_too_large", f"the body is larger than {limit_mib} MiB", number, "body")
                 )

@@ -88,7 +88,7 @@ class Worker:
         self._settings = settings
         self._again = again
         self._keys = {key.name: key for key in now.keys}
-        self._jobs: dict[str, BatchJob] = {}
+        self._jobs: dict[str, BatchJob] = {}  # in the order of their turns
         self._ended: dict[str, set[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight: Counter[str] = Counter()
@@ -97,7 +97,6 @@ class Worker:
         self._run = secrets.token_hex(8)
         self._published = BatchLoad("")
         self._seen: Mapping[str, ServiceReport] = {}
-        self._turn = 0
         self._drafts_due_s = time.monotonic()
 
     def run_once(self) -> None:
@@ -150,10 +149,12 @@ class Worker:
 
     def _begin(self, owned: Owned, batch: Batch) -> BatchJob | None:
         """Validate its input and begin or resume it; None if it has failed."""
-        key = self._keys.get(owned.owner)
+        key, most = self._keys.get(owned.owner), self._settings.requests_per_batch
+        # A batch that has begun does not fail by a lower limit, as after a reload.
+        limit_mib = self._now.section.listen.body_limit_mib if batch.in_progress_at is None else None
         try:
             data = owned.path(batch.input_file_id, "data")
-            found = read_requests(data, batch.endpoint, self._now, key, self._settings.requests_per_batch)
+            found = read_requests(data, batch.endpoint, self._now, key, most, limit_mib)
         except FileNotFoundError:
             found = Faults((LineFault("file_not_found", f"{batch.input_file_id} is gone"),))
         if isinstance(found, Faults):
@@ -191,20 +192,17 @@ class Worker:
         sendable = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
         open_jobs = [job for job in sendable if not self._ending(job, now_s)]
         left = {name: self._room(name) for name in {job.requests.service for job in open_jobs}}
-        while open_jobs := [job for job in open_jobs if left[job.requests.service] > 0 and self._has_memory_for(job)]:
-            self._turn += 1
-            job = open_jobs[self._turn % len(open_jobs)]
+        while open_jobs := [job for job in open_jobs if job.pending and left[job.requests.service] > 0]:
+            job = open_jobs.pop(0)
+            if self._in_flight_bytes and self._in_flight_bytes + job.next_bytes() > IN_FLIGHT_BYTES:
+                return  # it is sent before any other: shorter ones would always leave it too little
+            open_jobs.append(job)
+            self._jobs[job.batch.id] = self._jobs.pop(job.batch.id)  # its next turn is after all others
             left[job.requests.service] -= 1
             self._in_flight_bytes += job.next_bytes()
             task = asyncio.create_task(self._ask(job, job.pending.popleft()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-    def _has_memory_for(self, job: BatchJob) -> bool:
-        """Whether the batch has a next request that is not too long beside those in flight."""
-        return bool(job.pending) and (
-            not self._in_flight_bytes or self._in_flight_bytes + job.next_bytes() <= IN_FLIGHT_BYTES
-        )
 
     def _room(self, name: str) -> int:
         own = self._in_flight[name]

@@ -101,13 +101,15 @@ class ReadyReplicas:
     _ready: tuple[Endpoint, ...] = field(default=())
 
     def ready(self) -> tuple[Endpoint, ...]:
-        """The replicas that take requests. Raises `DataPlaneError` if the file is invalid."""
+        """The replicas that take requests. Raises `DataPlaneError` if the file is invalid or cannot be read."""
         path: Path = self.book.path(self.service)
         try:
             found = path.stat()
         except FileNotFoundError:
             self._seen, self._ready = None, ()
             return ()
+        except OSError as error:
+            raise DataPlaneError(f"{path}: cannot be read: {error}") from error
         # Every change creates a new file.
         version = (found.st_ino, found.st_mtime_ns)
         if version != self._seen:

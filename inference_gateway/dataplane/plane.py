@@ -239,8 +239,8 @@ class HaproxyDataPlane:
     def servers(self) -> Sequence[ServerState]:
         """All replicas that HAProxy has, and removed ones that requests from before a reload still use."""
         found = self._reading.servers(read_state(self.files.activator_socket))
-        ready = {service: self._ready(service) for service in {server.service for server in found}}
-        return [replace(server, listed=_is_listed(server, ready[server.service])) for server in found]
+        listed = {service: self._listed(service) for service in {server.service for server in found}}
+        return [replace(server, listed=_is_listed(server, listed[server.service])) for server in found]
 
     def open_requests(self) -> Sequence[ServerState]:
         """All replicas with their requests in flight, also after `finish`, when nothing else is known of them."""
@@ -302,16 +302,23 @@ class HaproxyDataPlane:
         """The replicas that take requests. Of a thousand endpoint files only those that have changed are read."""
         return self._ready_replicas.setdefault(service, ReadyReplicas(self._endpoints, service)).ready()
 
+    def _listed(self, service: str) -> Mapping[str, tuple[str, int]] | None:
+        """The addresses of the replicas that take requests; None if the file cannot be read, which changes tell."""
+        try:
+            return {replica.name: (replica.host, replica.port) for replica in self._ready(service)}
+        except DataPlaneError:
+            return None
+
 
 def _texts_of(paths: Iterable[Path]) -> dict[Path, str]:
     """The present contents of these files; empty for missing ones."""
     return {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in paths}
 
 
-def _is_listed(server: ServerState, ready: Iterable[Endpoint]) -> bool:
+def _is_listed(server: ServerState, listed: Mapping[str, tuple[str, int]] | None) -> bool:
     """Whether the replicas that take requests by the endpoint file include it if, and only if, HAProxy lets it."""
-    found = {replica.name: (replica.host, replica.port) for replica in ready}.get(server.name)
-    return found == ((server.host, server.port) if server.state in ("up", "down") else None)
+    wanted = (server.host, server.port) if server.state in ("up", "down") else None
+    return listed is not None and listed.get(server.name) == wanted
 
 
 def _leaving(replica: Listed) -> Listed:

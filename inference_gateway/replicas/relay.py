@@ -78,11 +78,13 @@ class Relay:
         self._finishing.set()
 
     async def end(self, within_s: float) -> None:
-        """Accept no more connections, and wait at most `within_s` for the open ones to end."""
+        """Accept no more connections, wait at most `within_s` for the open ones to end, and count what they have."""
         if self._accepting is not None:
             self._accepting.cancel()
         if self._serving:
             await asyncio.wait(self._serving, timeout=within_s)
+        for answers in self._open:
+            answers.begin(None)
 
     async def count_open(self) -> None:
         """Add to `usage` what streams that have not ended have so far, while others go on."""
@@ -282,15 +284,13 @@ class _Answers:
     def count_so_far(self) -> None:
         """Add what a stream has so far. What is only an estimate then, its end corrects."""
         if self._client is not None and self._answer.events:
-            self._count(self._client, replace(self._answer.tokens(), estimated=0))
-
-    def _count(self, client: str, tokens: Tokens) -> None:
-        self._usage.add(client, tokens - self._counted)
-        self._counted = tokens
+            tokens = replace(self._answer.tokens(), estimated=0)
+            self._usage.add(self._client, Tokens(), tokens - self._counted)
+            self._counted = tokens
 
     def _end(self) -> None:
         if self._client is not None:
-            self._count(self._client, self._answer.tokens())
+            self._usage.add(self._client, self._answer.tokens(), Tokens() - self._counted)
         self._client, self._answer, self._counted = None, AnswerReader(), Tokens()
         self._reading.end(self)
 

@@ -3,7 +3,8 @@
     endpoint   JSON: the address at which it will listen, empty until the job has a port
     ending     not empty once the replica has been told to end
     leaving    there once it has: what gateways of 0.1.0 look for, and all that its replicas write
-    usage      JSON: tokens by API key, from the `usage` of its server's answers
+    usage      JSON: tokens by API key, from the `usage` of its server's answers. Those of open streams by themselves:
+               gateways of 0.1.0 leave them out, because they count nothing without a new request
     reading    JSON: the last prompts that it has read, in bytes of bodies, and the time taken
 
 Files, because the directory is on storage that gateway and nodes share anyway, and because files survive a restart of
@@ -152,11 +153,10 @@ class _Usage:
         return cls(int(prompt[1]) if prompt else 0, int(completion[1]) if completion else 0, events)
 
     def or_larger(self, later: _Usage | None) -> _Usage:
-        """The larger counts of both."""
+        """The larger counts of both, and the events before the later one, which may be the end of the answer."""
         if later is None:
             return self
-        last = later if later.completion >= self.completion else self
-        return _Usage(max(self.prompt, later.prompt), last.completion, last.events)
+        return _Usage(max(self.prompt, later.prompt), max(self.completion, later.completion), later.events)
 
 
 @dataclass(slots=True)
@@ -251,33 +251,52 @@ class UsageReport:
     by_key: dict[str, Tokens]
 
 
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """The tokens of the answers to a key that have `ended`, and what its `open` streams have so far."""
+
+    ended: Tokens = Tokens()
+    open: Tokens = Tokens()
+
+
 @dataclass(slots=True)
 class UsageCounter:
     """The sums of this run, written to a file."""
 
-    by_key: dict[str, Tokens] = field(default_factory=dict)
     run: str = field(default_factory=lambda: f"{time.time():.3f}")
-    _written: dict[str, Tokens] = field(default_factory=dict)
+    _sums: dict[str, _Sums] = field(default_factory=dict)
+    _written: dict[str, _Sums] = field(default_factory=dict)
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def add(self, key: str, tokens: Tokens) -> None:
-        """Add the tokens of an answer."""
-        self.by_key[key] = self.by_key.get(key, Tokens()) + tokens
+    @property
+    def by_key(self) -> dict[str, Tokens]:
+        """All tokens so far."""
+        return {key: sums.ended + sums.open for key, sums in self._sums.items()}
+
+    def add(self, key: str, ended: Tokens, more_open: Tokens = Tokens()) -> None:
+        """Add the tokens of an answer that has ended, and those that a stream has more than before while it is open."""
+        known = self._sums.get(key, _Sums())
+        self._sums[key] = _Sums(known.ended + ended, known.open + more_open)  # both at once: a thread may be writing
 
     def write(self, directory: Path) -> None:
         """Write the sums to the replica's directory if they have changed, from any thread. Raises `OSError`."""
         with self._writing:  # or an earlier sum could replace a later one
-            now = dict(self.by_key)
+            now = dict(self._sums)
             if now != self._written:
-                replace_file(directory / _FILE, json.dumps(asdict(UsageReport(self.run, now))))
+                ended = {key: asdict(one.ended) for key, one in now.items()}
+                open_ = {key: asdict(one.open) for key, one in now.items()}
+                replace_file(directory / _FILE, json.dumps({"run": self.run, "by_key": ended, "open": open_}))
                 self._written = now
 
 
 def usage_of(directory: Path) -> UsageReport | None:
-    """A replica's usage report; None if there is none or it is invalid."""
+    """A replica's usage report, with open streams; None if there is none or it is invalid."""
     try:
         found = json.loads((directory / _FILE).read_text(encoding="utf-8"))
-        return UsageReport(found["run"], {key: Tokens(**tokens) for key, tokens in found["by_key"].items()})
+        by_key = {key: Tokens(**tokens) for key, tokens in found["by_key"].items()}
+        for key, tokens in found.get("open", {}).items():
+            by_key[key] = by_key.get(key, Tokens()) + Tokens(**tokens)
+        return UsageReport(found["run"], by_key)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -107,7 +107,6 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
         for task in (ending, watching, counting, others):
             task.cancel()
         await relay.end(within_s=_LAST_ANSWERS_S)
-        await relay.count_open()
         _write_usage(relay.usage, directory)
     if given_up:
         return _GIVEN_UP

@@ -192,7 +192,7 @@ def now(tmp_path: Path) -> Accepted:
 def faults(now: Accepted, *bodies: dict[str, Any], key: ApiKey | None = None) -> list[str]:
     path = now.services_path.with_name("in.jsonl")
     path.write_bytes(lines(*bodies))
-    found = read_requests(path, ENDPOINT, now, key, most=3)
+    found = read_requests(path, ENDPOINT, now, key, 3, 32)
     return [fault.code for fault in found.data] if isinstance(found, Faults) else [found.service]
 
 
@@ -212,7 +212,7 @@ def test_an_input_is_checked_line_by_line(now: Accepted) -> None:
 def test_faults_show_the_beginning_of_what_they_found(now: Accepted, tmp_path: Path) -> None:
     path, long = tmp_path / "in.jsonl", "x" * 100_000
     path.write_bytes(lines({**LINE, "url": long, "method": long, "body": {"model": long}}))
-    found = read_requests(path, ENDPOINT, now, None, most=3)
+    found = read_requests(path, ENDPOINT, now, None, 3, 32)
     assert isinstance(found, Faults)
     assert len(found.data) == 3
     assert all("'xxx" in fault.message and len(fault.message) < 200 for fault in found.data)
@@ -221,7 +221,7 @@ def test_faults_show_the_beginning_of_what_they_found(now: Accepted, tmp_path: P
 def test_what_is_too_deeply_nested_is_a_fault_of_its_line(now: Accepted, tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"custom_id": "a", "body": {"model": "chat", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}}\n")
-    found = read_requests(path, ENDPOINT, now, None, most=3)
+    found = read_requests(path, ENDPOINT, now, None, 3, 32)
     assert isinstance(found, Faults)
     assert [(fault.code, fault.line) for fault in found.data] == [("invalid_json_line", 1)]
 

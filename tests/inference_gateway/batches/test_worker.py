@@ -7,7 +7,8 @@ import errno
 import json
 import os
 import time
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -31,9 +32,9 @@ from inference_gateway.model import BatchLoad
 ENDPOINT = "/v1/chat/completions"
 
 
-def accepted(directory: Path, chat: str) -> Accepted:
+def accepted(directory: Path, chat: str, limit_mib: int = 32) -> Accepted:
     text = f"""
-listen: {{host: 127.0.0.1}}
+listen: {{host: 127.0.0.1, body_limit_mib: {limit_mib}}}
 directory: {directory / "state"}
 services:
   chat: {{{chat}, replica: {{command: "x {{port}}"}}}}
@@ -126,7 +127,7 @@ def test_a_request_may_say_that_it_leaves_open_whether_to_stream(tmp_path: Path)
     path = tmp_path / "in.jsonl"
     body = {"model": "chat", "stream": None}
     path.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": ENDPOINT, "body": body}))
-    assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1), Requests)
+    assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1, 32), Requests)
 
 
 def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
@@ -135,21 +136,58 @@ def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
     bodies = [{"model": "chat", "x": "y" * length} for length in ((32 << 20) - 30, 32 << 20)]
     lines = [{"custom_id": name, **about, "body": body} for name, body in zip("ab", bodies, strict=True)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 2)
+    found = read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 2, 32)
     assert isinstance(found, Faults)
     assert [(fault.line, fault.code) for fault in found.data] == [(2, "request_too_large")]
 
 
-def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = {"method": "POST", "url": ENDPOINT, "body": {"model": "chat"}}
-    lines = [json.dumps({"custom_id": name, **about}) + "\n" for name in "abcde"]
-    monkeypatch.setattr("inference_gateway.batches.worker.IN_FLIGHT_BYTES", 2 * len(lines[0]))
+def test_a_batch_that_has_begun_goes_on_although_the_limit_is_lower_now(tmp_path: Path, owned: Owned) -> None:
+    about = {"method": "POST", "url": ENDPOINT, "body": {"model": "chat", "x": "y" * (1 << 20)}}
+    begun = batch_of(owned, [json.dumps({"custom_id": "a", **about}) + "\n"])
+    worker(tmp_path, owned).run_once()
+    later = owned.make_batch(begun.input_file_id, ENDPOINT, "1h", None)
+    Worker(accepted(tmp_path, "batches: idle", 1), owned.settings, create_autospec(aiohttp.ClientSession)).run_once()
+    assert [owned.batch(one.id).status for one in (begun, later)] == ["in_progress", "failed"]
+
+
+def lines_of(*texts: str) -> list[str]:
+    about = {"method": "POST", "url": ENDPOINT}
+    return [json.dumps({"custom_id": text, **about, "body": {"model": "chat", "user": text}}) + "\n" for text in texts]
+
+
+def batch_of(owned: Owned, lines: list[str]) -> Batch:
     draft = owned.draft()
     draft.write_text("".join(lines))
-    batch = owned.make_batch(owned.add(draft, "in", "batch").id, ENDPOINT, "1h", None)
-    now = accepted(tmp_path, "batches: idle, concurrency: 100")
-    serving = ServiceReport("chat", 1, 0, 0, 1, 0, 8, "", 0, 0, 0, 30.0, given_up=False, next_in_s=None, replicas=())
-    assert state.show(now.paths.status, Report("g", "/run", 0.0, closing=False, services=(serving,)))
+    return owned.make_batch(owned.add(draft, "in", "batch").id, ENDPOINT, "1h", None)
+
+
+def serving(directory: Path) -> Accepted:
+    """A service whose only replica serves 100 requests at a time."""
+    now = accepted(directory, "batches: idle, concurrency: 100")
+    chat = ServiceReport("chat", 1, 0, 0, 1, 0, 8, "", 0, 0, 0, 30.0, given_up=False, next_in_s=None, replicas=())
+    assert state.show(now.paths.status, Report("g", "/run", 0.0, closing=False, services=(chat,)))
+    return now
+
+
+@asynccontextmanager
+async def answered_by(
+    directory: Path, answer: Callable[[web.Request], Awaitable[web.Response]]
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client as the worker's, of a server that answers thus."""
+    application = web.Application()
+    application.router.add_post(ENDPOINT, answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.UnixSite(runner, str(directory / "s")).start()
+    async with client(directory / "s", 60.0) as haproxy:
+        yield haproxy
+    await runner.cleanup()
+
+
+def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = lines_of(*"abcde")
+    monkeypatch.setattr("inference_gateway.batches.worker.IN_FLIGHT_BYTES", 2 * len(lines[0]))
+    batch, now = batch_of(owned, lines), serving(tmp_path)
     asked = answered = most = 0
 
     async def check() -> None:
@@ -163,12 +201,7 @@ def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, m
             answered += 1
             return web.json_response({})
 
-        application = web.Application()
-        application.router.add_post(ENDPOINT, answer)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.UnixSite(runner, str(tmp_path / "s")).start()
-        async with client(tmp_path / "s", 60.0) as haproxy:
+        async with answered_by(tmp_path, answer) as haproxy:
             ours = Worker(now, owned.settings, haproxy)
             while owned.batch(batch.id).status != "completed":
                 ours.run_once()
@@ -177,10 +210,37 @@ def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, m
                 assert load is None or load.in_flight.get("chat", 0) <= 2
                 if asked - answered == min(2, len(lines) - answered):
                     answering.release()
-        await runner.cleanup()
 
     asyncio.run(check())
     assert (most, owned.batch(batch.id).request_counts.completed) == (2, 5)
+
+
+def test_a_long_line_is_sent_in_its_turn(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two short ones are in flight, and one has its turn before it; whenever one ends another one would fit."""
+    short = lines_of(*"abcdef")
+    monkeypatch.setattr("inference_gateway.batches.worker.IN_FLIGHT_BYTES", 2 * len(short[0]))
+    batch, now, sent = batch_of(owned, short), serving(tmp_path), list[str]()
+
+    async def check() -> None:
+        answering = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.Response:
+            sent.append((await request.json())["user"])
+            await answering.wait()
+            return web.json_response({})
+
+        async with answered_by(tmp_path, answer) as haproxy:
+            ours = Worker(now, owned.settings, haproxy)
+            ours.run_once()
+            long = batch_of(owned, lines_of(100 * "x"))
+            ours.run_once()
+            answering.set()
+            while {owned.batch(one.id).status for one in (batch, long)} != {"completed"}:
+                ours.run_once()
+                await asyncio.sleep(0.01)
+
+    asyncio.run(check())
+    assert (len(sent), sent.index(100 * "x")) == (7, 3)
 
 
 def test_answers_are_published_where_a_changed_services_file_ends_a_batch(
@@ -206,7 +266,7 @@ def test_an_answer_of_several_lines_is_one_line_of_the_results(
     tmp_path: Path, owned: Owned, batch: Batch, text: str
 ) -> None:
     asked = read_requests(
-        owned.path(batch.input_file_id, "data"), ENDPOINT, accepted(tmp_path, "batches: idle"), None, 9
+        owned.path(batch.input_file_id, "data"), ENDPOINT, accepted(tmp_path, "batches: idle"), None, 9, 32
     )
     assert isinstance(asked, Requests)
     job = BatchJob.of(owned, batch, asked)
@@ -247,15 +307,9 @@ def test_a_cookie_of_one_keys_answer_is_not_sent_with_anothers_request(tmp_path:
         return web.Response(headers={"set-cookie": "session=1"})
 
     async def check() -> None:
-        application = web.Application()
-        application.router.add_post(ENDPOINT, answer)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.UnixSite(runner, str(tmp_path / "s")).start()
-        async with client(tmp_path / "s", 60.0) as haproxy:
+        async with answered_by(tmp_path, answer) as haproxy:
             for _ in range(2):
                 await (await haproxy.post(f"http://haproxy{ENDPOINT}")).read()
-        await runner.cleanup()
 
     asyncio.run(check())
     assert seen == [None, None]

@@ -57,13 +57,13 @@ def test_usage_reports_of_replicas_are_added_up(paths: GatewayPaths) -> None:
 
 def test_a_stream_counts_before_it_ends_and_exactly_afterwards(paths: GatewayPaths) -> None:
     counter, sums = UsageCounter(), UsageSums(paths, [key(tokens_per_day=20)])
-    for after_s, new in (
-        (0, Tokens(1, 0, 8)),
-        (10, Tokens(0, 0, 13)),
-        (20, Tokens(0, 5, -2)),
-        (30, Tokens(0, 0, 0, 1)),
+    for after_s, ended, more_open in (
+        (0, Tokens(), Tokens(1, 0, 8)),
+        (10, Tokens(), Tokens(0, 0, 13)),
+        (20, Tokens(), Tokens(0, 5, -2)),
+        (30, Tokens(1, 5, 19, 1), Tokens(-1, -5, -19)),
     ):
-        counter.add("alice", new)
+        counter.add("alice", ended, more_open)
         counter.write(paths.replica(A.name))
         sums.update([A], NOW_S + after_s)
         assert ("alice" in sums.held_back(NOW_S + after_s)) == (after_s > 0)

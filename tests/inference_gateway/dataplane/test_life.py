@@ -285,6 +285,22 @@ def test_a_full_disk_does_not_keep_haproxy_from_draining(
         assert all(server.listed for server in rig.plane.servers())
 
 
+def test_servers_are_known_although_the_list_of_a_service_is_invalid(directory: Path, servers: list[Replica]) -> None:
+    with gateway(directory / "life", CHAT, ServiceSettings("code")) as rig:
+        rig.add("chat", servers[0].endpoint)
+        rig.add("code", servers[1].endpoint)
+        path = EndpointFiles(rig.plane.files.endpoints).path("chat")
+        whole, listed = path.read_bytes(), {"chat": False, "code": True}
+        path.write_bytes(b"[")
+        assert {server.service: server.listed for server in rig.plane.servers()} == listed
+        path.unlink()
+        path.symlink_to(path)
+        assert {server.service: server.listed for server in rig.plane.servers()} == listed
+        path.unlink()
+        path.write_bytes(whole)
+        assert all(server.listed for server in rig.plane.servers())
+
+
 def test_waiting_times_told_to_clients_can_be_changed(directory: Path) -> None:
     hasty = ServiceSettings("chat", cold_start_limit=0, retry_after_s=7)
     with gateway(directory / "wait", hasty) as rig:

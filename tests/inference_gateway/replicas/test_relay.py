@@ -1,9 +1,11 @@
 """The way from the gateway to a server: whole requests and answers, and nothing for who is not the server."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -225,7 +227,10 @@ def test_what_a_server_has_written_when_the_gateway_goes_is_counted(tmp_path: Pa
 
 
 def test_a_stream_counts_while_it_is_open_and_once(tmp_path: Path) -> None:
-    """Or a key over its quota would go on until its longest stream ends. Three events of four were tokens."""
+    """Or a key over its quota would go on until its longest stream ends. Three events of four were tokens.
+
+    Gateways of 0.1.0 read `by_key` alone, and would lose what is added to a request that they have counted.
+    """
     goes_on = asyncio.Event()
     usage = b'data: {"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
 
@@ -248,13 +253,42 @@ def test_a_stream_counts_while_it_is_open_and_once(tmp_path: Path) -> None:
                 for _ in range(2):
                     await relay.count_open()
                     counted.append(dict(relay.usage.by_key))
+                relay.usage.write(tmp_path)
+                assert json.loads((tmp_path / "usage").read_text())["by_key"] == {"alice": asdict(Tokens())}
                 goes_on.set()
                 await reader.read()
                 writer.close()
             await relay.count_open()
+            relay.usage.write(tmp_path)
+            assert json.loads((tmp_path / "usage").read_text())["by_key"] == {"alice": asdict(Tokens(1, 9, 3))}
             return [*counted, relay.usage.by_key]
 
     assert asyncio.run(run()) == [{"alice": Tokens(1, 0, 4)}] * 2 + [{"alice": Tokens(1, 9, 3)}]
+
+
+def test_what_a_stream_has_when_its_replica_ends_is_an_estimate(tmp_path: Path) -> None:
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b'data: {"a":1}\n\n' * 4)
+        await reader.read()
+        writer.close()
+
+    async def run() -> list[dict[str, Tokens]]:
+        async with serving(stream) as port:
+            relay, counted = Relay(port, "KEY", taken), []
+            async with relaying(tmp_path, relay) as listener:
+                context = gateway_context(tmp_path / "identity")
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+                writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
+                for _ in range(4):
+                    await reader.readuntil(b"}\n\n")
+                await relay.count_open()
+                await relay.end(within_s=0)
+                counted.append(relay.usage.by_key)
+                writer.close()
+            return [*counted, relay.usage.by_key]
+
+    assert asyncio.run(run()) == [{"alice": Tokens(1, 0, 4, 1)}] * 2, "and its connection's end adds nothing"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ LAST = b"data: " + answer(USAGE) + b"\n\n"
 BEGUN = b'data: {"type":"message_start","message":{"usage":{"input_tokens":25,"output_tokens":0}}}\n\n'
 """As llama.cpp writes Anthropic's streams: the prompt is in the first `usage` only."""
 ENDED = b'data: {"usage":{"output_tokens":9},"type":"message_delta"}\n\n', b'data: {"type":"message_stop"}\n\n'
+FEWER = BEGUN.replace(b":0", b":1"), ENDED[0].replace(b":9", b":0"), ENDED[1]
+"""The count at the end is less than at the beginning."""
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
@@ -51,6 +53,8 @@ ENDED = b'data: {"usage":{"output_tokens":9},"type":"message_delta"}\n\n', b'dat
         (HEAD + chunked(*[WORD.replace(b"data: ", b"data:")] * 5), Tokens(1, 0, 5, 1)),
         (HEAD + chunked(BEGUN, *[WORD] * 5, *ENDED), Tokens(1, 25, 9)),
         (HEAD + chunked(BEGUN, *[WORD] * 480, *ENDED), Tokens(1, 25, 9)),
+        (HEAD + chunked(FEWER[0], *[WORD] * 5, *FEWER[1:]), Tokens(1, 25, 1)),
+        (HEAD + chunked(FEWER[0], *[WORD] * 480, *FEWER[1:]), Tokens(1, 25, 1)),
         (HEAD + chunked(BEGUN, *[WORD] * 5)[:-5], Tokens(1, 25, 5, 1)),
         (HEAD + chunked(BEGUN, *[WORD] * 480)[:-5], Tokens(1, 25, 480, 1)),
         (HEAD + b'{"usage": null}', Tokens(1)),
@@ -97,7 +101,12 @@ def test_a_report_has_the_sums_of_a_run(tmp_path: Path) -> None:
     counter.write(tmp_path)
     assert usage_of(tmp_path) is None, "there is nothing to tell"
     counter.add("alice", Tokens(1, 2, 3))
-    counter.add("alice", Tokens(1, 4, 5, 1))
+    counter.add("alice", Tokens(), Tokens(1, 0, 8))
+    counter.write(tmp_path)
+    found = usage_of(tmp_path)
+    assert found is not None
+    assert found.by_key == {"alice": Tokens(2, 2, 11)}, "with the open stream"
+    counter.add("alice", Tokens(1, 4, 5, 1), Tokens(-1, 0, -8))
     counter.add("bob", Tokens(1))
     counter.write(tmp_path)
     found = usage_of(tmp_path)

@@ -1,5 +1,6 @@
 """The directory on the node's own disk: nobody else's, and gone afterwards without its log being lost."""
 
+import fcntl
 import os
 import resource
 import stat
@@ -100,3 +101,16 @@ def test_of_the_kept_log_there_are_two_files(tmp_path: Path, monkeypatch: pytest
         gateway_paths.clean_up(made, made / "access.log", kept)
     assert (kept.exists(), (tmp_path / "access.jsonl.1").read_text()) == (True, "three\nfour\n")
     assert kept.read_text() == "five\n"
+
+
+def test_a_kept_log_that_another_gateway_renames_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gateway_paths, "LARGEST_BYTES", 7)
+    made, kept = gateway_paths.private("t", 7), tmp_path / "access.jsonl"
+    (made / "access.log").write_text("new\n")
+    kept.write_text("old\n" * 3)
+    monkeypatch.setattr(fcntl, "flock", lambda *_: kept.rename(f"{kept}.1"))  # the other one had the lock
+    gateway_paths.clean_up(made, made / "access.log", kept)
+    assert (tmp_path / "access.jsonl.1").read_text() == "old\n" * 3 + "new\n"
+    assert caplog.text == ""
