@@ -280,9 +280,15 @@ class Search:
         last = sorted(results)[-_MOST_FAILURES:]
         in_a_row = len(last) == _MOST_FAILURES and last[-1] - last[0] == _MOST_FAILURES - 1
         if in_a_row and all(results[number].value is None for number in last):
-            remedy = "no more are begun, those under way go on"
-            if not under_way:
+            if under_way:
+                remedy = "no more are begun, those under way go on"
+            elif (best := self._best(results)) is None:
                 remedy = f"fix the command, remove {self._directory} and run again"
+            else:
+                remedy = (
+                    f"fix the command and choose another name, or set budget.trials to {begun}, and the search is "
+                    f"finished; best so far {results[best].value:.6g}, trial {best}"
+                )
             raise SearchError(
                 f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
                 f"{self._directory}/trials/*/output; {remedy}"
@@ -291,9 +297,7 @@ class Search:
         return budget is None or spent + under_way * _usual_gpu_h(results) < budget
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result]) -> SearchStanding:
-        sign = 1.0 if self._file.direction == "min" else -1.0
-        known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
-        best = min(known)[1] if known else None
+        best = self._best(results)
         return SearchStanding(
             self._file.name,
             str(self._directory),
@@ -306,6 +310,11 @@ class Search:
             {} if best is None else study.get_trials(deepcopy=False)[best].params,
             finished=not self._jobs.under_way,
         )
+
+    def _best(self, results: Mapping[int, Result]) -> int | None:
+        sign = 1.0 if self._file.direction == "min" else -1.0
+        known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
+        return min(known)[1] if known else None
 
     def _distributions(self) -> dict[str, BaseDistribution]:
         return {name: _distribution(one) for name, one in self._file.space.items()}

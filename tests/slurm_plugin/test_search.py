@@ -824,7 +824,9 @@ def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, sl
     run(path)
     for number in range(10):
         (tmp_path / "digits.sweep" / "trials" / str(number) / "claim").symlink_to(str(100 + number))
-    assert "the last 10 trials ended without a report of 'loss'" in str(run(path).exception)
+    told = str(run(path).exception)
+    assert "the last 10 trials ended without a report of 'loss'" in told
+    assert told.endswith(f"fix the command, remove {tmp_path}/digits.sweep and run again")
 
 
 def runs(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
@@ -853,7 +855,11 @@ def test_failures_in_a_row_leave_the_trials_under_way_their_results(
     monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: ())
     (tmp_path / "digits.sweep/trials/0/claim").symlink_to("1")
     (tmp_path / "1.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
-    assert str(run(path).exception).endswith(f"fix the command, remove {tmp_path}/digits.sweep and run again")
+    told = str(run(path).exception)
+    assert "remove" not in told
+    assert told.endswith("or set budget.trials to 11, and the search is finished; best so far 0.5, trial 0")
+    found = json.loads(run(written(tmp_path, budget={"trials": 11}), "--json").stdout)
+    assert (found["finished"], found["best"]) == (True, 0.5)
     assert json.loads((tmp_path / "digits.sweep/trials/0/result").read_text())["value"] == 0.5
     assert len(calls(slurm)) == 1
 
