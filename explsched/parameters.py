@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,8 +20,9 @@ LONGEST = 128
 _NAME = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _PAIR = re.compile(r"--([A-Za-z_][\w./-]*)(?:=(.*))?", re.ASCII | re.DOTALL)
 _SIMPLE = re.compile(r"[A-Za-z][\w+-]*", re.ASCII)
-_SECRET = re.compile(r"pass(word|wd|phrase)|secret|token(?!i[sz])|credential|api[-_]?key", re.IGNORECASE)
-_COUNT = re.compile(r"tokens", re.IGNORECASE)
+_SECRET = re.compile(r"pass(word|wd|phrase)|secret|credential|api[-_]?key", re.IGNORECASE)
+_TOKEN = re.compile(r"token(?!i[sz])", re.IGNORECASE)
+_ONE_TOKEN = re.compile(r"token(?!i[sz]|s)", re.IGNORECASE)
 _WORDS = {"true": True, "false": False}
 
 
@@ -63,15 +65,24 @@ def of_command(words: Sequence[str]) -> dict[str, Parameter]:
     for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         match = _PAIR.fullmatch(word)
         value = match and (match[2] if match[2] is not None else _own_word(after))
-        if match and value is not None and is_name(match[1]) and not is_secret(match[1], of_text(value)):
+        if match and value is not None and is_name(match[1]) and not is_secret(match[1], value):
             found[match[1]] = of_text(value)
     return found
 
 
-def is_secret(name: str, value: Parameter) -> bool:
-    """Whether a value may be one, by its name. A number of tokens is none, as in `max_tokens=4096`."""
-    telling = _COUNT.sub("", name) if isinstance(value, float) else name
-    return _SECRET.search(telling) is not None
+def is_secret(name: str, value: object) -> bool:
+    """Whether a value may be one, by its name; or may have one in it, by the names in its text, as that of a mapping.
+
+    What a program has as a number or truth value is no token, as in `pad_token_id=0`. Digits that a person typed may be
+    one, but for numbers of tokens, as in `--max_tokens=4096`.
+    """
+    if isinstance(value, str | bytes | os.PathLike):
+        text, token = name, _ONE_TOKEN if isinstance(of_text(str(value)), float) else _TOKEN
+    elif isinstance(of_value(value), str):
+        text, token = f"{name} {value}", _TOKEN
+    else:
+        text, token = name, _SECRET
+    return (_SECRET.search(text) or token.search(text)) is not None
 
 
 def _own_word(word: str) -> str | None:

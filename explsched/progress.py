@@ -99,8 +99,8 @@ def parameters(params: Mapping[str, object]) -> list[dict[str, object]]:
         raise TypeError(f"params must be a mapping of names to values, such as vars(arguments), not {params!r:.80}")
     stamp = _stamp()
     named = {str(name): value for name, value in params.items()}
-    known = {name: of_value(value) for name, value in named.items() if is_name(name) and value is not None}
-    values = {name: value for name, value in known.items() if not is_secret(name, value)}
+    known = {name: value for name, value in named.items() if is_name(name) and value is not None}
+    values = {name: of_value(value) for name, value in known.items() if not is_secret(name, value)}
     global _told
     telling = (_destination(), stamp["restart"], values)
     if not values or telling == _told:

@@ -216,8 +216,8 @@ def fold(
 ) -> JobProgress:
     """Add complete lines to a job's progress; `skew_s` is how far the clock was ahead in some runs. Pure.
 
-    Lines from before `submitted_s` are those of a former job with the same id, which a new slurmctld gives out again;
-    so are those before a run that begins after a later run.
+    Lines from before `submitted_s` are those of a former job with the same id, which a new slurmctld gives out again.
+    Where that time is not known (0), those before a run that begins after a later run are taken for a former job's.
     """
     found, malformed = _Sum.of(progress), progress.malformed
     for text in lines:
@@ -229,7 +229,7 @@ def fold(
         if line is None or line.time_s > now_s + _SKEW_S:
             malformed += 1
             continue
-        if found.is_of_former_job(line):
+        if not submitted_s and found.is_of_former_job(line):
             found = _Sum.of(JobProgress())
         malformed += not found.add(line)
     return found.progress(malformed)
@@ -310,8 +310,9 @@ class _Sum:
             self.stages = min(filter(None, (self.stages, measured)), default=None)
             return measured is not None
         if line.event is not None:
-            self.ended, self.exit_status = line.event == "end", line.status if line.event == "end" else None
-            self.checkpoint_s = line.time_s if line.event == "checkpoint" else self.checkpoint_s
+            if line.restart == self.latest:  # and of no process that outlives its run
+                self.ended, self.exit_status = line.event == "end", line.status if line.event == "end" else None
+                self.checkpoint_s = line.time_s if line.event == "checkpoint" else self.checkpoint_s
             return True
         return self._add_report(line)
 

@@ -56,8 +56,10 @@ class OwnFactors:
 
     @classmethod
     def of_nobody_else(cls, path: Path) -> Self:
-        """Without the records: all factors count as ours."""
-        return cls(_notes_of_factors(path), None)
+        """All factors count as ours, whatever others may have set by the records, which are kept."""
+        own = cls.of_daemon(path)
+        own._is_known = False
+        return own
 
     @property
     def path(self) -> Path:
@@ -80,10 +82,10 @@ class OwnFactors:
         found: dict[int, int] = {}
         for job in jobs:
             if job.site_factor is None and job.state in _UNENDED:
-                entry = next(self._entries_of(job), None)
-                is_ours = not self._is_known if entry is None else entry.written[-1:] != (entry.others,)
+                entry, theirs = next(self._entries_of(job), None), self._others_part(job)
+                is_ours = not self._is_known if entry is None else entry.written[-1:] != (theirs,)
                 if is_ours:
-                    found[job.job_id] = self._others_part(job)
+                    found[job.job_id] = theirs
         return found
 
     def take_in(self, jobs: Iterable[SlurmJob]) -> None:

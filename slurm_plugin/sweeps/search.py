@@ -2,7 +2,8 @@
 
 Everything that is known of a search is in Slurm and in its directory, `NAME.sweep` beside its file:
 
-    study.journal      Optuna's storage: a trial is begun by a line in it, and has its hyper-parameters from then on
+    study.journal      Optuna's storage: a trial is begun by a line in it, and has its hyper-parameters from then on; of
+                       those that are over it has value and cost
     id                 tells this search from others of the same name, and where it was begun: trials run there
     trials/N/job.sh    what trial N runs
     trials/N/claim     the job that runs trial N, as the target of a link: the first to make it runs, others end at once
@@ -255,11 +256,12 @@ class Search:
             result = Result(job_id, best, gpus * sum(ran_s.values()) / 3600)
             path.parent.mkdir(parents=True, exist_ok=True)  # trainings may clean up
             replace_file_durably(path, msgspec.json.encode(result))
-        value = self._result(trial.number).value
-        if value is None:
+        result = self._result(trial.number)
+        study.set_user_attr(_cost_key(trial.number), result.gpu_h)
+        if result.value is None:
             study.tell(trial.number, state=TrialState.FAIL)
         else:
-            study.tell(trial.number, value)
+            study.tell(trial.number, result.value)
 
     def _noted_gpus(self, job_id: int) -> float:
         """The GPUs of a trial that Slurm has forgotten, as the daemon last saw them; 0 if it never did."""
@@ -278,9 +280,15 @@ class Search:
         last = sorted(results)[-_MOST_FAILURES:]
         in_a_row = len(last) == _MOST_FAILURES and last[-1] - last[0] == _MOST_FAILURES - 1
         if in_a_row and all(results[number].value is None for number in last):
-            remedy = "no more are begun, those under way go on"
-            if not under_way:
+            if under_way:
+                remedy = "no more are begun, those under way go on"
+            elif (best := self._best(results)) is None:
                 remedy = f"fix the command, remove {self._directory} and run again"
+            else:
+                remedy = (
+                    f"fix the command and choose another name, or set budget.trials to {begun}, and the search is "
+                    f"finished; best so far {results[best].value:.6g}, trial {best}"
+                )
             raise SearchError(
                 f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
                 f"{self._directory}/trials/*/output; {remedy}"
@@ -289,9 +297,7 @@ class Search:
         return budget is None or spent + under_way * _usual_gpu_h(results) < budget
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result]) -> SearchStanding:
-        sign = 1.0 if self._file.direction == "min" else -1.0
-        known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
-        best = min(known)[1] if known else None
+        best = self._best(results)
         return SearchStanding(
             self._file.name,
             str(self._directory),
@@ -305,19 +311,27 @@ class Search:
             finished=not self._jobs.under_way,
         )
 
+    def _best(self, results: Mapping[int, Result]) -> int | None:
+        sign = 1.0 if self._file.direction == "min" else -1.0
+        known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
+        return min(known)[1] if known else None
+
     def _distributions(self) -> dict[str, BaseDistribution]:
         return {name: _distribution(one) for name, one in self._file.space.items()}
 
     def _results(self, study: optuna.Study) -> dict[int, Result]:
         """What came of the trials that are over, by their numbers; those that never had a job are left out.
 
-        Of a trial whose directory is removed the study has the value; it is taken to have cost what the others did.
+        The study has them, whatever is removed of `trials`. Former releases did not note the cost there: without its
+        file a trial is taken to have cost what the others did.
         """
-        found, lost = dict[int, Result](), dict[int, float | None]()
+        found, lost, costs_gpu_h = dict[int, Result](), dict[int, float | None](), study.user_attrs
         for trial in study.get_trials(deepcopy=False):
             if trial.state.is_finished() and self._is_whole(trial):
+                gpu_h = costs_gpu_h.get(_cost_key(trial.number))
                 try:
-                    found[trial.number] = self._result(trial.number)
+                    result = self._result(trial.number) if gpu_h is None else Result(0, trial.value, gpu_h)
+                    found[trial.number] = result
                 except FileNotFoundError:
                     lost[trial.number] = trial.value
         usual = _usual_gpu_h(found)
@@ -329,6 +343,11 @@ class Search:
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._jobs.directory(number) / "result").read_bytes(), type=Result)
+
+
+def _cost_key(number: int) -> str:
+    """The attribute of the study that has the GPU-hours of a trial. Those of trials have no public way to be set."""
+    return f"gpu_h.{number}"
 
 
 def _usual_gpu_h(results: Mapping[int, Result]) -> float:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -216,6 +217,14 @@ def test_secrets_among_the_parameters_are_not_told(spool: Path) -> None:
     progress.report(step=1, loss=1.0, params={"lr": 0.1, "wandb_api_key": "abc", "max_tokens": 4096, "db.password": 1})
     progress.tell({"hf_token": "abc"})
     assert [entry["params"] for entry in lines(spool) if "params" in entry] == [{"lr": 0.1, "max_tokens": 4096.0}]
+
+
+def test_numbers_and_truth_values_are_no_tokens_and_mappings_may_have_secrets(spool: Path) -> None:
+    clear = {"token_dropout": 0.1, "pad_token_id": 0, "add_eos_token": True, "data": Path("/data/tokens")}
+    secret = {"wandb": {"api_key": "abc"}, "hub": SimpleNamespace(api_key="abc"), "token": "123456", "token_id": b"12"}
+    progress.tell({**secret, **clear, "login": ["--password", "abc"], "secret": 5, "optim": {"lr": 0.1}})
+    (entry,) = lines(spool)
+    assert entry["params"] == {**clear, "data": "/data/tokens", "optim": "{'lr': 0.1}"}
 
 
 def test_lines_stay_short_enough_for_the_daemon_however_many_parameters(spool: Path) -> None:

@@ -688,6 +688,7 @@ def reported(tmp_path: Path, slurm: Path) -> Path:
 
 @optuna_is_needed
 def test_trials_whose_directories_are_removed_count_as_before(tmp_path: Path, slurm: Path) -> None:
+    """Also in a study of a former release, without costs: trials are taken to have cost what the others did."""
     path, trials = written(tmp_path, parallel=4, budget={"trials": 4}), tmp_path / "digits.sweep" / "trials"
     run(path)
     for number, value in enumerate((3.0, 0.5, None, 1.0)):
@@ -698,11 +699,28 @@ def test_trials_whose_directories_are_removed_count_as_before(tmp_path: Path, sl
         (tmp_path / f"{100 + number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     before = json.loads(run(path, "--json").stdout)
     assert (before["ended"], before["failed"], before["best"], before["gpu_h"]) == (4, 1, 0.5, pytest.approx(4.0))
-    submitted = len(calls(slurm))
+    submitted, journal = len(calls(slurm)), tmp_path / "digits.sweep/study.journal"
+    lines_of_release = [line for line in journal.read_text().splitlines(keepends=True) if '"gpu_h.' not in line]
+    journal.write_text("".join(lines_of_release))
     for number in (1, 2):
         shutil.rmtree(trials / str(number))
     after = json.loads(run(path, "--json").stdout)
     assert after == {**before, "gpu_h": pytest.approx(before["gpu_h"])}
+    assert len(calls(slurm)) == submitted
+
+
+@optuna_is_needed
+def test_the_budget_of_gpu_hours_stays_spent_when_all_directories_are_removed(tmp_path: Path, slurm: Path) -> None:
+    path, trials = written(tmp_path, parallel=4, budget={"gpu_hours": 4}), tmp_path / "digits.sweep" / "trials"
+    run(path)
+    for number in range(4):
+        (trials / str(number) / "claim").symlink_to(str(100 + number))
+        lines = ({"time_s": 1.0 + 3600 * n, "step": n, "metric": "loss", "value": number + 1.0} for n in range(2))
+        (tmp_path / f"{100 + number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before, submitted = json.loads(run(path, "--json").stdout), len(calls(slurm))
+    assert (before["ended"], before["gpu_h"]) == (4, pytest.approx(4.0))
+    shutil.rmtree(trials)
+    assert json.loads(run(path, "--json").stdout) == before
     assert len(calls(slurm)) == submitted
 
 
@@ -806,7 +824,9 @@ def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, sl
     run(path)
     for number in range(10):
         (tmp_path / "digits.sweep" / "trials" / str(number) / "claim").symlink_to(str(100 + number))
-    assert "the last 10 trials ended without a report of 'loss'" in str(run(path).exception)
+    told = str(run(path).exception)
+    assert "the last 10 trials ended without a report of 'loss'" in told
+    assert told.endswith(f"fix the command, remove {tmp_path}/digits.sweep and run again")
 
 
 def runs(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
@@ -835,7 +855,11 @@ def test_failures_in_a_row_leave_the_trials_under_way_their_results(
     monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: ())
     (tmp_path / "digits.sweep/trials/0/claim").symlink_to("1")
     (tmp_path / "1.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
-    assert str(run(path).exception).endswith(f"fix the command, remove {tmp_path}/digits.sweep and run again")
+    told = str(run(path).exception)
+    assert "remove" not in told
+    assert told.endswith("or set budget.trials to 11, and the search is finished; best so far 0.5, trial 0")
+    found = json.loads(run(written(tmp_path, budget={"trials": 11}), "--json").stdout)
+    assert (found["finished"], found["best"]) == (True, 0.5)
     assert json.loads((tmp_path / "digits.sweep/trials/0/result").read_text())["value"] == 0.5
     assert len(calls(slurm)) == 1
 

@@ -119,6 +119,21 @@ def test_of_factors_that_slurm_does_not_show_those_are_told_in_which_ours_may_be
         assert daemon.others([record(5, site_factor=1300)]) == {5: 1000}
 
 
+def test_where_all_factors_count_as_ours_those_not_shown_are_written_once_and_the_records_are_kept(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 1000, 1300)
+    noted(path, 7, 500, 800)
+    hidden = {job_id: record(job_id, site_factor=None, state="RUNNING") for job_id in (5, 6)}
+    own = OwnFactors.of_nobody_else(path)
+    assert own.unseen(hidden.values()) == {5: 0, 6: 0}
+    own.note([SetSiteFactor(5, 0), SetSiteFactor(6, 0)], hidden)
+    assert OwnFactors.of_nobody_else(path).unseen(hidden.values()) == {}
+    assert OwnFactors.of_daemon(path).unseen(hidden.values()) == {}
+    assert OwnFactors.of_daemon(path).others([record(7, site_factor=800)]) == {7: 500}
+
+
 @pytest.mark.parametrize("content", [None, "no json"])
 def test_without_notes_a_daemon_keeps_what_it_finds_and_a_visitor_takes_it_for_ours(
     tmp_path: Path, content: str | None

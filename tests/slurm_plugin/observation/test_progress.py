@@ -131,6 +131,17 @@ def test_a_process_that_outlives_its_run_makes_no_other_job_of_it() -> None:
     """On a node that Slurm has lost it goes on beside the next run."""
     progress = after(line(5, 2.0), line(6, 1.0, restart=1), line(6, 1.5), line(7, 0.9, restart=1))
     assert [(report.restart, report.step) for report in progress.reports] == [(0, 5), (1, 6), (0, 6), (1, 7)]
+    events = b'{"time_s": 999996, "event": "checkpoint"}', b'{"time_s": 999997, "event": "end", "status": 1}'
+    after_events = fold(progress, [*events], NOW_S)
+    assert (after_events.ended, after_events.exit_status, after_events.checkpoint_s) == (False, None, None)
+    assert after_events.reports == progress.reports
+
+
+def test_of_a_job_whose_first_submission_is_known_times_alone_tell_what_is_a_former_jobs() -> None:
+    """A script that outlives its run may begin its next command."""
+    progress = after(line(5, 2.0), line(6, 1.0, restart=1))
+    assert fold(progress, [START], NOW_S, submitted_s=NOW_S - 500).reports == progress.reports
+    assert fold(progress, [START], NOW_S).reports == ()
 
 
 def test_runs_beyond_any_jobs_are_counted_not_kept() -> None:
