@@ -69,13 +69,15 @@ _LOG = logging.getLogger("explsched.progress")
 
 @dataclass(slots=True)
 class _File:
-    """What has been read of one file: the lines since `since_s`. `skew_s`: by run, the `clock_skew` of its node.
+    """What has been read of one file, of user `uid`: the lines since `since_s`.
 
-    It is read in parts of `MAX_BYTES_PER_READ`, so that a bad one is given up soon.
+    `skew_s`: by run, the `clock_skew` of its node. It is read in parts of `MAX_BYTES_PER_READ`, so that a bad one is
+    given up soon.
     """
 
     inode: int
-    since_s: float = 0.0
+    uid: int
+    since_s: float
     offset: int = 0
     progress: JobProgress = field(default_factory=JobProgress)
     skew_s: dict[int, float] = field(default_factory=dict)
@@ -129,6 +131,10 @@ class _Look:
     def bytes_left(self, uid: int) -> int:
         """How much may be read of a user's next file."""
         return min(self.per_file, self.left[uid], self.left_in_all)
+
+    def goes_on(self, job_id: int, kept: _File) -> bool:
+        """Whether that is of the job that has this id now."""
+        return self.owners.get(job_id) == kept.uid and kept.since_s >= self.submitted_s.get(job_id, 0.0)
 
     def note(self, error: OSError, path: Path | str) -> None:
         """Take in an error in opening or reading one file or directory."""
@@ -185,8 +191,10 @@ class ProgressSpool:
         return look
 
     def _anew(self, look: _Look, now_s: float) -> None:
-        """Look at all files, in a thread of its own."""
-        self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in look.owners}
+        """Look at all files, in a thread of its own. What was read of former jobs with the same ids is forgotten."""
+        gone = {job_id for job_id, kept in self._files.items() if not look.goes_on(job_id, kept)}
+        self._files = {job_id: kept for job_id, kept in self._files.items() if job_id not in gone}
+        self._known = {job_id: known for job_id, known in self._known.items() if job_id not in gone}
         self._known = self._look(look, now_s)
 
     def _look(self, look: _Look, now_s: float) -> dict[int, JobProgress]:
@@ -232,9 +240,9 @@ class ProgressSpool:
                     return JobProgress(refused=f"{path}: is not a regular file")
                 if status.st_uid != uid:
                     return JobProgress(refused=f"{path}: is owned by uid {status.st_uid}, the job by uid {uid}")
-                kept, since_s = earlier, look.submitted_s.get(job_id, 0.0)
-                if kept is None or not kept.goes_on(status) or kept.since_s < since_s:
-                    kept = self._files[job_id] = _File(status.st_ino, since_s)
+                kept = earlier
+                if kept is None or not kept.goes_on(status):
+                    kept = self._files[job_id] = _File(status.st_ino, uid, look.submitted_s.get(job_id, 0.0))
                 rest = status.st_size - kept.offset
                 length = 0 if kept.is_given_up else min(rest, look.bytes_left(uid))
                 if 0 < length < rest:

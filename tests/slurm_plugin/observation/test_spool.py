@@ -198,6 +198,32 @@ def test_what_a_former_job_reported_is_forgotten_once_its_id_is_another_jobs(
     assert [report.step for report in spool.read(owners, NOW_S)[7].reports] == [2, 3]
 
 
+@pytest.mark.parametrize("limit", ["MAX_BYTES_PER_USER", "MAX_BYTES_PER_LOOK"])
+def test_what_a_former_job_reported_is_forgotten_also_while_another_job_uses_up_what_may_be_read(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    own, former_s, since_s = os.geteuid(), NOW_S - 5000, NOW_S - 1000
+    (tmp_path / "7.jsonl").write_text(line(1, 9.0, time_s=former_s))
+    assert len(spool.read({7: own}, NOW_S, {7: former_s})[7].reports) == 1
+    text = line(1, 2.0, time_s=NOW_S)
+    monkeypatch.setattr(f"slurm_plugin.observation.spool.{limit}", len(text))
+    (tmp_path / "8.jsonl").write_text(9 * text)
+    assert sorted(spool.read({8: own, 7: own}, NOW_S, {7: former_s})) == [7, 8]
+    assert sorted(spool.read({8: own, 7: own}, NOW_S, {7: since_s})) == [8]
+    assert sorted(spool.read({8: own, 7: own}, NOW_S)) == [8]
+
+
+def test_what_another_user_reported_is_forgotten_also_while_nothing_may_be_read(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = os.geteuid()
+    (tmp_path / "7.jsonl").write_text(line(1, 9.0))
+    assert sorted(spool.read({7: own}, NOW_S)) == [7]
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_LOOK", 0)
+    assert sorted(spool.read({7: own}, NOW_S)) == [7]
+    assert sorted(spool.read({7: own + 1}, NOW_S)) == []
+
+
 ADA, BOB = 20001, 20002
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
 
