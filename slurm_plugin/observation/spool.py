@@ -52,7 +52,7 @@ MOST_FILES = 100_000
 """As many names are listed of a directory. Where there are more, the files of all jobs are tried by name."""
 
 FEW = 64
-"""The files of so many jobs are tried by name, as a daemon does that waits for some to have saved; none is listed."""
+"""So many jobs' files are tried by name, without a list of the directory, which may have far more."""
 
 MOST_DIRECTORIES = 8
 """Of each user, the first by name: jobs report to the first, and perhaps to a later one if somebody took their name."""
@@ -212,7 +212,7 @@ class ProgressSpool:
             known: dict[int, JobProgress] = {}
             for directory in _directories(spool, of_user.keys(), look):
                 jobs = list(owners) if directory.uid is None else of_user[directory.uid]
-                for job_id in jobs if len(owners) <= FEW else directory.listed(jobs):
+                for job_id in jobs if len(jobs) <= FEW else directory.listed(jobs):
                     if job_id in known and known[job_id].refused is None:
                         continue
                     found = self._known.get(job_id)

@@ -390,7 +390,11 @@ def test_files_beyond_those_that_are_listed_are_read_too(tmp_path: Path, monkeyp
     assert sorted(found) == list(range(10, 20))
 
 
-def test_the_files_of_a_few_jobs_are_opened_without_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("others", "lists"), [(0, 1), (100, 2)])
+def test_the_files_of_a_few_jobs_are_opened_without_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int, lists: int
+) -> None:
+    """Of a user's few jobs also where others have many, whose files may be in the spool itself."""
     scanned, really = [], os.scandir
 
     def scans(path: int) -> object:
@@ -402,9 +406,9 @@ def test_the_files_of_a_few_jobs_are_opened_without_a_list(tmp_path: Path, monke
     (directory / "7.jsonl").write_text(line(1, 2.0))
     (tmp_path / "8.jsonl").write_text(line(1, 2.0))
     monkeypatch.setattr(os, "scandir", scans)
-    found = ProgressSpool(tmp_path).read(dict.fromkeys((7, 8, 9), os.geteuid()), NOW_S)
-    assert sorted(found) == [7, 8]
-    assert len(scanned) == 1, "that of the spool, for whose directories are whose"
+    owners = dict.fromkeys((7, 8, 9), os.geteuid()) | dict.fromkeys(range(10, 10 + others), os.geteuid() + 1)
+    assert sorted(ProgressSpool(tmp_path).read(owners, NOW_S)) == [7, 8]
+    assert len(scanned) == lists, "that of the spool, for whose directories are whose"
 
 
 def test_while_the_file_system_hangs_what_was_read_holds(
