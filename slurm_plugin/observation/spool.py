@@ -156,6 +156,11 @@ class ProgressSpool:
         self._known: dict[int, JobProgress] = {}
         self.fault = ""
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a reading that was given up has not come back; until then none is made."""
+        return self._reading.hangs
+
     def read_of(self, jobs: Iterable[SlurmJob], now_s: float) -> dict[int, JobProgress]:
         """The progress of these jobs, without that of former jobs with the same ids."""
         known = tuple(jobs)
