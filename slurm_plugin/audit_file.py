@@ -153,18 +153,6 @@ def _older(path: Path) -> list[Path]:
     return [path.with_name(begin + number) for number in sorted(filter(str.isdecimal, numbers), key=int, reverse=True)]
 
 
-def _text(path: Path, position: int = 0) -> bytes | None:
-    """What a file has from `position` on; None if there is none, or no longer. Raises `AuditError`."""
-    if (file := _opened(path)) is None:
-        return None
-    with file:
-        try:
-            _ = file.seek(position)
-            return file.read()
-        except OSError as error:
-            raise AuditError(f"{path}: cannot be read: {error.strerror}") from error
-
-
 def _decoded(numbered: Iterable[tuple[int, bytes]], path: Path) -> Iterator[AuditEntry]:
     for number, line in numbered:
         try:
@@ -187,28 +175,29 @@ class RecentEntries:
 
     def now(self, now_s: float) -> Sequence[AuditEntry]:
         """The entries, oldest first. Raises `AuditError`."""
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            self._found.clear()
-            self._file = None
-            return self._found
-        except OSError as error:
-            raise AuditError(f"{self._path}: cannot be read: {error.strerror}") from error
-        if self._file != (status.st_dev, status.st_ino) or status.st_size < self._position:
-            # The first look, or the file was put aside: begin anew, with the older files.
-            self._found.clear()
-            self._file, self._position = (status.st_dev, status.st_ino), 0
-            self._read_on()
-            self._read_older(now_s)
-        else:
-            self._read_on()
+        with ExitStack() as opened:
+            file = _opened(self._path)
+            status = None if file is None else os.fstat(opened.enter_context(file).fileno())
+            identity = None if status is None else (status.st_dev, status.st_ino)
+            is_begun = status is not None and identity == self._file and status.st_size >= self._position
+            if not is_begun:
+                # The first look, or the file was put aside: begin anew, with the older files.
+                self._found.clear()
+                self._file, self._position = identity, 0
+            if file is not None:
+                self._read_on(file)
+            if not is_begun:
+                self._read_older(now_s)
         while self._found and self._found[0].time_s < now_s - self._for_s:
             self._found.popleft()
         return self._found
 
-    def _read_on(self) -> None:
-        added = _text(self._path, self._position) or b""
+    def _read_on(self, file: BinaryIO) -> None:
+        try:
+            file.seek(self._position)
+            added = file.read()
+        except OSError as error:
+            raise AuditError(f"{self._path}: cannot be read: {error.strerror}") from error
         whole = added[: added.rfind(b"\n") + 1]
         self._position += len(whole)
         self._found.extend(_decoded(enumerate(whole.splitlines(), start=1), self._path))

@@ -157,13 +157,18 @@ class AntMan:
             if other is not None and other.index not in seen:
                 seen.add(other.index)
                 if len(self._held[other.index]) == other.gpus:
-                    grouped_iteration_s = max(
-                        grouped_iteration_s, opportunistic_iteration_s(job.profile, other.profile)
-                    )
+                    grouped_iteration_s = max(grouped_iteration_s, _beside_s(job, other))
         return grouped_iteration_s
 
     def _gpus_of(self, node: int) -> range:
         return range(node * self._per_node, (node + 1) * self._per_node)
+
+
+def _beside_s(job: MuriJob, guaranteed: MuriJob) -> float:
+    """The iteration time that `pairs.Guarantee` takes for it, also where stage times are not known."""
+    if job.trace.stages is None or guaranteed.trace.stages is None:
+        return 2.0 * job.iteration_s
+    return opportunistic_iteration_s(job.profile, guaranteed.profile)
 
 
 def _rank(job: MuriJob) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import grp
 import json
 import os
 import pwd
+import shlex
 import shutil
 import stat
 import sys
@@ -226,7 +227,8 @@ def _old_reports(spool: Path) -> Iterator[Finding]:
         for name, _uid in spools.directories(descriptor):
             if _has_many_files(name, descriptor):
                 found = f"{spool / name}: more than {MANY_FILES:,} files, which each pass lists"
-                advice = f"find {spool} -name '[0-9]*.jsonl' -mtime +30 -delete"
+                remove = f"find {shlex.quote(str(spool))} -name '[0-9]*.jsonl' -mtime +30 -delete"
+                advice = f"{remove}; if most are younger, with fewer days, but more than any job or search takes"
                 yield Finding("old reports", "note", found, advice)
     finally:
         os.close(descriptor)

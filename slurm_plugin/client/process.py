@@ -160,6 +160,11 @@ class BoundedCall:
         self.patience_s = patience_s
         self._latest: _Attempt | None = None
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a call that was given up has not come back."""
+        return self._latest is not None and self._latest.is_under_way
+
     def run(self, call: Callable[[], None]) -> bool:
         """Whether the call has come back in time. While an earlier one hangs nothing is called.
 
@@ -167,7 +172,7 @@ class BoundedCall:
         Raises what the call raises, and `OSError` if there is no memory for a thread; what a call raises that has been
         given up is lost.
         """
-        if self._latest is not None and self._latest.is_under_way:
+        if self.hangs:
             return False
         self._latest = attempt = _Attempt(call)
         try:

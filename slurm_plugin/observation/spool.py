@@ -36,7 +36,7 @@ from slurm_plugin.observation.progress import (
 )
 
 MAX_BYTES_PER_READ = 1 << 17
-"""Per file and pass; this much malformed text takes some hundredths of a second."""
+"""At a time, and per file and pass; this much malformed text takes some hundredths of a second."""
 
 MAX_BYTES_PER_USER = 1 << 21
 """For all files of a user together, per pass. The rest is read in later passes."""
@@ -52,7 +52,7 @@ MOST_FILES = 100_000
 """As many names are listed of a directory. Where there are more, the files of all jobs are tried by name."""
 
 FEW = 64
-"""The files of so many jobs are tried by name, as a daemon does that waits for some to have saved; none is listed."""
+"""So many jobs' files are tried by name, without a list of the directory, which may have far more."""
 
 MOST_DIRECTORIES = 8
 """Of each user, the first by name: jobs report to the first, and perhaps to a later one if somebody took their name."""
@@ -69,10 +69,15 @@ _LOG = logging.getLogger("explsched.progress")
 
 @dataclass(slots=True)
 class _File:
-    """What has been read of one file: the lines since `since_s`. `skew_s`: by run, the `clock_skew` of its node."""
+    """What has been read of one file, of user `uid`: the lines since `since_s`.
+
+    `skew_s`: by run, the `clock_skew` of its node. It is read in parts of `MAX_BYTES_PER_READ`, so that a bad one is
+    given up soon.
+    """
 
     inode: int
-    since_s: float = 0.0
+    uid: int
+    since_s: float
     offset: int = 0
     progress: JobProgress = field(default_factory=JobProgress)
     skew_s: dict[int, float] = field(default_factory=dict)
@@ -80,6 +85,31 @@ class _File:
     def goes_on(self, status: os.stat_result) -> bool:
         """Whether the file is still this one, and has lost nothing of it."""
         return self.inode == status.st_ino and self.offset <= status.st_size
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no more of it is read."""
+        return self.offset > MOST_BYTES or self.progress.malformed > MOST_MALFORMED
+
+    def read_on(self, descriptor: int, most: int, now_s: float) -> int:
+        """Take in the lines of the next `most` bytes; returns how many bytes those are."""
+        left = most
+        while not self.is_given_up:
+            taken = self._advance(os.pread(descriptor, min(left, MAX_BYTES_PER_READ), self.offset), now_s)
+            if not taken:
+                break
+            left -= taken
+        return most - left
+
+    def _advance(self, data: bytes, now_s: float) -> int:
+        """Take in the lines; returns how many bytes that are. Half a line waits, if it is not too long for a line."""
+        complete, newline, _rest = data.rpartition(b"\n")
+        taken = len(complete) + 1 if newline else len(data) if len(data) > MAX_LINE_BYTES else 0
+        if taken:
+            self.offset += taken
+            lines = data[:taken].removesuffix(b"\n").split(b"\n")
+            self.progress = fold(self.progress, lines, now_s, self.skew_s, self.since_s)
+        return taken
 
 
 @dataclass(slots=True)
@@ -102,6 +132,10 @@ class _Look:
         """How much may be read of a user's next file."""
         return min(self.per_file, self.left[uid], self.left_in_all)
 
+    def goes_on(self, job_id: int, kept: _File) -> bool:
+        """Whether that is of the job that has this id now."""
+        return self.owners.get(job_id) == kept.uid and kept.since_s >= self.submitted_s.get(job_id, 0.0)
+
     def note(self, error: OSError, path: Path | str) -> None:
         """Take in an error in opening or reading one file or directory."""
         if error.errno not in _OF_ONE_FILE:
@@ -121,6 +155,11 @@ class ProgressSpool:
         self._files: dict[int, _File] = {}
         self._known: dict[int, JobProgress] = {}
         self.fault = ""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a reading that was given up has not come back; until then none is made."""
+        return self._reading.hangs
 
     def read_of(self, jobs: Iterable[SlurmJob], now_s: float) -> dict[int, JobProgress]:
         """The progress of these jobs, without that of former jobs with the same ids."""
@@ -157,8 +196,10 @@ class ProgressSpool:
         return look
 
     def _anew(self, look: _Look, now_s: float) -> None:
-        """Look at all files, in a thread of its own."""
-        self._files = {job_id: kept for job_id, kept in self._files.items() if job_id in look.owners}
+        """Look at all files, in a thread of its own. What was read of former jobs with the same ids is forgotten."""
+        gone = {job_id for job_id, kept in self._files.items() if not look.goes_on(job_id, kept)}
+        self._files = {job_id: kept for job_id, kept in self._files.items() if job_id not in gone}
+        self._known = {job_id: known for job_id, known in self._known.items() if job_id not in gone}
         self._known = self._look(look, now_s)
 
     def _look(self, look: _Look, now_s: float) -> dict[int, JobProgress]:
@@ -176,7 +217,7 @@ class ProgressSpool:
             known: dict[int, JobProgress] = {}
             for directory in _directories(spool, of_user.keys(), look):
                 jobs = list(owners) if directory.uid is None else of_user[directory.uid]
-                for job_id in jobs if len(owners) <= FEW else directory.listed(jobs):
+                for job_id in jobs if len(jobs) <= FEW else directory.listed(jobs):
                     if job_id in known and known[job_id].refused is None:
                         continue
                     found = self._known.get(job_id)
@@ -204,27 +245,27 @@ class ProgressSpool:
                     return JobProgress(refused=f"{path}: is not a regular file")
                 if status.st_uid != uid:
                     return JobProgress(refused=f"{path}: is owned by uid {status.st_uid}, the job by uid {uid}")
-                kept, since_s = earlier, look.submitted_s.get(job_id, 0.0)
-                if kept is None or not kept.goes_on(status) or kept.since_s < since_s:
-                    kept = self._files[job_id] = _File(status.st_ino, since_s)
-                if kept.offset > MOST_BYTES or kept.progress.malformed > MOST_MALFORMED:
-                    return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
-                length = look.bytes_left(uid)
-                if status.st_size > kept.offset + length:
+                kept = earlier
+                if kept is None or not kept.goes_on(status):
+                    kept = self._files[job_id] = _File(status.st_ino, uid, look.submitted_s.get(job_id, 0.0))
+                rest = status.st_size - kept.offset
+                length = 0 if kept.is_given_up else min(rest, look.bytes_left(uid))
+                if 0 < length < rest:
                     look.cut[job_id] = uid
-                if status.st_size > kept.offset:
-                    data = os.pread(descriptor, length, kept.offset)
+                if length:
                     before_end = max(kept.offset, status.st_size - 2 * MAX_LINE_BYTES)
                     if len(kept.skew_s) < MAX_RUNS:
                         tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, before_end)
                         kept.skew_s |= clock_skew(tail, status.st_mtime)
                     # Our own clock may be behind that of the file server, which knows when the file was written.
                     latest_s = min(max(now_s, status.st_mtime), now_s + CLOCKS_APART_S)
-                    taken = self._advance(kept, data, latest_s)
+                    taken = kept.read_on(descriptor, length, latest_s)
                     # What is left has no room for a line if none is taken of a file that goes on.
                     used = taken or (length if job_id in look.cut else 0)
                     look.left[uid] -= used
                     look.left_in_all -= used
+                if kept.is_given_up:
+                    return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
                 return kept.progress
             finally:
                 os.close(descriptor)
@@ -233,16 +274,6 @@ class ProgressSpool:
         except OSError as error:  # what was read before holds
             look.note(error, path)
             return JobProgress(refused=f"{path}: {error.strerror}") if earlier is None else earlier.progress
-
-    def _advance(self, kept: _File, data: bytes, now_s: float) -> int:
-        """Take in the lines; returns how many bytes that are. Half a line waits, if it is not too long for a line."""
-        complete, newline, _rest = data.rpartition(b"\n")
-        taken = len(complete) + 1 if newline else len(data) if len(data) > MAX_LINE_BYTES else 0
-        if taken:
-            kept.offset += taken
-            lines = data[:taken].removesuffix(b"\n").split(b"\n")
-            kept.progress = fold(kept.progress, lines, now_s, kept.skew_s, kept.since_s)
-        return taken
 
 
 def submitted_s(jobs: Iterable[SlurmJob]) -> dict[int, float]:

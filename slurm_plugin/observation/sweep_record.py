@@ -87,6 +87,11 @@ class SweepRecord:
         self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
         self._mode = 0  # of the file, as far as we have seen to it
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a call that was given up has not come back; until then none is made."""
+        return self._calls.hangs
+
     def read(self) -> tuple[Note, ...] | None:
         """The notes that existed when the daemon started; None if the spool does not answer."""
         if self._known is None:

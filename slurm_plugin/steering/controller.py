@@ -112,7 +112,7 @@ class Controller:
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
-        """Take a new configuration, from the next pass on.
+        """Take a new configuration, from the next pass on. If the spool hangs, it is opened anew.
 
         Raises, without a change, `ConfigError` for another site factor file, beside which the daemon keeps its state,
         and `PolicyError` if another package cannot build its policy from it.
@@ -125,7 +125,8 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         if config.audit != self._config.audit:
             self._trail = _trail(config)
-        if config.progress.spool != self._config.progress.spool:
+        hangs = any(reader.hangs for reader in (self._spool, self._saves, self._sweep_record))
+        if hangs or config.progress.spool != self._config.progress.spool:
             self._use_spool(config.progress.spool)
         self._config = config
         self._limits: SteeringLimits | None = None

@@ -20,6 +20,8 @@ from simulation.muri.themis import Themis, early
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceError
 from tests.simulation.muri_jobs import generated, job, model_job, record
 
+STAGES = StageTimes(0.5, 0.4, 0.1)
+
 
 def test_a_job_alone_takes_its_iterations_times_1015_and_no_overhead() -> None:
     outcome = muri.simulate(Trace.of([job(1, 20.0, 1, 100)]), ClusterShape(1, 1), "srtf")
@@ -192,12 +194,11 @@ def test_antman_starts_a_gang_whose_remainder_is_on_a_node_that_another_wants_wh
 
 def test_antman_slows_opportunistic_jobs_beside_started_guaranteed_ones() -> None:
     """On a reserved GPU the opportunistic job runs at its own pace, beside a started job at that job's."""
-    stages = StageTimes(0.5, 0.4, 0.1)
     trace = Trace.of(
         [
-            job(1, 0.0, 1, 100, stages=stages),
-            job(2, 0.0, 2, 1000, stages=stages),
-            job(3, 0.0, 1, 50, stages=stages, priority=1),
+            job(1, 0.0, 1, 100, stages=STAGES),
+            job(2, 0.0, 2, 1000, stages=STAGES),
+            job(3, 0.0, 1, 50, stages=STAGES, priority=1),
         ]
     )
     outcome = muri.simulate(trace, ClusterShape(1, 2), "antman")
@@ -207,6 +208,16 @@ def test_antman_slows_opportunistic_jobs_beside_started_guaranteed_ones() -> Non
     beside = muri.simulate(Trace.of([trace.jobs[0], trace.jobs[2]]), ClusterShape(1, 1), "antman")
     # Reading 0.5 fills a gap of 0.5; computing 0.4 one of 0.6, ending before the other's reading; no talk is left.
     assert record(beside, 3).end_s == pytest.approx(50 * 2 * 1.015)
+
+
+@pytest.mark.parametrize(("own", "guaranteed"), [(None, None), (STAGES, None), (None, STAGES)])
+def test_antman_takes_an_opportunistic_job_to_run_half_as_fast_where_stage_times_are_missing(
+    own: StageTimes | None, guaranteed: StageTimes | None
+) -> None:
+    """As its warning says. It ran at full pace."""
+    trace = Trace.of([job(1, 0.0, 1, 100, stages=guaranteed), job(2, 0.0, 1, 30, stages=own, priority=1)])
+    outcome = muri.simulate(trace, ClusterShape(1, 1), "antman")
+    assert record(outcome, 2).end_s == pytest.approx(30 * 2 * 1.015)
 
 
 def test_antman_puts_one_opportunistic_job_on_a_gpu_and_never_preempts() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -242,19 +243,22 @@ def test_a_spool_that_is_missing_or_closed_is_told(site: Path) -> None:
     assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == "ok"
 
 
-def test_a_user_of_whom_nobody_removes_old_reports_is_told(
-    site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_of_whom_nobody_removes_old_reports_is_told(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.cli.doctor.MANY_FILES", 3)
+    spool = site / "of the spool"
     own = spool / "20001"
-    own.mkdir()
+    own.mkdir(parents=True)
     for number in range(3):
         (own / f"{number}.jsonl").touch()
     assert "old reports" not in findings(site, f"progress: {{spool: {spool}}}")
     (own / "3.jsonl").touch()
     level, found, advice = findings(site, f"progress: {{spool: {spool}}}")["old reports"]
     assert (level, found) == ("note", f"{own}: more than 3 files, which each pass lists")
-    assert advice == f"find {spool} -name '[0-9]*.jsonl' -mtime +30 -delete"
+    command, _, otherwise = advice.partition("; ")
+    assert "fewer days" in otherwise
+    os.utime(own / "0.jsonl", (0.0, 0.0))
+    subprocess.run(["sh", "-c", command], check=True)
+    assert sorted(path.name for path in own.iterdir()) == ["1.jsonl", "2.jsonl", "3.jsonl"]
 
 
 def test_a_spool_whose_group_has_members_is_told(site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,6 +229,28 @@ def test_who_looks_again_reads_what_was_added_and_misses_nothing_at_a_rotation(t
     assert [one.job for one in many.now(NOW_S)] == [7, 8]
 
 
+def test_a_rotation_while_somebody_looks_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file that was put aside meanwhile nothing was shown, and the next one's entries twice."""
+    path = tmp_path / "audit.jsonl"
+    trail, recent, really = AuditTrail(path, 0.0, 9), RecentEntries(path, 3600, 10), Path.open
+    trail.write([entry(1, 0)])
+
+    def opens(self: Path, mode: str) -> object:
+        if self != path:
+            return really(self, mode)
+        trail.write([entry(2, 0)])
+        file = really(self, mode)
+        trail.write([entry(3, 0)])
+        return file
+
+    with monkeypatch.context() as rotating:
+        rotating.setattr(Path, "open", opens)
+        assert [one.job for one in recent.now(NOW_S)] == [1, 2]
+    assert [one.job for one in recent.now(NOW_S)] == [1, 2, 3]
+    path.rename(tmp_path / "audit.jsonl.0")  # as before the next entry is written
+    assert [one.job for one in recent.now(NOW_S)] == [1, 2, 3]
+
+
 def test_of_older_files_no_more_is_read_than_is_wanted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """All of them were, 600 MB at a page's start."""
     at_s = time.time()

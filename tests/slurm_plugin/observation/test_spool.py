@@ -15,7 +15,13 @@ import pytest
 from explsched.spool import open_directory
 from sched_policy.model import ProgressPoint
 from slurm_plugin.observation.progress import MAX_REPORTS, JobProgress
-from slurm_plugin.observation.spool import MAX_BYTES_PER_READ, MOST_DIRECTORIES, ProgressSpool, WholeProgressSpool
+from slurm_plugin.observation.spool import (
+    MAX_BYTES_PER_READ,
+    MOST_DIRECTORIES,
+    MOST_MALFORMED,
+    ProgressSpool,
+    WholeProgressSpool,
+)
 from tests.slurm_plugin.observation.test_progress import NOW_S, line
 
 
@@ -192,6 +198,32 @@ def test_what_a_former_job_reported_is_forgotten_once_its_id_is_another_jobs(
     assert [report.step for report in spool.read(owners, NOW_S)[7].reports] == [2, 3]
 
 
+@pytest.mark.parametrize("limit", ["MAX_BYTES_PER_USER", "MAX_BYTES_PER_LOOK"])
+def test_what_a_former_job_reported_is_forgotten_also_while_another_job_uses_up_what_may_be_read(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    own, former_s, since_s = os.geteuid(), NOW_S - 5000, NOW_S - 1000
+    (tmp_path / "7.jsonl").write_text(line(1, 9.0, time_s=former_s))
+    assert len(spool.read({7: own}, NOW_S, {7: former_s})[7].reports) == 1
+    text = line(1, 2.0, time_s=NOW_S)
+    monkeypatch.setattr(f"slurm_plugin.observation.spool.{limit}", len(text))
+    (tmp_path / "8.jsonl").write_text(9 * text)
+    assert sorted(spool.read({8: own, 7: own}, NOW_S, {7: former_s})) == [7, 8]
+    assert sorted(spool.read({8: own, 7: own}, NOW_S, {7: since_s})) == [8]
+    assert sorted(spool.read({8: own, 7: own}, NOW_S)) == [8]
+
+
+def test_what_another_user_reported_is_forgotten_also_while_nothing_may_be_read(
+    spool: ProgressSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = os.geteuid()
+    (tmp_path / "7.jsonl").write_text(line(1, 9.0))
+    assert sorted(spool.read({7: own}, NOW_S)) == [7]
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_LOOK", 0)
+    assert sorted(spool.read({7: own}, NOW_S)) == [7]
+    assert sorted(spool.read({7: own + 1}, NOW_S)) == []
+
+
 ADA, BOB = 20001, 20002
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
 
@@ -317,6 +349,15 @@ def test_rubbish_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.Monke
     assert "malformed" in found.refused
 
 
+@pytest.mark.parametrize("size", [1 << 22, 1 << 23])
+def test_a_command_reads_rubbish_up_to_the_bound_too(tmp_path: Path, size: int) -> None:
+    """It read 4 MiB at once, in 5 s: half of what it waits for all files of all users."""
+    (tmp_path / "7.jsonl").write_bytes(b"1\n" * (size // 2))
+    found = WholeProgressSpool(tmp_path).read({7: os.geteuid()}, NOW_S)[7]
+    assert found.malformed < MOST_MALFORMED + MAX_BYTES_PER_READ
+    assert found.refused is not None
+
+
 def test_many_files_of_one_user_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", 300)
     spool = ProgressSpool(tmp_path)
@@ -349,7 +390,11 @@ def test_files_beyond_those_that_are_listed_are_read_too(tmp_path: Path, monkeyp
     assert sorted(found) == list(range(10, 20))
 
 
-def test_the_files_of_a_few_jobs_are_opened_without_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("others", "lists"), [(0, 1), (100, 2)])
+def test_the_files_of_a_few_jobs_are_opened_without_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int, lists: int
+) -> None:
+    """Of a user's few jobs also where others have many, whose files may be in the spool itself."""
     scanned, really = [], os.scandir
 
     def scans(path: int) -> object:
@@ -361,9 +406,9 @@ def test_the_files_of_a_few_jobs_are_opened_without_a_list(tmp_path: Path, monke
     (directory / "7.jsonl").write_text(line(1, 2.0))
     (tmp_path / "8.jsonl").write_text(line(1, 2.0))
     monkeypatch.setattr(os, "scandir", scans)
-    found = ProgressSpool(tmp_path).read(dict.fromkeys((7, 8, 9), os.geteuid()), NOW_S)
-    assert sorted(found) == [7, 8]
-    assert len(scanned) == 1, "that of the spool, for whose directories are whose"
+    owners = dict.fromkeys((7, 8, 9), os.geteuid()) | dict.fromkeys(range(10, 10 + others), os.geteuid() + 1)
+    assert sorted(ProgressSpool(tmp_path).read(owners, NOW_S)) == [7, 8]
+    assert len(scanned) == lists, "that of the spool, for whose directories are whose"
 
 
 def test_while_the_file_system_hangs_what_was_read_holds(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +40,7 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
+from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import REST_S
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import NODES, FakeSlurm, record
@@ -198,6 +201,32 @@ def test_a_reload_keeps_what_has_been_read_of_the_same_spool(tmp_path: Path, mon
         return sorted(daemon.decide(NOW_S).seen.progress)
 
     assert [read_after_reload(spool) for spool in (spools[0], spools[0], spools[1])] == [[5], [5, 6], [5]]
+
+
+def test_a_reload_reads_a_spool_anew_that_has_hung_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a file server was given up: a call to it does not come back, though the spool is there again."""
+    (tmp_path / "5.jsonl").write_text(json.dumps({"time_s": 200.0, "step": 1, "metric": "loss", "value": 2.0}) + "\n")
+    slurm = FakeSlurm((holding(5, uid=os.geteuid()),))
+    with monkeypatch.context() as impatient:
+        impatient.setattr("slurm_plugin.steering.controller.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
+        daemon = controller(slurm, tmp_path, monkeypatch, Plan())
+    hung, ends, really = threading.Event(), threading.Event(), os.open
+
+    def first_hangs(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        if path == tmp_path and not hung.is_set():
+            hung.set()
+            ends.wait()
+        return really(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", first_hangs)
+    try:
+        while not hung.is_set():
+            daemon.decide(NOW_S)
+        assert not daemon.decide(NOW_S).seen.progress
+        daemon.reconfigure(configured(tmp_path))
+        assert sorted(daemon.decide(NOW_S).seen.progress) == [5]
+    finally:
+        ends.set()
 
 
 def test_a_job_that_ends_while_the_pass_writes_other_things_is_not_requeued(
