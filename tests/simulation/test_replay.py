@@ -105,4 +105,6 @@ def test_a_warning_counts_the_jobs_and_names_every_policy_that_it_is_for() -> No
         "antman: 2 jobs have no stage times: an opportunistic job is taken to run half as fast beside another",
         "dilu: no job has requests for parts of GPUs: jobs that ask for whole GPUs share none",
     )
-    assert TraceReplay(replay.trace, replay.cluster, MuriOptions()).warnings(["muri-s"]) == ()
+    assert TraceReplay(replay.trace, replay.cluster, MuriOptions()).warnings(["srtf", "muri-s"]) == (
+        "muri-s: 2 jobs have no stage times: jobs without them run alone",
+    )
