@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
 from sched_policy.plan import Plan, Reservation
-from sched_policy.snapshot import Bools
 from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
@@ -101,8 +100,8 @@ def lease_changes(
 
 
 def _whole_nodes(reservation: Reservation, seen: Observation) -> bool:
-    sizes = {node.name: node.gpus for node in seen.snapshot.nodes}
-    return all(share.gpus == sizes[share.node] for share in reservation.placement)
+    nodes = seen.snapshot.nodes
+    return all(share.gpus == nodes.gpus[nodes.position[share.node]] for share in reservation.placement)
 
 
 def _can_be_leased(seen: Observation, job_id: int) -> bool:
@@ -122,6 +121,7 @@ class _Queue:
     def __init__(self, seen: Observation, factors: Mapping[int, int]) -> None:
         self._seen = seen
         self._factors = factors
+        self._sharing: dict[str, tuple[str, ...]] = {}
 
     def is_behind_others(self, job_id: int) -> bool:
         """Whether another user's job comes before it that may start in its partitions, or in others with their nodes.
@@ -129,20 +129,28 @@ class _Queue:
         Also one that needs another kind of node: the owner of a job may change at any time what kind that one needs.
         """
         own = self._seen.jobs[job_id]
-        at, nodes = turn(own, self._factors), self._nodes(own)
-        others = (job for job in self._waiting if job.user != own.user)
-        before = itertools.takewhile(lambda job: turn(job, self._factors) < at, others)
-        return any((nodes & self._nodes(job)).any() for job in before)
+        at = turn(own, self._factors)
+        heads = (head for partition in self._near(own.partition) for head in self._heads[partition])
+        return any(head.user != own.user and turn(head, self._factors) < at for head in heads)
 
     @cached_property
-    def _waiting(self) -> list[SlurmJob]:
+    def _heads(self) -> Mapping[str, Sequence[SlurmJob]]:
+        """Of each partition, or list of them, the first job and the first of another user."""
         now_s = self._seen.snapshot.now_s
         waiting = (job for job in self._seen.jobs.values() if may_be_next(job, now_s))
-        return sorted(waiting, key=lambda job: turn(job, self._factors))
+        found: defaultdict[str, dict[str, SlurmJob]] = defaultdict(dict)
+        for job in sorted(waiting, key=lambda job: turn(job, self._factors)):
+            if len(found[job.partition]) < 2:
+                found[job.partition].setdefault(job.user, job)
+        return {partition: tuple(heads.values()) for partition, heads in found.items()}
 
-    def _nodes(self, job: SlurmJob) -> Bools:
-        """Mask of the nodes of its partitions."""
-        return self._seen.snapshot.nodes.usable(job.partition)
+    def _near(self, partition: str) -> Sequence[str]:
+        """The partitions, or lists of them, in which jobs wait for its nodes, too."""
+        if partition not in self._sharing:
+            usable = self._seen.snapshot.nodes.usable
+            own = usable(partition)
+            self._sharing[partition] = tuple(name for name in self._heads if (own & usable(name)).any())
+        return self._sharing[partition]
 
 
 def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:

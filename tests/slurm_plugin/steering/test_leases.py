@@ -15,6 +15,17 @@ from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record
 from tests.slurm_plugin.steering.test_reconcile import SLACK_S, lease, promise, seen
 
+
+class Counted(dict[int, int]):
+    """Site factors that count how often a job's is looked up."""
+
+    lookups = 0
+
+    def __contains__(self, job_id: object) -> bool:
+        self.lookups += 1
+        return super().__contains__(job_id)
+
+
 PLAN = Plan(reservations=(promise(5),))
 GONE = (AttachReservation(5, ""), DeleteReservation("explsched_5"))
 
@@ -74,3 +85,11 @@ def test_who_is_before_whom_is_told_by_the_site_factors_that_are_about_to_be_wri
     own = record(5, priority=5, natives=(5,))
     assert lease_changes(PLAN, seen(own, first), SLACK_S, {5: 10}) != ()
     assert lease_changes(PLAN, seen(own, first), SLACK_S, {5: 10, 6: 20}) == ()
+
+
+def test_jobs_of_others_on_other_nodes_cost_each_lease_nothing() -> None:
+    ours = [record(number) for number in range(1, 301)]
+    others = [record(1000 + number, user="bob", priority=9, partition="other") for number in range(3000)]
+    plan, factors = Plan(reservations=tuple(promise(job.job_id) for job in ours)), Counted()
+    assert len(lease_changes(plan, seen(*ours, *others), SLACK_S, factors)) == 600
+    assert factors.lookups < 2 * (len(ours) + len(others))
