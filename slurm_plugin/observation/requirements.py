@@ -157,11 +157,14 @@ class Asked(Struct, frozen=True):
         return cls(record.partition, record.nodes, *gpus, Needs.of(record))
 
     def is_within(self, other: Asked) -> bool:
-        """Whether it is the same, or the same with fewer GPUs."""
+        """Whether it is the same, or the same with fewer GPUs, and no more CPUs and memory on each node."""
         mine, most = self.gpus_per_node, other.gpus_per_node
+        has_no_more = self.needs.cpus <= other.needs.cpus and self.needs.memory_mib <= other.needs.memory_mib
+        is_no_larger = self.nodes <= other.nodes and self.gpus <= other.gpus
         fits = mine == most if mine is None or most is None else mine <= most
-        alike = replace(self, nodes=other.nodes, gpus=other.gpus, gpus_per_node=most)
-        return fits and self.nodes <= other.nodes and self.gpus <= other.gpus and alike == other
+        needs = replace(self.needs, cpus=other.needs.cpus, memory_mib=other.needs.memory_mib)
+        alike = replace(self, nodes=other.nodes, gpus=other.gpus, gpus_per_node=most, needs=needs)
+        return fits and is_no_larger and has_no_more and alike == other
 
 
 def _missing(asked: Amounts, there: Iterable[tuple[str, int]]) -> str:

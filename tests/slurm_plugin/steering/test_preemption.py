@@ -329,6 +329,21 @@ def test_a_job_that_its_owner_changes_but_for_fewer_gpus_is_not_first_any_more(c
     assert not tracker.being_served({7: slurm_job(7, **changed)}, 20, 60)
 
 
+def test_a_job_that_asks_for_fewer_gpus_and_what_goes_with_them_stays_first() -> None:
+    """With --cpus-per-gpu and --mem-per-gpu CPUs and memory follow; on fewer nodes they stay as they are on each."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    record = slurm_job(7, gpus=8, nodes=2, gpus_per_node=4, cpus_per_gpu=8, memory_mib=64_000)
+    jobs = {7: job(7, 8), 5: running(5, "n1", 4, exploration=CONSENT)}
+    records = {7: record, 5: slurm_job(5)}
+    tracker.advance([Preemption(5, "", 7)], jobs, records, {}, {}, 0)
+    tracker.advance((), jobs, records, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    fewer = replace(record, gpus=4, gpus_per_node=2, memory_mib=32_000)
+    for one in (fewer, replace(record, gpus=4, nodes=1, memory_mib=32_000)):
+        assert tracker.being_served({7: one}, 20, 60) == {7}
+    for one in (replace(fewer, memory_mib=65_000), replace(fewer, cpus=128), replace(fewer, features="h100")):
+        assert not tracker.being_served({7: one}, 20, 60)
+
+
 def test_a_job_that_was_out_of_reach_for_a_pass_is_not_first_any_more() -> None:
     """Its owner may have moved it to a partition that is not steered, and changed it there."""
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
