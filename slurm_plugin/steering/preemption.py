@@ -80,9 +80,9 @@ class _Service(Struct, frozen=True):
 
     def is_for(self, record: SlurmJob) -> bool:
         """Whether tasks still wait, and its owner has not changed them while first, other than to fewer GPUs."""
-        before, asked = Asked.of(self.record), Asked.of(record)
-        is_alike = (record.qos, record.nice) == (self.record.qos, self.record.nice) and asked.is_within(before)
-        return record.array_tasks > self.tasks_left and is_alike
+        before = self.record
+        is_alike = (record.account, record.qos, record.nice) == (before.account, before.qos, before.nice)
+        return record.array_tasks > self.tasks_left and is_alike and Asked.of(record).is_within(Asked.of(before))
 
 
 class PreemptionTracker:
