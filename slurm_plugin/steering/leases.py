@@ -53,7 +53,8 @@ def lease_changes(
 
     A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
+    changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them. For
+    as long after a lease is gone its job gets no other.
 
     Its owner may put other jobs into a lease, which Slurm then starts before all others, on any node: these are taken
     out, and the lease goes (`memory.LeaseUse`).
@@ -87,7 +88,8 @@ def lease_changes(
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
     for job_id, reservation in wanted.items():
-        if job_id not in standing and not _would_overtake(reservation, plan, seen):
+        is_too_soon = job_id in seen.fresh_leases and lease_name(job_id) not in there
+        if job_id not in standing and not is_too_soon and not _would_overtake(reservation, plan, seen):
             create = _create(reservation, seen.jobs[job_id], now_s)
             if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
                 result += [create, AttachReservation(job_id, create.name)]

@@ -95,3 +95,6 @@ def test_a_lease_is_fresh_until_it_has_stood_for_a_while() -> None:
     assert use.fresh(1060.0) == frozenset()
     use.in_vain([], [replace(lease, nodes=("n2",))], 1061.0)
     assert use.fresh(1061.0) == {5}
+    use.in_vain([], [], 1200.0)
+    assert use.fresh(1259.0) == {5}  # no other is made at once
+    assert use.fresh(1260.0) == frozenset()

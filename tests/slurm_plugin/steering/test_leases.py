@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from sched_policy.model import Node
 from sched_policy.plan import Plan
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.client.changes import AttachReservation, DeleteReservation
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.changes import AttachReservation, Change, DeleteReservation
+from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.observation.memory import LeaseUse
 from slurm_plugin.steering.leases import lease_changes
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record
@@ -93,3 +94,15 @@ def test_jobs_of_others_on_other_nodes_cost_each_lease_nothing() -> None:
     plan, factors = Plan(reservations=tuple(promise(job.job_id) for job in ours)), Counted()
     assert len(lease_changes(plan, seen(*ours, *others), SLACK_S, factors)) == 600
     assert factors.lookups < 2 * (len(ours) + len(others))
+
+
+def test_a_lease_that_was_removed_is_not_made_again_at_once() -> None:
+    """Jobs of others come and go, and every change of a reservation disturbs backfill."""
+    use, own = LeaseUse(), record(5)
+
+    def wanted(leases: tuple[SlurmReservation, ...], *others: SlurmJob) -> tuple[Change, ...]:
+        use.in_vain([own], leases, NOW_S)
+        return lease_changes(PLAN, replace(seen(own, *others, leases=leases), fresh_leases=use.fresh(NOW_S)), SLACK_S)
+
+    assert DeleteReservation("explsched_5") in wanted((lease(5),), record(6, user="bob", priority=9))
+    assert wanted(()) == ()
