@@ -327,12 +327,13 @@ class LeaseUse:
         self._gone_s: dict[str, float] = {}
         self._asked: dict[int, Asked] = {}
 
-    def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> None:
+    def note(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> None:
         """Take in what is about to be written: what jobs ask for that get leases, and that we change it."""
         for change in changes:
             if isinstance(change, CreateReservation) and (job_id := leased_job(change.name)) is not None:
                 self._asked[job_id] = Asked.of(jobs[job_id])
-            elif isinstance(change, SetGres | SetNodeCount):
+        for change in changes:  # also for a job that gets its lease in the same pass
+            if isinstance(change, SetGres | SetNodeCount):
                 self._asked.pop(change.job_id, None)
 
     def fresh(self, now_s: float) -> frozenset[int]:

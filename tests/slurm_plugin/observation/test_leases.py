@@ -73,11 +73,15 @@ def test_a_lease_whose_job_asks_for_something_else_by_now_is_used_up(change: dic
 
 def test_a_lease_outlives_what_changes_while_its_job_waits_and_a_new_size_from_us() -> None:
     use = LeaseUse()
-    use.note([CreateReservation("explsched_5", START_S, 2, ("n1",), ("ada",), "main")], {5: JOB})
+    create = CreateReservation("explsched_5", START_S, 2, ("n1",), ("ada",), "main")
+    use.note([create], {5: JOB})
     waits = replace(JOB, reservation="explsched_5", reason="None", priority=7, site_factor=6, admin_comment="x")
     assert use.in_vain([waits], (BEGUN,), START_S - 90) == frozenset()
     use.note([SetGres(5, "gpu:2")], {5: waits})
-    assert use.in_vain([replace(waits, gpus=2, gpus_per_node=2)], (BEGUN,), START_S - 80) == frozenset()
+    smaller = replace(waits, gpus=2, gpus_per_node=2)
+    assert use.in_vain([smaller], (BEGUN,), START_S - 80) == frozenset()
+    use.note([SetGres(5, "gpu:1"), create], {5: smaller})  # in one pass
+    assert use.in_vain([replace(smaller, gpus=1, gpus_per_node=1)], (BEGUN,), START_S - 70) == frozenset()
 
 
 def test_reservations_of_others_do_not_count() -> None:
