@@ -212,6 +212,15 @@ def test_all_that_leave_for_one_job_are_signalled_or_none() -> None:
     assert signalled(PreemptionTracker(PreemptionBudget(100, 9)), 0, starting) == {4, 8}
 
 
+def test_a_job_that_itself_benefits_does_not_wait_for_the_budget_that_others_wait_for() -> None:
+    """At its time limit it would be too late for it."""
+    jobs = {n: running(n, "n1", exploration=CONSENT) for n in (4, 5, 6, 8)} | {7: job(7)}
+    wanted = [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (4, None))]
+    tracker = PreemptionTracker(PreemptionBudget(100, 2))
+    advance(tracker, [Preemption(8, "")], jobs, {}, {}, 0)
+    assert advance(tracker, wanted, jobs, {}, {}, 10) == (SignalJob(4, "USR1"),)
+
+
 def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **reported: float) -> list[object]:
     """One pass; job 5 makes room for job 7, which is as given."""
     jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: beneficiary} if beneficiary else {})
