@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
@@ -20,8 +21,10 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservati
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
     is_in_anothers_lease,
+    is_kept_out,
     lease_name,
     leased_job,
+    may_be_first_of_tier,
     may_be_next,
     may_keep_lease,
     waits_for_room,
@@ -131,20 +134,24 @@ class _Queue:
         Also one that needs another kind of node: the owner of a job may change at any time what kind that one needs.
         """
         own = self._seen.jobs[job_id]
-        at = turn(own, self._factors)
-        heads = (head for partition in self._near(own.partition) for head in self._heads[partition])
-        return any(head.user != own.user and turn(head, self._factors) < at for head in heads)
+        at, near = turn(own, self._factors), self._near(own.partition)
+        heads = (head for name in near for head in self._heads[name] if turn(head, self._factors) < at)
+        elsewhere = (head for name in near if name != own.partition for head in self._heads_of_tiers.get(name, ()))
+        return any(head.user != own.user for head in itertools.chain(heads, elsewhere))
+
+    @cached_property
+    def _waiting(self) -> list[SlurmJob]:
+        now_s = self._seen.snapshot.now_s
+        waiting = (job for job in self._seen.jobs.values() if may_be_next(job, now_s))
+        return sorted(waiting, key=lambda job: turn(job, self._factors))
 
     @cached_property
     def _heads(self) -> Mapping[str, Sequence[SlurmJob]]:
-        """Of each partition, or list of them, the first job and the first of another user."""
-        now_s = self._seen.snapshot.now_s
-        waiting = (job for job in self._seen.jobs.values() if may_be_next(job, now_s))
-        found: defaultdict[str, dict[str, SlurmJob]] = defaultdict(dict)
-        for job in sorted(waiting, key=lambda job: turn(job, self._factors)):
-            if len(found[job.partition]) < 2:
-                found[job.partition].setdefault(job.user, job)
-        return {partition: tuple(heads.values()) for partition, heads in found.items()}
+        return _heads(self._waiting)
+
+    @cached_property
+    def _heads_of_tiers(self) -> Mapping[str, Sequence[SlurmJob]]:
+        return _heads(job for job in self._waiting if may_be_first_of_tier(job) or is_kept_out(job))
 
     def _near(self, partition: str) -> Sequence[str]:
         """The partitions, or lists of them, in which jobs wait for its nodes, too."""
@@ -153,6 +160,15 @@ class _Queue:
             own = usable(partition)
             self._sharing[partition] = tuple(name for name in self._heads if (own & usable(name)).any())
         return self._sharing[partition]
+
+
+def _heads(jobs: Iterable[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:
+    """Of each partition, or list of them, the first of these jobs and the first of another user."""
+    found: defaultdict[str, dict[str, SlurmJob]] = defaultdict(dict)
+    for job in jobs:
+        if len(found[job.partition]) < 2:
+            found[job.partition].setdefault(job.user, job)
+    return {partition: tuple(heads.values()) for partition, heads in found.items()}
 
 
 def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:

@@ -81,6 +81,26 @@ def test_another_users_job_may_be_before_it_in_another_partition_of_the_same_nod
         assert lease_changes(PLAN, replace(there, snapshot=Snapshot.of(NOW_S, shared, ())), SLACK_S) == ()
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_made"),
+    [
+        ("Priority", True),
+        ("Resources", False),
+        ("None", False),
+        ("ReqNodeNotAvail, May be reserved for other job", False),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", False),
+    ],
+)
+def test_a_job_may_be_before_it_by_the_tier_of_its_partition(reason: str, *, is_made: bool) -> None:
+    """Slurm compares tiers first, and gives the reason Priority to jobs behind others of their partition."""
+    shared = (Node("n1", 4, frozenset({"main", "other"})), Node("n2", 4, frozenset({"main"})))
+    first = record(6, user="bob", partition="other", reason=reason)
+    there = replace(seen(record(5, priority=9), first), snapshot=Snapshot.of(NOW_S, shared, ()))
+    assert bool(lease_changes(PLAN, there, SLACK_S)) == is_made
+    of_owner = replace(there, jobs={**there.jobs, 6: replace(first, user="ada")})
+    assert lease_changes(PLAN, of_owner, SLACK_S) != ()
+
+
 def test_who_is_before_whom_is_told_by_the_site_factors_that_are_about_to_be_written() -> None:
     first = record(6, user="bob", priority=9, natives=(9,))
     own = record(5, priority=5, natives=(5,))
