@@ -100,7 +100,7 @@ class Remembered(Struct, frozen=True):
         unreported_s: run time of trainings that ended without a curve, by user.
         trainings: earlier trainings of sweeps, by job id.
         others_factors: the part of waiting jobs' site factors that others have set.
-        fresh_leases: jobs whose leases changed too recently to change again.
+        fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
         ended_runs: run times of ended jobs.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         granted_steps: the step at which each training's sweep last let it continue.
@@ -307,7 +307,8 @@ that is not modelled must block the job; it is left to Slurm, whose backfill kee
 
 
 HOLD_S = 60.0
-"""A lease is not changed for this long, even if the plan changes: every change of a reservation disturbs backfill."""
+"""A lease is not changed for this long, even if the plan changes: every change of a reservation disturbs backfill. Nor
+is there another one sooner after it was removed."""
 
 
 class LeaseUse:
@@ -323,19 +324,22 @@ class LeaseUse:
         self._used_s: dict[int, float] = {}
         self._until_s = float("-inf")
         self._since_s: dict[tuple[str, float, tuple[str, ...]], float] = {}
+        self._gone_s: dict[str, float] = {}
         self._asked: dict[int, Asked] = {}
 
-    def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> None:
+    def note(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> None:
         """Take in what is about to be written: what jobs ask for that get leases, and that we change it."""
         for change in changes:
             if isinstance(change, CreateReservation) and (job_id := leased_job(change.name)) is not None:
                 self._asked[job_id] = Asked.of(jobs[job_id])
-            elif isinstance(change, SetGres | SetNodeCount):
+        for change in changes:  # also for a job that gets its lease in the same pass
+            if isinstance(change, SetGres | SetNodeCount):
                 self._asked.pop(change.job_id, None)
 
     def fresh(self, now_s: float) -> frozenset[int]:
-        """The jobs whose leases changed less than `HOLD_S` ago, among those passed to `in_vain`."""
-        recent = (name for (name, _, _), since_s in self._since_s.items() if now_s - since_s < HOLD_S)
+        """The jobs whose leases changed or went less than `HOLD_S` ago, by those passed to `in_vain`."""
+        changed_s = ((name, since_s) for (name, _, _), since_s in self._since_s.items())
+        recent = (name for name, at_s in (*changed_s, *self._gone_s.items()) if now_s - at_s < HOLD_S)
         return frozenset(job_id for name in recent if (job_id := leased_job(name)) is not None)
 
     def in_vain(
@@ -349,6 +353,9 @@ class LeaseUse:
         self._used_s = {job_id: used_s for job_id, used_s in self._used_s.items() if job_id in waiting}
         self._used_s |= dict.fromkeys(waiting & (misused | self._changed(jobs, leases)), LONGEST_LEASE_S)
         shapes = [(lease.name, lease.start_s, lease.nodes) for lease in leases]
+        gone = {name for name, *_ in self._since_s} - {lease.name for lease in leases}
+        self._gone_s = {name: at_s for name, at_s in self._gone_s.items() if now_s - at_s < HOLD_S}
+        self._gone_s |= dict.fromkeys(gone, now_s)
         self._since_s = {shape: self._since_s.get(shape, now_s) for shape in shapes}
         for lease in leases:
             job_id = leased_job(lease.name)

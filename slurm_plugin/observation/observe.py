@@ -58,7 +58,7 @@ class Observation(Struct, frozen=True):
         shard_rule: how Slurm chooses the GPU for shards.
         leased_in_vain: waiting jobs that get no more leases.
         others_factors: the parts of site factors that others have set, by job id.
-        fresh_leases: jobs whose leases changed too recently to change again.
+        fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
         unmodelled: why a waiting job is left to Slurm, by job id.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         topology_fault: why the network topology is unknown; "" if it is known or not used.

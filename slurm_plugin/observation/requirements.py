@@ -141,27 +141,35 @@ class Needs(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """What a waiting job asks for, as far as it is modelled; of an array what one task asks for."""
+    """What a waiting job asks for; of an array what one task asks for. Our own pins and leases are not among it."""
 
     partition: str
     nodes: int
     gpus: int
     gpus_per_node: int | None
     shards_per_node: int
+    most_switches: int
     needs: Needs
+    required_nodes: tuple[str, ...]
+    reservation: str
 
     @classmethod
     def of(cls, record: SlurmJob) -> Asked:
         """By Slurm's record of it."""
-        gpus = record.gpus, record.gpus_per_node, record.shards_per_node
-        return cls(record.partition, record.nodes, *gpus, Needs.of(record))
+        counts = record.nodes, record.gpus, record.gpus_per_node, record.shards_per_node, record.most_switches
+        required_nodes = () if OWN_PINS in record.admin_comment else record.required_nodes
+        reservation = record.reservation if leased_job(record.reservation) is None else ""
+        return cls(record.partition, *counts, Needs.of(record), required_nodes, reservation)
 
     def is_within(self, other: Asked) -> bool:
-        """Whether it is the same, or the same with fewer GPUs."""
+        """Whether it is the same, or the same with fewer GPUs, and no more CPUs and memory on each node."""
         mine, most = self.gpus_per_node, other.gpus_per_node
+        has_no_more = self.needs.cpus <= other.needs.cpus and self.needs.memory_mib <= other.needs.memory_mib
+        is_no_larger = self.nodes <= other.nodes and self.gpus <= other.gpus
         fits = mine == most if mine is None or most is None else mine <= most
-        alike = replace(self, nodes=other.nodes, gpus=other.gpus, gpus_per_node=most)
-        return fits and self.nodes <= other.nodes and self.gpus <= other.gpus and alike == other
+        needs = replace(self.needs, cpus=other.needs.cpus, memory_mib=other.needs.memory_mib)
+        alike = replace(self, nodes=other.nodes, gpus=other.gpus, gpus_per_node=most, needs=needs)
+        return fits and is_no_larger and has_no_more and alike == other
 
 
 def _missing(asked: Amounts, there: Iterable[tuple[str, int]]) -> str:

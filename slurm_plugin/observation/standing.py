@@ -108,10 +108,22 @@ def may_start(record: SlurmJob, now_s: float) -> bool:
     return record.state == "PENDING" and room and not waits_for_begin(record, now_s)
 
 
+def is_kept_out(record: SlurmJob) -> bool:
+    """Whether a reservation, such as a lease, keeps a pending job from starting."""
+    return record.state == "PENDING" and record.reason.startswith(_RESERVED)
+
+
 def may_be_next(record: SlurmJob, now_s: float) -> bool:
-    """Whether Slurm may start a pending job as soon as there is room, and reservations, such as a lease, let it."""
-    is_reserved = record.state == "PENDING" and record.reason.startswith(_RESERVED)
-    return record.priority > 0 and (is_reserved or may_start(record, now_s))
+    """Whether Slurm may start a pending job as soon as there is room, and reservations let it."""
+    return record.priority > 0 and (is_kept_out(record) or may_start(record, now_s))
+
+
+def may_be_first_of_tier(record: SlurmJob) -> bool:
+    """Whether a pending job may come before all jobs of another partition, which Slurm compares by tiers first.
+
+    The partition may be of a higher tier. Slurm says which job is next there, unless it has not tested it.
+    """
+    return record.reason == "Resources" or record.reason.startswith(_TIERS) or is_untested(record)
 
 
 def may_keep_lease(record: SlurmJob) -> bool:

@@ -14,7 +14,7 @@ from sched_policy.plan import Plan
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
-from slurm_plugin.observation.standing import is_untested, may_start
+from slurm_plugin.observation.standing import may_be_first_of_tier, may_start
 from slurm_plugin.steering.places import by_priority, kept_paused, on_places, started_once_gone
 
 _LOOKED_AT = 500
@@ -106,9 +106,8 @@ def _served_in_vain(
             vain.add(job_id)
     for partition in {seen.jobs[job_id].partition for job_id in victims}:
         own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}
-        # Another partition may be of a higher tier. Slurm says which job is next there, unless it has not tested it.
         others = [record for record in map(seen.jobs.__getitem__, order) if record.partition != partition]
-        of_tier = {record.job_id for record in others if record.reason == "Resources" or is_untested(record)}
+        of_tier = {record.job_id for record in others if may_be_first_of_tier(record)}
         queue = sorted(order, key=lambda job_id: job_id not in of_tier)
         last = max((at for at, job_id in enumerate(queue) if job_id in own), default=-1)
         looked_at = queue[: min(last + 1, _LOOKED_AT)]

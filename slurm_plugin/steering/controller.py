@@ -51,8 +51,9 @@ from slurm_plugin.steering.places import OwnPlaces, by_priority, on_own_places, 
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import (
     SteeringLimits,
-    changes,
+    beside_order,
     reduced_to_limits,
+    reordered,
     restored,
     within_limits,
     without_own_factors,
@@ -193,12 +194,12 @@ class Controller:
             plan = reduced_to_limits(plan, seen)
         self._memory.note_plan(seen.snapshot, plan.held_back)
         self._comment_refused &= {job_id for job_id, record in seen.jobs.items() if record.state != "PENDING"}
-        wanted = self._without_refused_comments(changes(plan, seen, limits))
-        planned = (*wanted, *_given_back(seen, others, limits.order.max_per_pass))
-        steering = put_first(self._served_of(seen, now_s), seen, planned)
-        interruptions = self._interruptions(plan, seen, steering)
-        first = put_first(self._served_of(seen, now_s), seen, steering)  # they may serve further jobs
-        return Pass(seen, plan, (*first, *interruptions), ())
+        planned = (*reordered(plan, seen, limits), *_given_back(seen, others, limits.order.max_per_pass))
+        order = put_first(self._served_of(seen, now_s), seen, planned)
+        interruptions = self._interruptions(plan, seen, order)
+        order = put_first(self._served_of(seen, now_s), seen, order)  # they may serve further jobs
+        beside = self._without_refused_comments(beside_order(plan, seen, limits.slack_s, order))
+        return Pass(seen, plan, (*order, *beside, *interruptions), ())
 
     def reconcile(self, now_s: float) -> Pass:
         """Observe, plan, and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
@@ -395,10 +396,10 @@ class Controller:
     def _served_of(self, seen: Observation, now_s: float) -> AbstractSet[int]:
         return self._served(seen.jobs, now_s) - _strays(seen)
 
-    def _interruptions(self, plan: Plan, seen: Observation, steering: Sequence[Change]) -> Sequence[Change]:
+    def _interruptions(self, plan: Plan, seen: Observation, order: Iterable[SetSiteFactor]) -> Sequence[Change]:
         jobs = {job.job_id: job for job in seen.snapshot.jobs}
         leaving = (*plan.preemptions, *resized_while_running(plan, jobs))
-        factors = {change.job_id: change.site_factor for change in steering if isinstance(change, SetSiteFactor)}
+        factors = {change.job_id: change.site_factor for change in order}
         now_s = seen.snapshot.now_s
         self._tracker.serve_in_order(by_priority(seen, factors), jobs, seen.progress, now_s)
         # Its owner may have moved a job out of our reach: no room is made for it any more.

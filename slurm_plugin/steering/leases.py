@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
 from sched_policy.plan import Plan, Reservation
-from sched_policy.snapshot import Bools
 from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
@@ -21,8 +21,10 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservati
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
     is_in_anothers_lease,
+    is_kept_out,
     lease_name,
     leased_job,
+    may_be_first_of_tier,
     may_be_next,
     may_keep_lease,
     waits_for_room,
@@ -54,7 +56,8 @@ def lease_changes(
 
     A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them.
+    changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them. For
+    as long after a lease is gone its job gets no other.
 
     Its owner may put other jobs into a lease, which Slurm then starts before all others, on any node: these are taken
     out, and the lease goes (`memory.LeaseUse`).
@@ -88,7 +91,8 @@ def lease_changes(
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
     for job_id, reservation in wanted.items():
-        if job_id not in standing and not _would_overtake(reservation, plan, seen):
+        is_too_soon = job_id in seen.fresh_leases and lease_name(job_id) not in there
+        if job_id not in standing and not is_too_soon and not _would_overtake(reservation, plan, seen):
             create = _create(reservation, seen.jobs[job_id], now_s)
             if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
                 result += [create, AttachReservation(job_id, create.name)]
@@ -101,8 +105,8 @@ def lease_changes(
 
 
 def _whole_nodes(reservation: Reservation, seen: Observation) -> bool:
-    sizes = {node.name: node.gpus for node in seen.snapshot.nodes}
-    return all(share.gpus == sizes[share.node] for share in reservation.placement)
+    nodes = seen.snapshot.nodes
+    return all(share.gpus == nodes.gpus[nodes.position[share.node]] for share in reservation.placement)
 
 
 def _can_be_leased(seen: Observation, job_id: int) -> bool:
@@ -122,6 +126,7 @@ class _Queue:
     def __init__(self, seen: Observation, factors: Mapping[int, int]) -> None:
         self._seen = seen
         self._factors = factors
+        self._sharing: dict[str, tuple[str, ...]] = {}
 
     def is_behind_others(self, job_id: int) -> bool:
         """Whether another user's job comes before it that may start in its partitions, or in others with their nodes.
@@ -129,10 +134,10 @@ class _Queue:
         Also one that needs another kind of node: the owner of a job may change at any time what kind that one needs.
         """
         own = self._seen.jobs[job_id]
-        at, nodes = turn(own, self._factors), self._nodes(own)
-        others = (job for job in self._waiting if job.user != own.user)
-        before = itertools.takewhile(lambda job: turn(job, self._factors) < at, others)
-        return any((nodes & self._nodes(job)).any() for job in before)
+        at, near = turn(own, self._factors), self._near(own.partition)
+        heads = (head for name in near for head in self._heads[name] if turn(head, self._factors) < at)
+        elsewhere = (head for name in near if name != own.partition for head in self._heads_of_tiers.get(name, ()))
+        return any(head.user != own.user for head in itertools.chain(heads, elsewhere))
 
     @cached_property
     def _waiting(self) -> list[SlurmJob]:
@@ -140,9 +145,30 @@ class _Queue:
         waiting = (job for job in self._seen.jobs.values() if may_be_next(job, now_s))
         return sorted(waiting, key=lambda job: turn(job, self._factors))
 
-    def _nodes(self, job: SlurmJob) -> Bools:
-        """Mask of the nodes of its partitions."""
-        return self._seen.snapshot.nodes.usable(job.partition)
+    @cached_property
+    def _heads(self) -> Mapping[str, Sequence[SlurmJob]]:
+        return _heads(self._waiting)
+
+    @cached_property
+    def _heads_of_tiers(self) -> Mapping[str, Sequence[SlurmJob]]:
+        return _heads(job for job in self._waiting if may_be_first_of_tier(job) or is_kept_out(job))
+
+    def _near(self, partition: str) -> Sequence[str]:
+        """The partitions, or lists of them, in which jobs wait for its nodes, too."""
+        if partition not in self._sharing:
+            usable = self._seen.snapshot.nodes.usable
+            own = usable(partition)
+            self._sharing[partition] = tuple(name for name in self._heads if (own & usable(name)).any())
+        return self._sharing[partition]
+
+
+def _heads(jobs: Iterable[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:
+    """Of each partition, or list of them, the first of these jobs and the first of another user."""
+    found: defaultdict[str, dict[str, SlurmJob]] = defaultdict(dict)
+    for job in jobs:
+        if len(found[job.partition]) < 2:
+            found[job.partition].setdefault(job.user, job)
+    return {partition: tuple(heads.values()) for partition, heads in found.items()}
 
 
 def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:

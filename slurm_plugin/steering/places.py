@@ -29,7 +29,7 @@ from sched_policy.plan import Plan
 from sched_policy.profile import AvailabilityProfile
 from sched_policy.queue_order import places, queue_order
 from sched_policy.snapshot import Nodes, Snapshot
-from slurm_plugin.client.changes import Change, SetSiteFactor
+from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.steering.order import longest_falling
@@ -103,16 +103,14 @@ def _of_cut_off_jobs(seen: Observation) -> Iterator[tuple[int, SetSiteFactor]]:
             yield job.priority, SetSiteFactor(job.job_id, theirs)
 
 
-def put_first(served: AbstractSet[int], seen: Observation, changes: Sequence[Change]) -> tuple[Change, ...]:
-    """The changes, with the `served` jobs raised above all other jobs of their partitions.
+def put_first(served: AbstractSet[int], seen: Observation, order: Sequence[SetSiteFactor]) -> tuple[SetSiteFactor, ...]:
+    """The new order, with the `served` jobs raised above all other jobs of their partitions.
 
     Jobs of the same owner have just been preempted for them, so the freed GPUs would not be there for anybody else.
     From its normal place such a job may lose them: if another job ends in the same cycle, a larger job ahead may fit
     into both together.
     """
-    if not served:
-        return tuple(changes)
-    factors = {change.job_id: change.site_factor for change in changes if isinstance(change, SetSiteFactor)}
+    factors = {change.job_id: change.site_factor for change in order}
     waiting = [job for job in seen.jobs.values() if job.state == "PENDING" and job.natives]
 
     def by_one_clock(job: SlurmJob) -> int:
@@ -126,8 +124,8 @@ def put_first(served: AbstractSet[int], seen: Observation, changes: Sequence[Cha
         top = max((max(other.priority, by_one_clock(other)) for other in rivals), default=0)
         factor = top + STEP * rank - max(job.natives) - job.age_lag
         lifted[job.job_id] = factor if job.priority <= top and abs(factor) <= _HIGHEST else None
-    stay = (change for change in changes if not (isinstance(change, SetSiteFactor) and change.job_id in lifted))
-    return (*(SetSiteFactor(job_id, factor) for job_id, factor in lifted.items() if factor is not None), *stay)
+    raised = (SetSiteFactor(job_id, factor) for job_id, factor in lifted.items() if factor is not None)
+    return (*raised, *(change for change in order if change.job_id not in lifted))
 
 
 def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:

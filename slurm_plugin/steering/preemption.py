@@ -80,9 +80,9 @@ class _Service(Struct, frozen=True):
 
     def is_for(self, record: SlurmJob) -> bool:
         """Whether tasks still wait, and its owner has not changed them while first, other than to fewer GPUs."""
-        before, asked = Asked.of(self.record), Asked.of(record)
-        is_alike = (record.qos, record.nice) == (self.record.qos, self.record.nice) and asked.is_within(before)
-        return record.array_tasks > self.tasks_left and is_alike
+        before = self.record
+        is_alike = (record.account, record.qos, record.nice) == (before.account, before.qos, before.nice)
+        return record.array_tasks > self.tasks_left and is_alike and Asked.of(record).is_within(Asked.of(before))
 
 
 class PreemptionTracker:
@@ -255,16 +255,21 @@ class PreemptionTracker:
     def _signals(self, preemptions: Iterable[Preemption], look: _Look) -> list[Change]:
         """Ask newly selected jobs for a checkpoint, as far as budgets allow: all that leave for one job, or none.
 
-        One without the others would save in vain.
+        One without the others would save in vain. While those for one job wait for the hourly budget, none may use it
+        up for a later one; a job that itself benefits does not wait, or its run might end before.
         """
         changes: list[Change] = []
+        is_awaited = False
         for leaving in _by_beneficiary(preemptions, look.jobs):
+            if is_awaited and leaving[0].beneficiary is not None:
+                continue
             new = [one for one in leaving if one.job_id not in self._underway]
             signals = [SignalJob(one.job_id, name) for one in new if (name := self._signal_for(one.job_id, look))]
             if len(signals) < len(new) or len(new) > self._budget.max_per_hour:
                 continue
             if len(new) > self._left_this_hour(look.now_s):
-                break  # the next ones would use up what these wait for
+                is_awaited = True
+                continue
             for preemption in new:
                 run, saved_s = look.jobs[preemption.job_id].restarts, look.reported(preemption.job_id).checkpoint_s
                 self._underway[preemption.job_id] = _Underway(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Literal, Self
 
@@ -62,31 +62,35 @@ class SteeringLimits(Struct, frozen=True):
 
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Order, sizes, leases and groups. Preemptions and stops take several passes: see `steering.preemption`.
-
-    If a job is resized now, a later pass lifts its delay, once Slurm has accepted the new size: from then on Slurm may
-    start the job at any moment.
-    """
-    released = releases(plan, seen)
-    ranked = queue_order(replace(plan, scores=in_order(plan, released)), seen.snapshot)
-    order = _order(ranked, plan, seen, limits)
-    sizes = resize_changes(plan, seen)
-    return (
-        *order,
-        *sizes,
-        *lease_changes(plan, seen, limits.slack_s, {change.job_id: change.site_factor for change in order}),
-        *delay_changes(plan, seen, {change.job_id for change in sizes}),
-        *group_changes(plan, released, seen),
-    )
+    """Order, sizes, leases and groups. Preemptions and stops take several passes: see `steering.preemption`."""
+    order = reordered(plan, seen, limits)
+    return (*order, *beside_order(plan, seen, limits.slack_s, order))
 
 
-def _order(ranked: Sequence[int], plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
+def reordered(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
+    """The site factors that give the waiting jobs the plan's order."""
+    ranked = queue_order(replace(plan, scores=in_order(plan, releases(plan, seen))), seen.snapshot)
     if limits.scope != "partition":
         return place_changes(seen, ranked, limits.order.max_per_pass)
     waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
     returning = _returning(plan, seen)
     known = (job for job in waiting if job.site_factor is not None or job.job_id in returning)
     return order_changes(known, limits.order)
+
+
+def beside_order(plan: Plan, seen: Observation, slack_s: float, order: Iterable[SetSiteFactor]) -> tuple[Change, ...]:
+    """Sizes, leases, delays and groups, where `order` has all site factors that the pass is about to write.
+
+    If a job is resized now, a later pass lifts its delay, once Slurm has accepted the new size: from then on Slurm may
+    start the job at any moment.
+    """
+    sizes = resize_changes(plan, seen)
+    return (
+        *sizes,
+        *lease_changes(plan, seen, slack_s, {change.job_id: change.site_factor for change in order}),
+        *delay_changes(plan, seen, {change.job_id for change in sizes}),
+        *group_changes(plan, releases(plan, seen), seen),
+    )
 
 
 def _returning(plan: Plan, seen: Observation) -> AbstractSet[int]:

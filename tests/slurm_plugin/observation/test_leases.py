@@ -55,7 +55,10 @@ def test_a_lease_that_other_jobs_were_put_into_is_used_up(named: str) -> None:
     assert passes(use, (), START_S) == [True]
 
 
-@pytest.mark.parametrize("change", [{"features": "fast"}, {"gpus": 8, "nodes": 2}, {"cpus": 64}, {"partition": "big"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"features": "fast"}, {"gpus": 8, "nodes": 2}, {"cpus": 64}, {"partition": "big"}, {"required_nodes": ("n9",)}],
+)
 def test_a_lease_whose_job_asks_for_something_else_by_now_is_used_up(change: dict[str, Any]) -> None:
     """Slurm would start it before everybody's, on nodes where others are before it."""
     create = CreateReservation("explsched_5", START_S, 2, ("n1",), ("ada",), "main")
@@ -70,11 +73,15 @@ def test_a_lease_whose_job_asks_for_something_else_by_now_is_used_up(change: dic
 
 def test_a_lease_outlives_what_changes_while_its_job_waits_and_a_new_size_from_us() -> None:
     use = LeaseUse()
-    use.note([CreateReservation("explsched_5", START_S, 2, ("n1",), ("ada",), "main")], {5: JOB})
+    create = CreateReservation("explsched_5", START_S, 2, ("n1",), ("ada",), "main")
+    use.note([create], {5: JOB})
     waits = replace(JOB, reservation="explsched_5", reason="None", priority=7, site_factor=6, admin_comment="x")
     assert use.in_vain([waits], (BEGUN,), START_S - 90) == frozenset()
     use.note([SetGres(5, "gpu:2")], {5: waits})
-    assert use.in_vain([replace(waits, gpus=2, gpus_per_node=2)], (BEGUN,), START_S - 80) == frozenset()
+    smaller = replace(waits, gpus=2, gpus_per_node=2)
+    assert use.in_vain([smaller], (BEGUN,), START_S - 80) == frozenset()
+    use.note([SetGres(5, "gpu:1"), create], {5: smaller})  # in one pass
+    assert use.in_vain([replace(smaller, gpus=1, gpus_per_node=1)], (BEGUN,), START_S - 70) == frozenset()
 
 
 def test_reservations_of_others_do_not_count() -> None:
@@ -92,3 +99,6 @@ def test_a_lease_is_fresh_until_it_has_stood_for_a_while() -> None:
     assert use.fresh(1060.0) == frozenset()
     use.in_vain([], [replace(lease, nodes=("n2",))], 1061.0)
     assert use.fresh(1061.0) == {5}
+    use.in_vain([], [], 1200.0)
+    assert use.fresh(1259.0) == {5}  # no other is made at once
+    assert use.fresh(1260.0) == frozenset()

@@ -177,7 +177,10 @@ def test_nobody_leaves_for_a_training_that_its_sweep_keeps_paused_by_now() -> No
     assert requeues_in_vain(replace(plan, rests=frozenset({2})), seen, {2: {1}}, {}) == {2}
 
 
-@pytest.mark.parametrize(("reason", "preemptions"), [("Resources", 0), ("None", 0), ("Priority", 1)])
+TIERS = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
+@pytest.mark.parametrize(("reason", "preemptions"), [("Resources", 0), ("None", 0), (TIERS, 0), ("Priority", 1)])
 def test_room_is_kept_for_another_partitions_job_that_may_be_next(reason: str, preemptions: int) -> None:
     """It may be of a higher tier, whatever its priority; it is too large to start at once. None: not looked at yet."""
     large = other(natives=(40,), priority=40, partition="fast", gpus=4, gpus_per_node=4, reason=reason)

@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.errors import SlurmUnreachableError
-from sched_policy.model import GpuRequest
-from sched_policy.plan import Plan, Preemption, Resize, Score, Stop
+from sched_policy.model import GpuRequest, NodeGpus
+from sched_policy.plan import Plan, Preemption, Reservation, Resize, Score, Stop
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -656,6 +656,30 @@ def test_what_a_users_job_left_goes_to_the_job_that_it_was_left_for(
     _slurm, loop, late_s = having_made_room(tmp_path, monkeypatch)
     assert loop.reconcile(late_s + 30.0).changes == (StartAtOnce(1),)  # none that puts job 2 back
     assert SetSiteFactor(2, 0) in loop.reconcile(late_s + 61.0).changes  # something else has kept it from starting
+
+
+def test_no_lease_is_made_before_the_job_that_another_has_made_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    whole = Reservation(3, (NodeGpus("n1", 4),), late_s + 3600, late_s + 7200, "")
+    own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+
+    def leased(plan: Plan, now_s: float) -> list[int]:
+        made = Fixed(replace(plan, reservations=(whole,)))
+        monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: made)
+        loop.reconfigure(replace(configured(tmp_path), order=own))
+        return [change.job_id for change in loop.reconcile(now_s).changes if isinstance(change, AttachReservation)]
+
+    assert leased(plan, late_s) == []
+    assert slurm.carried_out[-1] == RequeueJob(1)
+    slurm.set(1, state="PENDING", start_s=None, restarts=1, submit_s=late_s, eligible_s=late_s + 121.0)
+    slurm.set(2, site_factor=410, priority=910)
+    plan = replace(plan, preemptions=())
+    assert leased(plan, late_s + 30.0) == []
+    assert leased(plan, late_s + 61.0) == [3]  # job 2 is back on its own place
 
 
 def test_it_stands_first_while_nodes_clean_up_after_the_job_that_left_but_not_for_ever(

@@ -8,12 +8,24 @@ from msgspec.structs import replace
 from sched_policy.model import Node
 from sched_policy.plan import Plan
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.client.changes import AttachReservation, DeleteReservation
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.changes import AttachReservation, Change, DeleteReservation
+from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.observation.memory import LeaseUse
 from slurm_plugin.steering.leases import lease_changes
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record
 from tests.slurm_plugin.steering.test_reconcile import SLACK_S, lease, promise, seen
+
+
+class Counted(dict[int, int]):
+    """Site factors that count how often a job's is looked up."""
+
+    lookups = 0
+
+    def __contains__(self, job_id: object) -> bool:
+        self.lookups += 1
+        return super().__contains__(job_id)
+
 
 PLAN = Plan(reservations=(promise(5),))
 GONE = (AttachReservation(5, ""), DeleteReservation("explsched_5"))
@@ -69,8 +81,48 @@ def test_another_users_job_may_be_before_it_in_another_partition_of_the_same_nod
         assert lease_changes(PLAN, replace(there, snapshot=Snapshot.of(NOW_S, shared, ())), SLACK_S) == ()
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_made"),
+    [
+        ("Priority", True),
+        ("Resources", False),
+        ("None", False),
+        ("ReqNodeNotAvail, May be reserved for other job", False),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", False),
+    ],
+)
+def test_a_job_may_be_before_it_by_the_tier_of_its_partition(reason: str, *, is_made: bool) -> None:
+    """Slurm compares tiers first, and gives the reason Priority to jobs behind others of their partition."""
+    shared = (Node("n1", 4, frozenset({"main", "other"})), Node("n2", 4, frozenset({"main"})))
+    first = record(6, user="bob", partition="other", reason=reason)
+    there = replace(seen(record(5, priority=9), first), snapshot=Snapshot.of(NOW_S, shared, ()))
+    assert bool(lease_changes(PLAN, there, SLACK_S)) == is_made
+    of_owner = replace(there, jobs={**there.jobs, 6: replace(first, user="ada")})
+    assert lease_changes(PLAN, of_owner, SLACK_S) != ()
+
+
 def test_who_is_before_whom_is_told_by_the_site_factors_that_are_about_to_be_written() -> None:
     first = record(6, user="bob", priority=9, natives=(9,))
     own = record(5, priority=5, natives=(5,))
     assert lease_changes(PLAN, seen(own, first), SLACK_S, {5: 10}) != ()
     assert lease_changes(PLAN, seen(own, first), SLACK_S, {5: 10, 6: 20}) == ()
+
+
+def test_jobs_of_others_on_other_nodes_cost_each_lease_nothing() -> None:
+    ours = [record(number) for number in range(1, 301)]
+    others = [record(1000 + number, user="bob", priority=9, partition="other") for number in range(3000)]
+    plan, factors = Plan(reservations=tuple(promise(job.job_id) for job in ours)), Counted()
+    assert len(lease_changes(plan, seen(*ours, *others), SLACK_S, factors)) == 600
+    assert factors.lookups < 2 * (len(ours) + len(others))
+
+
+def test_a_lease_that_was_removed_is_not_made_again_at_once() -> None:
+    """Jobs of others come and go, and every change of a reservation disturbs backfill."""
+    use, own = LeaseUse(), record(5)
+
+    def wanted(leases: tuple[SlurmReservation, ...], *others: SlurmJob) -> tuple[Change, ...]:
+        use.in_vain([own], leases, NOW_S)
+        return lease_changes(PLAN, replace(seen(own, *others, leases=leases), fresh_leases=use.fresh(NOW_S)), SLACK_S)
+
+    assert DeleteReservation("explsched_5") in wanted((lease(5),), record(6, user="bob", priority=9))
+    assert wanted(()) == ()

@@ -16,6 +16,7 @@ from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
+from slurm_plugin.observation.standing import OWN_PINS
 from slurm_plugin.steering.preemption import PreemptionTracker, interruption
 from tests.sched_policy.builders import NOW_S, job, running
 from tests.slurm_kit import record as slurm_job
@@ -211,6 +212,15 @@ def test_all_that_leave_for_one_job_are_signalled_or_none() -> None:
     assert signalled(PreemptionTracker(PreemptionBudget(100, 9)), 0, starting) == {4, 8}
 
 
+def test_a_job_that_itself_benefits_does_not_wait_for_the_budget_that_others_wait_for() -> None:
+    """At its time limit it would be too late for it."""
+    jobs = {n: running(n, "n1", exploration=CONSENT) for n in (4, 5, 6, 8)} | {7: job(7)}
+    wanted = [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (4, None))]
+    tracker = PreemptionTracker(PreemptionBudget(100, 2))
+    advance(tracker, [Preemption(8, "")], jobs, {}, {}, 0)
+    assert advance(tracker, wanted, jobs, {}, {}, 10) == (SignalJob(4, "USR1"),)
+
+
 def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **reported: float) -> list[object]:
     """One pass; job 5 makes room for job 7, which is as given."""
     jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: beneficiary} if beneficiary else {})
@@ -316,6 +326,10 @@ def test_an_array_comes_first_only_for_the_tasks_that_others_made_room_for(
         {"excluded_nodes": ("n1",)},
         {"qos": "urgent"},
         {"nice": -100},
+        {"account": "rich"},
+        {"required_nodes": ("n9",)},
+        {"reservation": "course"},
+        {"most_switches": 1},
     ],
 )
 def test_a_job_that_its_owner_changes_but_for_fewer_gpus_is_not_first_any_more(changed: dict[str, Any]) -> None:
@@ -326,7 +340,24 @@ def test_a_job_that_its_owner_changes_but_for_fewer_gpus_is_not_first_any_more(c
     advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
     assert tracker.being_served({7: slurm_job(7)}, 20, 60) == {7}
     assert tracker.being_served({7: slurm_job(7, gpus=2, gpus_per_node=2)}, 20, 60) == {7}
+    ours = slurm_job(7, reservation="explsched_7", required_nodes=("n1",), admin_comment=f"{OWN_PINS}node=n1")
+    assert tracker.being_served({7: ours}, 20, 60) == {7}
     assert not tracker.being_served({7: slurm_job(7, **changed)}, 20, 60)
+
+
+def test_a_job_that_asks_for_fewer_gpus_and_what_goes_with_them_stays_first() -> None:
+    """With --cpus-per-gpu and --mem-per-gpu CPUs and memory follow; on fewer nodes they stay as they are on each."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    record = slurm_job(7, gpus=8, nodes=2, gpus_per_node=4, cpus_per_gpu=8, memory_mib=64_000)
+    jobs = {7: job(7, 8), 5: running(5, "n1", 4, exploration=CONSENT)}
+    records = {7: record, 5: slurm_job(5)}
+    tracker.advance([Preemption(5, "", 7)], jobs, records, {}, {}, 0)
+    tracker.advance((), jobs, records, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    fewer = replace(record, gpus=4, gpus_per_node=2, memory_mib=32_000)
+    for one in (fewer, replace(record, gpus=4, nodes=1, memory_mib=32_000)):
+        assert tracker.being_served({7: one}, 20, 60) == {7}
+    for one in (replace(fewer, memory_mib=65_000), replace(fewer, cpus=128), replace(fewer, features="h100")):
+        assert not tracker.being_served({7: one}, 20, 60)
 
 
 def test_a_job_that_was_out_of_reach_for_a_pass_is_not_first_any_more() -> None:
