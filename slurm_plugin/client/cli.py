@@ -77,6 +77,7 @@ class CliClient:
         self._settings: Mapping[str, str] = {}
         self._topology = Topology()
         self._memory_by_cpu: Mapping[str, int] = {}
+        self._tiers: Mapping[str, int] = {}
         self._topology_of: tuple[str, tuple[str, ...]] | None = None
         self._topology_until_s = 0.0
         self._limits_cpus = False
@@ -185,12 +186,12 @@ class CliClient:
         asking = (squeue.with_memory_of_cpus(job, self._memory_by_cpu) for job in holding)
         told = (replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in asking)
         limits_cpus = any("elastic=" in job.comment for job in completed) and self._has_limits_on_cpus()
-        return ClusterRecords(found, tuple(told), reservations.result(), rule, topology, limits_cpus)
+        return ClusterRecords(found, tuple(told), reservations.result(), rule, topology, limits_cpus, self._tiers)
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
         """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then.
 
-        With it the partitions' defaults of memory are read.
+        With it the partitions' defaults of memory and their tiers are read.
         """
         known = self._known_settings()
         of = (known.get("BOOT_TIME", ""), tuple(node.name for node in nodes))
@@ -200,7 +201,7 @@ class CliClient:
             argv = ["scontrol", "show", "partition", "--all", "--oneliner"]
             partitions = process.run(argv, self._timeout_s, self._environment).out
             self._topology = parse.network(shown, partitions, is_respected=respects_topology(known))
-            self._memory_by_cpu = parse.memory_by_cpu(known, partitions)
+            self._memory_by_cpu, self._tiers = parse.memory_by_cpu(known, partitions), parse.tiers(partitions)
             self._topology_of, self._topology_until_s = of, time.monotonic() + _TOPOLOGY_LASTS_S
             if self._topology.fault:
                 event(_LOG, logging.WARNING, "topology unknown, gangs get no leases", why=self._topology.fault)

@@ -239,6 +239,12 @@ def memory_by_cpu(settings: Mapping[str, str], partitions: str) -> dict[str, int
     return found
 
 
+def tiers(partitions: str) -> dict[str, int]:
+    """Each partition's PriorityTier, from `scontrol show partition`."""
+    shown = re.findall(r"^PartitionName=(\S+) .*?\bPriorityTier=(\d+)", partitions, re.MULTILINE)
+    return {name: int(tier) for name, tier in shown}
+
+
 def limits_cpus(associations: str) -> bool:
     """Whether any association or QOS limits CPUs or their time (N: no limit), from `scontrol show assoc_mgr`."""
     return re.search(r"\bcpu=\d", associations) is not None

@@ -304,7 +304,10 @@ class Topology(Struct, frozen=True):
 
 
 class ClusterRecords(Struct, frozen=True):
-    """All records that a pass reads, at one time. `limits_cpus`: some association or QOS has a limit on CPUs."""
+    """All records that a pass reads, at one time. `limits_cpus`: some association or QOS has a limit on CPUs.
+
+    `tiers` has the PriorityTier of each partition, as far as it is known.
+    """
 
     nodes: tuple[SlurmNode, ...]
     jobs: tuple[SlurmJob, ...]
@@ -312,6 +315,7 @@ class ClusterRecords(Struct, frozen=True):
     shard_rule: ShardRule = ShardRule.FIRST_FIT
     topology: Topology = Topology()
     limits_cpus: bool = False
+    tiers: Mapping[str, int] = field(default_factory=dict)
 
 
 # Slurm itself counts no GPU memory. Sites name it: `gpu:a100_80gb:4`, features such as `gpumem80g` or `vram-24gb`; and

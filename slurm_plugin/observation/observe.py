@@ -61,6 +61,7 @@ class Observation(Struct, frozen=True):
         fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
         unmodelled: why a waiting job is left to Slurm, by job id.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
+        tiers: the PriorityTier of each partition, as far as it is known.
         topology_fault: why the network topology is unknown; "" if it is known or not used.
         limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
         refused_sizes: jobs whose size Slurm has refused to change.
@@ -80,6 +81,7 @@ class Observation(Struct, frozen=True):
     fresh_leases: frozenset[int] = frozenset()
     unmodelled: Mapping[int, str] = field(default_factory=dict)
     rests: Mapping[int, float] = field(default_factory=dict)
+    tiers: Mapping[str, int] = field(default_factory=dict)
     topology_fault: str = ""
     limited_gpus: Mapping[int, int] = field(default_factory=dict)
     refused_sizes: frozenset[int] = frozenset()
@@ -182,6 +184,7 @@ def observe(
         fresh_leases=known.fresh_leases,
         unmodelled=left_to_slurm,
         rests=known.rests,
+        tiers=seen.tiers,
         topology_fault=seen.topology.fault,
         limited_gpus=known.limited_gpus,
         refused_sizes=known.refused_sizes,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,10 +20,8 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservati
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
     is_in_anothers_lease,
-    is_kept_out,
     lease_name,
     leased_job,
-    may_be_first_of_tier,
     may_be_next,
     may_keep_lease,
     waits_for_room,
@@ -39,6 +36,8 @@ RENEW_S = 60.0
 
 LEAD_S = 60.0
 """A lease starts at least this far ahead: Slurm refuses a start in the past."""
+
+_USUAL_TIER = 1  # of a partition for which slurm.conf has no PriorityTier, or whose tier is not known
 
 
 def lease_changes(
@@ -96,7 +95,7 @@ def lease_changes(
             create = _create(reservation, seen.jobs[job_id], now_s)
             if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
                 result += [create, AttachReservation(job_id, create.name)]
-    leases = there | {lease_name(job_id) for job_id in wanted}
+    leases = there | {change.name for change in result if isinstance(change, CreateReservation)}
     for job in seen.jobs.values():  # an expired lease leaves its name on the job
         orphaned = leased_job(job.reservation) is not None and job.reservation not in leases
         if orphaned and job.state == "PENDING":
@@ -126,7 +125,7 @@ class _Queue:
     def __init__(self, seen: Observation, factors: Mapping[int, int]) -> None:
         self._seen = seen
         self._factors = factors
-        self._sharing: dict[str, tuple[str, ...]] = {}
+        self._near_of: dict[str, Mapping[str, int]] = {}
 
     def is_behind_others(self, job_id: int) -> bool:
         """Whether another user's job comes before it that may start in its partitions, or in others with their nodes.
@@ -134,10 +133,12 @@ class _Queue:
         Also one that needs another kind of node: the owner of a job may change at any time what kind that one needs.
         """
         own = self._seen.jobs[job_id]
-        at, near = turn(own, self._factors), self._near(own.partition)
-        heads = (head for name in near for head in self._heads[name] if turn(head, self._factors) < at)
-        elsewhere = (head for name in near if name != own.partition for head in self._heads_of_tiers.get(name, ()))
-        return any(head.user != own.user for head in itertools.chain(heads, elsewhere))
+        at = -self._tier(own.partition), turn(own, self._factors)
+        return any(
+            head.user != own.user and (-tier, turn(head, self._factors)) < at
+            for name, tier in self._near(own.partition).items()
+            for head in self._heads[name]
+        )
 
     @cached_property
     def _waiting(self) -> list[SlurmJob]:
@@ -149,17 +150,17 @@ class _Queue:
     def _heads(self) -> Mapping[str, Sequence[SlurmJob]]:
         return _heads(self._waiting)
 
-    @cached_property
-    def _heads_of_tiers(self) -> Mapping[str, Sequence[SlurmJob]]:
-        return _heads(job for job in self._waiting if may_be_first_of_tier(job) or is_kept_out(job))
-
-    def _near(self, partition: str) -> Sequence[str]:
-        """The partitions, or lists of them, in which jobs wait for its nodes, too."""
-        if partition not in self._sharing:
+    def _near(self, partition: str) -> Mapping[str, int]:
+        """The partitions, or lists of them, in which jobs wait for its nodes, too, and the highest tier of these."""
+        if partition not in self._near_of:
             usable = self._seen.snapshot.nodes.usable
             own = usable(partition)
-            self._sharing[partition] = tuple(name for name in self._heads if (own & usable(name)).any())
-        return self._sharing[partition]
+            shared = {name: [p for p in name.split(",") if (own & usable(p)).any()] for name in self._heads}
+            self._near_of[partition] = {name: max(map(self._tier, some)) for name, some in shared.items() if some}
+        return self._near_of[partition]
+
+    def _tier(self, partition: str) -> int:
+        return self._seen.tiers.get(partition, _USUAL_TIER)
 
 
 def _heads(jobs: Iterable[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:

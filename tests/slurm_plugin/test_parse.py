@@ -214,6 +214,11 @@ def test_default_memory_of_partitions() -> None:
     assert parse.memory_by_cpu({"DefMemPerCPU": "UNLIMITED"}, told) == {"": 0, "a": 700, "b": 0}
 
 
+def test_tiers_of_partitions() -> None:
+    told = "PartitionName=a X=1 PriorityJobFactor=7 PriorityTier=10 Y=2\nPartitionName=b X=1\n"
+    assert parse.tiers(told) == {"a": 10}
+
+
 @pytest.mark.parametrize(("line", "nodes"), [("7|n[1-2],m1", ("n1", "n2", "m1")), ("7|", ())])
 def test_nodes_that_a_job_excludes(line: str, nodes: tuple[str, ...]) -> None:
     assert squeue.exclusion(line) == (7, nodes)

@@ -1,5 +1,6 @@
 """Leases, which Slurm puts before all other jobs, put no user before another."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -82,23 +83,33 @@ def test_another_users_job_may_be_before_it_in_another_partition_of_the_same_nod
 
 
 @pytest.mark.parametrize(
-    ("reason", "is_made"),
+    ("partition", "tiers", "is_made"),
     [
-        ("Priority", True),
-        ("Resources", False),
-        ("None", False),
-        ("ReqNodeNotAvail, May be reserved for other job", False),
-        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", False),
+        ("other", {"main": 1, "other": 1}, True),
+        ("other", {"main": 1, "other": 2}, False),
+        ("other", {"main": 3, "other": 2}, True),
+        ("other", {"other": 2}, False),
+        ("other", {}, True),
+        ("far,main", {"far": 2, "main": 1}, True),  # of a higher tier on nodes that the other job does not use
     ],
 )
-def test_a_job_may_be_before_it_by_the_tier_of_its_partition(reason: str, *, is_made: bool) -> None:
-    """Slurm compares tiers first, and gives the reason Priority to jobs behind others of their partition."""
-    shared = (Node("n1", 4, frozenset({"main", "other"})), Node("n2", 4, frozenset({"main"})))
-    first = record(6, user="bob", partition="other", reason=reason)
-    there = replace(seen(record(5, priority=9), first), snapshot=Snapshot.of(NOW_S, shared, ()))
+def test_a_job_is_before_it_by_the_tier_of_its_partition(
+    partition: str, tiers: Mapping[str, int], *, is_made: bool
+) -> None:
+    """Slurm compares tiers first, then priorities."""
+    nodes = (("n1", {"main", "other"}), ("n2", {"main"}), ("n3", {"far"}))
+    shared = tuple(Node(name, 4, frozenset(partitions)) for name, partitions in nodes)
+    first = record(6, user="bob", partition=partition, priority=1, reason="Resources")
+    there = replace(seen(record(5, priority=9), first), snapshot=Snapshot.of(NOW_S, shared, ()), tiers=tiers)
     assert bool(lease_changes(PLAN, there, SLACK_S)) == is_made
     of_owner = replace(there, jobs={**there.jobs, 6: replace(first, user="ada")})
     assert lease_changes(PLAN, of_owner, SLACK_S) != ()
+
+
+def test_the_name_of_a_lease_that_has_expired_is_taken_from_its_job_at_once() -> None:
+    """Slurm does not start a job that names a reservation which is not there; the job gets no lease for a minute."""
+    there = seen(record(5, priority=9, reservation="explsched_5"))
+    assert lease_changes(PLAN, replace(there, fresh_leases=frozenset({5})), SLACK_S) == (AttachReservation(5, ""),)
 
 
 def test_who_is_before_whom_is_told_by_the_site_factors_that_are_about_to_be_written() -> None:
