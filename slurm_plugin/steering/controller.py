@@ -458,7 +458,8 @@ def _trail(config: Config) -> AuditTrail:
 
 
 def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:
-    """Preemptions of running jobs that should be resized; they get the new size while they wait."""
+    """Preemptions of running jobs that should be resized, and leave for that alone; they get it while they wait."""
+    leaving = {preemption.job_id for preemption in plan.preemptions}
     for resize in plan.resizes:
-        if jobs[resize.job_id].state is JobState.RUNNING:
+        if jobs[resize.job_id].state is JobState.RUNNING and resize.job_id not in leaving:
             yield Preemption(resize.job_id, resize.reason)

@@ -256,12 +256,12 @@ class PreemptionTracker:
         """Ask newly selected jobs for a checkpoint, as far as budgets allow: all that leave for one job, or none.
 
         One without the others would save in vain. While those for one job wait for the hourly budget, none may use it
-        up for a later one; a job that itself benefits does not wait, or its run might end before.
+        up for a later one, unless that is for the job itself, whose run would end before.
         """
         changes: list[Change] = []
         is_awaited = False
         for leaving in _by_beneficiary(preemptions, look.jobs):
-            if is_awaited and leaving[0].beneficiary is not None:
+            if is_awaited and not _is_urgent(leaving[0], look):
                 continue
             new = [one for one in leaving if one.job_id not in self._underway]
             signals = [SignalJob(one.job_id, name) for one in new if (name := self._signal_for(one.job_id, look))]
@@ -444,6 +444,13 @@ def _by_beneficiary(preemptions: Iterable[Preemption], jobs: Mapping[int, Job]) 
     for one in preemptions:
         found[one.beneficiary if one.beneficiary in single else one.job_id].append(one)  # one waits, the other runs
     return found.values()
+
+
+def _is_urgent(preemption: Preemption, look: _Look) -> bool:
+    """Whether the job itself benefits, and its time limit ends its run before the hourly budget has recovered."""
+    job = look.jobs[preemption.job_id]
+    is_near = job.time_limit_s is not None and job.end_s(look.now_s) < look.now_s + HOUR_S
+    return preemption.beneficiary is None and is_near
 
 
 def _last_report_s(progress: JobProgress) -> float | None:

@@ -42,7 +42,8 @@ from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import REST_S
-from slurm_plugin.steering.controller import Controller
+from slurm_plugin.steering.controller import Controller, resized_while_running
+from tests.sched_policy.builders import running
 from tests.slurm_kit import NODES, FakeSlurm, record
 
 NOW_S = 10_000.0
@@ -888,3 +889,10 @@ def test_a_clock_that_is_set_back_requeues_nobody_early(
     assert slurm.carried_out == [SignalJob(5, "USR1")]
     daemon.reconcile(NOW_S + 121)  # its grace is over by the clock by which it began
     assert RequeueJob(5) in slurm.carried_out
+
+
+def test_a_job_that_leaves_for_another_is_not_asked_again_to_be_resized() -> None:
+    jobs = {n: running(n, "n1") for n in (5, 6)}
+    resizes = tuple(Resize(job_id, GpuRequest(2), "grows") for job_id in jobs)
+    plan = Plan(preemptions=(Preemption(5, "makes room", 7),), resizes=resizes)
+    assert tuple(resized_while_running(plan, jobs)) == (Preemption(6, "grows"),)

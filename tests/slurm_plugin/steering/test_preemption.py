@@ -212,13 +212,17 @@ def test_all_that_leave_for_one_job_are_signalled_or_none() -> None:
     assert signalled(PreemptionTracker(PreemptionBudget(100, 9)), 0, starting) == {4, 8}
 
 
-def test_a_job_that_itself_benefits_does_not_wait_for_the_budget_that_others_wait_for() -> None:
-    """At its time limit it would be too late for it."""
-    jobs = {n: running(n, "n1", exploration=CONSENT) for n in (4, 5, 6, 8)} | {7: job(7)}
+@pytest.mark.parametrize(("ends_s", "signals"), [(HOUR_S / 2, (SignalJob(4, "USR1"),)), (2 * HOUR_S, ())])
+def test_before_its_time_limit_a_job_does_not_wait_for_the_budget_that_others_wait_for(
+    ends_s: float, signals: tuple[SignalJob, ...]
+) -> None:
+    """Others that leave for their own good, as for another size, do: they could use up the budget for ever."""
+    jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6, 8)} | {7: job(7)}
+    jobs[4] = running(4, "n1", exploration=CONSENT, start_s=0.0, time_limit_s=ends_s)
     wanted = [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (4, None))]
     tracker = PreemptionTracker(PreemptionBudget(100, 2))
     advance(tracker, [Preemption(8, "")], jobs, {}, {}, 0)
-    assert advance(tracker, wanted, jobs, {}, {}, 10) == (SignalJob(4, "USR1"),)
+    assert advance(tracker, wanted, jobs, {}, {}, 10) == signals
 
 
 def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **reported: float) -> list[object]:
