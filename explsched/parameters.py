@@ -43,11 +43,18 @@ def of_value(value: object) -> Parameter:
         return value
     if isinstance(value, str):
         return _cut(value)
-    try:
-        number = float(value)  # type: ignore[arg-type]  # numbers of NumPy, tensors with one element
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor without data, as on `meta`
+    number = _number(value)
+    if number is None:
         return _cut(str(value))
     return number if math.isfinite(number) else str(number)
+
+
+def _number(value: object) -> float | None:
+    """The number that a value is, also one of NumPy or a tensor with one element; None if it is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor without data, as on `meta`
+        return None
 
 
 def _cut(text: str) -> str:
@@ -74,15 +81,17 @@ def is_secret(name: str, value: object) -> bool:
     """Whether a value may be one, by its name; or may have one in it, by the names in its text, as that of a mapping.
 
     What a program has as a number or truth value is no token, as in `pad_token_id=0`. Digits that a person typed may be
-    one, but for numbers of tokens, as in `--max_tokens=4096`.
+    one, but for numbers of tokens, as in `--max_tokens=4096`. In a text `tokens` are mostly those of a model, as in
+    `["embed_tokens"]`.
     """
+    found = _SECRET.search(name)
     if isinstance(value, str | bytes | os.PathLike):
-        text, token = name, _ONE_TOKEN if isinstance(of_text(str(value)), float) else _TOKEN
-    elif isinstance(of_value(value), str):
-        text, token = f"{name} {value}", _TOKEN
-    else:
-        text, token = name, _SECRET
-    return (_SECRET.search(text) or token.search(text)) is not None
+        token = _ONE_TOKEN if isinstance(of_text(str(value)), float) else _TOKEN
+        found = found or token.search(name)
+    elif _number(value) is None:
+        text = str(value)
+        found = found or _TOKEN.search(name) or _SECRET.search(text) or _ONE_TOKEN.search(text)
+    return found is not None
 
 
 def _own_word(word: str) -> str | None:

@@ -233,6 +233,7 @@ class BatchJob:
     pending: deque[int]
     attempts: Counter[int] = field(default_factory=Counter)
     in_flight: int = 0
+    in_flight_bytes: int = 0
     saved_s: float = 0.0
     resume_s: float = 0.0
 

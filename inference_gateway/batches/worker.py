@@ -187,19 +187,29 @@ class Worker:
         return key is not None and (key.expires_s is None or now_s < key.expires_s)
 
     def send(self) -> None:
-        """Send one request of each batch in turn, while there is room at the replicas and in memory."""
+        """Send one request of each batch in turn, while there is room at the replicas and in memory.
+
+        For the first line that does not fit, others leave room beside all but its own batch's: shorter ones would
+        always leave it too little, and its own may be long in flight.
+        """
         now_s = time.time()
         sendable = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
         open_jobs = [job for job in sendable if not self._ending(job, now_s)]
         left = {name: self._room(name) for name in {job.requests.service for job in open_jobs}}
+        waiting: BatchJob | None = None
         while open_jobs := [job for job in open_jobs if job.pending and left[job.requests.service] > 0]:
             job = open_jobs.pop(0)
-            if self._in_flight_bytes and self._in_flight_bytes + job.next_bytes() > IN_FLIGHT_BYTES:
-                return  # it is sent before any other: shorter ones would always leave it too little
+            with_it = self._in_flight_bytes + job.next_bytes()
+            if self._in_flight_bytes and with_it > IN_FLIGHT_BYTES:
+                waiting = waiting or job
+                continue
+            if waiting and with_it - waiting.in_flight_bytes + waiting.next_bytes() > IN_FLIGHT_BYTES:
+                continue
             open_jobs.append(job)
             self._jobs[job.batch.id] = self._jobs.pop(job.batch.id)  # its next turn is after all others
             left[job.requests.service] -= 1
-            self._in_flight_bytes += job.next_bytes()
+            self._in_flight_bytes = with_it
+            job.in_flight_bytes += job.next_bytes()
             task = asyncio.create_task(self._ask(job, job.pending.popleft()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -223,6 +233,7 @@ class Worker:
             job.in_flight -= 1
             self._in_flight[service] -= 1
             self._in_flight_bytes -= job.requests.places[index][1]
+            job.in_flight_bytes -= job.requests.places[index][1]
         if answered:
             self.send()
         else:

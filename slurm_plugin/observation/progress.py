@@ -217,7 +217,8 @@ def fold(
     """Add complete lines to a job's progress; `skew_s` is how far the clock was ahead in some runs. Pure.
 
     Lines from before `submitted_s` are those of a former job with the same id, which a new slurmctld gives out again.
-    Where that time is not known (0), those before a run that begins after a later run are taken for a former job's.
+    So are those before a run that begins after a later run, where that time is not known (0) or the later run reported
+    nothing since: clocks may differ by as much as is between the two jobs.
     """
     found, malformed = _Sum.of(progress), progress.malformed
     for text in lines:
@@ -229,7 +230,7 @@ def fold(
         if line is None or line.time_s > now_s + _SKEW_S:
             malformed += 1
             continue
-        if not submitted_s and found.is_of_former_job(line):
+        if found.is_of_former_job(line) and (not submitted_s or found.runs[found.latest].end_s < submitted_s):
             found = _Sum.of(JobProgress())
         malformed += not found.add(line)
     return found.progress(malformed)

@@ -15,10 +15,12 @@ import random
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 from explsched.log import event
 from explsched.preemption_record import PREFIX, RecordError
@@ -67,7 +69,7 @@ _OF_ONE_FILE = frozenset({
 _LOG = logging.getLogger("explsched.progress")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _File:
     """What has been read of one file, of user `uid`: the lines since `since_s`.
 
@@ -80,7 +82,7 @@ class _File:
     since_s: float
     offset: int = 0
     progress: JobProgress = field(default_factory=JobProgress)
-    skew_s: dict[int, float] = field(default_factory=dict)
+    skew_s: Mapping[int, float] = field(default_factory=dict)
 
     def goes_on(self, status: os.stat_result) -> bool:
         """Whether the file is still this one, and has lost nothing of it."""
@@ -91,25 +93,23 @@ class _File:
         """Whether no more of it is read."""
         return self.offset > MOST_BYTES or self.progress.malformed > MOST_MALFORMED
 
-    def read_on(self, descriptor: int, most: int, now_s: float) -> int:
-        """Take in the lines of the next `most` bytes; returns how many bytes those are."""
-        left = most
-        while not self.is_given_up:
-            taken = self._advance(os.pread(descriptor, min(left, MAX_BYTES_PER_READ), self.offset), now_s)
-            if not taken:
-                break
-            left -= taken
-        return most - left
+    def read_on(self, descriptor: int, most: int, now_s: float) -> Self:
+        """With the lines of the next `most` bytes."""
+        end, read, before = self.offset + most, self, None
+        while read is not before and not read.is_given_up:
+            length = min(end - read.offset, MAX_BYTES_PER_READ)
+            before, read = read, read._plus(os.pread(descriptor, length, read.offset), now_s)
+        return read
 
-    def _advance(self, data: bytes, now_s: float) -> int:
-        """Take in the lines; returns how many bytes that are. Half a line waits, if it is not too long for a line."""
+    def _plus(self, data: bytes, now_s: float) -> Self:
+        """With the lines in that. Half a line waits, if it is not too long for a line."""
         complete, newline, _rest = data.rpartition(b"\n")
         taken = len(complete) + 1 if newline else len(data) if len(data) > MAX_LINE_BYTES else 0
-        if taken:
-            self.offset += taken
-            lines = data[:taken].removesuffix(b"\n").split(b"\n")
-            self.progress = fold(self.progress, lines, now_s, self.skew_s, self.since_s)
-        return taken
+        if not taken:
+            return self
+        lines = data[:taken].removesuffix(b"\n").split(b"\n")
+        progress = fold(self.progress, lines, now_s, self.skew_s, self.since_s)
+        return replace(self, offset=self.offset + taken, progress=progress)
 
 
 @dataclass(slots=True)
@@ -156,10 +156,14 @@ class ProgressSpool:
         self._known: dict[int, JobProgress] = {}
         self.fault = ""
 
-    @property
-    def hangs(self) -> bool:
-        """Whether a reading that was given up has not come back; until then none is made."""
-        return self._reading.hangs
+    def without_hung_call(self) -> ProgressSpool:
+        """One that has read the same, and goes on although a reading hangs; that one changes it no more."""
+        if not self._reading.hangs:
+            return self
+        another = copy(self)
+        another._reading = BoundedCall(self._reading.patience_s)
+        another._files = dict(self._files)
+        return another
 
     def read_of(self, jobs: Iterable[SlurmJob], now_s: float) -> dict[int, JobProgress]:
         """The progress of these jobs, without that of former jobs with the same ids."""
@@ -256,10 +260,11 @@ class ProgressSpool:
                     before_end = max(kept.offset, status.st_size - 2 * MAX_LINE_BYTES)
                     if len(kept.skew_s) < MAX_RUNS:
                         tail = os.pread(descriptor, 2 * MAX_LINE_BYTES, before_end)
-                        kept.skew_s |= clock_skew(tail, status.st_mtime)
+                        kept = replace(kept, skew_s={**kept.skew_s, **clock_skew(tail, status.st_mtime)})
                     # Our own clock may be behind that of the file server, which knows when the file was written.
                     latest_s = min(max(now_s, status.st_mtime), now_s + CLOCKS_APART_S)
-                    taken = kept.read_on(descriptor, length, latest_s)
+                    at, kept = kept.offset, kept.read_on(descriptor, length, latest_s)
+                    self._files[job_id], taken = kept, kept.offset - at
                     # What is left has no room for a line if none is taken of a file that goes on.
                     used = taken or (length if job_id in look.cut else 0)
                     look.left[uid] -= used

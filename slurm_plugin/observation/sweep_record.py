@@ -13,6 +13,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -85,12 +86,20 @@ class SweepRecord:
         self._has_begun = False
         self._held_gpus: dict[tuple[int, int, str], float] = {}
         self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
+        self._taken: list[Note] = []  # by the call that writes them
         self._mode = 0  # of the file, as far as we have seen to it
 
-    @property
-    def hangs(self) -> bool:
-        """Whether a call that was given up has not come back; until then none is made."""
-        return self._calls.hangs
+    def without_hung_call(self) -> SweepRecord:
+        """One that knows the same, and goes on although a call hangs; that one changes it no more.
+
+        It writes the notes of a write that hangs, too: they are there twice if that comes back after all.
+        """
+        if not self._calls.hangs:
+            return self
+        another = copy(self)
+        another._calls = BoundedCall(self._calls.patience_s)
+        another._unwritten, another._taken = deque((*self._taken, *self._unwritten), MOST_KEPT), []
+        return another
 
     def read(self) -> tuple[Note, ...] | None:
         """The notes that existed when the daemon started; None if the spool does not answer."""
@@ -138,13 +147,15 @@ class SweepRecord:
 
     def _write(self, mode: int) -> None:
         """Append the waiting notes. A call that hangs keeps its notes and writes them when it continues."""
-        taken = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
+        self._taken = taken = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
         try:
             _append(self._path, b"".join(map(_line, taken)), mode)
             self._mode = mode
         except OSError:
             self._unwritten.extendleft(reversed(taken))
             raise
+        finally:
+            self._taken = []
 
     def _try(self, call: Callable[[], None]) -> None:
         try:

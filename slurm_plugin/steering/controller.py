@@ -113,7 +113,7 @@ class Controller:
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
-        """Take a new configuration, from the next pass on. If the spool hangs, it is opened anew.
+        """Take a new configuration, from the next pass on. If the spool hangs, it is asked anew.
 
         Raises, without a change, `ConfigError` for another site factor file, beside which the daemon keeps its state,
         and `PolicyError` if another package cannot build its policy from it.
@@ -126,9 +126,10 @@ class Controller:
         self._policy = catalog.build(config.policy, config.policy_options())
         if config.audit != self._config.audit:
             self._trail = _trail(config)
-        hangs = any(reader.hangs for reader in (self._spool, self._saves, self._sweep_record))
-        if hangs or config.progress.spool != self._config.progress.spool:
+        if config.progress.spool != self._config.progress.spool:
             self._use_spool(config.progress.spool)
+        else:
+            self._ask_anew()
         self._config = config
         self._limits: SteeringLimits | None = None
         self._budget = config.preemption_budget()
@@ -146,6 +147,12 @@ class Controller:
         self._spool = ProgressSpool(spool)
         self._saves = ProgressSpool(spool)
         self._sweep_record = SweepRecord(spool)
+
+    def _ask_anew(self) -> None:
+        """Wait no more for calls that hang. What has been read of the spool is kept."""
+        self._spool = self._spool.without_hung_call()
+        self._saves = self._saves.without_hung_call()
+        self._sweep_record = self._sweep_record.without_hung_call()
 
     def use(self, client: SlurmClient) -> None:
         """Ask Slurm by this client from the next pass on."""

@@ -227,6 +227,13 @@ def test_numbers_and_truth_values_are_no_tokens_and_mappings_may_have_secrets(sp
     assert entry["params"] == {**clear, "data": "/data/tokens", "optim": "{'lr': 0.1}"}
 
 
+def test_tokens_of_models_and_numbers_that_are_not_finite_are_no_secrets(spool: Path) -> None:
+    of_models = {"modules_to_save": ["embed_tokens", "lm_head"], "generation": {"max_new_tokens": 256}}
+    progress.tell({**of_models, "token_dropout": float("nan"), "hub": {"hf_token": "abc"}, "tokens": ["abc"]})
+    (entry,) = lines(spool)
+    assert entry["params"] == {**{name: str(value) for name, value in of_models.items()}, "token_dropout": "nan"}
+
+
 def test_lines_stay_short_enough_for_the_daemon_however_many_parameters(spool: Path) -> None:
     progress.report(step=0, params={f"p{n}": "x" * 999 for n in range(60)})
     assert len(lines(spool)) == 60

@@ -639,6 +639,33 @@ def test_notes_that_a_hanging_spool_does_not_take_are_written_when_it_answers(
         notes.note((), (), Plan(), {}, NOW_S + 3)
 
 
+def test_notes_that_wait_for_a_write_that_hangs_for_good_are_written_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a file server was given up, though the spool is there again."""
+    hung, ends, really = threading.Event(), threading.Event(), os.open
+
+    def first_hangs(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & os.O_APPEND and not hung.is_set():
+            hung.set()
+            ends.wait()
+        return really(path, flags, *rest, **more)
+
+    monkeypatch.setattr("slurm_plugin.observation.sweep_record.os.open", first_hangs)
+    notes = sweep_record.SweepRecord(tmp_path, patience_s=0.05)
+    one, two = (observed(training(job_id)) for job_id in (1, 2))
+    try:
+        while not hung.is_set():
+            notes.note(one.snapshot.jobs, (), Plan(), one.jobs, NOW_S)
+        notes.note(two.snapshot.jobs, (CancelJob(2),), Plan(), two.jobs, NOW_S)
+        notes = notes.without_hung_call()
+        expected = [("joined", 1), ("joined", 2), ("stopped", 2)]
+        while [(note.what, note.job) for note in sweep_record.read(tmp_path)] != expected:
+            notes.note((), (), Plan(), {}, NOW_S + 1)
+    finally:
+        ends.set()
+
+
 def test_a_daemon_that_starts_while_the_spool_hangs_learns_of_ended_trainings_later(
     tmp_path: Path, digits: FakeSlurm, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ listen: {{host: 127.0.0.1, body_limit_mib: {limit_mib}}}
 directory: {directory / "state"}
 services:
   chat: {{{chat}, replica: {{command: "x {{port}}"}}}}
+  vision: {{{chat}, replica: {{command: "x {{port}}"}}}}
 """
     section = services.parse(text, directory / "services.yaml")
     now = Accepted(directory / "services.yaml", section, (), text, "")
@@ -150,9 +151,9 @@ def test_a_batch_that_has_begun_goes_on_although_the_limit_is_lower_now(tmp_path
     assert [owned.batch(one.id).status for one in (begun, later)] == ["in_progress", "failed"]
 
 
-def lines_of(*texts: str) -> list[str]:
+def lines_of(*texts: str, model: str = "chat") -> list[str]:
     about = {"method": "POST", "url": ENDPOINT}
-    return [json.dumps({"custom_id": text, **about, "body": {"model": "chat", "user": text}}) + "\n" for text in texts]
+    return [json.dumps({"custom_id": text, **about, "body": {"model": model, "user": text}}) + "\n" for text in texts]
 
 
 def batch_of(owned: Owned, lines: list[str]) -> Batch:
@@ -162,10 +163,13 @@ def batch_of(owned: Owned, lines: list[str]) -> Batch:
 
 
 def serving(directory: Path) -> Accepted:
-    """A service whose only replica serves 100 requests at a time."""
+    """Services whose only replica serves 100 requests at a time."""
     now = accepted(directory, "batches: idle, concurrency: 100")
-    chat = ServiceReport("chat", 1, 0, 0, 1, 0, 8, "", 0, 0, 0, 30.0, given_up=False, next_in_s=None, replicas=())
-    assert state.show(now.paths.status, Report("g", "/run", 0.0, closing=False, services=(chat,)))
+    seen = [
+        ServiceReport(name, 1, 0, 0, 1, 0, 8, "", 0, 0, 0, 30.0, given_up=False, next_in_s=None, replicas=())
+        for name in now.section.services
+    ]
+    assert state.show(now.paths.status, Report("g", "/run", 0.0, closing=False, services=tuple(seen)))
     return now
 
 
@@ -241,6 +245,36 @@ def test_a_long_line_is_sent_in_its_turn(tmp_path: Path, owned: Owned, monkeypat
 
     asyncio.run(check())
     assert (len(sent), sent.index(100 * "x")) == (7, 3)
+
+
+def test_a_long_line_that_waits_for_its_own_batchs_answers_stops_no_others(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, short = lines_of("x" * 500, "y" * 500, model="vision"), lines_of(*map(str, range(20)))
+    monkeypatch.setattr("inference_gateway.batches.worker.IN_FLIGHT_BYTES", 2 * len(long[0]) - 1)
+    slow, quick, now = batch_of(owned, long), batch_of(owned, short), serving(tmp_path)
+
+    async def check() -> None:
+        answering = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.Response:
+            if (await request.json())["model"] == "vision":
+                await answering.wait()
+            return web.json_response({})
+
+        async def until_completed(batch: Batch) -> None:
+            while owned.batch(batch.id).status != "completed":
+                ours.run_once()
+                await asyncio.sleep(0.01)
+
+        async with answered_by(tmp_path, answer) as haproxy, asyncio.timeout(600):
+            ours = Worker(now, owned.settings, haproxy)
+            await until_completed(quick)
+            assert owned.batch(slow.id).status == "in_progress"
+            answering.set()
+            await until_completed(slow)
+
+    asyncio.run(check())
 
 
 def test_answers_are_published_where_a_changed_services_file_ends_a_batch(

@@ -137,11 +137,20 @@ def test_a_process_that_outlives_its_run_makes_no_other_job_of_it() -> None:
     assert after_events.reports == progress.reports
 
 
-def test_of_a_job_whose_first_submission_is_known_times_alone_tell_what_is_a_former_jobs() -> None:
+def test_a_job_whose_later_run_reported_since_its_first_submission_is_no_former_job() -> None:
     """A script that outlives its run may begin its next command."""
     progress = after(line(5, 2.0), line(6, 1.0, restart=1))
     assert fold(progress, [START], NOW_S, submitted_s=NOW_S - 500).reports == progress.reports
     assert fold(progress, [START], NOW_S).reports == ()
+
+
+def test_a_job_with_the_id_of_one_that_ended_a_minute_before_has_none_of_its_reports() -> None:
+    """Times alone do not tell the two apart: a clock may be so far behind."""
+    former = after(line(40, 1.0), line(50, 1.0, restart=1))
+    own = [START, line(96, 9.0).encode(), b'{"time_s": 999997, "event": "end", "status": 1}']
+    expected = fold(JobProgress(), own, NOW_S, submitted_s=NOW_S - 10)
+    assert fold(former, own, NOW_S, submitted_s=NOW_S - 10) == expected
+    assert (expected.exit_status, [report.step for report in expected.reports]) == (1, [96])
 
 
 def test_runs_beyond_any_jobs_are_counted_not_kept() -> None:

@@ -230,6 +230,46 @@ def test_a_reload_reads_a_spool_anew_that_has_hung_for_good(tmp_path: Path, monk
         ends.set()
 
 
+def test_a_reload_while_the_spool_hangs_keeps_what_has_been_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = {"time_s": 200.0, "step": 1, "metric": "loss", "value": 2.0}
+    (tmp_path / "5.jsonl").write_text(json.dumps(report) + "\n")
+    slurm = FakeSlurm((holding(5, uid=os.geteuid()),))
+    with monkeypatch.context() as impatient:
+        impatient.setattr("slurm_plugin.steering.controller.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
+        daemon = controller(slurm, tmp_path, monkeypatch, Plan())
+    hung, answers, really = threading.Event(), threading.Event(), os.open
+    answers.set()
+
+    def hangs(path: str | Path, flags: int, *mode: int, **options: Any) -> int:
+        if path == tmp_path and not answers.is_set():
+            hung.set()
+            answers.wait()
+        return really(path, flags, *mode, **options)
+
+    def steps() -> list[int]:
+        progress = daemon.decide(NOW_S).seen.progress
+        return [report.step for report in progress[5].reports] if progress else []
+
+    monkeypatch.setattr(os, "open", hangs)
+    try:
+        while not steps():
+            pass
+        answers.clear()
+        for _ in range(2):
+            hung.clear()
+            while not hung.is_set():
+                assert steps() == [1]
+            daemon.reconfigure(configured(tmp_path))
+    finally:
+        answers.set()
+    with (tmp_path / "5.jsonl").open("a") as file:
+        file.write(json.dumps({**report, "step": 2}) + "\n")
+    while steps() != [1, 2]:
+        pass
+
+
 def test_a_job_that_ends_while_the_pass_writes_other_things_is_not_requeued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
