@@ -201,6 +201,16 @@ def test_a_gateway_that_goes_is_gone_for_the_server(tmp_path: Path) -> None:
     assert asyncio.run(run()) == b""
 
 
+async def events_read(directory: Path, listener: int, count: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The gateway's connection with a request of alice's, once so many events of its answer have come."""
+    context = gateway_context(directory / "identity")
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
+    writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
+    for _ in range(count):
+        await reader.readuntil(b"}\n\n")
+    return reader, writer
+
+
 def test_what_a_server_has_written_when_the_gateway_goes_is_counted(tmp_path: Path) -> None:
     """Three tokens arrive; three more are on their way when the server learns that nobody listens."""
 
@@ -215,11 +225,7 @@ def test_what_a_server_has_written_when_the_gateway_goes_is_counted(tmp_path: Pa
         async with serving(stream) as port:
             relay = Relay(port, "KEY", taken)
             async with relaying(tmp_path, relay) as listener:
-                context = gateway_context(tmp_path / "identity")
-                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
-                writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
-                for _ in range(3):
-                    await reader.readuntil(b"}\n\n")
+                _reader, writer = await events_read(tmp_path, listener, 3)
                 writer.transport.abort()
             return relay.usage.by_key
 
@@ -245,11 +251,7 @@ def test_a_stream_counts_while_it_is_open_and_once(tmp_path: Path) -> None:
         async with serving(stream) as port:
             relay, counted = Relay(port, "KEY", taken), []
             async with relaying(tmp_path, relay) as listener:
-                context = gateway_context(tmp_path / "identity")
-                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
-                writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
-                for _ in range(4):
-                    await reader.readuntil(b"}\n\n")
+                reader, writer = await events_read(tmp_path, listener, 4)
                 for _ in range(2):
                     await relay.count_open()
                     counted.append(dict(relay.usage.by_key))
@@ -277,11 +279,7 @@ def test_what_a_stream_has_when_its_replica_ends_is_an_estimate(tmp_path: Path) 
         async with serving(stream) as port:
             relay, counted = Relay(port, "KEY", taken), []
             async with relaying(tmp_path, relay) as listener:
-                context = gateway_context(tmp_path / "identity")
-                reader, writer = await asyncio.open_connection("127.0.0.1", listener, ssl=context, server_hostname="r")
-                writer.write(b"GET / HTTP/1.1\r\nx-gateway-service: chat/alice\r\n\r\n")
-                for _ in range(4):
-                    await reader.readuntil(b"}\n\n")
+                _reader, writer = await events_read(tmp_path, listener, 4)
                 await relay.count_open()
                 await relay.end(within_s=0)
                 counted.append(relay.usage.by_key)
