@@ -275,6 +275,15 @@ def test_a_changed_weight_of_age_counts_once_the_settings_have_been_looked_at(lo
     assert lags == [10, 4]
 
 
+def test_a_requeued_job_knows_the_delay_of_its_cluster(log: Path, tmp_path: Path) -> None:
+    again = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "RestartCnt": "1"}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=again))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    tool(tmp_path, "sprio", "")
+    tool(tmp_path, "scontrol", '[ "$1" = -V ] && echo slurm 99.01.1 || echo "AuthInfo = cred_expire=300"')
+    assert [job.requeue_delay_s for job in CliClient().jobs()] == [300.0]
+
+
 def test_ages_are_reckoned_by_slurms_clock(log: Path, tmp_path: Path) -> None:
     """By which the job has aged for half of the longest time; by ours it has for all of it."""
     waiting = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "AccrueTime": "1700000000"}

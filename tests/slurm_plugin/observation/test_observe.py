@@ -29,7 +29,7 @@ def seen(tmp_path: Path, *records: SlurmJob, budget: PreemptionBudget | None = N
 
 
 def job_of(tmp_path: Path, budget: PreemptionBudget | None = None, **fields: Any) -> Job:
-    (job,) = seen(tmp_path, record(5, submit_s=9000.0, **fields), budget=budget).snapshot.jobs
+    (job,) = seen(tmp_path, record(5, **{"submit_s": 9000.0, **fields}), budget=budget).snapshot.jobs
     return job
 
 
@@ -183,7 +183,7 @@ def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
 
 
 def test_a_requeued_job_that_consents_is_planned_while_slurm_delays_it(tmp_path: Path) -> None:
-    delayed = {"restarts": 1, "eligible_s": NOW_S + 100}
+    delayed = {"restarts": 1, "submit_s": NOW_S - 21, "eligible_s": NOW_S + 100}
     allowed = "explsched:checkpoint=USR1"
     assert job_of(tmp_path, comment=allowed, **delayed).eligible
     assert not job_of(tmp_path, comment="", **delayed).eligible
