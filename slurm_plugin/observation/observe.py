@@ -21,7 +21,7 @@ from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, Slu
 from slurm_plugin.config import OrderSection, PreemptionBudget
 from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_in_vain
-from slurm_plugin.observation.policy_job import is_present, policy_job, with_params
+from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import NO_NODE, Requirements, gpu_request, most_shards_per_gpu, unmodelled
 from slurm_plugin.observation.run_times import LearntRunTimes
@@ -88,7 +88,7 @@ class Observation(Struct, frozen=True):
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """The options in a job's comment; None if there are none, or they are ignored (`option_faults`)."""
-        return None if job_id in self.option_faults else job_options.parse(self.jobs[job_id].comment)
+        return None if job_id in self.option_faults else options_of(self.jobs[job_id])
 
     def gpu_hours(self, job: Job) -> float:
         """What a job that waits or runs has used."""
@@ -353,7 +353,7 @@ def _is_spent(past: PreemptionRecord | None, budget: PreemptionBudget | None, no
 
 def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:
     try:
-        return job_options.parse(record.comment)
+        return options_of(record)
     except job_options.JobOptionError as error:
         faults[record.job_id] = str(error)
         return None

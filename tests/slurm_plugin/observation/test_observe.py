@@ -132,8 +132,17 @@ def test_a_job_that_slurm_would_not_requeue_does_not_consent(tmp_path: Path) -> 
 
 def test_a_component_of_a_heterogeneous_job_is_spared(tmp_path: Path) -> None:
     """Slurm requeues all of them together, those that did not consent, too."""
-    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=4, state="RUNNING")
+    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=5, state="RUNNING")
     assert (job.allows_preemption, job.is_preemptible) == (True, False)
+
+
+def test_a_heterogeneous_job_is_one_training(tmp_path: Path) -> None:
+    """All components have its comment, and the first one's id is the one that it reports by."""
+    told = {"comment": "explsched:sweep=s&checkpoint=USR1&job-class=opportunistic", "het_job_id": 5, "state": "RUNNING"}
+    first, second = seen(tmp_path, record(5, **told), record(6, **told)).snapshot.jobs
+    assert first.exploration is not None and first.exploration.sweep == "s"
+    assert second.exploration is None
+    assert not first.guaranteed and not second.guaranteed
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED", "CONFIGURING"])
