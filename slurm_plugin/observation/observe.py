@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explsched.log import event
-from explsched.preemption_record import PreemptionRecord, RecordError
+from explsched.preemption_record import PREFIX, PreemptionRecord, RecordError, without_words
 from explsched.preemption_record import read as read_record
 from sched_policy.model import Absence, GpuRequest, Job, Node, StageProfile, Switch
 from sched_policy.snapshot import Snapshot
@@ -377,11 +377,11 @@ def _log_once(fault: str, job_id: int, why: str) -> None:
 
 
 def _preempted(record: SlurmJob) -> PreemptionRecord | None:
-    """What preemption has cost the job; None if its AdminComment is empty or cannot be understood."""
+    """What preemption has cost the job, 0 if our entry cannot be understood; None if its AdminComment is empty."""
     if not record.admin_comment:
         return None
     try:
         return read_record(record.admin_comment, record.submit_s, record.restarts)
     except RecordError as error:
         _log_once("record of preemptions ignored", record.job_id, str(error))
-        return None
+        return PreemptionRecord(record.submit_s, others=without_words(record.admin_comment, PREFIX))

@@ -116,6 +116,14 @@ def test_what_a_job_waited_before_it_was_preempted_counts(tmp_path: Path) -> Non
     assert seen(tmp_path, refused).preempted[5].plus(preemption).text() == note
 
 
+@pytest.mark.parametrize("ours", ["explsched-preemption:since=50&n=1&lost=0", "explsched-preemption:nonsense"])
+@pytest.mark.parametrize("others", ['{"note": "two  blanks\n\tand a tab"}', "JS1:abc"])
+def test_a_preemption_leaves_what_others_wrote_as_it_is(tmp_path: Path, ours: str, others: str) -> None:
+    again = record(5, admin_comment=f"{others} {ours} after", state="RUNNING", comment="explsched:checkpoint=USR1")
+    written = seen(tmp_path, again).preempted[5].plus(Interruption(0, NOW_S, 4, 0.0)).text()
+    assert written.startswith(f"{others} after explsched-preemption:since=")
+
+
 def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
     spent, left = PreemptionBudget(1.0, 10, max_per_job_per_hour=1), PreemptionBudget(1.0, 10, max_per_job_per_hour=2)
     allowed = "explsched:checkpoint=USR1"
