@@ -235,14 +235,16 @@ class CliClient:
     def accounting(self, fields: Sequence[str], since_s: float, until_s: float) -> list[list[str]]:
         """Sacct's rows of that period: one for each run of a job, those of other users as far as Slurm shows them.
 
-        Free text may hold line breaks, and then makes rows with too few fields. Raises `SlurmError`.
+        Raises `SlurmError`.
         """
         mark = f"\x1f{os.urandom(4).hex()}"
         start_s = max(since_s, _EARLIEST_S)
         period = (f"--starttime={batch.moment(start_s)}", f"--endtime={batch.moment(until_s)}")
-        what = ("--local", "--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
+        what = ("--local", "--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable")
         out = self._read("sacct", *what, *period, f"--delimiter={mark}", f"--format={','.join(fields)}")
-        return [line.split(mark) for line in out.split("\n") if line]
+        cells = out.split(mark)[:-1]  # each ends with the mark, and free text may hold line breaks
+        starts = range(0, len(cells), len(fields))
+        return [[cells[at].removeprefix("\n"), *cells[at + 1 : at + len(fields)]] for at in starts]
 
     def gpu_history(self, since_s: float, until_s: float) -> list[tuple[float, float, int]]:
         """How many GPUs the cluster had, by slurmdbd: from when, until when, GPUs.
