@@ -77,14 +77,32 @@ class EndpointFiles:
 
     def put(self, service: str, replica: Listed) -> None:
         """Add a replica, or replace the one with its name."""
-        self.write(service, (*(known for known in self.read(service) if known.name != replica.name), replica))
+        self.update(service, (*(known for known in self._known(service) if known.name != replica.name), replica))
+
+    def leave(self, service: str, name: str) -> None:
+        """Note that a replica takes no new requests, if it is in the list."""
+        known = ((one, one.leaving or one.name == name) for one in self._known(service))
+        self.update(service, tuple(msgspec.structs.replace(one, leaving=leaves) for one, leaves in known))
 
     def remove(self, service: str, name: str) -> None:
         """Remove a replica from the list, if it is there."""
-        known = self.read(service)
-        left = tuple(replica for replica in known if replica.name != name)
-        if left != known:
-            self.write(service, left)
+        self.update(service, tuple(replica for replica in self._known(service) if replica.name != name))
+
+    def update(self, service: str, replicas: tuple[Listed, ...]) -> None:
+        """`write` the list of a service unless it is the present one."""
+        try:
+            is_present = replicas == self.read(service)
+        except DataPlaneError:
+            is_present = False
+        if not is_present:
+            self.write(service, replicas)
+
+    def _known(self, service: str) -> tuple[Listed, ...]:
+        """The present list; empty if it cannot be read: no replica counts as listed then, so all are added anew."""
+        try:
+            return self.read(service)
+        except DataPlaneError:
+            return ()
 
     def path(self, service: str) -> Path:
         """The file of a service."""
