@@ -7,6 +7,7 @@ may go. Files are replaced atomically: a reader finds the old list or the new on
 from __future__ import annotations
 
 import http.client
+import itertools
 import signal
 import socket
 import time
@@ -79,10 +80,12 @@ class EndpointFiles:
         """Add a replica, or replace the one with its name."""
         self.update(service, (*(known for known in self._known(service) if known.name != replica.name), replica))
 
-    def leave(self, service: str, name: str) -> None:
-        """Note that a replica takes no new requests, if it is in the list."""
-        known = ((one, one.leaving or one.name == name) for one in self._known(service))
-        self.update(service, tuple(msgspec.structs.replace(one, leaving=leaves) for one, leaves in known))
+    def leave(self, service: str, name: str, served: Iterable[tuple[str, int]]) -> None:
+        """Note that a replica takes no new requests, if it is in the list, or has `served` at an address."""
+        listed = (known for known in self._known(service) if known.name == name)
+        anew = (Listed(name, host, port, 0) for host, port in served)
+        if replica := next(itertools.chain(listed, anew), None):
+            self.put(service, msgspec.structs.replace(replica, leaving=True))
 
     def remove(self, service: str, name: str) -> None:
         """Remove a replica from the list, if it is there."""

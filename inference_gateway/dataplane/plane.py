@@ -195,10 +195,11 @@ class HaproxyDataPlane:
 
     def drain(self, service: str, name: str) -> None:
         """Send no new requests; those in flight continue. Does nothing if the replica is unknown. Raises as `add`."""
-        if any(row.name == name and row.state != "maintenance" for row in self._reading.states(service)):
+        rows = [row for row in self._reading.states(service) if row.name == name]
+        if any(row.state != "maintenance" for row in rows):
             full = f"{BACKEND_PREFIX}{service}/{name}"
             self._api.order([f"set server {full} state drain", *self._reading_order("del", service, full)])
-        self._endpoints.leave(service, name)
+        self._endpoints.leave(service, name, ((row.host, row.port) for row in rows))
 
     def remove(self, service: str, name: str) -> bool:
         """Remove a replica; False while requests are in flight. From the first call on it gets no new ones.
