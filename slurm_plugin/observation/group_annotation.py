@@ -13,6 +13,7 @@ from typing import Self
 
 from msgspec import Struct
 
+from explsched.preemption_record import without_words
 from slurm_plugin.client.records import SlurmJob
 
 PREFIX = "explsched-group:"
@@ -20,7 +21,7 @@ _WORD = re.compile(
     rf"{PREFIX}(?=.)(?:group=(?P<group>\d+)&of=(?P<size>\d+)(?:&|$))?"
     r"(?:node=(?P<node>[^&\s]+)&since=(?P<since>\d+)(?:&|$))?(?:pause=(?P<pause>\d+))?"
 )
-_KEPT = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
+_KEPT = re.compile(r"[A-Za-z0-9_.:=&@%+,/\s-]*")
 _LONGEST = 900  # bytes; Slurm refuses more than 1024
 
 
@@ -63,17 +64,13 @@ class GroupAnnotation(Struct, frozen=True):
 
     def written(self, admin_comment: str) -> str:
         """The AdminComment with this annotation in it."""
-        return " ".join([*_others(admin_comment), *filter(None, [str(self)])])
+        return f"{without_words(admin_comment, PREFIX)} {self}".strip()
 
 
 def may_be_annotated(admin_comment: str) -> bool:
     """Whether there is room for an annotation, and nothing in the AdminComment that could not be written back."""
-    kept = _others(admin_comment)
-    return all(map(_KEPT.fullmatch, kept)) and len(" ".join(kept)) <= _LONGEST
-
-
-def _others(admin_comment: str) -> list[str]:
-    return [word for word in admin_comment.split() if not word.startswith(PREFIX)]
+    kept = without_words(admin_comment, PREFIX)
+    return _KEPT.fullmatch(kept) is not None and len(kept) <= _LONGEST
 
 
 def is_pinned(record: SlurmJob) -> bool:

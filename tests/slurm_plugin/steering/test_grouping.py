@@ -196,6 +196,12 @@ def test_a_daemon_that_stops_leaves_running_jobs_their_marks() -> None:
     assert withdrawal([runs, waiting(2, admin_comment=pinned, required_nodes=("n1",))]) == (TargetJob(2, (), ""),)
 
 
+@pytest.mark.parametrize("theirs", ['{"a":  "b\tc"}', "JS1:abc\nx  y"])
+def test_what_others_wrote_beside_a_pin_stays_as_it_is(theirs: str) -> None:
+    noted = f"{theirs} explsched-group:group=1&of=2&node=n1&since=5"
+    assert withdrawal([waiting(2, admin_comment=noted, required_nodes=("n1",))]) == (TargetJob(2, (), theirs),)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
