@@ -17,7 +17,8 @@ from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAd
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
 from slurm_plugin.observation.standing import OWN_PINS
-from slurm_plugin.steering.preemption import PreemptionTracker, interruption
+from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.underway import interruption
 from tests.sched_policy.builders import NOW_S, job, running
 from tests.slurm_kit import record as slurm_job
 
