@@ -13,13 +13,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 from msgspec import Struct
 
 from explsched.errors import SlurmError, SlurmUnreachableError
+
+_Result = TypeVar("_Result")
 
 # Defaults that users and sites set for their own terminals; they would change what we parse.
 _FOREIGN = ("SQUEUE_", "SINFO_", "SPRIO_", "SCONTROL_", "SDIAG_", "SCANCEL_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
@@ -151,6 +154,14 @@ def read(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str]) 
     if answer.returncode != 0:
         raise SlurmError(f"{argv[0]} failed ({answer.returncode}): {(answer.err or answer.out).strip()}")
     return answer.out
+
+
+def beside(threads: ThreadPoolExecutor, call: Callable[[], _Result]) -> Future[_Result]:
+    """Begin a call that may take long, such as a command, in a thread. Raises `SlurmError` if there is none."""
+    try:
+        return threads.submit(call)
+    except RuntimeError as error:
+        raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
 
 
 class BoundedCall:
