@@ -24,6 +24,7 @@ from slurm_plugin.client.changes import (
     Unanswered,
 )
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.pyslurm_ import PyslurmClient
 from slurm_plugin.client.records import SlurmNode
 
 SCONTROL = """\
@@ -322,3 +323,48 @@ esac
     for there in (nodes[:1], nodes[:1], nodes, nodes):
         assert client.topology(there).switches.keys() == {"n1", "n2"}
     assert log.read_text() == "asked\nasked\n"
+
+
+PYSLURM = """\
+import enum
+from types import SimpleNamespace as JobSubmitDescription
+
+RPCError = OSError
+Flags = enum.Flag("Flags", "FLEX")
+
+
+class Reservations:
+    @staticmethod
+    def load():
+        lease = {"start_time": 60, "end_time": 180, "nodes": "n[1-2]", "users": [], "flags": Flags.FLEX}
+        return {"lease": JobSubmitDescription(name="lease", **lease)}
+
+
+class Job(int):
+    def modify(self, wanted):
+        if self == 2:
+            raise RPCError("Invalid job id specified")
+"""
+
+
+def test_pyslurm_serves_reservations_and_site_factors_and_the_commands_all_else(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "pyslurm.py").write_text(PYSLURM)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values={"JobID": "7", "State": "RUNNING", "ArrayTaskID": "N/A"}))
+    tool(tmp_path, "squeue", f'case "$*" in *" -O "*) exec {sys.executable} {tmp_path}/squeue.py "$@" ;; esac')
+    tool(tmp_path, "sprio", "exit 0")
+    client = PyslurmClient()
+    try:
+        assert client.apply([*FACTORS, RequeueJob(3)]) == (ChangeFailure(FACTORS[1], "Invalid job id specified"),)
+        assert log.read_text().splitlines()[0] == "requeue Incomplete 3"
+        tool(tmp_path, "scontrol", '[ "$1" = -V ] && echo slurm 99.01.1 || echo "PriorityType = priority/basic"')
+        seen = client.look()
+        assert [(lease.name, lease.nodes, lease.flags) for lease in seen.reservations] == [
+            ("lease", ("n1", "n2"), frozenset({"FLEX"}))
+        ]
+        assert [job.job_id for job in seen.jobs] == [7]
+    finally:
+        client.close()
