@@ -234,6 +234,21 @@ def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, i
             yield SetSiteFactor(job.job_id, theirs)
 
 
+def given_back(seen: Observation, others: Mapping[int, int], most: int) -> tuple[SetSiteFactor, ...]:
+    """Remove our part of the site factor from waiting jobs that are no longer steered, at most `most` in a pass.
+
+    They were moved to a partition that is not steered, or no longer ask for GPUs. Their raised priority would put them
+    above other users' jobs for good. `others` are the parts of site factors that others have set.
+    """
+    records = (seen.jobs[job_id] for job_id in sorted(strays(seen)))
+    return tuple(without_own_factors(records, others))[:most]
+
+
+def strays(seen: Observation) -> AbstractSet[int]:
+    """Jobs that are not steered."""
+    return seen.jobs.keys() - {job.job_id for job in seen.snapshot.jobs}
+
+
 def without_rests(
     jobs: Iterable[SlurmJob], own_begins_s: Mapping[int, float], now_s: float
 ) -> Iterator[StartAtOnce | DelayStart]:

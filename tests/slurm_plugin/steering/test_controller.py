@@ -42,7 +42,8 @@ from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import REST_S
-from slurm_plugin.steering.controller import Controller, resized_while_running
+from slurm_plugin.steering.beneficiaries import resized_while_running
+from slurm_plugin.steering.controller import Controller
 from tests.sched_policy.builders import running
 from tests.slurm_kit import NODES, FakeSlurm, record
 
@@ -209,7 +210,7 @@ def test_a_reload_reads_a_spool_anew_that_has_hung_for_good(tmp_path: Path, monk
     (tmp_path / "5.jsonl").write_text(json.dumps({"time_s": 200.0, "step": 1, "metric": "loss", "value": 2.0}) + "\n")
     slurm = FakeSlurm((holding(5, uid=os.geteuid()),))
     with monkeypatch.context() as impatient:
-        impatient.setattr("slurm_plugin.steering.controller.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
+        impatient.setattr("slurm_plugin.steering.spool.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
         daemon = controller(slurm, tmp_path, monkeypatch, Plan())
     hung, ends, really = threading.Event(), threading.Event(), os.open
 
@@ -237,7 +238,7 @@ def test_a_reload_while_the_spool_hangs_keeps_what_has_been_read(
     (tmp_path / "5.jsonl").write_text(json.dumps(report) + "\n")
     slurm = FakeSlurm((holding(5, uid=os.geteuid()),))
     with monkeypatch.context() as impatient:
-        impatient.setattr("slurm_plugin.steering.controller.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
+        impatient.setattr("slurm_plugin.steering.spool.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
         daemon = controller(slurm, tmp_path, monkeypatch, Plan())
     hung, answers, really = threading.Event(), threading.Event(), os.open
     answers.set()
