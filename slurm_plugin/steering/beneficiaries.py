@@ -18,6 +18,7 @@ from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
 from slurm_plugin.observation.standing import may_be_first_of_tier, may_start
 from slurm_plugin.steering.places import by_priority, kept_paused, on_places, started_once_gone
 from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.underway import Look
 
 _LOOKED_AT = 500
 """Number of pending jobs for which backfill is replayed: Slurm's default for `bf_max_job_test`."""
@@ -169,17 +170,15 @@ def interruptions(
     jobs = {job.job_id: job for job in seen.snapshot.jobs}
     leaving = (*plan.preemptions, *resized_while_running(plan, jobs))
     factors = {change.job_id: change.site_factor for change in order}
-    now_s = seen.snapshot.now_s
-    tracker.serve_in_order(by_priority(seen, factors), jobs, seen.progress, now_s)
+    look = Look(jobs, seen.jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
+    tracker.serve_in_order(by_priority(seen, factors), look)
     # Its owner may have moved a job out of our reach: no room is made for it any more.
     asked = {job_id: going for job_id, going in tracker.victims.items() if job_id in jobs}
-    ready = tracker.ready_for(seen.progress, now_s)
+    ready = tracker.ready_for(look.progress, look.now_s)
     ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
     in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
     stopped = dict.fromkeys(stop.job_id for stop in plan.stops)
-    steps = tracker.advance(
-        leaving, jobs, seen.jobs, seen.progress, seen.preempted, now_s, in_vain, clear_from_s, stopped.keys()
-    )
+    steps = tracker.advance(leaving, look, in_vain, clear_from_s, stopped.keys())
     # A cancelled job holds its GPUs until it is gone.
     return (*steps, *(CancelJob(n) for n in stopped if jobs[n].state is not JobState.COMPLETING))
 

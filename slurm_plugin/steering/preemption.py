@@ -72,9 +72,7 @@ class PreemptionTracker:
         ready = frozenset(self._ready(progress, now_s))
         return {job_id: going for job_id, going in self.victims.items() if going <= ready}
 
-    def serve_in_order(
-        self, order: Sequence[int], jobs: Mapping[int, Job], progress: Mapping[int, JobProgress], now_s: float
-    ) -> None:
+    def serve_in_order(self, order: Sequence[int], look: Look) -> None:
         """Let the victims that can be requeued now serve the beneficiaries that Slurm considers first (`order`).
 
         Victims save at different times, and what the first of them leaves goes to the first in the queue. Only equal
@@ -84,12 +82,12 @@ class PreemptionTracker:
         alike: defaultdict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
         for job_id, going in self.victims.items():
             (victim, *more) = going
-            if not more and job_id in place and victim in jobs:
-                own = jobs[job_id]
-                alike[own.user, own.scope, own.partition, own.request, jobs[victim].request].append((job_id, victim))
+            if not more and job_id in place and victim in look.jobs:
+                own, request = look.jobs[job_id], look.jobs[victim].request
+                alike[own.user, own.scope, own.partition, own.request, request].append((job_id, victim))
         for pairs in alike.values():
             pairs.sort(key=lambda pair: place[pair[0]])
-            ready = {n for _, n in pairs if self._is_ready(n, progress, now_s)}
+            ready = {n for _, n in pairs if self._is_ready(n, look.progress, look.now_s)}
             first = sorted((victim for _, victim in pairs), key=lambda victim: victim not in ready)
             for (job_id, _), victim in zip(pairs, first, strict=True):
                 self._underway[victim] = replace(self._underway[victim], beneficiary=job_id)
@@ -129,11 +127,7 @@ class PreemptionTracker:
     def advance(
         self,
         preemptions: Iterable[Preemption],
-        jobs: Mapping[int, Job],
-        slurm_jobs: Mapping[int, SlurmJob],
-        progress: Mapping[int, JobProgress],
-        records: Mapping[int, PreemptionRecord],
-        now_s: float,
+        look: Look,
         in_vain: Mapping[int, int | None] = MappingProxyType({}),
         clear_from_s: float = 0.0,
         stopped: AbstractSet[int] = frozenset(),
@@ -148,10 +142,10 @@ class PreemptionTracker:
         a second time.
         """
         self._clear_from_s = clear_from_s
-        look = Look(jobs, slurm_jobs, progress, records, now_s)
         self._restore(look)
         self._resume_dropped(preemptions, look)
-        self._refused = {n: run for n, run in self._refused.items() if n in jobs and jobs[n].restarts == run}
+        runs = {job_id: job.restarts for job_id, job in look.jobs.items()}
+        self._refused = {job_id: run for job_id, run in self._refused.items() if runs.get(job_id) == run}
         self._drop_obsolete(look, in_vain)
         self._underway |= self._requeued.advance(look, self._budget.grace_s)
         changes = (*self._requeues(look, stopped), *self._signals(preemptions, look))

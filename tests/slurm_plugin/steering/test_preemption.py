@@ -18,7 +18,7 @@ from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
 from slurm_plugin.observation.standing import OWN_PINS
 from slurm_plugin.steering.preemption import PreemptionTracker
-from slurm_plugin.steering.underway import interruption
+from slurm_plugin.steering.underway import Look, interruption
 from tests.sched_policy.builders import NOW_S, job, running
 from tests.slurm_kit import record as slurm_job
 
@@ -38,7 +38,7 @@ def advance(
     """One pass; Slurm's records have what `slurm_job` asks for, and each job's own GPUs, on one node."""
     gpus = {job_id: one.request.total for job_id, one in jobs.items()}
     slurm_jobs = {job_id: slurm_job(job_id, gpus=count, gpus_per_node=count) for job_id, count in gpus.items()}
-    return tracker.advance(wanted, jobs, slurm_jobs, progress, records, now_s, in_vain, clear_from_s)
+    return tracker.advance(wanted, Look(jobs, slurm_jobs, progress, records, now_s), in_vain, clear_from_s)
 
 
 def steps(
@@ -356,8 +356,8 @@ def test_a_job_that_asks_for_fewer_gpus_and_what_goes_with_them_stays_first() ->
     record = slurm_job(7, gpus=8, nodes=2, gpus_per_node=4, cpus_per_gpu=8, memory_mib=64_000)
     jobs = {7: job(7, 8), 5: running(5, "n1", 4, exploration=CONSENT)}
     records = {7: record, 5: slurm_job(5)}
-    tracker.advance([Preemption(5, "", 7)], jobs, records, {}, {}, 0)
-    tracker.advance((), jobs, records, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    tracker.advance([Preemption(5, "", 7)], Look(jobs, records, {}, {}, 0))
+    tracker.advance((), Look(jobs, records, {5: JobProgress(checkpoint_s=5)}, {}, 10))
     fewer = replace(record, gpus=4, gpus_per_node=2, memory_mib=32_000)
     for one in (fewer, replace(record, gpus=4, nodes=1, memory_mib=32_000)):
         assert tracker.being_served({7: one}, 20, 60) == {7}
@@ -585,7 +585,7 @@ def test_who_has_saved_first_leaves_for_the_first_in_the_queue(
     jobs = {n: running(n, "n1", gpus, exploration=CONSENT) for n, gpus in zip((5, 6), sizes, strict=True)}
     jobs |= {8: job(8), 9: job(9)}
     advance(tracker, (Preemption(5, "", 8), Preemption(6, "", 9)), jobs, {}, {}, 0)
-    tracker.serve_in_order((8, 9), jobs, {n: JobProgress(checkpoint_s=5) for n in saved}, 10)
+    tracker.serve_in_order((8, 9), Look(jobs, {}, {n: JobProgress(checkpoint_s=5) for n in saved}, {}, 10))
     assert tracker.beneficiaries == left_for
-    tracker.serve_in_order((), {}, {}, 10)  # some may have ended, or are out of reach
+    tracker.serve_in_order((), Look({}, {}, {}, {}, 10))  # some may have ended, or are out of reach
     assert tracker.beneficiaries == left_for
