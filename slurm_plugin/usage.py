@@ -2,7 +2,8 @@
 
 GPU-hours and energy of a run count as far as they lie in the period. Lost is the work that preemptions in the period
 cost, from the jobs' AdminComments; failed are runs that Slurm says failed, also by a node's fault; what is left is
-useful. Saved is what jobs that were stopped early would have used until their time limit: an upper bound.
+useful, also of jobs that reached their time limit: many have saved by then, and sacct does not tell. Saved is what jobs
+that were stopped early would have used until their time limit: an upper bound.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -150,8 +151,9 @@ class Worker:
     def _begin(self, owned: Owned, batch: Batch) -> BatchJob | None:
         """Validate its input and begin or resume it; None if it has failed."""
         key, most = self._keys.get(owned.owner), self._settings.requests_per_batch
-        # A batch that has begun does not fail by a lower limit, as after a reload.
-        limit_mib = self._now.section.listen.body_limit_mib if batch.in_progress_at is None else None
+        limit_mib: int | None = self._now.section.listen.body_limit_mib
+        if batch.in_progress_at is not None:  # it does not fail by lower limits, as after a reload
+            most, limit_mib = sys.maxsize, None
         try:
             data = owned.path(batch.input_file_id, "data")
             found = read_requests(data, batch.endpoint, self._now, key, most, limit_mib)

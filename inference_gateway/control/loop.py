@@ -99,10 +99,16 @@ class ControlPlane:
         self._idle = frozenset(name for name, service in section.services.items() if service.batches == "idle")
 
     def adopt(self, now_s: float) -> None:
-        """Adopt the existing replicas. Raises `SlurmError` or `GatewayError`; the caller then tries again."""
+        """Adopt the existing replicas. Raises `SlurmError` or `GatewayError`; the caller then tries again.
+
+        So it does while the saved state cannot be read: without it replicas that drain would serve again.
+        """
         listing = self._slurm.list_jobs(now_s)
         servers = self._plane.servers()
-        memory = state.read(self._paths.memory, Memory) or Memory()
+        try:
+            memory = state.loaded_or_moved(self._paths.memory, Memory, now_s) or Memory()
+        except OSError as error:
+            raise GatewayError(f"{self._paths.memory}: cannot be read: {error.strerror}") from error
         self._slurm.listing = listing
         found = adopted(listing.jobs, memory.replicas, servers, now_s)
         for name, service in self._section.services.items():

@@ -137,11 +137,29 @@ def _written(write: Callable[[Path, bytes], None], path: Path, content: bytes) -
 def read(path: Path, kind: type[_Value]) -> _Value | None:
     """The value in a file; None if it does not exist or, with a line in the log, if it cannot be read."""
     try:
+        return loaded(path, kind)
+    except (OSError, GatewayError) as error:
+        event(_LOG, logging.ERROR, "state file is invalid, continuing without it", file=str(path), why=str(error))
+        return None
+
+
+def loaded(path: Path, kind: type[_Value]) -> _Value | None:
+    """The value in a file; None if there is none. Raises `OSError`, `GatewayError` if it is invalid."""
+    try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        event(_LOG, logging.ERROR, "state file is invalid, continuing without it", file=str(path), why=str(error))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise GatewayError(f"{path}: is invalid: {error}") from error
+
+
+def loaded_or_moved(path: Path, kind: type[_Value], now_s: float) -> _Value | None:
+    """As `loaded`, but an invalid file is moved aside, so that it is not replaced."""
+    try:
+        return loaded(path, kind)
+    except GatewayError as error:
+        aside = path.rename(path.with_name(f"{path.name}.invalid-{now_s:.0f}"))
+        event(_LOG, logging.ERROR, "state file is invalid, continuing without it", file=str(aside), why=str(error))
         return None
 
 

@@ -18,9 +18,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
-
-import msgspec
 
 from explsched.log import event
 from inference_gateway.control import state
@@ -35,7 +32,6 @@ from inference_gateway.replicas.reports import Tokens, UsageReport
 NOTHING = UsageReport("", {})
 """The report of a replica that has not reported yet."""
 
-_Value = TypeVar("_Value")
 _LOG = logging.getLogger("explsched.gateway")
 _READ_S = 5.0
 _MINUTE_S = 60.0
@@ -64,10 +60,10 @@ class UsageState:
 def read(paths: GatewayPaths, since: str = "") -> UsageState:
     """The saved sums of the days from `since` on. Raises `GatewayError` if they cannot be read."""
     try:
-        known = _loaded(paths.usage, UsageState) or UsageState()  # first, or a day could be closed unseen
+        known = state.loaded(paths.usage, UsageState) or UsageState()  # first, or a day could be closed unseen
         in_both = {found.day for found in known.days}
         closed = [path for path in _closed(paths) if path.stem >= since and path.stem not in in_both]
-        days = [found for path in closed for found in _loaded(path, tuple[DayUsage, ...]) or ()]
+        days = [found for path in closed for found in state.loaded(path, tuple[DayUsage, ...]) or ()]
     except OSError as error:
         raise GatewayError(f"{error.filename or paths.usage}: cannot be read: {error.strerror}") from error
     return replace(known, days=(*days, *(found for found in known.days if found.day >= since)))
@@ -76,26 +72,6 @@ def read(paths: GatewayPaths, since: str = "") -> UsageState:
 def _closed(paths: GatewayPaths) -> list[Path]:
     """The files of the days that are over, the oldest first."""
     return sorted(paths.closed_usage.glob("????-??-??.json"))
-
-
-def _loaded(path: Path, kind: type[_Value]) -> _Value | None:
-    """The value in a file; None if there is none. Raises `OSError`, `GatewayError` if it is invalid."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise GatewayError(f"{path}: is invalid: {error}") from error
-
-
-def _loaded_or_moved(path: Path, kind: type[_Value], now_s: float) -> _Value | None:
-    """As `_loaded`, but an invalid file is moved aside, so that it is not replaced."""
-    try:
-        return _loaded(path, kind)
-    except GatewayError as error:
-        aside = path.rename(path.with_name(f"{path.name}.invalid-{now_s:.0f}"))
-        event(_LOG, logging.ERROR, "usage is invalid, counting anew", file=str(aside), why=str(error))
-        return None
 
 
 class UsageSums:
@@ -143,11 +119,11 @@ class UsageSums:
     def _before(self, today: str, now_s: float) -> UsageState:
         """The sums so far, with today's from the disk if none are known. Raises `OSError`: they may be whole."""
         if self._saved is None:
-            self._known = self._saved = _loaded_or_moved(self._paths.usage, UsageState, now_s) or UsageState()
+            self._known = self._saved = state.loaded_or_moved(self._paths.usage, UsageState, now_s) or UsageState()
         if any(found.day == today for found in self._known.days):
             return self._known
         # Closed already where the clock was ahead.
-        days = _loaded_or_moved(_day_file(self._paths, today), tuple[DayUsage, ...], now_s) or ()
+        days = state.loaded_or_moved(_day_file(self._paths, today), tuple[DayUsage, ...], now_s) or ()
         return replace(self._known, days=(*self._known.days, *days))
 
     def _still_open(self, days: Sequence[DayUsage], today: str, oldest: str) -> tuple[DayUsage, ...]:

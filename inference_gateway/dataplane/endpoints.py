@@ -7,6 +7,7 @@ may go. Files are replaced atomically: a reader finds the old list or the new on
 from __future__ import annotations
 
 import http.client
+import itertools
 import signal
 import socket
 import time
@@ -77,14 +78,34 @@ class EndpointFiles:
 
     def put(self, service: str, replica: Listed) -> None:
         """Add a replica, or replace the one with its name."""
-        self.write(service, (*(known for known in self.read(service) if known.name != replica.name), replica))
+        self.update(service, (*(known for known in self._known(service) if known.name != replica.name), replica))
+
+    def leave(self, service: str, name: str, served: Iterable[tuple[str, int]]) -> None:
+        """Note that a replica takes no new requests, if it is in the list, or has `served` at an address."""
+        listed = (known for known in self._known(service) if known.name == name)
+        anew = (Listed(name, host, port, 0) for host, port in served)
+        if replica := next(itertools.chain(listed, anew), None):
+            self.put(service, msgspec.structs.replace(replica, leaving=True))
 
     def remove(self, service: str, name: str) -> None:
         """Remove a replica from the list, if it is there."""
-        known = self.read(service)
-        left = tuple(replica for replica in known if replica.name != name)
-        if left != known:
-            self.write(service, left)
+        self.update(service, tuple(replica for replica in self._known(service) if replica.name != name))
+
+    def update(self, service: str, replicas: tuple[Listed, ...]) -> None:
+        """`write` the list of a service unless it is the present one."""
+        try:
+            is_present = replicas == self.read(service)
+        except DataPlaneError:
+            is_present = False
+        if not is_present:
+            self.write(service, replicas)
+
+    def _known(self, service: str) -> tuple[Listed, ...]:
+        """The present list; empty if it cannot be read: no replica counts as listed then, so all are added anew."""
+        try:
+            return self.read(service)
+        except DataPlaneError:
+            return ()
 
     def path(self, service: str) -> Path:
         """The file of a service."""

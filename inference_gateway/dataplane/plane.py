@@ -165,9 +165,7 @@ class HaproxyDataPlane:
 
     def hand_on(self, service: str, replicas: Iterable[Endpoint]) -> None:
         """After `finish`: send requests that wait for a replica to these. Raises `DataPlaneError` (disk full)."""
-        listed = tuple(Listed.of(replica) for replica in replicas)
-        if listed != self._endpoints.read(service):
-            self._endpoints.write(service, listed)
+        self._endpoints.update(service, tuple(Listed.of(replica) for replica in replicas))
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no new requests, give those in flight `grace_s` to finish, and end HAProxy and the activator."""
@@ -197,12 +195,11 @@ class HaproxyDataPlane:
 
     def drain(self, service: str, name: str) -> None:
         """Send no new requests; those in flight continue. Does nothing if the replica is unknown. Raises as `add`."""
-        if any(row.name == name and row.state != "maintenance" for row in self._reading.states(service)):
+        rows = [row for row in self._reading.states(service) if row.name == name]
+        if any(row.state != "maintenance" for row in rows):
             full = f"{BACKEND_PREFIX}{service}/{name}"
             self._api.order([f"set server {full} state drain", *self._reading_order("del", service, full)])
-        for replica in self._endpoints.read(service):
-            if replica.name == name:
-                self._endpoints.put(service, _leaving(replica))
+        self._endpoints.leave(service, name, ((row.host, row.port) for row in rows))
 
     def remove(self, service: str, name: str) -> bool:
         """Remove a replica; False while requests are in flight. From the first call on it gets no new ones.
@@ -303,7 +300,7 @@ class HaproxyDataPlane:
         return self._ready_replicas.setdefault(service, ReadyReplicas(self._endpoints, service)).ready()
 
     def _listed(self, service: str) -> Mapping[str, tuple[str, int]] | None:
-        """The addresses of the replicas that take requests; None if the file cannot be read, which changes tell."""
+        """The addresses of the replicas that take requests; None if the file cannot be read: a change replaces it."""
         try:
             return {replica.name: (replica.host, replica.port) for replica in self._ready(service)}
         except DataPlaneError:
@@ -319,10 +316,6 @@ def _is_listed(server: ServerState, listed: Mapping[str, tuple[str, int]] | None
     """Whether the replicas that take requests by the endpoint file include it if, and only if, HAProxy lets it."""
     wanted = (server.host, server.port) if server.state in ("up", "down") else None
     return listed is not None and listed.get(server.name) == wanted
-
-
-def _leaving(replica: Listed) -> Listed:
-    return Listed(replica.name, replica.host, replica.port, replica.concurrency, leaving=True)
 
 
 def _without_replicas(text: str) -> str:

@@ -35,9 +35,9 @@ examples:
   sexplsched report --by sweep --since 2026-01-01 --until 2026-02-01 --csv >sweeps.csv
 
 GPU-hours are those within the period. USEFUL is USED without LOST (work that preemption cost) and FAILED (runs that
-failed). SAVED is the most that jobs stopped early could still have used, up to their time limits. WAIT and P90 are the
-median and the 90th percentile of the hours that jobs waited. Sweeps are listed as USER/SWEEP; they are known where
-slurm.conf has AccountingStoreFlags=job_comment.
+failed); it includes jobs that reached their time limit or were cancelled. SAVED is the most that jobs stopped early
+could still have used, up to their time limits. WAIT and P90 are the median and the 90th percentile of the hours that
+jobs waited. Sweeps are listed as USER/SWEEP; they are known where slurm.conf has AccountingStoreFlags=job_comment.
 """
 _END = FIELDS.index("End")
 _S_PER_H = 3600.0

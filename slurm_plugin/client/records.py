@@ -55,6 +55,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         start_s: the start of a running job, or slurmctld's estimate for a pending one.
         suspended_s: how long a job that has started has not run since then: it was suspended, or its nodes clean up.
         time_limit_s: None if unlimited.
+        least_limit_s: --time-min, to which backfill may shorten the time limit; 0 without it.
         gpus: the total asked for or allocated.
         gpus_per_node: GPUs of each node, None if their number is not fixed.
         gpu_nodes: (node, GPUs) of the allocation, empty while pending; all of its nodes' for a job that shares no node.
@@ -147,6 +148,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     excluded_nodes: tuple[str, ...] = ()
     contiguous: bool = False
     least_memory_mib: int = 0
+    least_limit_s: float = 0.0
 
     @property
     def partitions(self) -> tuple[str, ...]:

@@ -315,6 +315,8 @@ class _Sum:
                 self.ended, self.exit_status = line.event == "end", line.status if line.event == "end" else None
                 self.checkpoint_s = line.time_s if line.event == "checkpoint" else self.checkpoint_s
             return True
+        if line.restart == self.latest:  # the command that has ended was not the only one
+            self.ended, self.exit_status = False, None
         return self._add_report(line)
 
     def _add_report(self, line: _Line) -> bool:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from sched_policy.model import NARROWED, GpuRequest, Job, NodeGpus
 from slurm_plugin.client.records import Amounts, SlurmJob, SlurmNode, Topology, gpu_memory_mib
-from slurm_plugin.observation.standing import OWN_PINS, leased_job
+from slurm_plugin.observation.group_annotation import is_pinned
+from slurm_plugin.observation.standing import leased_job
 
 
 def most_shards_per_gpu(nodes: Iterable[SlurmNode]) -> int:
@@ -152,14 +153,16 @@ class Asked(Struct, frozen=True):
     needs: Needs
     required_nodes: tuple[str, ...]
     reservation: str
+    unmodelled: tuple[str, str, str, bool]
 
     @classmethod
     def of(cls, record: SlurmJob) -> Asked:
         """By Slurm's record of it."""
+        unmodelled = record.exclusive, record.licenses, record.scattered_gres, record.contiguous
         counts = record.nodes, record.gpus, record.gpus_per_node, record.shards_per_node, record.most_switches
-        required_nodes = () if OWN_PINS in record.admin_comment else record.required_nodes
+        required_nodes = () if is_pinned(record) else record.required_nodes
         reservation = record.reservation if leased_job(record.reservation) is None else ""
-        return cls(record.partition, *counts, Needs.of(record), required_nodes, reservation)
+        return cls(record.partition, *counts, Needs.of(record), required_nodes, reservation, unmodelled)
 
     def is_within(self, other: Asked) -> bool:
         """Whether it is the same, or the same with fewer GPUs, and no more CPUs and memory on each node."""
@@ -200,7 +203,7 @@ def unmodelled(record: SlurmJob, topology: Topology) -> str:
         return f"it needs licences ({record.licenses})"
     if record.reservation and leased_job(record.reservation) is None:
         return f"it is in reservation {record.reservation}"
-    if record.required_nodes and OWN_PINS not in record.admin_comment:
+    if record.required_nodes and not is_pinned(record):
         return f"it requires certain nodes ({','.join(record.required_nodes)})"
     if record.features and not (_SIMPLE.fullmatch(record.features) or _ANY_OF.fullmatch(record.features)):
         return f"its constraint is not a plain list of features ({record.features})"

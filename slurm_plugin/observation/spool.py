@@ -49,6 +49,9 @@ MAX_BYTES_PER_LOOK = 1 << 25
 MAX_BYTES_PER_WHOLE_LOOK = 1 << 22
 """Of `WholeProgressSpool`, for one file or all: it looks on, so the limit is only for what it takes at a time."""
 
+MALFORMED_COUNTS_BYTES = 16
+"""In a look, beside its own bytes: many short malformed lines take as long as so much more of good ones."""
+
 MOST_MALFORMED = 100_000
 MOST_FILES = 100_000
 """As many names are listed of a directory. Where there are more, the files of all jobs are tried by name."""
@@ -263,12 +266,13 @@ class ProgressSpool:
                         kept = replace(kept, skew_s={**kept.skew_s, **clock_skew(tail, status.st_mtime)})
                     # Our own clock may be behind that of the file server, which knows when the file was written.
                     latest_s = min(max(now_s, status.st_mtime), now_s + CLOCKS_APART_S)
-                    at, kept = kept.offset, kept.read_on(descriptor, length, latest_s)
-                    self._files[job_id], taken = kept, kept.offset - at
+                    before, kept = kept, kept.read_on(descriptor, length, latest_s)
+                    self._files[job_id], taken = kept, kept.offset - before.offset
+                    malformed = kept.progress.malformed - before.progress.malformed
                     # What is left has no room for a line if none is taken of a file that goes on.
                     used = taken or (length if job_id in look.cut else 0)
                     look.left[uid] -= used
-                    look.left_in_all -= used
+                    look.left_in_all -= used + MALFORMED_COUNTS_BYTES * malformed
                 if kept.is_given_up:
                     return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
                 return kept.progress

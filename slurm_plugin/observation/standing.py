@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.group_annotation import is_pinned
 
 LEASE_PREFIX = "explsched_"
 _LEASE_NAME = re.compile(rf"{LEASE_PREFIX}(\d+)")
@@ -68,9 +69,6 @@ _UNTESTED = frozenset({"None", ""})
 _DELAYED = frozenset({*_ROOM, *_UNTESTED, "BeginTime"})
 _TIERS = ("Nodes required for job are ", "Nodes_required_for_job_are_")
 """Slurm's reasons instead of Resources where partitions have tiers or nodes are down."""
-
-OWN_PINS = "explsched-group:"
-"""In the AdminComment of a job that the daemon has pinned to a node."""
 
 _PIN_WAITS = "ReqNodeNotAvail, UnavailableNodes:"
 """Slurm's reason instead of Resources for a pinned job whose node is kept for an earlier job."""
@@ -151,7 +149,7 @@ def may_be_planned(
     if waits_for_begin(record, now_s):
         is_lifted = waits_for_requeue_delay(record, now_s) if own_begin_s is None else own_begin_s <= now_s
         return allows_preemption and is_lifted and record.reason in _DELAYED
-    if record.reason.startswith(_PIN_WAITS) and record.required_nodes and OWN_PINS in record.admin_comment:
+    if record.reason.startswith(_PIN_WAITS) and is_pinned(record):
         return True  # the reason is a consequence of our pin
     if record.reason.startswith(_TIERS) or (only_leases and record.reason.startswith(_RESERVED)):
         return True

@@ -92,7 +92,7 @@ class SweepRecord:
     def without_hung_call(self) -> SweepRecord:
         """One that knows the same, and goes on although a call hangs; that one changes it no more.
 
-        It writes the notes of a write that hangs, too: they are there twice if that comes back after all.
+        It writes the notes of a write that hangs, too: their lines are there twice if that comes back after all.
         """
         if not self._calls.hangs:
             return self
@@ -173,7 +173,7 @@ def read(spool: Path, patience_s: float = PATIENCE_S) -> tuple[Note, ...]:
 
 
 def _read(path: Path) -> tuple[Note, ...]:
-    """The notes of a file; incomplete and invalid lines are skipped."""
+    """The notes of a file; incomplete and invalid lines are skipped, and those that were written twice."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -182,7 +182,7 @@ def _read(path: Path) -> tuple[Note, ...]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or not may_be_daemons(status.st_uid, path.parent.stat()):
             return ()  # all users can write to the spool
-        return tuple(_notes(file))
+        return tuple(dict.fromkeys(_notes(file)))
 
 
 def ended_before(

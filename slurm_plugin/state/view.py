@@ -14,6 +14,7 @@ from sched_policy.plan import Plan, Reservation, Score, Start
 from sched_policy.utility import Utility, estimate
 from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.config import Config
+from slurm_plugin.observation.group_annotation import GroupAnnotation, is_pinned
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.site_factors import OwnFactors
@@ -21,7 +22,6 @@ from slurm_plugin.observation.spool import WholeProgressSpool
 from slurm_plugin.observation.sweep_record import ended_before, read
 from slurm_plugin.steering.beneficiaries import without_vain_preemptions
 from slurm_plugin.steering.grouping import LiveGroup, device_name, live_groups
-from slurm_plugin.steering.release import GroupAnnotation
 
 Gpu = tuple[str, int]
 """(node, index)."""
@@ -75,7 +75,7 @@ class GpuHolders(Struct, frozen=True):
             yield f"It is one of the {group.size} jobs of {named}: {_state(group)}."
         if note.pause_s > self.seen.snapshot.now_s:
             yield "It did not start on its planned node, so it is left to Slurm for some minutes."
-        elif note.node and record.state == "PENDING":
+        elif record.state == "PENDING" and is_pinned(record):
             yield f"It is pinned to node {note.node}, where it fits now; unpinned if it does not start at once."
 
 

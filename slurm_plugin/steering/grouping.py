@@ -20,8 +20,9 @@ from explsched.log import event
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.group_annotation import GroupAnnotation, is_pinned, may_be_annotated
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.steering.release import GroupAnnotation, Releases, may_be_annotated, may_be_pinned
+from slurm_plugin.steering.release import Releases, may_be_pinned
 
 PATIENCE_S = 60.0
 """A pinned job that has not started after this time is unpinned: something that is not modelled blocks it."""
@@ -196,9 +197,8 @@ def _patient(wanted: GroupAnnotation, present: GroupAnnotation, now_s: int) -> G
 
 def _change(record: SlurmJob, present: GroupAnnotation, note: GroupAnnotation) -> Iterator[Change]:
     """The change of a job's pin. Nodes that the job's owner asked for, before or after, are never removed."""
-    ours = bool(present.node) and record.required_nodes == (present.node,)
     pins = bool(note.node) and record.required_nodes != (note.node,)
-    if record.state == "PENDING" and (pins or (ours and not note.node)):
+    if record.state == "PENDING" and (pins or (is_pinned(record) and not note.node)):
         yield TargetJob(record.job_id, (note.node,) if note.node else (), note.written(record.admin_comment))
     elif note != present:
         yield SetAdminComment(record.job_id, note.written(record.admin_comment))
@@ -237,8 +237,7 @@ def differences(before: Sequence[LiveGroup], now: Sequence[LiveGroup]) -> Iterat
 
 def pinned(jobs: Iterable[SlurmJob]) -> Mapping[int, str]:
     """The waiting jobs that we pinned, and their nodes."""
-    waiting = ((job, GroupAnnotation.of(job.admin_comment).node) for job in jobs if job.state == "PENDING")
-    return {job.job_id: node for job, node in waiting if node and job.required_nodes == (node,)}
+    return {job.job_id: job.required_nodes[0] for job in jobs if job.state == "PENDING" and is_pinned(job)}
 
 
 def log_placements(before: Mapping[int, str], jobs: Mapping[int, SlurmJob]) -> None:

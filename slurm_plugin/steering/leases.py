@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -125,6 +126,7 @@ class _Queue:
     def __init__(self, seen: Observation, factors: Mapping[int, int]) -> None:
         self._seen = seen
         self._factors = factors
+        self._maintenance = _Maintenance(seen)
         self._near_of: dict[str, Mapping[str, int]] = {}
 
     def is_behind_others(self, job_id: int) -> bool:
@@ -143,7 +145,8 @@ class _Queue:
     @cached_property
     def _waiting(self) -> list[SlurmJob]:
         now_s = self._seen.snapshot.now_s
-        waiting = (job for job in self._seen.jobs.values() if may_be_next(job, now_s))
+        able = (job for job in self._seen.jobs.values() if may_be_next(job, now_s))
+        waiting = (job for job in able if not self._maintenance.keeps_out(job))
         return sorted(waiting, key=lambda job: turn(job, self._factors))
 
     @cached_property
@@ -161,6 +164,30 @@ class _Queue:
 
     def _tier(self, partition: str) -> int:
         return self._seen.tiers.get(partition, _USUAL_TIER)
+
+
+class _Maintenance:
+    """From when on nodes are kept for maintenance. Other reservations may be of parts of their nodes."""
+
+    def __init__(self, seen: Observation) -> None:
+        self._now_s = seen.snapshot.now_s
+        self._nodes = seen.snapshot.nodes
+        self._from_s: defaultdict[str, float] = defaultdict(lambda: math.inf)
+        self._of_partition: dict[str, list[float]] = {}
+        for reservation in seen.reservations:
+            if "MAINT" in reservation.flags and reservation.end_s > self._now_s:
+                start_s = self._now_s if "TIME_FLOAT" in reservation.flags else reservation.start_s
+                self._from_s |= {node: min(start_s, self._from_s[node]) for node in reservation.nodes}
+
+    def keeps_out(self, job: SlurmJob) -> bool:
+        """Whether too few nodes of its partitions are left for as long as the job may run, whatever else they do."""
+        if not self._from_s or job.reservation:
+            return False
+        if job.partition not in self._of_partition:
+            names = (self._nodes[at].name for at in self._nodes.usable(job.partition).nonzero()[0])
+            self._of_partition[job.partition] = sorted(self._from_s.get(name, math.inf) for name in names)
+        from_s, shortest_s = self._of_partition[job.partition], job.least_limit_s or job.time_limit_s or math.inf
+        return len(from_s) - bisect_left(from_s, self._now_s + shortest_s) < job.nodes
 
 
 def _heads(jobs: Iterable[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:

@@ -29,6 +29,8 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.config import Config
+from slurm_plugin.observation.group_annotation import PREFIX as GROUP_PREFIX
+from slurm_plugin.observation.group_annotation import is_pinned
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import (
     REST_S,
@@ -42,8 +44,7 @@ from slurm_plugin.steering.grouping import group_changes, in_order
 from slurm_plugin.steering.leases import lease_changes, without_leases
 from slurm_plugin.steering.order import OrderLimits, order_changes
 from slurm_plugin.steering.places import kept_paused, place_changes
-from slurm_plugin.steering.release import PREFIX as GROUP_PREFIX
-from slurm_plugin.steering.release import GroupAnnotation, releases
+from slurm_plugin.steering.release import releases
 
 
 class SteeringLimits(Struct, frozen=True):
@@ -272,8 +273,8 @@ def _comment(job: SlurmJob) -> Iterator[TargetJob | SetAdminComment]:
     theirs = [word for word in words if not word.startswith(_OURS)]
     if theirs == words:
         return
-    note, pinned = " ".join(theirs), GroupAnnotation.of(job.admin_comment).node
-    if job.state == "PENDING" and pinned and job.required_nodes == (pinned,):
+    note = " ".join(theirs)
+    if job.state == "PENDING" and is_pinned(job):
         yield TargetJob(job.job_id, (), note)
     else:
         yield SetAdminComment(job.job_id, note)

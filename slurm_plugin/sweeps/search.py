@@ -322,20 +322,29 @@ class Search:
     def _results(self, study: optuna.Study) -> dict[int, Result]:
         """What came of the trials that are over, by their numbers; those that never had a job are left out.
 
-        The study has them, whatever is removed of `trials`. Former releases did not note the cost there: without its
-        file a trial is taken to have cost what the others did.
+        The study has them, whatever is removed of `trials`. Former releases did not note the cost there, which is done
+        now; without its file a trial is taken to have cost what the others did, or else all of its time.
         """
-        found, lost, costs_gpu_h = dict[int, Result](), dict[int, float | None](), study.user_attrs
+        found, lost, costs_gpu_h = dict[int, Result](), list[FrozenTrial](), study.user_attrs
         for trial in study.get_trials(deepcopy=False):
             if trial.state.is_finished() and self._is_whole(trial):
                 gpu_h = costs_gpu_h.get(_cost_key(trial.number))
                 try:
-                    result = self._result(trial.number) if gpu_h is None else Result(0, trial.value, gpu_h)
-                    found[trial.number] = result
+                    if gpu_h is None:
+                        gpu_h = self._result(trial.number).gpu_h
+                        study.set_user_attr(_cost_key(trial.number), gpu_h)
+                    found[trial.number] = Result(0, trial.value, gpu_h)
                 except FileNotFoundError:
-                    lost[trial.number] = trial.value
-        usual = _usual_gpu_h(found)
-        return found | {number: Result(0, value, usual) for number, value in lost.items()}
+                    lost.append(trial)
+        usual = _usual_gpu_h(found) if found else None
+        return found | {
+            trial.number: Result(0, trial.value, self._most_gpu_h(trial) if usual is None else usual) for trial in lost
+        }
+
+    def _most_gpu_h(self, trial: FrozenTrial) -> float:
+        """What a trial has cost at most: its GPUs from its beginning, before it waited, until its end was seen."""
+        lasted = trial.duration
+        return 0.0 if lasted is None else self._file.job.gpus * lasted.total_seconds() / 3600
 
     def _is_whole(self, trial: FrozenTrial) -> bool:
         """Whether the trial has all its hyper-parameters. Whoever began it may have been killed before."""

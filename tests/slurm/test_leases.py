@@ -87,6 +87,35 @@ def test_a_lease_stays_until_its_owner_changes_what_the_job_asks_for(
         assert {one.reservation for one in client.jobs()} == {""}
 
 
+def test_a_job_that_maintenance_keeps_out_takes_no_lease_from_others(
+    small: Cluster, client: CliClient, spool: Path
+) -> None:
+    one_node = ("--nodes=1", "--gpus-per-node=4", "--chdir=/tmp")
+    busy = [submit(small, *one_node, "--time=3") for _ in (1, 2)]
+    until(lambda: {state_of(client, job) for job in busy} == {"RUNNING"}, "the cluster is full")
+    when = ("StartTime=now+20minutes", "Duration=60", "Nodes=ALL", "Flags=MAINT,IGNORE_JOBS", "Users=root")
+    run(small, "scontrol", "create", "reservation", "ReservationName=maintenance", *when)
+    order = {"scope": "user", "site_factor_file": str(spool.parent / "site_factors.json")}
+    daemon = Controller(client, parse(config(spool, "fifo", order=order), Path("explsched.yaml")))
+    try:
+        long = submit(small, *one_node, "--time=60", "--uid=games", "--nice=-100")
+        short = submit(small, *one_node, "--time=5", "--uid=news")
+        until(lambda: _reasons(client).keys() == {long, short}, "both wait")
+        until(lambda: "None" not in _reasons(client).values(), "Slurm has tested both")
+        daemon.reconcile(time.time())
+        assert leases(client) == [f"explsched_{short}"]
+        run(small, "scontrol", "update", f"JobId={long}", "TimeMin=5")  # backfill may shorten it
+        daemon.reconcile(time.time())
+        assert leases(client) == []
+    finally:
+        run(small, "scancel", "--user=games")
+        run(small, "scancel", "--user=news")
+
+
+def _reasons(client: CliClient) -> dict[int, str]:
+    return {job.job_id: job.reason for job in client.jobs() if job.state == "PENDING"}
+
+
 @pytest.mark.parametrize("asked", ["--array=0-1", "--exclusive"])
 def test_a_node_that_comes_free_goes_to_the_user_who_is_next_and_not_to_one_with_a_lease(
     small: Cluster, client: CliClient, spool: Path, asked: str

@@ -25,6 +25,7 @@ RECORD = dict.fromkeys(squeue.JOB_FIELDS, "N/A") | {
     "SubmitTime": "1700000000",
     "StartTime": "1700000100",
     "TimeLimit": "1-02:03:04",
+    "MinTime": "00:10:00",
     "NumNodes": "2",
     "NumTasks": "2",
     "NumCPUs": "4",
@@ -84,6 +85,7 @@ def test_a_running_job() -> None:
     job = squeue.job(list(RECORD.values()))
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))
     assert job.time_limit_s == 86400 + 2 * 3600 + 3 * 60 + 4
+    assert job.least_limit_s == 600
     assert (job.submit_s, job.start_s, job.restarts, job.comment) == (1.7e9, 1.7e9 + 100, 1, "")
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -722,6 +723,33 @@ def test_the_budget_of_gpu_hours_stays_spent_when_all_directories_are_removed(tm
     shutil.rmtree(trials)
     assert json.loads(run(path, "--json").stdout) == before
     assert len(calls(slurm)) == submitted
+
+
+@optuna_is_needed
+@pytest.mark.parametrize("has_passed", [True, False])
+def test_a_search_of_a_former_release_knows_what_it_has_spent(tmp_path: Path, slurm: Path, *, has_passed: bool) -> None:
+    """Its study lacks that. Without a pass since then a trial counts from when it was begun, its wait included."""
+    path, trials = written(tmp_path, parallel=2, budget={"gpu_hours": 4}), tmp_path / "digits.sweep" / "trials"
+    run(path)
+    for number in range(2):
+        (trials / str(number) / "claim").symlink_to(str(100 + number))
+        lines = ({"time_s": 1.0 + 7200 * n, "step": n, "metric": "loss", "value": number + 1.0} for n in range(2))
+        (tmp_path / f"{100 + number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before, submitted = json.loads(run(path, "--json").stdout), len(calls(slurm))
+    assert (before["ended"], before["gpu_h"]) == (2, pytest.approx(4.0))
+    journal = tmp_path / "digits.sweep/study.journal"
+    told = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in told:
+        if "datetime_start" in line:
+            began = datetime.fromisoformat(line["datetime_start"]) - timedelta(hours=3)
+            line["datetime_start"] = began.isoformat()
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in told if "gpu_h." not in str(line)))
+    if has_passed:
+        assert json.loads(run(path, "--json").stdout) == before
+    shutil.rmtree(trials)
+    after = json.loads(run(path, "--json").stdout)
+    assert after["gpu_h"] == pytest.approx(4.0 if has_passed else 6.0, abs=0.5)
+    assert (after["ended"], len(calls(slurm))) == (2, submitted)
 
 
 @optuna_is_needed

@@ -151,6 +151,22 @@ def test_a_batch_that_has_begun_goes_on_although_the_limit_is_lower_now(tmp_path
     assert [owned.batch(one.id).status for one in (begun, later)] == ["in_progress", "failed"]
 
 
+def test_a_batch_that_has_begun_goes_on_although_it_has_more_requests_than_allowed_now(
+    tmp_path: Path, owned: Owned, batch: Batch
+) -> None:
+    worker(tmp_path, owned).run_once()
+    later = owned.make_batch(batch.input_file_id, ENDPOINT, "1h", None)
+    fewer = replace(owned, settings=replace(owned.settings, requests_per_batch=1, files_per_key=100))
+    for _ in range(2):
+        worker(tmp_path, fewer).run_once()
+    assert [owned.batch(one.id).status for one in (batch, later)] == ["in_progress", "validating"]
+    owned.cancel(batch.id)
+    ours = worker(tmp_path, fewer)
+    for _ in range(2):
+        ours.run_once()
+    assert [owned.batch(one.id).status for one in (batch, later)] == ["cancelled", "failed"]
+
+
 def lines_of(*texts: str, model: str = "chat") -> list[str]:
     about = {"method": "POST", "url": ENDPOINT}
     return [json.dumps({"custom_id": text, **about, "body": {"model": model, "user": text}}) + "\n" for text in texts]

@@ -19,7 +19,7 @@ from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import Override
 from inference_gateway.dataplane.endpoints import Wake, send
 from inference_gateway.dataplane.files import Files
-from inference_gateway.errors import RefusedError
+from inference_gateway.errors import GatewayError, RefusedError
 from inference_gateway.model import Endpoint, Traffic
 from inference_gateway.replicas import reports, submission
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
@@ -487,6 +487,35 @@ def test_a_restart_without_the_state_file_adopts_from_slurm_alone(rig: Rig) -> N
     shown = rig.tick()
     assert shown.serving == 2
     assert len(rig.slurm.submissions) == 2
+
+
+def test_a_state_file_that_is_invalid_is_kept_and_replicas_adopted_from_slurm(rig: Rig) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    rig.paths.memory.write_text('{"replicas": [')
+    rig.restart()
+    assert rig.tick().serving == 2
+    assert len(rig.slurm.submissions) == 2
+    (aside,) = rig.paths.root.glob("state.json.invalid-*")
+    assert aside.read_text() == '{"replicas": ['
+
+
+def test_a_state_file_that_cannot_be_read_for_a_while_is_waited_for(rig: Rig) -> None:
+    """A replica that drains, and has a request, would serve again, and how often starts have failed be forgotten."""
+    rig.set_load(4)
+    rig.serve(2)
+    rig.plane.in_flight = dict.fromkeys(rig.plane.table, 1)
+    rig.set_load(1)
+    rig.tick()
+    before, elsewhere = rig.paths.memory.read_bytes(), rig.paths.memory.rename(rig.paths.root / "elsewhere")
+    assert b'"draining"' in before
+    rig.paths.memory.symlink_to(rig.paths.memory)  # as while a file server fails
+    with pytest.raises(GatewayError, match=r"state\.json: cannot be read: Too many levels"):
+        rig.restart()
+    elsewhere.rename(rig.paths.memory)
+    rig.restart()
+    rig.tick()
+    assert b'"draining"' in rig.paths.memory.read_bytes()
 
 
 def test_a_replica_that_became_ready_while_no_control_plane_was_there_serves(rig: Rig, unready: set[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.control import replica as control
-from inference_gateway.control.data_plane_sync import DataPlaneSync
+from inference_gateway.control.data_plane_sync import DataPlaneSync, changes
 from inference_gateway.control.replica import Phase
 from inference_gateway.control.state import EventLog
 from inference_gateway.dataplane.endpoints import ActivatorProcess, EndpointFiles, read_state
@@ -283,6 +283,33 @@ def test_a_full_disk_does_not_keep_haproxy_from_draining(
         sync.bring_in_line(wanted, rig.plane.servers())
         assert [one.name for one in endpoints.ready("chat")] == ["r2"]
         assert all(server.listed for server in rig.plane.servers())
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_list_that_cannot_be_read_is_made_anew(directory: Path, servers: list[Replica], *, leaves: bool) -> None:
+    """Until then no replica counted as listed, and each second all were added again, or drained."""
+    with gateway(directory / f"anew-{leaves}", CHAT) as rig:
+        log = directory / f"events-{leaves}.jsonl"
+        sync = DataPlaneSync(rig.plane, {"chat": 4}, EventLog(log))
+        endpoints = EndpointFiles(rig.plane.files.endpoints)
+        wanted = [
+            control.Replica("chat", one.name, "g1", Phase.SERVING, 0.0, 0.0, host="127.0.0.1", port=one.port)
+            for one in servers[:2]
+        ]
+        sync.bring_in_line(wanted, rig.plane.servers())
+        if leaves:
+            wanted = [one.to(Phase.DRAINING, 1.0, "ends soon") for one in wanted]
+            sync.bring_in_line(wanted, rig.plane.servers())
+        whole = {replica.name for replica in endpoints.read("chat")}
+        assert len(endpoints.ready("chat")) == (0 if leaves else 2)
+        broken = directory / "broken"  # a new file, as every change makes
+        broken.write_bytes(b"[")
+        broken.replace(endpoints.path("chat"))
+        sync.bring_in_line(wanted, rig.plane.servers())
+        assert {replica.name for replica in endpoints.read("chat")} == whole, "also those that only finish requests"
+        assert len(endpoints.ready("chat")) == (0 if leaves else 2)
+        assert changes(wanted, rig.plane.servers(), {"chat": 4}) == ()
+        assert not log.exists()
 
 
 def test_servers_are_known_although_the_list_of_a_service_is_invalid(directory: Path, servers: list[Replica]) -> None:

@@ -57,7 +57,14 @@ def test_a_lease_that_other_jobs_were_put_into_is_used_up(named: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"features": "fast"}, {"gpus": 8, "nodes": 2}, {"cpus": 64}, {"partition": "big"}, {"required_nodes": ("n9",)}],
+    [
+        {"features": "fast"},
+        {"gpus": 8, "nodes": 2},
+        {"cpus": 64},
+        {"partition": "big"},
+        {"required_nodes": ("n9",)},
+        {"required_nodes": ("n9",), "admin_comment": "explsched-group:pause=99999999"},
+    ],
 )
 def test_a_lease_whose_job_asks_for_something_else_by_now_is_used_up(change: dict[str, Any]) -> None:
     """Slurm would start it before everybody's, on nodes where others are before it."""

@@ -183,6 +183,23 @@ def test_events() -> None:
     assert fold(failed, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).exit_status is None
 
 
+@pytest.mark.parametrize("reported", [b'"step": 60, "value": 1', b'"step": 4, "metric": "accuracy", "value": 1'])
+def test_of_two_commands_at_once_one_goes_on_when_the_other_has_ended(reported: bytes) -> None:
+    """And may be preempted. An earlier run's process that Slurm has lost shows nothing of this one."""
+    both = [
+        b'{"time_s": 1, "event": "start"}',
+        b'{"time_s": 2, "event": "start"}',
+        b'{"time_s": 3, "step": 50, "value": 1}',
+    ]
+    ended = fold(JobProgress(), [*both, b'{"time_s": 4, "event": "end", "status": 0}'], NOW_S)
+    assert ended.ended
+    goes_on = fold(ended, [b'{"time_s": 5, %s}' % reported], NOW_S)
+    assert (goes_on.ended, goes_on.exit_status) == (False, None)
+    assert fold(goes_on, [b'{"time_s": 6, "event": "end", "status": 3}'], NOW_S).exit_status == 3
+    again = fold(ended, [b'{"time_s": 5, "restart": 1, "event": "end", "status": 0}'], NOW_S)
+    assert fold(again, [b'{"time_s": 6, %s}' % reported], NOW_S).ended
+
+
 @given(st.lists(st.binary(max_size=200), max_size=20))
 def test_any_bytes_are_survived(lines: list[bytes]) -> None:
     progress = fold(JobProgress(), lines, NOW_S)

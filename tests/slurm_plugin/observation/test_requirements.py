@@ -82,6 +82,9 @@ def test_a_lease_or_a_pin_of_ours_is_no_obstacle() -> None:
     assert unmodelled(record(5, reservation="explsched_5"), Topology()) == ""
     pinned = record(5, required_nodes=("n1",), admin_comment="explsched-group:node=n1&since=5")
     assert unmodelled(pinned, Topology()) == ""
+    for note in ("node=n2&since=5", "pause=99999999", "group=2&of=4"):
+        chosen = record(5, required_nodes=("n1",), admin_comment=f"explsched-group:{note}")
+        assert "certain nodes" in unmodelled(chosen, Topology())
 
 
 def test_below_how_many_switches_a_job_is_can_be_told_of_a_tree() -> None:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 
 from explsched.spool import open_directory
 from sched_policy.model import ProgressPoint
-from slurm_plugin.observation.progress import MAX_REPORTS, JobProgress
+from slurm_plugin.client.process import BoundedCall
+from slurm_plugin.observation.progress import MAX_REPORTS, JobProgress, fold
 from slurm_plugin.observation.spool import (
+    MALFORMED_COUNTS_BYTES,
     MAX_BYTES_PER_READ,
     MOST_DIRECTORIES,
     MOST_MALFORMED,
@@ -103,6 +106,32 @@ def test_a_command_reads_files_to_their_end(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / f"{job_id}.jsonl").write_text("".join(line(step, 2.0) for step in range(100)) + line(100, 1.0)[:9])
     found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(5), os.geteuid()), NOW_S)
     assert [len(found[job_id].reports) for job_id in range(5)] == [100] * 5
+
+
+def test_many_bad_files_leave_a_command_the_time_for_a_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that takes too long is given up, and what it has read is lost. Short lines take long for their bytes."""
+    limit, taken, really = 1 << 15, list[int](), BoundedCall.run
+
+    def look(calls: BoundedCall, call: Callable[[], None]) -> bool:
+        taken.append(0)
+        return really(calls, call)
+
+    def counted(progress: JobProgress, lines: list[bytes], *rest: Any) -> JobProgress:
+        taken[-1] += len(lines)
+        return fold(progress, lines, *rest)
+
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_WHOLE_LOOK", limit)
+    monkeypatch.setattr("slurm_plugin.observation.spool.fold", counted)
+    monkeypatch.setattr(BoundedCall, "run", look)
+    for job_id in range(32):
+        (tmp_path / f"{job_id}.jsonl").write_bytes(b"x\n" * 2048)
+    (tmp_path / "32.jsonl").write_text(line(1, 2.0))
+    found = WholeProgressSpool(tmp_path).read(dict.fromkeys(range(33), os.geteuid()), NOW_S)
+    assert [found[job_id].malformed for job_id in range(32)] == [2048] * 32
+    assert len(found[32].reports) == 1
+    assert max(taken) <= limit / MALFORMED_COUNTS_BYTES + 2048
 
 
 def test_a_command_does_not_wait_for_the_ends_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from sched_policy.plan import Group, Plan, Score, Start
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
 from slurm_plugin.client.records import ShardRule, SlurmJob
+from slurm_plugin.observation.group_annotation import GroupAnnotation, may_be_annotated
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.steering.grouping import (
     PATIENCE_S,
@@ -21,7 +22,7 @@ from slurm_plugin.steering.grouping import (
     live_groups,
     withdrawal,
 )
-from slurm_plugin.steering.release import GroupAnnotation, choice, free_shards, may_be_annotated, releases
+from slurm_plugin.steering.release import choice, free_shards, releases
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_plugin.steering.grouped import PER_GPU, look, on_gpu, waiting
 

@@ -74,6 +74,37 @@ def test_jobs_that_could_not_take_its_nodes_by_now_keep_no_job_from_its_lease(ot
     assert gets_one(record(6, **{"user": "bob", "priority": 9} | other))
 
 
+MAINTENANCE = SlurmReservation("upgrade", NOW_S + 1800, NOW_S + 9000, ("n1", "n2"), ("root",), frozenset({"MAINT"}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "maintenance", "is_made"),
+    [
+        ({}, {}, True),  # a job of an hour
+        ({"reason": "Priority"}, {}, True),
+        ({"time_limit_s": None}, {}, True),
+        ({}, {"start_s": NOW_S - 60}, True),
+        ({}, {"start_s": NOW_S + 9000, "flags": frozenset({"MAINT", "TIME_FLOAT"})}, True),
+        ({}, {"nodes": ("n1",)}, False),
+        ({"nodes": 2}, {"nodes": ("n1",)}, True),
+        ({"time_limit_s": 1800.0}, {}, False),
+        ({"least_limit_s": 600.0}, {}, False),
+        ({"reservation": "upgrade"}, {}, False),
+        ({}, {"start_s": NOW_S - 60, "end_s": NOW_S - 1}, False),
+        ({}, {"flags": frozenset({"SPEC_NODES"})}, False),
+    ],
+)
+def test_a_job_that_cannot_end_before_maintenance_keeps_no_job_from_its_lease(
+    asked: dict[str, Any], maintenance: dict[str, Any], *, is_made: bool
+) -> None:
+    """It counts where it might start: with a shorter time, on other nodes, or where only a part may be reserved."""
+    reserved = {"reason": "ReqNodeNotAvail, Reserved for maintenance"}
+    first = record(6, user="bob", priority=9, **(reserved | asked))
+    there = seen(record(5, time_limit_s=60.0), first, leases=(replace(MAINTENANCE, **maintenance),))
+    two = Snapshot.of(NOW_S, tuple(Node(name, 4, frozenset({"main"})) for name in ("n1", "n2")), ())
+    assert bool(lease_changes(PLAN, replace(there, snapshot=two), SLACK_S)) == is_made
+
+
 def test_another_users_job_may_be_before_it_in_another_partition_of_the_same_nodes() -> None:
     """Or wait for another kind of node in its own: its owner could change which kind it needs once it has the lease."""
     shared = (Node("n1", 4, frozenset({"main", "other"})), Node("n2", 4, frozenset({"main"})))

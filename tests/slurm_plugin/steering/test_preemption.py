@@ -16,7 +16,6 @@ from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
-from slurm_plugin.observation.standing import OWN_PINS
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.underway import Look, interruption
 from tests.sched_policy.builders import NOW_S, job, running
@@ -333,6 +332,13 @@ def test_an_array_comes_first_only_for_the_tasks_that_others_made_room_for(
         {"nice": -100},
         {"account": "rich"},
         {"required_nodes": ("n9",)},
+        {"required_nodes": ("n9",), "admin_comment": "explsched-group:node=n1&since=5"},
+        {"required_nodes": ("n9",), "admin_comment": "explsched-group:pause=99999999"},
+        {"required_nodes": ("n9",), "admin_comment": "explsched-group:group=2&of=4"},
+        {"exclusive": "NODE"},
+        {"licenses": "matlab:1"},
+        {"contiguous": True},
+        {"scattered_gres": "nvme:1"},
         {"reservation": "course"},
         {"most_switches": 1},
     ],
@@ -345,7 +351,9 @@ def test_a_job_that_its_owner_changes_but_for_fewer_gpus_is_not_first_any_more(c
     advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
     assert tracker.being_served({7: slurm_job(7)}, 20, 60) == {7}
     assert tracker.being_served({7: slurm_job(7, gpus=2, gpus_per_node=2)}, 20, 60) == {7}
-    ours = slurm_job(7, reservation="explsched_7", required_nodes=("n1",), admin_comment=f"{OWN_PINS}node=n1")
+    ours = slurm_job(
+        7, reservation="explsched_7", required_nodes=("n1",), admin_comment="explsched-group:node=n1&since=5"
+    )
     assert tracker.being_served({7: ours}, 20, 60) == {7}
     assert not tracker.being_served({7: slurm_job(7, **changed)}, 20, 60)
 
