@@ -13,6 +13,7 @@ of others, such as `JS1:` of jobstats, are kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from textwrap import shorten
 from urllib.parse import parse_qsl, urlencode
@@ -125,10 +126,8 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
     A preemption is recorded before the requeue; one whose run has not ended, because Slurm refused, does not count.
     Raises `RecordError`.
     """
-    words = admin_comment.split()
-    ours = [word for word in words if word.startswith(PREFIX)]
-    others = admin_comment.strip() if not ours else " ".join(word for word in words if not word.startswith(PREFIX))
-    record = PreemptionRecord(submit_s, others=others)
+    ours = [word for word in admin_comment.split() if word.startswith(PREFIX)]
+    record = PreemptionRecord(submit_s, others=without_words(admin_comment, PREFIX))
     if not ours:
         return record
     try:
@@ -147,6 +146,12 @@ def read(admin_comment: str, submit_s: float, restarts: int) -> PreemptionRecord
         )
     except (ValueError, KeyError) as error:
         raise RecordError(f"AdminComment {ours[-1]!r} is not a record of preemptions: {error!r}") from error
+
+
+def without_words(admin_comment: str, *prefixes: str) -> str:
+    """An AdminComment without the words that begin so; what others wrote stays as it is, blanks and line breaks too."""
+    ours = "|".join(map(re.escape, prefixes))
+    return re.sub(rf"(?:^|\s)(?:{ours})\S*", "", admin_comment).strip()
 
 
 def _interruption(text: str, served: Mapping[int, int]) -> Interruption:

@@ -18,7 +18,7 @@ NODES = tuple(SlurmNode(f"n{i}", "IDLE", 4, frozenset({"main"})) for i in (1, 2,
 NOW_S = 1_800_000_000.0
 """When jobs are submitted to a `FakeSlurm`."""
 
-_ACTIVE = ("PENDING", "RUNNING", "COMPLETING", "SPECIAL_EXIT")
+_ACTIVE = ("PENDING", "RUNNING", "COMPLETING")
 
 
 def record(job_id: int, **fields: Any) -> SlurmJob:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -276,11 +275,32 @@ def directives(script: str, mark: str) -> list[tuple[int, list[str]]]:
 
 
 def _words(line: str) -> list[str]:
-    """The words up to a comment. Unlike for a shell, a backslash counts between single quotes, too."""
-    scanner = shlex.shlex(line, posix=True)
-    scanner.whitespace_split = True
-    scanner.escapedquotes = "'\""
-    return list(scanner)
+    """The words up to a comment, as by `get_argument` of Slurm's src/sbatch/opt.c. Raises ValueError.
+
+    Unlike for a shell, a backslash takes any character literally between quotes of both kinds, too, and vanishes at the
+    end of the line and before a tab.
+    """
+    words, quote, escapes = [""], "", False
+    for character in line:
+        if not quote and character in _SPACE and not (escapes and character == " "):
+            words.append("")
+            escapes = False
+        elif escapes:
+            words[-1] += character
+            escapes = False
+        elif character == "\\":
+            escapes = True
+        elif character == quote:
+            quote = ""
+        elif not quote and character in "\"'":
+            quote = character
+        elif not quote and character == "#":
+            break
+        else:
+            words[-1] += character
+    if quote:
+        raise ValueError(f"unmatched {quote}")
+    return [word for word in words if word]
 
 
 def script_value(script: str, name: str) -> str | None:

@@ -13,6 +13,7 @@ from typing import Self
 from msgspec import Struct
 
 from slurm_plugin.client.notation import duration_s, number
+from slurm_plugin.client.records import REQUEUE_DELAY_S
 
 
 class SlurmVersion(Struct, frozen=True, order=True):
@@ -267,6 +268,20 @@ def respects_topology(settings: Mapping[str, str]) -> bool:
 def enforces_limits(settings: Mapping[str, str]) -> bool:
     """Whether Slurm keeps to the limits of associations and QOS."""
     return not {"limits", "safe", "all"}.isdisjoint(settings.get("AccountingStorageEnforce", "").split(","))
+
+
+def requeue_delay_s(settings: Mapping[str, str]) -> float:
+    """How long slurmctld keeps a requeued job from starting, by `batch_requeue_fini` and `cred_p_init` of its source.
+
+    `requeue_delay` came with 25.11; else it is the life of a credential, two minutes also where that is too short.
+    """
+    if told := re.search(r"\brequeue_delay=(\d{1,9})", settings.get("SchedulerParameters", "")):
+        return float(told[1])
+    life = re.search(r"cred_expire=(\d{1,9})", settings.get("AuthInfo", ""))
+    return float(life[1]) if life and int(life[1]) >= _SHORTEST_LIFE_S else REQUEUE_DELAY_S
+
+
+_SHORTEST_LIFE_S = 5
 
 
 def settings(text: str) -> dict[str, str]:

@@ -20,7 +20,14 @@ from msgspec.structs import replace
 from explsched.errors import SlurmError, SlurmUnreachableError
 from explsched.log import event
 from slurm_plugin.client import batch, notation, parse, process, squeue
-from slurm_plugin.client.capabilities import Capabilities, SlurmVersion, enforces_limits, respects_topology, settings
+from slurm_plugin.client.capabilities import (
+    Capabilities,
+    SlurmVersion,
+    enforces_limits,
+    requeue_delay_s,
+    respects_topology,
+    settings,
+)
 from slurm_plugin.client.changes import Change, ChangeFailure, SetSiteFactor
 from slurm_plugin.client.parse import readable
 from slurm_plugin.client.records import (
@@ -213,14 +220,16 @@ class CliClient:
     def accounting(self, fields: Sequence[str], since_s: float, until_s: float) -> list[list[str]]:
         """Sacct's rows of that period: one for each run of a job, those of other users as far as Slurm shows them.
 
-        Free text may hold line breaks, and then makes rows with too few fields. Raises `SlurmError`.
+        Raises `SlurmError`.
         """
         mark = f"\x1f{os.urandom(4).hex()}"
         start_s = max(since_s, _EARLIEST_S)
         period = (f"--starttime={batch.moment(start_s)}", f"--endtime={batch.moment(until_s)}")
-        what = ("--local", "--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable2")
+        what = ("--local", "--allusers", "--allocations", "--duplicates", "--noheader", "--noconvert", "--parsable")
         out = self._read("sacct", *what, *period, f"--delimiter={mark}", f"--format={','.join(fields)}")
-        return [line.split(mark) for line in out.split("\n") if line]
+        cells = out.split(mark)[:-1]  # each ends with the mark, and free text may hold line breaks
+        starts = range(0, len(cells), len(fields))
+        return [[cells[at].removeprefix("\n"), *cells[at + 1 : at + len(fields)]] for at in starts]
 
     def gpu_history(self, since_s: float, until_s: float) -> list[tuple[float, float, int]]:
         """How many GPUs the cluster had, by slurmdbd: from when, until when, GPUs.
@@ -268,12 +277,15 @@ class CliClient:
         nodes = {job.job_id: job.node_names for job in jobs if job.node_names}
         held = self._devices(nodes) if nodes and any(job.shards_per_node for job in jobs) else {}
         lags = self._lags(jobs, priorities, time.time() - self._ahead_s)
+        delay_s = requeue_delay_s(self._known_settings() if any(job.restarts for job in jobs) else {})
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
             known = {} if found is None else _of_priority(job, found, lags.get(job.job_id, 0))
             devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
-            completed.append(replace(job, **known, **devices_held) if known or devices_held else job)
+            delay = {"requeue_delay_s": delay_s} if delay_s != job.requeue_delay_s else {}
+            more = {**known, **devices_held, **delay}
+            completed.append(replace(job, **more) if more else job)
         return tuple(completed)
 
     def _lags(

@@ -23,6 +23,10 @@ LEAST_PRIORITY = 1
 """The lowest priority of a job that is not held; Slurm raises lower sums to it."""
 
 
+REQUEUE_DELAY_S = 120.0
+"""How long Slurm keeps a requeued job from starting, unless the site has set it."""
+
+
 Amounts = tuple[tuple[str, int], ...]
 """How many there are of each generic resource, by name (`nvme`), and by name and type (`nvme:fast`)."""
 
@@ -88,6 +92,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
             and not of a run that ends by itself within its GraceTime.
         age_lag: how much higher its natives would be if Slurm computed them now. It computes them at once for a job
             that is changed, and for all others every PriorityCalcPeriod; with the lag they are comparable.
+        requeue_delay_s: how long this cluster keeps a requeued job from starting.
 
     """
 
@@ -149,6 +154,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     contiguous: bool = False
     least_memory_mib: int = 0
     least_limit_s: float = 0.0
+    requeue_delay_s: float = REQUEUE_DELAY_S
 
     @property
     def partitions(self) -> tuple[str, ...]:

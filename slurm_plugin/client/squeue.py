@@ -90,8 +90,9 @@ _NOBODY = 65534
 _OVERSUBSCRIBE = {"NO": "NODE", "OK": "", "YES": ""}
 
 
-_EXPEDITING = "EXPEDITING"
-"""How Slurm 25.11 and newer show a requeued job that waits with --requeue=expedite; it starts before all others."""
+_PENDING_TOO = frozenset({"EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD"})
+"""How Slurm shows requeued jobs that wait with --requeue=expedite (25.11 and newer; they start before all others), or
+that were held as they were requeued. Of held ones the reason tells it, too."""
 
 
 def field_names(version: SlurmVersion) -> tuple[str, ...]:
@@ -142,7 +143,7 @@ def job(fields: Sequence[str], names: Sequence[str] = JOB_FIELDS, asked_s: float
     if len(fields) != len(names):
         raise ValueError(f"{len(fields)} fields, expected {len(names)}")
     f = dict(zip(names, fields, strict=True))
-    state = "PENDING" if f["State"] == _EXPEDITING else f["State"].split(",")[0]
+    state = "PENDING" if f["State"] in _PENDING_TOO else f["State"].split(",")[0]
     nodes = requested_nodes(f) if state == "PENDING" else whole(f["NumNodes"].partition("-")[0], _MOST_NODES)
     tasks = whole(f["NumTasks"])
     names = expand_hosts(text_of(f["NodeList"]))

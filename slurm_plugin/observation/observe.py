@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explsched.log import event
-from explsched.preemption_record import PreemptionRecord, RecordError
+from explsched.preemption_record import PREFIX, PreemptionRecord, RecordError, without_words
 from explsched.preemption_record import read as read_record
 from sched_policy.model import Absence, GpuRequest, Job, Node, StageProfile, Switch
 from sched_policy.snapshot import Snapshot
@@ -21,7 +21,7 @@ from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, Slu
 from slurm_plugin.config import OrderSection, PreemptionBudget
 from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_in_vain
-from slurm_plugin.observation.policy_job import is_present, policy_job, with_params
+from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import NO_NODE, Requirements, gpu_request, most_shards_per_gpu, unmodelled
 from slurm_plugin.observation.run_times import LearntRunTimes
@@ -60,6 +60,7 @@ class Observation(Struct, frozen=True):
         others_factors: the parts of site factors that others have set, by job id.
         fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
         unmodelled: why a waiting job is left to Slurm, by job id.
+        spares: why a job is not preempted although it may allow that, by job id.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         tiers: the PriorityTier of each partition, as far as it is known.
         topology_fault: why the network topology is unknown; "" if it is known or not used.
@@ -80,6 +81,7 @@ class Observation(Struct, frozen=True):
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
     unmodelled: Mapping[int, str] = field(default_factory=dict)
+    spares: Mapping[int, str] = field(default_factory=dict)
     rests: Mapping[int, float] = field(default_factory=dict)
     tiers: Mapping[str, int] = field(default_factory=dict)
     topology_fault: str = ""
@@ -88,7 +90,7 @@ class Observation(Struct, frozen=True):
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """The options in a job's comment; None if there are none, or they are ignored (`option_faults`)."""
-        return None if job_id in self.option_faults else job_options.parse(self.jobs[job_id].comment)
+        return None if job_id in self.option_faults else options_of(self.jobs[job_id])
 
     def gpu_hours(self, job: Job) -> float:
         """What a job that waits or runs has used."""
@@ -148,13 +150,16 @@ def observe(
         only_leases=bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations),
     )
     left_to_slurm: dict[int, str] = {}
+    spares: dict[int, str] = {}
     jobs = []
     for record in _in_snapshot(records.values(), frozenset(partitions), per_gpu):
         job_id, past = record.job_id, preempted.get(record.job_id)
         sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
         reported = progress.get(job_id, _NO_PROGRESS)
         job = policy_job(_on_present_gpus(record, by_name), reported, _options(record, faults), sizes, per_gpu)
-        job, why = queue.standing(job, record, past, reported)
+        job, why = queue.standing(job, record, past)
+        if spared := queue.spared(record, past, reported):
+            job, spares[job_id] = replace(job, is_spared=True), spared
         jobs.append(job)
         if job.holds_gpus and job.allows_preemption:
             waited_s = queue.last_wait_s(record)
@@ -183,6 +188,7 @@ def observe(
         others_factors=known.others_factors,
         fresh_leases=known.fresh_leases,
         unmodelled=left_to_slurm,
+        spares=spares,
         rests=known.rests,
         tiers=seen.tiers,
         topology_fault=seen.topology.fault,
@@ -229,9 +235,7 @@ class _QueueRules(Struct, frozen=True):
     keeps_nodes: bool
     only_leases: bool
 
-    def standing(
-        self, job: Job, record: SlurmJob, past: PreemptionRecord | None, reported: JobProgress
-    ) -> tuple[Job, str]:
+    def standing(self, job: Job, record: SlurmJob, past: PreemptionRecord | None) -> tuple[Job, str]:
         """The job with its scope, priority and permissions; and why it is left to Slurm, "" if it is not."""
         partition, why = job.partition, ""
         if record.state == "PENDING" or job.elastic is not None:
@@ -269,15 +273,26 @@ class _QueueRules(Struct, frozen=True):
             and job_id not in self.in_vain,
             asked_to_leave=job_id in known.asked_to_leave,
             user_silent_s=known.unreported_s.get(record.user, 0.0),
-            is_spared=record.het_job_id is not None
-            or record.state in _NOT_SIGNALLED
-            or job_id in known.requeue_refused
-            or record.deadline_s is not None  # Slurm ends it if it has waited too long for a whole run before that
-            or reported.ended  # a requeue would run it again; its script may go on for long
-            or _is_spent(past, self.budget, self.now_s),
             granted_step=known.granted_steps.get(job_id, math.inf),
         )
         return stands, why
+
+    def spared(self, record: SlurmJob, past: PreemptionRecord | None, reported: JobProgress) -> str:
+        """Why the job is not preempted although it may allow that; "" if nothing is against it."""
+        if record.het_job_id is not None:
+            return "Slurm requeues all components of a heterogeneous job together"
+        if record.state in _NOT_SIGNALLED:
+            return f"no signal reaches its script while it is {record.state}"
+        if record.job_id in self.known.requeue_refused:
+            return "Slurm has refused to requeue it"
+        if record.deadline_s is not None:
+            return "Slurm ends it if it waits until a whole run no longer fits before its --deadline"
+        if reported.ended:  # its script may go on for long
+            return "it has reported its end, and a requeue would run it again"
+        if past is None or self.budget is None or not self.budget.is_spent(past, self.now_s):
+            return ""
+        in_all = "" if self.budget.max_per_job is None else f", {self.budget.max_per_job} in all"
+        return f"at most {self.budget.max_per_job_per_hour} times an hour{in_all}"
 
     def last_wait_s(self, record: SlurmJob) -> float:
         """As `standing.last_wait_s`, with what is known of our delays."""
@@ -347,13 +362,9 @@ def _absences(reservations: Iterable[SlurmReservation], now_s: float) -> Iterato
             yield Absence(reservation.nodes, start_s, reservation.end_s)
 
 
-def _is_spent(past: PreemptionRecord | None, budget: PreemptionBudget | None, now_s: float) -> bool:
-    return past is not None and budget is not None and budget.is_spent(past, now_s)
-
-
 def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:
     try:
-        return job_options.parse(record.comment)
+        return options_of(record)
     except job_options.JobOptionError as error:
         faults[record.job_id] = str(error)
         return None
@@ -366,11 +377,11 @@ def _log_once(fault: str, job_id: int, why: str) -> None:
 
 
 def _preempted(record: SlurmJob) -> PreemptionRecord | None:
-    """What preemption has cost the job; None if its AdminComment is empty or cannot be understood."""
+    """What preemption has cost the job, 0 if our entry cannot be understood; None if its AdminComment is empty."""
     if not record.admin_comment:
         return None
     try:
         return read_record(record.admin_comment, record.submit_s, record.restarts)
     except RecordError as error:
         _log_once("record of preemptions ignored", record.job_id, str(error))
-        return None
+        return PreemptionRecord(record.submit_s, others=without_words(record.admin_comment, PREFIX))

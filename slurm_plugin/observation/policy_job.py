@@ -29,6 +29,17 @@ def is_present(record: SlurmJob) -> bool:
     return record.state in _STATES
 
 
+def options_of(record: SlurmJob) -> job_options.JobOptions | None:
+    """The options in the job's comment; None if it has none. Raises `JobOptionError`.
+
+    A heterogeneous job is one training, which reports by the id of its first component: sbatch gives the others the
+    same comment, but it makes no trainings of them.
+    """
+    options = job_options.parse(record.comment)
+    is_first = record.het_job_id in (None, record.job_id)
+    return options if options is None or is_first else replace(options, exploration=None)
+
+
 def policy_job(
     record: SlurmJob,
     progress: JobProgress,

@@ -19,7 +19,7 @@ from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.memory import SavedState
 
-_UNENDED = frozenset({"PENDING", "SPECIAL_EXIT", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING"})
+_UNENDED = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING"})
 """Slurm keeps the site factors of jobs in these states, through requeues too."""
 
 _KEPT = 3
@@ -91,7 +91,7 @@ class OwnFactors:
     def take_in(self, jobs: Iterable[SlurmJob]) -> None:
         """Forget jobs that are gone, and give tasks that have left their arrays the arrays' entries.
 
-        `jobs` are all that Slurm lists, whatever their states: a job that waits in SPECIAL_EXIT keeps its site factor.
+        `jobs` are all that Slurm lists, whatever their states.
         """
         tasks: defaultdict[int, list[int]] = defaultdict(list)
         entries = {}

@@ -37,10 +37,6 @@ SETTLE_S = 3.0
 than the request to end its last run, and the job fails; both times are slurmctld's, in whole seconds. The request comes
 before the new submission time, which may be a second ahead, so a start is safe from the second after that."""
 
-LONGEST_DELAY_S = 1201.0
-"""Slurm's delay is the life of a credential (AuthInfo=cred_expire: two minutes, unless the site has set it) and a
-second. A job whose begin time is further from its requeue has been delayed deliberately, and stays."""
-
 REST_S = 600.0
 """A paused training is delayed by this time, repeatedly: without the daemon it may start after it at the latest."""
 
@@ -51,10 +47,13 @@ def waits_for_begin(record: SlurmJob, now_s: float) -> bool:
 
 
 def waits_for_requeue_delay(record: SlurmJob, now_s: float) -> bool:
-    """Whether the job waits for nothing but Slurm's delay: it has run, so its own --begin is long past."""
+    """Whether the job's begin time is Slurm's delay after a requeue, and not one that somebody has set since.
+
+    Slurm adds the delay and a second to the time of the requeue, which is the new submission time or a second before.
+    """
     if record.restarts == 0 or record.eligible_s is None or not waits_for_begin(record, now_s):
         return False
-    return record.eligible_s - record.submit_s <= LONGEST_DELAY_S
+    return 0.0 <= record.eligible_s - record.submit_s - record.requeue_delay_s <= 1.0
 
 
 def has_settled(record: SlurmJob, now_s: float) -> bool:

@@ -31,7 +31,7 @@ from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.daemon_user import hand_over, may_be_daemons, owner_in
 from slurm_plugin.observation.gpu_hours import held_gpus
-from slurm_plugin.observation.policy_job import Params, is_present
+from slurm_plugin.observation.policy_job import Params, is_present, options_of
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import Scope, standing_of
 from slurm_plugin.observation.trainings import SeenTraining
@@ -232,7 +232,7 @@ def ended_before(
 def _told(job: SlurmJob) -> Exploration | None:
     """What the job's comment says of its sweep; None if nothing, or nothing that can be understood."""
     try:
-        options = job_options.parse(job.comment)
+        options = options_of(job)
     except job_options.JobOptionError:
         return None
     return options.exploration if options else None

@@ -20,8 +20,8 @@ from slurm_plugin.state.published import Explanation, JobRow
 from slurm_plugin.state.view import View
 
 _HOLDS_ONLY = {
-    "SUSPENDED": "it holds its GPUs, but does not run, and is not preempted meanwhile",
-    "STOPPED": "it holds its GPUs, but does not run, and is not preempted meanwhile",
+    "SUSPENDED": "it holds its GPUs, but does not run",
+    "STOPPED": "it holds its GPUs, but does not run",
     "CONFIGURING": "its nodes are not ready yet",
 }
 """States in which a job holds its GPUs, which counts as running, but does no work."""
@@ -224,7 +224,10 @@ def _consent(view: View, job: Job) -> Iterator[str]:
         yield "It takes no part in exploration: it is never preempted or stopped by explsched."
         return
     signal = job.exploration.checkpoint_signal
-    yield f"It may be preempted after SIG{signal}." if signal else "It may not be preempted."
+    if signal and (why := view.seen.spares.get(job.job_id)):
+        yield f"It allows preemption after SIG{signal}, but is not preempted now: {why}."
+    else:
+        yield f"It may be preempted after SIG{signal}." if signal else "It may not be preempted."
     yield "It may be stopped early." if job.exploration.may_stop else "It may not be stopped early."
     reasons = [p.reason for p in view.plan.preemptions if p.job_id == job.job_id]
     reasons += [stop.reason for stop in view.plan.stops if stop.job_id == job.job_id]
@@ -247,10 +250,6 @@ def _history(view: View, job: Job) -> Iterator[str]:
         yield f"{clock(one.time_s)}: gave up {_gpus(one.gpus)}, lost {one.lost_gpu_s:.0f} GPU-seconds{why}."
     if job.start_s is not None and job.first_report_s is not None:
         yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
-    if view.config.preemption_budget().is_spent(past, view.seen.snapshot.now_s):
-        bounds = view.config.preemption
-        in_all = "" if bounds.max_per_job is None else f", {bounds.max_per_job} in all"
-        yield f"It is not preempted again now: at most {bounds.max_per_job_per_hour} times an hour{in_all}."
 
 
 def _sizes(view: View, job: Job) -> Iterator[str]:

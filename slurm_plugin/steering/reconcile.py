@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explsched.preemption_record import PREFIX as PREEMPTION_PREFIX
+from explsched.preemption_record import without_words
 from sched_policy.model import Job
 from sched_policy.plan import Plan, Resize
 from sched_policy.queue_order import queue_order
@@ -269,11 +270,9 @@ def _delayed_by_daemon(job: SlurmJob, now_s: float) -> bool:
 
 def _comment(job: SlurmJob) -> Iterator[TargetJob | SetAdminComment]:
     """Remove our entries from the AdminComment, and the pin of a waiting job."""
-    words = job.admin_comment.split()
-    theirs = [word for word in words if not word.startswith(_OURS)]
-    if theirs == words:
+    note = without_words(job.admin_comment, *_OURS)
+    if note == job.admin_comment.strip():
         return
-    note = " ".join(theirs)
     if job.state == "PENDING" and is_pinned(job):
         yield TargetJob(job.job_id, (), note)
     else:

@@ -27,7 +27,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.client.squeue import with_whole_nodes
 from slurm_plugin.observation.gpu_hours import gpus_of, held_gpus, saved_gpu_hours, whole_s
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.observation.policy_job import Params, all_params, policy_job
+from slurm_plugin.observation.policy_job import Params, all_params, options_of, policy_job
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import gpu_request, gpus_had, most_shards_per_gpu
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
@@ -205,7 +205,7 @@ def _live(seen: Observation, per_gpu: int) -> dict[int, Job]:
 def _options(record: SlurmJob) -> job_options.JobOptions | None:
     """None for a job of no sweep, and for one whose options cannot be understood."""
     try:
-        options = job_options.parse(record.comment)
+        options = options_of(record)
     except job_options.JobOptionError:
         return None
     return options if options and options.exploration and options.exploration.sweep else None

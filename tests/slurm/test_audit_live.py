@@ -159,7 +159,8 @@ def test_the_report_tells_what_sacct_has(place: Path, tmp_path: Path) -> None:
     client = CliClient(environment=cluster.env())
     for sweep in ("digits", "letters"):
         submit(cluster, "--gres=gpu:2", "--time=10", f"--comment=explsched:sweep={sweep}", script="sleep 2")
-    submit(cluster, "--gres=gpu:1", "--time=10", "--comment=two\nlines", script="exit 3")
+    lines_of = "--comment=two\nexplsched:sweep=lines"
+    submit(cluster, "--gres=gpu:1", "--time=10", lines_of, script="sleep 2; exit 3")
     until(lambda: not client.jobs(), "all jobs have ended")
     path = tmp_path / "explsched.yaml"
     path.write_text(f"audit: {{file: {tmp_path}/audit.jsonl}}\n")
@@ -169,7 +170,7 @@ def test_the_report_tells_what_sacct_has(place: Path, tmp_path: Path) -> None:
     def is_told() -> bool:
         found.update(json.loads(sexplsched(cluster, *asked).stdout))
         names = {line["name"] for line in found["lines"] if line["used_gpu_h"] > 0}
-        return names >= {"root/digits", "root/letters"}
+        return names >= {"root/digits", "root/letters", "root/lines"}
 
     until(is_told, "slurmdbd has the jobs and their comments")
     lines = {line["name"]: line for line in found["lines"]}

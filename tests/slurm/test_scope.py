@@ -186,7 +186,7 @@ def test_what_is_ours_stays_ours_while_its_owner_requeues_and_holds_a_job(
     run(site, "scancel", f"{array}_2")
     for owner, held in (("news", job), ("uucp", task)):
         as_user(owner, partial(run, site, "scontrol", "requeuehold", "State=SpecialExit", str(held)))
-    until(lambda: {one.state for one in client.jobs()} == {"SPECIAL_EXIT"}, "they are held")
+    until(lambda: {(one.state, one.priority) for one in client.jobs()} == {("PENDING", 0)}, "they are held")
     once(site, path)
     as_user("news", lambda: run(site, "scontrol", "release", str(job)))
     as_user("news", lambda: run(site, "scontrol", "update", f"JobId={job}", "StartTime=uts200000000000"))

@@ -16,6 +16,7 @@ from slurm_plugin.client.capabilities import (
     Capability,
     RateLimit,
     SlurmVersion,
+    requeue_delay_s,
     respects_topology,
     settings,
 )
@@ -110,6 +111,21 @@ def test_a_full_bucket_is_all_that_a_pass_can_take_at_once() -> None:
 )
 def test_whether_slurm_places_gangs_by_its_network(line: str, is_known: bool) -> None:  # noqa: FBT001  a case's values
     assert respects_topology(settings(line)) is is_known
+
+
+@pytest.mark.parametrize(
+    ("lines", "delay_s"),
+    [
+        ("AuthInfo                = (null)\nSchedulerParameters     = (null)", 120),
+        ("AuthInfo                = cred_expire=300", 300),
+        ("AuthInfo                = socket=/run/munge/munge.socket.2,cred_expire=600", 600),
+        ("AuthInfo                = cred_expire=4", 120),
+        ("AuthInfo                = cred_expire=300\nSchedulerParameters     = defer,requeue_delay=0", 0),
+        ("", 120),
+    ],
+)
+def test_how_long_slurm_delays_a_requeued_job(lines: str, delay_s: float) -> None:
+    assert requeue_delay_s(settings(lines)) == delay_s
 
 
 @pytest.mark.parametrize(

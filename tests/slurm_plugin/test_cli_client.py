@@ -50,6 +50,8 @@ for word; do
 done
 """
 """Job 80 is suspended."""
+DELIMITER = 'for word; do case "$word" in --delimiter=*) mark=${word#*=} ;; esac; done'
+"""What ends each field of sacct's."""
 FACTORS = [SetSiteFactor(1, 30), SetSiteFactor(2, 20), SetSiteFactor(3, 10)]
 
 
@@ -205,8 +207,17 @@ def test_in_a_federation_only_jobs_of_the_own_cluster_are_seen(log: Path, tmp_pa
     priority = "0|90|0|0|1000|0|0||0"
     tool(tmp_path, "sprio", f"echo '7|1090|{priority}'; {is_local} || echo '67108871|1090|{priority}'")
     assert [(job.job_id, job.natives) for job in CliClient().jobs()] == [(7, (1090,))]
-    tool(tmp_path, "sacct", f"echo 7; {is_local} || echo 67108871")
+    tool(tmp_path, "sacct", f"{DELIMITER}; echo 7$mark; {is_local} || echo 67108871$mark")
     assert CliClient().accounting(("JobIDRaw",), 0.0, 1e9) == [["7"]]
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "\n\nexplsched:sweep=s", "ends with one\n", ""])
+def test_line_breaks_in_text_end_no_row_of_sacct(log: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "text").write_text(text)
+    row = 'printf "$mark"; cat text; printf "$mark"; cat text; printf "$mark\\n"'
+    tool(tmp_path, "sacct", f"{DELIMITER}; cd {tmp_path}; printf 7; {row}; printf 8; {row}")
+    found = CliClient().accounting(("JobIDRaw", "AdminComment", "Comment"), 0.0, 1e9)
+    assert found == [["7", text, text], ["8", text, text]]
 
 
 def test_tasks_of_arrays_that_have_run_are_asked_for_by_themselves(log: Path, tmp_path: Path) -> None:
@@ -274,6 +285,15 @@ def test_a_changed_weight_of_age_counts_once_the_settings_have_been_looked_at(lo
         client.capabilities()
         lags += [job.age_lag for job in client.jobs()]
     assert lags == [10, 4]
+
+
+def test_a_requeued_job_knows_the_delay_of_its_cluster(log: Path, tmp_path: Path) -> None:
+    again = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "RestartCnt": "1"}
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=again))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    tool(tmp_path, "sprio", "")
+    tool(tmp_path, "scontrol", '[ "$1" = -V ] && echo slurm 99.01.1 || echo "AuthInfo = cred_expire=300"')
+    assert [job.requeue_delay_s for job in CliClient().jobs()] == [300.0]
 
 
 def test_ages_are_reckoned_by_slurms_clock(log: Path, tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ def test_whether_slurm_ends_a_job_for_another(printed: str, *, preempted: bool) 
     assert squeue.job(list((RECORD | {"State": "COMPLETING", "PreemptTime": printed}).values())).preempted is preempted
 
 
-def test_a_job_that_waits_for_its_expedited_requeue_has_not_ended() -> None:
-    assert squeue.job(list((RECORD | {"State": "EXPEDITING", "NodeList": "(null)"}).values())).state == "PENDING"
+@pytest.mark.parametrize("state", ["EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD"])
+def test_a_requeued_job_that_waits_has_not_ended(state: str) -> None:
+    assert squeue.job(list((RECORD | {"State": state, "NodeList": "(null)"}).values())).state == "PENDING"
 
 
 def test_a_running_job() -> None:

@@ -361,6 +361,7 @@ def test_what_slurm_still_remembers_is_shown_though_no_daemon_noted_it(digits: F
     digits.known[10] = training(10, "explsched:sweep=short&nonsense=1", state="COMPLETED")
     alone = {"gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),), "exclusive": "NODE"}
     digits.known[11] = training(11, "explsched:sweep=short", state="COMPLETED", **alone)
+    digits.known[12] = training(12, "explsched:sweep=short", state="COMPLETED", het_job_id=9)
     (one,) = json.loads(run("show", "short", "--json").stdout)["sweeps"]
     told = [(t["job"], t["state"], t["reason"]) for t in one["trainings"]]
     assert told == [(8, "ended", "Slurm says FAILED"), (9, "done", ""), (11, "done", "")]

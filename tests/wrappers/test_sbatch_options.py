@@ -191,6 +191,9 @@ def test_a_variable_that_sbatch_does_not_read_is_no_comment(
         "# a page\x0c break, a \x85 and a \u2028",
         "#SXBATCH--sweep=x",
         r"#SBATCH --mail-user='it\'s ours'",
+        "#SBATCH --gres=gpu:1 \\",
+        r'#SBATCH --comment="m\ine" # mine',
+        r"#SBATCH --comment='m\ine' # mine",
         "#SBATCH --comment=of-the-first\n#SBATCH--comment=mine\n#SBATCH hetjob\n#SBATCH --comment=of-the-second",
     ],
 )
@@ -201,6 +204,17 @@ def test_lines_of_a_script_are_read_as_sbatch_reads_them(sbatch: Path, tmp_path:
     script.write_text(f"#!/bin/sh\n{head}\n{mine}{own}true\n")
     sxbatch.main([str(script)])
     assert sbatch.read_text().splitlines() == ["--comment=explsched:sweep=x mine", str(script)]
+
+
+@pytest.mark.parametrize("line", ["#SBATCH --comment='mine", '#SXBATCH --sweep="x', r"#SBATCH --comment='mine\'"])
+def test_a_quote_that_is_not_closed_is_told_by_its_line(
+    sbatch: Path, tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "open.sh"
+    script.write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    assert sxbatch.main(["--early-stop", str(script)]) == 2
+    assert "line 2 of the script: #S" in capsys.readouterr().err
+    assert not sbatch.exists()
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])

@@ -29,7 +29,7 @@ def seen(tmp_path: Path, *records: SlurmJob, budget: PreemptionBudget | None = N
 
 
 def job_of(tmp_path: Path, budget: PreemptionBudget | None = None, **fields: Any) -> Job:
-    (job,) = seen(tmp_path, record(5, submit_s=9000.0, **fields), budget=budget).snapshot.jobs
+    (job,) = seen(tmp_path, record(5, **{"submit_s": 9000.0, **fields}), budget=budget).snapshot.jobs
     return job
 
 
@@ -116,6 +116,14 @@ def test_what_a_job_waited_before_it_was_preempted_counts(tmp_path: Path) -> Non
     assert seen(tmp_path, refused).preempted[5].plus(preemption).text() == note
 
 
+@pytest.mark.parametrize("ours", ["explsched-preemption:since=50&n=1&lost=0", "explsched-preemption:nonsense"])
+@pytest.mark.parametrize("others", ['{"note": "two  blanks\n\tand a tab"}', "JS1:abc"])
+def test_a_preemption_leaves_what_others_wrote_as_it_is(tmp_path: Path, ours: str, others: str) -> None:
+    again = record(5, admin_comment=f"{others} {ours} after", state="RUNNING", comment="explsched:checkpoint=USR1")
+    written = seen(tmp_path, again).preempted[5].plus(Interruption(0, NOW_S, 4, 0.0)).text()
+    assert written.startswith(f"{others} after explsched-preemption:since=")
+
+
 def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
     spent, left = PreemptionBudget(1.0, 10, max_per_job_per_hour=1), PreemptionBudget(1.0, 10, max_per_job_per_hour=2)
     allowed = "explsched:checkpoint=USR1"
@@ -132,8 +140,17 @@ def test_a_job_that_slurm_would_not_requeue_does_not_consent(tmp_path: Path) -> 
 
 def test_a_component_of_a_heterogeneous_job_is_spared(tmp_path: Path) -> None:
     """Slurm requeues all of them together, those that did not consent, too."""
-    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=4, state="RUNNING")
+    job = job_of(tmp_path, comment="explsched:checkpoint=USR1", het_job_id=5, state="RUNNING")
     assert (job.allows_preemption, job.is_preemptible) == (True, False)
+
+
+def test_a_heterogeneous_job_is_one_training(tmp_path: Path) -> None:
+    """All components have its comment, and the first one's id is the one that it reports by."""
+    told = {"comment": "explsched:sweep=s&checkpoint=USR1&job-class=opportunistic", "het_job_id": 5, "state": "RUNNING"}
+    first, second = seen(tmp_path, record(5, **told), record(6, **told)).snapshot.jobs
+    assert first.exploration is not None and first.exploration.sweep == "s"
+    assert second.exploration is None
+    assert not first.guaranteed and not second.guaranteed
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED", "CONFIGURING"])
@@ -183,7 +200,7 @@ def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
 
 
 def test_a_requeued_job_that_consents_is_planned_while_slurm_delays_it(tmp_path: Path) -> None:
-    delayed = {"restarts": 1, "eligible_s": NOW_S + 100}
+    delayed = {"restarts": 1, "submit_s": NOW_S - 21, "eligible_s": NOW_S + 100}
     allowed = "explsched:checkpoint=USR1"
     assert job_of(tmp_path, comment=allowed, **delayed).eligible
     assert not job_of(tmp_path, comment="", **delayed).eligible

@@ -135,6 +135,13 @@ def test_who_is_there_or_of_another_sweep_or_user_is_not_adopted(tmp_path: Path)
     assert sorted(adopted(tmp_path, notes, training(1), training(2, state="COMPLETED"))) == [2]
 
 
+def test_a_later_component_of_a_heterogeneous_job_makes_no_sweep(tmp_path: Path) -> None:
+    component = {"comment": "explsched:sweep=s", "uid": os.getuid(), "het_job_id": 5, "submit_s": NOW_S - 60}
+    notes = [note(1, NOW_S)]
+    assert sorted(adopted(tmp_path, notes, record(5, **component))) == [1]
+    assert adopted(tmp_path, notes, record(6, **component)) == {}
+
+
 def told(job_id: int, step: int, granted_step: float, *, allows_preemption: bool = True) -> Job:
     """A training as a pass sees it, when it last reported at this step."""
     points = (ProgressPoint(step, 10.0 * step, 0.5),) if step else ()

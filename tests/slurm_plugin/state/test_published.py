@@ -560,12 +560,34 @@ def test_a_job_that_the_policy_does_not_rank_is_explained(tmp_path: Path) -> Non
     ]
 
 
+JUST_NOW = f"explsched-preemption:since=50&n=0&lost=0&p=0,{NOW_S:.0f},4,120,because"
+
+
 def test_a_suspended_job_is_not_told_as_one_that_works(tmp_path: Path) -> None:
     held = record(56, state="SUSPENDED", start_s=NOW_S - 60, node_names=("n1",), gpu_nodes=(("n1", 1),))
     state = published(tmp_path, jobs=(held,))
     assert (state.jobs[0].state, state.jobs[0].reason.split(";")[0]) == ("RUNNING", "SUSPENDED")
     explanation = state.explanation(56)
     assert explanation is not None
-    assert explanation.sentences[1] == (
-        "Slurm says: SUSPENDED; it holds its GPUs, but does not run, and is not preempted meanwhile."
+    assert explanation.sentences[1] == "Slurm says: SUSPENDED; it holds its GPUs, but does not run."
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "It may be preempted after SIGUSR1."),
+        ({"requeues": False}, "It may not be preempted."),
+        ({"het_job_id": 57}, "but is not preempted now: Slurm requeues all components"),
+        ({"state": "SUSPENDED"}, "but is not preempted now: no signal reaches its script while it is SUSPENDED."),
+        ({"deadline_s": NOW_S + 1e6}, "before its --deadline."),
+        ({"restarts": 1, "admin_comment": JUST_NOW}, "but is not preempted now: at most 1 times an hour, 3 in all."),
+    ],
+)
+def test_explain_says_whether_a_job_is_preempted_and_why_not(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    runs = record(57, **{"state": "RUNNING", "start_s": NOW_S - 60, "comment": "explsched:checkpoint=USR1", **fields})
+    config = Config(
+        progress=ProgressSection(spool=tmp_path),
+        preemption=PreemptionSection(max_per_job_per_hour=1, max_per_job=3),
     )
+    (told,) = explanations(View.of(config, ClusterRecords((), (runs,), ()), NOW_S))
+    assert any(said in sentence for sentence in told.sentences), told.sentences

@@ -779,10 +779,10 @@ def test_a_job_that_its_owner_requeues_and_holds_keeps_nothing_of_what_lifted_it
     daemon = Controller(slurm, replace(configured(tmp_path), policy="srsf", order=order))
     daemon.reconcile(NOW_S)
     (lifted,) = [one.site_factor for one in slurm.carried_out if isinstance(one, SetSiteFactor) and one.job_id == 2]
-    slurm.set(2, state="SPECIAL_EXIT", site_factor=None, natives=(), priority=0, restarts=1)
+    slurm.set(2, reason="JobHeldUser", site_factor=None, natives=(), priority=0, restarts=1)
     daemon.reconcile(NOW_S + 15)
     again: dict[str, Any] = {"submit_s": NOW_S, "eligible_s": NOW_S + 30, "natives": (700,), "time_limit_s": 7200.0}
-    slurm.set(2, state="PENDING", site_factor=lifted, priority=900, **again)
+    slurm.set(2, reason="Priority", site_factor=lifted, priority=900, **again)
     assert 2 not in daemon.reconcile(NOW_S + 30).seen.others_factors
 
 

@@ -208,14 +208,14 @@ def test_the_requeue_delay_is_lifted_for_jobs_that_allow_preemption_only() -> No
     opted_in = job(5, exploration=Exploration(checkpoint_signal="USR1"))
     other = job(6)
     # The reason is not BeginTime before Slurm has looked at the job, which it may not do for minutes.
-    waiting = [record(i, restarts=1, eligible_s=NOW_S + 100, submit_s=NOW_S - SETTLE_S) for i in (5, 6)]
+    waiting = [record(i, restarts=1, eligible_s=NOW_S - SETTLE_S + 121, submit_s=NOW_S - SETTLE_S) for i in (5, 6)]
     wanted = changes(Plan(), seen(*waiting, jobs=(opted_in, other)), LIMITS)
     assert [c for c in wanted if isinstance(c, StartAtOnce)] == [StartAtOnce(5)]
 
 
 def test_the_requeue_delay_is_not_lifted_before_the_old_run_is_surely_over() -> None:
     job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
-    fresh = record(5, restarts=1, eligible_s=NOW_S + 118, submit_s=NOW_S - SETTLE_S / 2)
+    fresh = record(5, restarts=1, eligible_s=NOW_S - SETTLE_S / 2 + 121, submit_s=NOW_S - SETTLE_S / 2)
     assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(fresh, jobs=(job_5,)), LIMITS))
 
 
@@ -244,16 +244,26 @@ def test_who_rests_is_put_off_again_and_again() -> None:
 
 def test_a_begin_time_that_somebody_wants_is_not_lifted() -> None:
     job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
-    for ahead_s, requeued_s in ((7200, 60), (500, 5000)):
+    for ahead_s, requeued_s in ((7200, 60), (500, 5000), (590, 10)):
         postponed = record(5, restarts=1, eligible_s=NOW_S + ahead_s, submit_s=NOW_S - requeued_s)
         assert not any(isinstance(c, StartAtOnce) for c in changes(Plan(), seen(postponed, jobs=(job_5,)), LIMITS))
+
+
+@pytest.mark.parametrize("after_requeue_s", [300, 301])
+def test_the_delay_that_the_site_has_set_is_lifted(after_requeue_s: int) -> None:
+    job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
+    requeued = {"restarts": 1, "submit_s": NOW_S - 10, "eligible_s": NOW_S - 10 + after_requeue_s}
+    waits = record(5, requeue_delay_s=300.0, **requeued)
+    assert StartAtOnce(5) in changes(Plan(), seen(waits, jobs=(job_5,)), LIMITS)
+    elsewhere = record(5, **requeued)
+    assert StartAtOnce(5) not in changes(Plan(), seen(elsewhere, jobs=(job_5,)), LIMITS)
 
 
 def test_the_requeue_delay_is_lifted_only_once_slurm_has_taken_the_new_size() -> None:
     """Or the job could start at its old one, and be restarted once more."""
     job_5 = job(5, exploration=Exploration(checkpoint_signal="USR1"))
     asks = {"nodes": 1, "gpus_per_node": 2, "gres_per_node": "gpu:2"}
-    waiting = record(5, restarts=1, eligible_s=NOW_S + 100, submit_s=NOW_S - SETTLE_S, **asks)
+    waiting = record(5, restarts=1, eligible_s=NOW_S - SETTLE_S + 121, submit_s=NOW_S - SETTLE_S, **asks)
     grown = resized(5, 1, 4)
     first = changes(grown, seen(waiting, jobs=(job_5,)), LIMITS)
     assert [c for c in first if isinstance(c, SetGres | StartAtOnce)] == [SetGres(5, "gpu:4")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from slurm_plugin.client.changes import (
     AttachReservation,
     Change,
@@ -49,6 +51,12 @@ def test_our_words_leave_the_comment_and_others_stay() -> None:
     spent = "JS1:abc explsched-preemption:since=1&n=0&lost=0 explsched-group:group=5&of=2"
     jobs = (record(5, admin_comment=spent, state="RUNNING"), record(6, admin_comment="JS1:abc"))
     assert changes(*jobs) == (SetAdminComment(5, "JS1:abc"),)
+
+
+@pytest.mark.parametrize("theirs", ['{"a":  "b\tc"}', "x\ny"])
+def test_blanks_and_line_breaks_of_others_stay(theirs: str) -> None:
+    job = record(5, admin_comment=f"{theirs} explsched-preemption:since=1&n=0&lost=0", state="RUNNING")
+    assert changes(job, record(6, admin_comment=f"{theirs}\n")) == (SetAdminComment(5, theirs),)
 
 
 def test_a_pin_of_ours_goes_and_a_node_that_its_owner_asked_for_stays() -> None:
