@@ -59,6 +59,7 @@ class Observation(Struct, frozen=True):
         leased_in_vain: waiting jobs that get no more leases.
         others_factors: the parts of site factors that others have set, by job id.
         fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
+        refused_leases: jobs that get no lease for now, since Slurm has refused them one, and its words.
         unmodelled: why a waiting job is left to Slurm, by job id.
         spares: why a job is not preempted although it may allow that, by job id.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
@@ -80,6 +81,7 @@ class Observation(Struct, frozen=True):
     leased_in_vain: frozenset[int] = frozenset()
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
+    refused_leases: Mapping[int, str] = field(default_factory=dict)
     unmodelled: Mapping[int, str] = field(default_factory=dict)
     spares: Mapping[int, str] = field(default_factory=dict)
     rests: Mapping[int, float] = field(default_factory=dict)
@@ -187,6 +189,7 @@ def observe(
         leased_in_vain=known.leased_in_vain,
         others_factors=known.others_factors,
         fresh_leases=known.fresh_leases,
+        refused_leases=known.refused_leases,
         unmodelled=left_to_slurm,
         spares=spares,
         rests=known.rests,

@@ -169,7 +169,9 @@ def _waiting(view: View, job: Job) -> str:
     reservation = view.reservations.get(job.job_id)
     if reservation is not None:
         planned = f"Its start is planned for {clock(reservation.start_s)}: {reservation.reason}."
-        return f"{planned}{_nearness(view, reservation.placement)}"
+        refused = view.seen.refused_leases.get(job.job_id)
+        without = f" Slurm has refused a reservation for it: {' '.join(refused.split())}." if refused else ""
+        return f"{planned}{_nearness(view, reservation.placement)}{without}"
     return "It is blocked by jobs that come before it, and starts when they leave room."
 
 

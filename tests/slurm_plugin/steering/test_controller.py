@@ -25,6 +25,7 @@ from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
     Change,
+    CreateReservation,
     DelayStart,
     DeleteReservation,
     JobChange,
@@ -42,6 +43,8 @@ from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import REST_S
+from slurm_plugin.state.jobs import explanations
+from slurm_plugin.state.view import View
 from slurm_plugin.steering.beneficiaries import resized_while_running
 from slurm_plugin.steering.controller import Controller
 from tests.sched_policy.builders import running
@@ -169,6 +172,22 @@ def test_a_job_that_has_ended_tells_others_how_long_it_ran_after_a_restart_too(t
     assert after.plan.scores[0].value != before.plan.scores[0].value
     slurm.set(5, state="RUNNING")  # its owner has requeued it
     assert restarted.reconcile(NOW_S + 60).seen.snapshot.ended_runs == ()
+
+
+def test_a_lease_that_slurm_refuses_is_not_tried_in_each_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = Reservation(6, (NodeGpus("n1", 4),), NOW_S + 3600, NOW_S + 7200, "first")
+    slurm = FakeSlurm(
+        (holding(5), asking(6, reason="Resources")), refuses=lambda change: isinstance(change, CreateReservation)
+    )
+    plan = Plan(scores=(Score(5, 0.0, ""), Score(6, 0.0, "")), reservations=(planned,))
+    daemon = controller(slurm, tmp_path, monkeypatch, plan)
+    tried_s = []
+    for pass_s in range(0, 1200, 6):
+        done = daemon.reconcile(NOW_S + pass_s)
+        tried_s += [pass_s for change in done.changes if isinstance(change, CreateReservation)]
+    assert tried_s == [0, 60, 180, 420, 900]
+    (told,) = (one for one in explanations(View.planned(configured(tmp_path), done.seen, done.plan)) if one.jobid == 6)
+    assert any(sentence.endswith("Slurm has refused a reservation for it: refused.") for sentence in told.sentences)
 
 
 def test_deciding_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
