@@ -53,6 +53,14 @@ class CommandOutput(Struct, frozen=True):
     err: str
 
 
+class TimedOutError(SlurmUnreachableError):
+    """A command that was killed when its time was over; `out` and `err` are what it had printed."""
+
+    def __init__(self, message: str, out: bytes | None, err: bytes | None) -> None:
+        super().__init__(message)
+        self.out, self.err = ((text or b"").decode(errors="replace") for text in (out, err))
+
+
 def environment(added: Mapping[str, str]) -> dict[str, str]:
     """Our environment without the users' output settings; times as seconds, text as UTF-8."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
@@ -136,7 +144,8 @@ def _errors_of(argv: Sequence[str], timeout_s: float, environment: Mapping[str, 
     except (FileNotFoundError, PermissionError) as error:  # the latter if PATH has a directory closed to this user
         raise SlurmError(f"{argv[0]} is not installed or not on PATH (Debian package slurm-client)") from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmUnreachableError(f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s") from error
+        what = f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s"
+        raise TimedOutError(what, error.stdout, error.stderr) from error
 
 
 def _output(argv: Sequence[str], returncode: int, out: bytes, err: bytes) -> CommandOutput:

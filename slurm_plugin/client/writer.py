@@ -81,27 +81,36 @@ class Writer(Struct, frozen=True):
     def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
         unclear: list[Change] = []
         for group, words, kind in self._scontrol(batch.groups(changes)):
-            if len(group) == 1:
-                yield kind(group[0], words)
+            if len(group) == 1 or kind is Unanswered:
+                yield from (kind(change, words) for change in group)
             else:
                 unclear += group
         for group, words, kind in self._scontrol(batch.single(unclear)):
             yield kind(group[0], words)
 
     def _scontrol(self, groups: Sequence[batch.Group]) -> tuple[batch.Complaint, ...]:
-        """Give the changes to one scontrol process; returns the groups it complained about, and its words."""
+        """Give the changes to one scontrol process; returns the groups it complained about, and its words.
+
+        One that runs out of time, for Slurm took some changes slowly, has carried out those that it came to.
+        """
         if not groups:
             return ()
         mark = f"explsched-{os.urandom(4).hex()}"
         lines = batch.text(groups, mark, self.names)
-        answer = process.run(["scontrol"], self.timeout_s, self.environment, stdin=lines)
-        return batch.complaints(groups, answer.err, mark)
+        try:
+            told = process.run(["scontrol"], self.timeout_s, self.environment, stdin=lines).err
+        except process.TimedOutError as error:
+            if mark not in error.err:
+                raise
+            told = error.err
+        return batch.complaints(groups, told, mark)
 
     def _apply_alone(self, change: TargetJob | SetAdminComment) -> Iterator[ChangeFailure]:
         # Not through the standard input of scontrol: other people's words in a comment may hold anything.
         answer = self._run(["scontrol", *batch.arguments(change, self.names)])
         if answer.returncode != 0:
-            yield ChangeFailure(change, (answer.err or answer.out).strip())
+            words = (answer.err or answer.out).strip()
+            yield batch.kind_of_refusal(words)(change, words)
 
     def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[str]:
         # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full
