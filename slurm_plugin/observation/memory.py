@@ -30,6 +30,8 @@ from slurm_plugin.client.changes import (
     ChangeFailure,
     CreateReservation,
     DelayStart,
+    JobChange,
+    NotNow,
     SetGres,
     SetNodeCount,
     SetSiteFactor,
@@ -37,6 +39,7 @@ from slurm_plugin.client.changes import (
     Unanswered,
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.observation.pauses import Pauses
 from slurm_plugin.observation.requirements import Asked
 from slurm_plugin.observation.standing import (
     exceeds_limit,
@@ -291,7 +294,7 @@ class SizeLimits:
         """Take in which new sizes Slurm has refused, but for jobs that it has started meanwhile."""
         for failure in failures:
             change = failure.change
-            is_answer = not isinstance(failure, Unanswered) and _STARTED not in failure.message
+            is_answer = not isinstance(failure, NotNow) and _STARTED not in failure.message
             if is_answer and isinstance(change, SetGres | SetNodeCount):
                 self._refused_s[change.job_id] = now_s
 
@@ -313,21 +316,11 @@ HOLD_S = 60.0
 is there another one sooner after it was removed."""
 
 
-class _RefusedLease(NamedTuple):
-    """Slurm's words, until when it is not asked again, and how long that was after it refused."""
-
-    why: str
-    until_s: float
-    pause_s: float
-
-
 class LeaseUse:
     """The use of leases per pending job; dropped when the job no longer waits.
 
     A lease that other jobs have been put into counts as used up: with it they would start before everybody's. So does
     one whose job has been changed by its owner: others may be before it on the nodes that it asks for now.
-
-    A lease that Slurm refuses is tried again after a pause of `HOLD_S`, and twice as long after each further refusal.
 
     A daemon that has just started counts a lease from the lease's beginning, so an earlier daemon's use is included.
     """
@@ -338,7 +331,6 @@ class LeaseUse:
         self._since_s: dict[tuple[str, float, tuple[str, ...]], float] = {}
         self._gone_s: dict[str, float] = {}
         self._asked: dict[int, Asked] = {}
-        self._refused: dict[int, _RefusedLease] = {}
 
     def note(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> None:
         """Take in what is about to be written: what jobs ask for that get leases, and that we change it."""
@@ -348,20 +340,6 @@ class LeaseUse:
         for change in changes:  # also for a job that gets its lease in the same pass
             if isinstance(change, SetGres | SetNodeCount):
                 self._asked.pop(change.job_id, None)
-
-    def note_failures(self, failures: Iterable[ChangeFailure], now_s: float) -> None:
-        """Take in which leases Slurm has refused."""
-        for failure in failures:
-            if isinstance(failure.change, CreateReservation) and not isinstance(failure, Unanswered):
-                job_id = leased_job(failure.change.name)
-                if job_id is not None:
-                    before = self._refused.get(job_id)
-                    pause_s = min(2 * before.pause_s, LONGEST_LEASE_S) if before else HOLD_S
-                    self._refused[job_id] = _RefusedLease(failure.message, now_s + pause_s, pause_s)
-
-    def refused(self, now_s: float) -> Mapping[int, str]:
-        """The jobs, of those passed to `in_vain`, for which Slurm is not asked again yet, and why it has refused."""
-        return {job_id: one.why for job_id, one in self._refused.items() if now_s < one.until_s}
 
     def fresh(self, now_s: float) -> frozenset[int]:
         """The jobs whose leases changed or went less than `HOLD_S` ago, by those passed to `in_vain`."""
@@ -378,8 +356,6 @@ class LeaseUse:
         waiting = {job.job_id for job in jobs if job.state == "PENDING"}
         misused = {leased_job(name) for job in jobs if is_in_anothers_lease(job) for name in job.reservations}
         self._used_s = {job_id: used_s for job_id, used_s in self._used_s.items() if job_id in waiting}
-        without = waiting - {leased_job(lease.name) for lease in leases}
-        self._refused = {job_id: one for job_id, one in self._refused.items() if job_id in without}
         self._used_s |= dict.fromkeys(waiting & (misused | self._changed(jobs, leases)), LONGEST_LEASE_S)
         shapes = [(lease.name, lease.start_s, lease.nodes) for lease in leases]
         gone = {name for name, *_ in self._since_s} - {lease.name for lease in leases}
@@ -410,6 +386,8 @@ class Memory:
         self._lease_use = LeaseUse()
         self._rests = Rests()
         self._size_limits = SizeLimits()
+        self._refused_leases = Pauses()
+        self._closed = Pauses()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
         self._granted_steps = GrantedSteps()
@@ -431,7 +409,7 @@ class Memory:
             unreported_s=self._runs_without_reports.by_user,
             trainings=self._trainings.seen,
             fresh_leases=self._lease_use.fresh(now_s),
-            refused_leases=self._lease_use.refused(now_s),
+            refused_leases=self._refused_leases.at(now_s),
             rests=self.own_begins_s(jobs, now_s),
             granted_steps=self._granted_steps.of(jobs),
             limited_gpus=self._size_limits.gpus(jobs, now_s),
@@ -449,9 +427,18 @@ class Memory:
 
     def note_failures(self, failures: Iterable[ChangeFailure], now_s: float) -> None:
         """Take in which changes Slurm has refused."""
-        failures = tuple(failures)
-        self._lease_use.note_failures(failures, now_s)
-        self._size_limits.note(failures, now_s)
+        answers = [failure for failure in failures if not isinstance(failure, Unanswered)]
+        for failure in answers:
+            change = failure.change
+            if isinstance(change, CreateReservation) and (job_id := leased_job(change.name)) is not None:
+                self._refused_leases.begin(job_id, failure.message, now_s)
+            elif isinstance(failure, NotNow) and isinstance(change, JobChange):
+                self._closed.begin(change.job_id, failure.message, now_s)
+        self._size_limits.note(answers, now_s)
+
+    def closed(self, now_s: float) -> frozenset[int]:
+        """The jobs that Slurm does not change for now: each try would take it 5 s."""
+        return frozenset(self._closed.at(now_s))
 
     def note_plan(self, snapshot: Snapshot, held_back: Container[int]) -> None:
         """Take in which trainings their sweeps hold back."""

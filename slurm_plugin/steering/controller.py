@@ -155,6 +155,7 @@ class Controller:
             self._run_times,
         )
         self._notes.note_seen(seen)
+        self._tracker.wait_for(self._notes.memory.closed(now_s))
         self._jobs = seen.jobs
         plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
         plan = within_limits(plan, seen)
@@ -174,7 +175,7 @@ class Controller:
         """Observe, plan, and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
         try:
             decided = self.decide(now_s)
-            timely = self._timely(decided)
+            timely = self._timely(replace(decided, changes=self._notes.without_closed(decided.changes, now_s)))
             postponed = _reordered(decided.changes) - _reordered(timely.changes)
             return self._carried_out(timely, postponed, now_s)
         finally:
@@ -196,10 +197,13 @@ class Controller:
             going = {change.job_id: seen.jobs[change.job_id] for change in leaving}
             ended = self._spool.ended_meanwhile(going.values(), now_s)
             self._tracker.leave_alone(ended)
-            dropped = [change for change in leaving if change.job_id in ended]
-            decided = replace(decided, changes=tuple(c for c in decided.changes if c not in dropped))
-            leaving = tuple(change for change in leaving if change not in dropped)
-            failures += self._apply(leaving, before, reasons, now_s)
+            records = [c for c in leaving if isinstance(c, SetAdminComment) and c.job_id not in ended]
+            unrecorded = self._apply(records, before, reasons, now_s)
+            kept = ended | self._tracker.keep_unrecorded(unrecorded)
+            requeues = [c for c in leaving if isinstance(c, RequeueJob) and c.job_id not in kept]
+            failures += (*unrecorded, *self._apply(requeues, before, reasons, now_s))
+            sent = {*records, *requeues}
+            decided = replace(decided, changes=tuple(c for c in decided.changes if c not in leaving or c in sent))
         lowered = _as_before(lifted.keys() - self._served_of(seen, now_s), decided)
         failures += self._apply(lowered, before, Reasons.all_for(_NOT_SERVED), now_s)
         refused = _reordered(one.change for one in failures if not isinstance(one, Unanswered))

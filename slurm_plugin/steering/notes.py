@@ -9,7 +9,18 @@ from msgspec.structs import replace
 
 from sched_policy.plan import Plan
 from sched_policy.queue_order import queue_order
-from slurm_plugin.client.changes import Change, ChangeFailure, SetAdminComment, Unanswered
+from slurm_plugin.client.changes import (
+    CancelJob,
+    Change,
+    ChangeFailure,
+    CreateReservation,
+    JobChange,
+    NotNow,
+    RequeueJob,
+    SetAdminComment,
+    SignalJob,
+    Unanswered,
+)
 from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import Memory, Remembered
 from slurm_plugin.observation.observe import Observation
@@ -17,6 +28,7 @@ from slurm_plugin.observation.policy_job import is_present
 from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.run_times import EndedRuns
 from slurm_plugin.observation.site_factors import OwnFactors
+from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.steering.places import OwnPlaces, on_own_places, started_on_own_places
 from slurm_plugin.steering.reconcile import SteeringLimits
 
@@ -77,6 +89,11 @@ class Notes:
             change for change in wanted if not (isinstance(change, SetAdminComment) and change.job_id in refused)
         )
 
+    def without_closed(self, changes: Iterable[Change], now_s: float) -> tuple[Change, ...]:
+        """Drop updates, and leases, of jobs that Slurm does not update for now."""
+        closed = self.memory.closed(now_s)
+        return tuple(change for change in changes if _updated(change) not in closed)
+
     def note_changes(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob], now_s: float) -> None:
         """Take in what is about to be written."""
         self._own_factors.note(changes, jobs)
@@ -109,5 +126,14 @@ class Notes:
         self._comment_refused |= {
             failure.change.job_id
             for failure in failures
-            if isinstance(failure.change, SetAdminComment) and not isinstance(failure, Unanswered)
+            if isinstance(failure.change, SetAdminComment) and not isinstance(failure, NotNow | Unanswered)
         }
+
+
+def _updated(change: Change) -> int | None:
+    """The job that is updated, or gets a lease; signals, cancellations and requeues are no updates."""
+    if isinstance(change, CreateReservation):
+        return leased_job(change.name)
+    if isinstance(change, JobChange) and not isinstance(change, SignalJob | CancelJob | RequeueJob):
+        return change.job_id
+    return None

@@ -17,7 +17,15 @@ from msgspec.structs import replace
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job
 from sched_policy.plan import Preemption
-from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob, Unanswered
+from slurm_plugin.client.changes import (
+    Change,
+    ChangeFailure,
+    NotNow,
+    RequeueJob,
+    SetAdminComment,
+    SignalJob,
+    Unanswered,
+)
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.memory import SavedState
@@ -51,6 +59,7 @@ class PreemptionTracker:
         self._refused: dict[int, int] = {}  # jobs whose requeue Slurm has refused, and their run then
         self._unanswered: frozenset[Change] = frozenset()
         self._clear_from_s = 0.0
+        self._closed: frozenset[int] = frozenset()
         self._is_restored = False
 
     @property
@@ -123,6 +132,10 @@ class PreemptionTracker:
     def limits(self, preemption_budget: PreemptionBudget) -> None:
         """Take new limits (configuration reload); preemptions underway continue."""
         self._budget = preemption_budget
+
+    def wait_for(self, closed: frozenset[int]) -> None:
+        """Slurm does not update these jobs for now: none of them is requeued, since its cost could not be recorded."""
+        self._closed = closed
 
     def advance(
         self,
@@ -219,15 +232,30 @@ class PreemptionTracker:
             if isinstance(failure.change, SignalJob):
                 self._take_back_signal(failure.change.job_id)
             elif isinstance(failure.change, RequeueJob):
-                step = self._underway.pop(failure.change.job_id)
-                self._refused[failure.change.job_id] = step.restarts
-                self._requeued.take_back(step.beneficiary, self._leaving.values())
+                self._refuse(failure.change.job_id)
 
     def leave_alone(self, job_ids: AbstractSet[int]) -> None:
         """These jobs are not requeued after all: they have just reported their end."""
         for job_id in job_ids:
             self._requeued.take_back(self._underway.pop(job_id).beneficiary, self._leaving.values())
         self._unanswered -= {RequeueJob(job_id) for job_id in job_ids}
+
+    def keep_unrecorded(self, failures: Iterable[ChangeFailure]) -> frozenset[int]:
+        """The jobs that are not requeued in this pass after all, since Slurm has not taken the records of their cost.
+
+        Nor are others that leave for the same job: it would not get all of their GPUs, and others would. A job whose
+        record Slurm refuses for good is not asked again in this run.
+        """
+        failed = {failure.change.job_id: failure for failure in failures if isinstance(failure.change, SetAdminComment)}
+        served = {self._underway[job_id].beneficiary for job_id in failed} - {None}
+        kept = frozenset(n for n, step in self._underway.items() if n in failed or step.beneficiary in served)
+        for job_id in kept:
+            if isinstance(failed.get(job_id), NotNow | Unanswered | None):
+                self._take_back_requeue(job_id)
+            else:
+                self._refuse(job_id)
+        self._unanswered -= {RequeueJob(job_id) for job_id in kept}
+        return kept
 
     def settle(self) -> None:
         """Once a pass is over, however it ended: take back what Slurm gave no answer to, and save what is underway.
@@ -239,8 +267,7 @@ class PreemptionTracker:
             if isinstance(change, SignalJob):
                 self._take_back_signal(change.job_id)
             elif isinstance(change, RequeueJob):
-                step = self._underway[change.job_id] = replace(self._underway[change.job_id], noted=False)
-                self._requeued.take_back(step.beneficiary, self._leaving.values())
+                self._take_back_requeue(change.job_id)
         self._unanswered = frozenset()
         if self._file is not None and self._underway != self._written:
             self._written = dict(self._underway)
@@ -248,6 +275,15 @@ class PreemptionTracker:
 
     def _take_back_signal(self, job_id: int) -> None:
         self._begun_s.remove(self._underway.pop(job_id).signalled_s)
+
+    def _take_back_requeue(self, job_id: int) -> None:
+        step = self._underway[job_id] = replace(self._underway[job_id], noted=False)
+        self._requeued.take_back(step.beneficiary, self._leaving.values())
+
+    def _refuse(self, job_id: int) -> None:
+        step = self._underway.pop(job_id)
+        self._refused[job_id] = step.restarts
+        self._requeued.take_back(step.beneficiary, self._leaving.values())
 
     def _drop_obsolete(self, look: Look, in_vain: Mapping[int, int | None]) -> None:
         """Drop preemptions whose job has left or is not to be preempted any more; pass victims on to `heirs`."""
@@ -304,7 +340,9 @@ class PreemptionTracker:
 
     def _is_ready(self, job_id: int, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         step = self._underway[job_id]
-        is_clear = step.beneficiary is None or step.noted or now_s >= self._clear_from_s
+        is_clear = step.noted or (
+            job_id not in self._closed and (step.beneficiary is None or now_s >= self._clear_from_s)
+        )
         return is_clear and step.is_ready(progress.get(job_id, JobProgress()), now_s, self._budget.grace_s)
 
     def _left_this_hour(self, now_s: float) -> int:

@@ -21,6 +21,7 @@ from slurm_plugin.client.changes import (
     Change,
     ChangeFailure,
     DelayStart,
+    NotNow,
     SetAdminComment,
     SetGres,
     SetNodeCount,
@@ -184,7 +185,8 @@ def restored(failures: Iterable[ChangeFailure], jobs: Mapping[int, SlurmJob]) ->
 
     With the CPUs of one size and the nodes of another a job might never start.
     """
-    refused = {failure.change.job_id for failure in failures if isinstance(failure.change, SetNodeCount)}
+    answers = (failure for failure in failures if not isinstance(failure, NotNow))
+    refused = {failure.change.job_id for failure in answers if isinstance(failure.change, SetNodeCount)}
     records = (jobs[job_id] for job_id in sorted(refused & jobs.keys()))
     return tuple(SetNodeCount(job.job_id, job.nodes, job.tasks, job.cpus) for job in records)
 

@@ -689,6 +689,41 @@ def test_a_requeue_that_is_repeated_is_on_record(tmp_path: Path, monkeypatch: py
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
+def test_a_job_whose_record_slurm_does_not_take_for_now_is_requeued_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It awaits the record of its database: no budget would count the preemption."""
+    slurm, loop, _plan = asked_to_make_room(
+        tmp_path, monkeypatch, puts_off=lambda change: isinstance(change, SetAdminComment)
+    )
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    assert not any(isinstance(change, RequeueJob) for change in loop.reconcile(late_s).changes)
+    assert interruptions(slurm) == [SignalJob]
+    factors = [
+        change.site_factor for change in slurm.carried_out if change in (SetSiteFactor(2, 410), SetSiteFactor(2, 0))
+    ]
+    assert factors == [410, 0]  # nobody has left for it
+    slurm.puts_off = lambda _change: False
+    loop.reconcile(late_s + 30.0)
+    assert interruptions(slurm) == [SignalJob]  # each refusal takes slurmctld 5 s
+    loop.reconcile(late_s + 60.0)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
+
+
+def test_a_job_whose_record_slurm_refuses_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, loop, plan = asked_to_make_room(
+        tmp_path, monkeypatch, refuses=lambda change: isinstance(change, SetAdminComment)
+    )
+    loop.reconcile(NOW_S)
+    loop.reconcile(NOW_S + PreemptionSection().grace_s)
+    assert interruptions(slurm) == [SignalJob]
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    loop.reconfigure(configured(tmp_path))
+    jobs = {job.job_id: job for job in loop.reconcile(NOW_S + 600.0).seen.snapshot.jobs}
+    assert (jobs[1].is_preemptible, loop.has_asked) == (False, False)
+
+
 def test_the_end_of_a_former_job_with_its_id_keeps_nobody_from_making_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -860,6 +895,17 @@ def test_a_training_that_rests_may_start_as_soon_as_its_sweep_wants_it_again(
     plans(Plan(scores=SCORES))
     assert loop.decide(NOW_S + 110).seen.snapshot.jobs[0].eligible
     assert starts(loop.reconcile(NOW_S + 110).changes) == [StartAtOnce(5)]
+
+
+def test_a_delay_that_slurm_does_not_take_for_now_is_not_tried_in_each_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, _plans = resting(tmp_path, monkeypatch)
+    slurm.puts_off = lambda _change: True
+    tried_s = [after_s for after_s in range(0, 600, 15) if starts(loop.reconcile(NOW_S + after_s).changes)]
+    assert tried_s == [0, 60, 180, 420]
+    slurm.puts_off = lambda _change: False
+    assert starts(loop.reconcile(NOW_S + 900.0).changes) == [DelayStart(5, int(NOW_S + 900.0 + REST_S))]
 
 
 @pytest.mark.parametrize("changed", [{"comment": ""}, {"comment": "explsched:sweep=digits"}, {"gpus": 0}])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
 from sched_policy.model import Exploration, GpuPart, Job, JobState
 from sched_policy.plan import Preemption
-from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.client.changes import Change, ChangeFailure, NotNow, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
 from slurm_plugin.steering.preemption import PreemptionTracker
@@ -574,6 +574,21 @@ def test_victims_of_one_job_go_together_when_the_last_has_saved() -> None:
     assert tracker.ready_for(both, 20) == {7: {5, 6}}
     changes = advance(tracker, (), jobs, both, {}, 20)
     assert {5, 6} <= {change.job_id for change in changes if isinstance(change, RequeueJob)}
+
+
+def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of_one() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1", exploration=CONSENT), 7: job(7)}
+    jobs |= {8: running(8, "n2", exploration=CONSENT), 9: job(9)}
+    advance(tracker, [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (8, 9))], jobs, {}, {}, 0)
+    changes = advance(tracker, (), jobs, {}, {}, 100)
+    (record,) = (change for change in changes if isinstance(change, SetAdminComment) and change.job_id == 5)
+    assert tracker.keep_unrecorded([NotNow(record, "not now")]) == {5, 6}
+    tracker.wait_for(frozenset({5}))
+    repeated = advance(tracker, (), jobs, {}, {}, 110)
+    assert repeated == (RequeueJob(8),)
+    tracker.wait_for(frozenset())
+    assert {RequeueJob(5), RequeueJob(6), record} <= set(advance(tracker, (), jobs, {}, {}, 100))
 
 
 @pytest.mark.parametrize(
