@@ -40,6 +40,7 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.pauses import Pauses
+from slurm_plugin.observation.requeues import LastRuns
 from slurm_plugin.observation.requirements import Asked
 from slurm_plugin.observation.standing import (
     exceeds_limit,
@@ -107,6 +108,7 @@ class Remembered(Struct, frozen=True):
         refused_leases: jobs that get no lease for now, since Slurm has refused them one, and its words.
         ended_runs: run times of ended jobs.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
+        lasting_runs: (job, run) of runs after which a requeued job may return at once.
         granted_steps: the step at which each training's sweep last let it continue.
         limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
         refused_sizes: jobs whose size Slurm has refused to change.
@@ -124,6 +126,7 @@ class Remembered(Struct, frozen=True):
     refused_leases: Mapping[int, str] = field(default_factory=dict)
     ended_runs: tuple[EndedRun, ...] = ()
     rests: Mapping[int, float] = field(default_factory=dict)
+    lasting_runs: frozenset[tuple[int, int]] = frozenset()
     granted_steps: Mapping[int, float] = field(default_factory=dict)
     limited_gpus: Mapping[int, int] = field(default_factory=dict)
     refused_sizes: frozenset[int] = frozenset()
@@ -385,6 +388,7 @@ class Memory:
         self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
         self._rests = Rests()
+        self._last_runs = LastRuns()
         self._size_limits = SizeLimits()
         self._refused_leases = Pauses()
         self._closed = Pauses()
@@ -404,6 +408,7 @@ class Memory:
         self, jobs: Sequence[SlurmJob], reservations: Iterable[SlurmReservation], now_s: float
     ) -> Remembered:
         """What is known from earlier passes of jobs and reservations as they are now."""
+        self._last_runs.note(jobs, now_s)
         return Remembered(
             leased_in_vain=self._lease_use.in_vain(jobs, reservations, now_s),
             unreported_s=self._runs_without_reports.by_user,
@@ -411,6 +416,7 @@ class Memory:
             fresh_leases=self._lease_use.fresh(now_s),
             refused_leases=self._refused_leases.at(now_s),
             rests=self.own_begins_s(jobs, now_s),
+            lasting_runs=self._last_runs.lasting,
             granted_steps=self._granted_steps.of(jobs),
             limited_gpus=self._size_limits.gpus(jobs, now_s),
             refused_sizes=self._size_limits.refused(jobs, now_s),

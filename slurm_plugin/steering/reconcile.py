@@ -107,20 +107,20 @@ def _returning(plan: Plan, seen: Observation) -> AbstractSet[int]:
 
 
 def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:
-    """Lift Slurm's delay of two minutes after a requeue, for jobs that consented to be requeued.
+    """Lift Slurm's delay after a requeue, for jobs that consented to be requeued and whose last run has lasted.
 
     Jobs that their sweep keeps paused are delayed instead: Slurm would start them on idle GPUs. The delay is lifted
     once the plan lets them run, or once the daemon no longer schedules them, but not before their own begin time.
     """
     now_s, paused = seen.snapshot.now_s, kept_paused(plan, seen)
-    opted_in = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption}
+    returning = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption} & seen.returning
     for record in (record for record in seen.jobs.values() if record.job_id not in resized):
         if record.job_id in paused:
             if record.state == "PENDING" and (record.eligible_s or 0.0) < now_s + REST_S / 2:
                 yield DelayStart(record.job_id, math.ceil(now_s + REST_S))
         elif record.job_id in seen.rests:
             yield from _lifted(record, seen.rests[record.job_id], now_s)
-        elif record.job_id in opted_in and waits_for_requeue_delay(record, now_s) and has_settled(record, now_s):
+        elif record.job_id in returning and has_settled(record, now_s):
             yield StartAtOnce(record.job_id)
 
 

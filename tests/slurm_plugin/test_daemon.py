@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError, SlurmUnreachableError
+from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
 from slurm_plugin import sighting
@@ -141,7 +142,8 @@ def test_jobs_are_compared_with_slurms_clock(config: Path, monkeypatch: pytest.M
     """A requeued job fails if it is started before its node takes it again."""
     requeued_s = time.time() - 60.0
     consents = {"comment": "explsched:checkpoint=USR1", "restarts": 1, "eligible_s": requeued_s + 120}
-    job = record(5, submit_s=requeued_s, site_factor=500_000, **consents)
+    ended_by_daemon = PreemptionRecord(0.0).plus(Interruption(0, requeued_s, 4, 0.0, "")).text()
+    job = record(5, submit_s=requeued_s, site_factor=500_000, admin_comment=ended_by_daemon, **consents)
     for of_slurm_s in (requeued_s + 1, requeued_s + 30):
         slurm = Eventful((job,))
         monkeypatch.setattr(slurm, "load", lambda s=slurm, t=of_slurm_s: replace(Eventful.load(s), time_s=t))

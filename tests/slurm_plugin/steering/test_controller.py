@@ -897,6 +897,24 @@ def test_a_training_that_rests_may_start_as_soon_as_its_sweep_wants_it_again(
     assert starts(loop.reconcile(NOW_S + 110).changes) == [StartAtOnce(5)]
 
 
+def test_a_job_that_fails_at_each_start_waits_as_long_as_slurm_delays_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((record(5, comment=PAUSED),))
+    loop = controller(slurm, tmp_path, monkeypatch, Plan(scores=SCORES))
+
+    def once_requeued(restarts: int, requeued_s: float) -> list[Change]:
+        waits = {"state": "PENDING", "start_s": None, "submit_s": requeued_s, "eligible_s": requeued_s + 121}
+        slurm.set(5, reason="BeginTime", restarts=restarts, **waits)
+        return starts(loop.reconcile(requeued_s + 5).changes)
+
+    assert [once_requeued(run, NOW_S + 10 * run) for run in (1, 2, 3)] == [[], [], []]
+    slurm.set(5, state="RUNNING", start_s=NOW_S + 160)
+    loop.reconcile(NOW_S + 300)
+    assert once_requeued(4, NOW_S + 310) == [StartAtOnce(5)]
+    assert once_requeued(5, NOW_S + 320) == []
+
+
 def test_a_delay_that_slurm_does_not_take_for_now_is_not_tried_in_each_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
