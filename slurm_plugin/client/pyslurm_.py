@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, ParamSpec, TypeVar
 
 from explsched.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.client import notation
+from slurm_plugin.client import batch, notation
 from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmReservation
@@ -116,7 +116,7 @@ def _apply(changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         try:
             _carry_out(pyslurm, change)
         except pyslurm.RPCError as error:
-            failed.append(ChangeFailure(change, str(error)))
+            failed.append(batch.kind_of_refusal(str(error))(change, str(error)))
         except (KeyError, TypeError, ValueError) as error:  # a value that pyslurm cannot put into a request
             failed.append(ChangeFailure(change, f"pyslurm: {type(error).__name__}: {error}"))
     return tuple(failed)

@@ -412,6 +412,8 @@ class Job(int):
     def modify(self, wanted):
         if self == 2:
             raise RPCError("Invalid job id specified")
+        if self == 4:
+            raise RPCError("Job update not available right now, the DB index is being set, try again in a bit")
 """
 
 
@@ -426,7 +428,11 @@ def test_pyslurm_serves_reservations_and_site_factors_and_the_commands_all_else(
     tool(tmp_path, "sprio", "exit 0")
     client = PyslurmClient()
     try:
-        assert client.apply([*FACTORS, RequeueJob(3)]) == (ChangeFailure(FACTORS[1], "Invalid job id specified"),)
+        awaited = SetSiteFactor(4, 5)
+        assert client.apply([*FACTORS, awaited, RequeueJob(3)]) == (
+            ChangeFailure(FACTORS[1], "Invalid job id specified"),
+            NotNow(awaited, AWAITED),
+        )
         assert log.read_text().splitlines()[0] == "requeue Incomplete 3"
         tool(tmp_path, "scontrol", '[ "$1" = -V ] && echo slurm 99.01.1 || echo "PriorityType = priority/basic"')
         seen = client.look()
