@@ -24,7 +24,7 @@ from inference_gateway.dataplane.settings import (
 from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas.identity import Authority
-from inference_gateway.services import GatewaySection, ServiceSection
+from inference_gateway.sections import GatewaySection, ServiceSection
 
 _SERVICES = "services.yaml"
 _KEYS = "keys.yaml"

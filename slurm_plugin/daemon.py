@@ -250,7 +250,7 @@ class Daemon:
         totals = replace(self._totals, audit_faults=self._controller.trail.faults)
         view = View.planned(self._config, done.seen, done.plan)
         hidden = private(can, self._config.state.readers)
-        self._publisher.publish(view, done.changes, hidden, can.cluster, totals)
+        self._publisher.publish(view, done.changes, hidden, can.cluster, totals, self._ahead_s)
         self._readers.keep()
 
     def _withdraw(self) -> None:

@@ -35,7 +35,7 @@ from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.settings import BatchSettings
 from inference_gateway.model import BatchLoad
-from inference_gateway.services import ServiceSection
+from inference_gateway.sections import ServiceSection
 
 _LOG = logging.getLogger("explsched.gateway")
 _POLL_S = 0.5

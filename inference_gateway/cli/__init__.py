@@ -11,7 +11,7 @@ from explsched.entry_points import GATEWAY_COMMANDS
 from explsched.errors import UnknownNameError
 from inference_gateway import services
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.services import GatewaySection
+from inference_gateway.sections import GatewaySection
 
 _EXAMPLES = """\b
 examples:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_interface
 
 from inference_gateway.errors import GatewayError
-from inference_gateway.services import GatewaySection
+from inference_gateway.sections import GatewaySection
 
 
 def configurations(section: GatewaySection, shared: str, interface: str, router_id: int) -> Iterator[str]:

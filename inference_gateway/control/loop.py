@@ -46,7 +46,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import BatchLoad, DataPlane, ServerState, Traffic
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority, gateway_context
-from inference_gateway.services import GatewaySection
+from inference_gateway.sections import GatewaySection
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.protocol import SlurmClient
 

@@ -19,7 +19,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ServerState
 from inference_gateway.replicas import reports
 from inference_gateway.replicas.reports import Registration
-from inference_gateway.services import ServiceSection
+from inference_gateway.sections import ServiceSection
 
 
 class ReplicaObserver:

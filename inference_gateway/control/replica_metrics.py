@@ -17,7 +17,7 @@ from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.state import EventLog
 from inference_gateway.errors import MetricsError
 from inference_gateway.model import ReplicaLoad
-from inference_gateway.services import MetricNames, ServiceSection
+from inference_gateway.sections import MetricNames, ServiceSection
 
 METRICS_S = 2.0
 """Time between two readings of a replica's metrics."""

@@ -15,7 +15,7 @@ from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, ReplicaLoad, StartForecast, Traffic
 from inference_gateway.scaling.measured import KV_CACHE_LIMIT, MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
-from inference_gateway.services import ServiceSection
+from inference_gateway.sections import ServiceSection
 from slurm_plugin.client.records import SlurmJob
 
 

@@ -18,7 +18,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas import reports
 from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.serve import AUTHORITY, IDENTITY
-from inference_gateway.services import KernelSection, ReplicaSection, ServiceSection
+from inference_gateway.sections import KernelSection, ReplicaSection, ServiceSection
 from sbatch_templates import shell_environment
 
 NOTICE_S = 120

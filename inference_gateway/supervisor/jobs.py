@@ -241,6 +241,12 @@ def _files(record: GatewayRecord) -> Files | None:
     return None
 
 
+def tell_predecessor(paths: GatewayPaths, own: int) -> None:
+    """Say that requests are taken by the job `own`. The file may have been left by a job that has died."""
+    if not paths.handover.exists() or paths.handover.read_text(encoding="ascii") != str(own):
+        paths.handover.write_text(str(own), encoding="ascii")
+
+
 @dataclass(slots=True)
 class Succession:
     """Keeps exactly one job in the queue that succeeds the job `own`, and releases it when the time limit is near.
@@ -316,11 +322,12 @@ class Succession:
         """The pending job that succeeds this one; it is submitted if there is none."""
         others = (own, *self._replaced)
         waiting = [found.job_id for found in jobs if found.state == "PENDING" and found.job_id not in others]
-        if waiting:
-            self._options = options(now, self.sbatch, own)
-            return waiting[0]
-        self.handing_over = False  # a successor released before is gone: the new one must be released as well
-        return self._submit(now, own)
+        if not waiting:
+            self.handing_over = False  # a successor released before is gone: the new one must be released as well
+            waiting = [submit(self.client, now, self.sbatch, after=own)]
+            log.event(_LOG, logging.INFO, "successor submitted", job=waiting[0])
+        self._options = options(now, self.sbatch, own)
+        return waiting[0]
 
     def _renew(self, now: Accepted, jobs: Sequence[SlurmJob], successor: int, own: int) -> None:
         """Replace the successor if a reload has changed the options of the gateway's jobs."""
@@ -332,9 +339,3 @@ class Succession:
         except SlurmError as error:  # such as a partition that does not exist: the old one can take over
             self._replaced.remove(successor)
             log.event(_LOG, logging.ERROR, "successor keeps its old options", job=successor, why=str(error))
-
-    def _submit(self, now: Accepted, own: int) -> int:
-        new = submit(self.client, now, self.sbatch, after=own)
-        self._options = options(now, self.sbatch, own)
-        log.event(_LOG, logging.INFO, "successor submitted", job=new)
-        return new

@@ -11,18 +11,15 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
-from explsched import interpreter, log, process
+from explsched import interpreter, log
 from explsched.errors import ExplschedError, SlurmError
-from explsched.process import TERM_THEN_KILL, Steps
 from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
@@ -35,65 +32,12 @@ from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.errors import GatewayError
 from inference_gateway.model import Endpoint, authority
 from inference_gateway.supervisor import jobs
+from inference_gateway.supervisor.child import Child
 from inference_gateway.supervisor.jobs import Succession, predecessor
-from inference_gateway.supervisor.reloads import Revision
+from inference_gateway.supervisor.reloads import Revision, accepted_files
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 30.0
-_STEADY_S = 60.0
-
-
-@dataclass(slots=True)
-class Child:
-    """A process to keep running. It is restarted with exponential backoff, which is reset after `_STEADY_S`."""
-
-    name: str
-    command: Sequence[str]
-    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    _began_s: float = 0.0
-    _due_s: float = 0.0
-    _wait_s: float = _FIRST_WAIT_S
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id; None while it does not run."""
-        return self._process.pid if self._process and self._process.poll() is None else None
-
-    def keep_running(self) -> None:
-        """Start it, or restart it if it has ended and its backoff is over."""
-        now_s = time.monotonic()
-        if self._process is not None:
-            if self._process.poll() is None:
-                return
-            if now_s - self._began_s > _STEADY_S:
-                self._wait_s = _FIRST_WAIT_S
-            log.event(
-                _LOG, logging.ERROR, "ended", process=self.name, status=self._process.returncode, wait_s=self._wait_s
-            )
-            self._process, self._due_s = None, now_s + self._wait_s
-            self._wait_s = min(_LONGEST_WAIT_S, 2 * self._wait_s)
-        if now_s < self._due_s:
-            return
-        self._began_s = now_s
-        try:
-            self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
-        except OSError as error:
-            self._due_s = now_s + _LONGEST_WAIT_S
-            log.event(_LOG, logging.ERROR, "not started", process=self.name, why=error.strerror or str(error))
-            return
-        log.event(_LOG, logging.INFO, "running", process=self.name, pid=self._process.pid)
-
-    def end(self, steps: Steps = TERM_THEN_KILL) -> None:
-        """Stop it: by default with SIGTERM, and SIGKILL if that does not help."""
-        child, self._process = self._process, None
-        if child is None or child.poll() is not None:
-            return
-        if found := process.identify(child.pid):  # None if it has just ended
-            process.stop([found], steps)
-        child.wait()
-
 
 _POLL_S = 0.2
 """An HAProxy that was killed is missing for at most this long, plus its start time."""
@@ -269,7 +213,7 @@ class Supervisor:
     def _announce(self) -> None:
         """Publish the address once the data plane has the existing replicas."""
         if self._job_id is not None:
-            self._tell_predecessor(str(self._job_id))
+            jobs.tell_predecessor(self._paths, self._job_id)
         if self._reported() is None and not self._follows() and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
@@ -283,23 +227,18 @@ class Supervisor:
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
 
-    def _tell_predecessor(self, job_id: str) -> None:
-        """Say that requests are taken here. The file may have been left by a job that has died."""
-        handover = self._paths.handover
-        if not handover.exists() or handover.read_text(encoding="ascii") != job_id:
-            handover.write_text(job_id, encoding="ascii")
-
     def _reported(self) -> Report | None:
         """The report of our own control plane; None before its first one, or while a predecessor's still reports."""
         shown = state.read(self._paths.status, Report)
-        ours = shown is not None and shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
-        return shown if ours else None
+        return shown if shown is not None and self._is_ours(shown) else None
 
     def _follows(self) -> bool:
         """Whether our HAProxy has carried out the orders of the other gateway's control plane, the leader."""
         shown = state.read(self._paths.plane, PlaneReport) if self._revision.now.section.job.second else None
-        ours = shown is not None and shown.run_directory == str(self._run_directory)
-        return shown is not None and ours and shown.orders_s > 0 and shown.time_s > self._began_s
+        return shown is not None and self._is_ours(shown) and shown.orders_s > 0
+
+    def _is_ours(self, shown: Report | PlaneReport) -> bool:
+        return shown.run_directory == str(self._run_directory) and shown.time_s > self._began_s
 
     def _drained(self) -> bool:
         shown = state.read(self._paths.status, Report) if self._follows() else self._reported()
@@ -389,36 +328,6 @@ def run(now: Accepted, sbatch: Sequence[str], after: int | None = None) -> None:
     except OSError as error:
         raise GatewayError(f"{error.filename or now.section.state_directory}: {error.strerror}") from error
     supervisor.run()
-
-
-def accepted_files(services_path: Path, kept: Path | None, slot: int, after: int | None) -> Accepted:
-    """The files to begin with: those of now, or if they are invalid or may not change so, those in force.
-
-    The latter are saved in `kept`, by `gateway up` at first. A successor, whose predecessor is the job `after`, begins
-    with them: what is there now may be refused by HAProxy, too, and `Supervisor.run` takes it by a reload.
-    """
-    last = None if kept is None else _kept(kept, services_path, slot)
-    if last is None:
-        return accepted.read(services_path, slot)
-    if after is not None:
-        return last
-    try:
-        return accepted.changed(last)
-    except ConfigError as error:
-        log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
-        return last
-
-
-def _kept(directory: Path, services_path: Path, slot: int) -> Accepted | None:
-    """The saved files; None if there are none, or this version does not accept them."""
-    try:
-        found = accepted.kept(directory, services_path, slot)
-        if found is not None:
-            found.check()
-    except (ConfigError, GatewayError, OSError) as error:
-        log.event(_LOG, logging.ERROR, "saved services file refused", file=str(directory), why=str(error))
-        return None
-    return found
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Reloads of the services file, and of the key file.
+"""Which services file and key file a gateway takes, when it begins and when they are reloaded.
 
 A reload is requested by SIGHUP, or by a command through two small files, because the gateway may run on another node
 and the command needs an answer. If a new file is invalid, the accepted ones remain in force.
@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from explsched import log
 from explsched.atomic_file import replace_file
@@ -101,3 +102,28 @@ class Revision:
         new = accepted.changed(self.now)
         self.put(new)
         self.now = new
+
+
+def accepted_files(services_path: Path, kept: Path | None, slot: int, after: int | None) -> Accepted:
+    """The files to begin with: those of now, or if they are invalid or may not change so, those in force.
+
+    The latter are saved in `kept`, by `gateway up` at first; this version may not accept them. A successor, whose
+    predecessor is the job `after`, begins with them: what is there now may be refused by HAProxy, too, and
+    `Supervisor.run` takes it by a reload.
+    """
+    try:
+        last = None if kept is None else accepted.kept(kept, services_path, slot)
+        if last is not None:
+            last.check()
+    except (ConfigError, GatewayError, OSError) as error:
+        log.event(_LOG, logging.ERROR, "saved services file refused", file=str(kept), why=str(error))
+        last = None
+    if last is None:
+        return accepted.read(services_path, slot)
+    if after is not None:
+        return last
+    try:
+        return accepted.changed(last)
+    except ConfigError as error:
+        log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
+        return last

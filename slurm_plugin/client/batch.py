@@ -31,6 +31,7 @@ from slurm_plugin.client.changes import (
     DeleteReservation,
     ExtendReservation,
     JobChange,
+    NotNow,
     RequeueJob,
     SetAdminComment,
     SetGres,
@@ -50,6 +51,8 @@ _GRES = re.compile(r"[A-Za-z0-9_.:-]+")
 _SAFE_NOTE = re.compile(r"[A-Za-z0-9_.:=&@%+,/-]*")
 
 _SITE_FACTORS_PER_MARK = 50
+
+_DATABASE_AWAITED = "the DB index is being set"
 
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
 
@@ -103,8 +106,13 @@ def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[Complai
             continue
         rest = after
         if words.strip():
-            found.append((group, words.strip(), ChangeFailure))
+            found.append((group, words.strip(), kind_of_refusal(words)))
     return tuple(found)
+
+
+def kind_of_refusal(words: str) -> type[ChangeFailure]:
+    """What a refusal with these words is."""
+    return NotNow if _DATABASE_AWAITED in words else ChangeFailure
 
 
 def command(change: Change, names: Mapping[int, str] = _NO_NAMES, spelled: Callable[[float], str] | None = None) -> str:
@@ -240,13 +248,27 @@ def write(
 ) -> tuple[ChangeFailure, ...]:
     """Set the site factors; returns those that Slurm refused. Raises `SlurmUnreachableError` if it does not answer."""
     lines = "".join(f"{change.job_id} {change.site_factor}\n" for change in changes)
-    answer = process.run([program], timeout_s, environment, stdin=lines)
-    refusals = {job_id: why for job_id, _, why in (line.partition(" ") for line in answer.out.splitlines())}
+    try:
+        answer = process.run([program], timeout_s, environment, stdin=lines)
+    except process.TimedOutError as error:  # Slurm may have taken some changes slowly, and said so
+        refusals = _refusals(error.out)
+        if not refusals:
+            raise
+        others = (change for change in changes if str(change.job_id) not in refusals)
+        return (*_refused(changes, refusals), *(Unanswered(change, f"not known: {error}") for change in others))
+    refusals = _refusals(answer.out)
     if answer.returncode == _UNREACHABLE:
         raise SlurmUnreachableError(f"{PROGRAM}: {next(iter(refusals.values()), answer.err.strip())}")
     if answer.returncode != 0:  # it was interrupted: the result of each change is unknown
         why = answer.err.strip() or f"{PROGRAM} ended with status {answer.returncode}"
         return tuple(ChangeFailure(change, why) for change in changes)
-    return tuple(
-        ChangeFailure(change, refusals[str(change.job_id)]) for change in changes if str(change.job_id) in refusals
-    )
+    return _refused(changes, refusals)
+
+
+def _refusals(out: str) -> Mapping[str, str]:
+    return {job_id: why for job_id, _, why in (line.partition(" ") for line in out.splitlines())}
+
+
+def _refused(changes: Iterable[SetSiteFactor], refusals: Mapping[str, str]) -> tuple[ChangeFailure, ...]:
+    found = ((change, refusals[str(change.job_id)]) for change in changes if str(change.job_id) in refusals)
+    return tuple(kind_of_refusal(why)(change, why) for change, why in found)

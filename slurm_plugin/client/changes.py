@@ -147,3 +147,7 @@ class ChangeFailure(Struct, frozen=True):
 
 class Unanswered(ChangeFailure, frozen=True):
     """A change that Slurm may have carried out or not, or never got; the message says why that is not known."""
+
+
+class NotNow(ChangeFailure, frozen=True):
+    """A change that Slurm refuses while its database does not answer, after 5 s each; it may take it later."""

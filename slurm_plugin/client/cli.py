@@ -1,8 +1,7 @@
 """The adapter that drives Slurm's own commands. Works with every Slurm since 22.05.
 
-One process per kind of read, whatever the number of jobs, those of a pass at the same time; all writes of a pass in
-one scontrol process, but for site factors where our own program for them is installed. squeue is told random field and
-record marks, so that no job name or comment can be taken for anything else.
+One process per kind of read, whatever the number of jobs, those of a pass at the same time. squeue is told random field
+and record marks, so that no job name or comment can be taken for anything else.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ import logging
 import os
 import re
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,16 +28,8 @@ from slurm_plugin.client.capabilities import (
     respects_topology,
     settings,
 )
-from slurm_plugin.client.changes import (
-    CancelJob,
-    Change,
-    ChangeFailure,
-    SetAdminComment,
-    SetSiteFactor,
-    SignalJob,
-    TargetJob,
-    Unanswered,
-)
+from slurm_plugin.client.changes import Change, ChangeFailure, SetSiteFactor
+from slurm_plugin.client.parse import readable
 from slurm_plugin.client.records import (
     ClusterRecords,
     ControllerLoad,
@@ -51,6 +40,7 @@ from slurm_plugin.client.records import (
     SlurmReservation,
     Topology,
 )
+from slurm_plugin.client.writer import Writer
 
 _TOPOLOGY_LASTS_S = 600.0
 """Up to 23.02 `scontrol reconfigure` takes a new topology.conf without a restart."""
@@ -59,12 +49,7 @@ _LIMITS_LAST_S = 60.0
 _EARLIEST_S = 1_000_000.0
 """Slurm's commands take no time before, in January 1970."""
 
-_IN_TRANSITION = "Job is in transitional state"
-"""After these words scancel sends its request again some seconds later."""
-
 _LOG = logging.getLogger("explsched.slurm")
-_Record = TypeVar("_Record")
-_Result = TypeVar("_Result")
 
 
 class CliClient:
@@ -178,10 +163,10 @@ class CliClient:
 
     def look(self) -> ClusterRecords:
         """Nodes, jobs and reservations; Slurm answers the commands at the same time."""
-        priorities = self._beside(self._priorities)
-        nodes = self._beside(self.nodes)
-        reservations = self._beside(self.reservations)
-        exclusions = self._beside(self._exclusions)
+        priorities = process.beside(self._readers, self._priorities)
+        nodes = process.beside(self._readers, self.nodes)
+        reservations = process.beside(self._readers, self.reservations)
+        exclusions = process.beside(self._readers, self._exclusions)
         jobs = self._present()
         completed = self._completed(jobs, priorities.result())
         shared = any(job.shards_per_node for job in jobs)
@@ -270,37 +255,10 @@ class CliClient:
         return load
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
-        """Carry out the changes: comments and site factors, scontrol's in order in one process, then signals.
-
-        There is one scancel per kind of signal, one per signal to a task of an array, and one scontrol per comment. A
-        change that scontrol cannot be given safely is refused by itself; the others are carried out.
-        """
-        factors = [change for change in changes if isinstance(change, SetSiteFactor)]
-        program = self._site_factor_program() if factors else None
-        failed = list(batch.write(program, factors, self._timeout_s, self._environment)) if program else []
-        written = (SignalJob, CancelJob, SetSiteFactor) if program else (SignalJob, CancelJob)
-        wanted = [change for change in changes if not isinstance(change, written)]
-        refused = {i: failure for i, change in enumerate(wanted) if (failure := batch.refusal(change))}
-        failed += refused.values()
-        steering = [change for i, change in enumerate(wanted) if i not in refused]
-        for change in steering:
-            if isinstance(change, TargetJob | SetAdminComment) and not batch.fits_a_line(change):
-                failed += self._apply_alone(change)
-        failed += self._apply_steering([change for change in steering if batch.fits_a_line(change)])
-        by_signal: defaultdict[str | None, list[SignalJob | CancelJob]] = defaultdict(list)
-        to_tasks: list[SignalJob] = []
-        for change in changes:
-            if isinstance(change, SignalJob) and change.job_id in self._names:
-                to_tasks.append(change)
-            elif isinstance(change, SignalJob | CancelJob):
-                by_signal[change.signal if isinstance(change, SignalJob) else None].append(change)
-        for signal, group in by_signal.items():
-            argv = self._scancel(signal, group)
-            failed += self._unsent(group, process.run(argv, self._timeout_s, self._environment))
-        # Last, for if one of those gets no answer the pass is given up, and none of these may be sent after that.
-        for signalled in [self._beside(partial(self._signal_task, change)) for change in to_tasks]:
-            failed += signalled.result()
-        return tuple(failed)
+        """Carry out the changes in order, in one batch; return those that Slurm refused."""
+        has_factors = any(isinstance(change, SetSiteFactor) for change in changes)
+        program = batch.find(self._version().release, self._timeout_s, self._environment) if has_factors else None
+        return Writer(self._timeout_s, self._environment, self._names, self._readers).apply(changes, program)
 
     def _version(self) -> SlurmVersion:
         """Asked anew for each use: Slurm may be upgraded while we run, and its commands print other fields then."""
@@ -347,14 +305,8 @@ class CliClient:
         told = self._read("scontrol", "show", "job", "--local", "--all", "--detail", "--oneliner")
         return squeue.held_gpus(told, nodes)
 
-    def _site_factor_program(self) -> str | None:
-        return batch.find(self._version().release, self._timeout_s, self._environment)
-
     def _present(self) -> tuple[SlurmJob, ...]:
-        """The jobs that have not ended, and the names of tasks of arrays.
-
-        scancel says these, whatever it is given, and the last task has the id of its array, which means all of them.
-        """
+        """The jobs that have not ended; the names of tasks of arrays are kept for the `Writer`."""
         jobs = self._squeue(self._reader)
         tasks = (job for job in jobs if job.array_task_id is not None)
         self._names = {job.job_id: f"{job.array_job_id}_{job.array_task_id}" for job in tasks}
@@ -380,75 +332,6 @@ class CliClient:
         out = self._read("squeue", *selection, "-o", squeue.EXCLUSION_FORMAT)
         return {job_id: nodes for job_id, nodes in readable("squeue", squeue.exclusion, out.splitlines()) if nodes}
 
-    def _apply_steering(self, changes: Sequence[Change]) -> Iterator[ChangeFailure]:
-        unclear: list[Change] = []
-        for group, words, kind in self._scontrol(batch.groups(changes)):
-            if len(group) == 1:
-                yield kind(group[0], words)
-            else:
-                unclear += group
-        for group, words, kind in self._scontrol(batch.single(unclear)):
-            yield kind(group[0], words)
-
-    def _scontrol(self, groups: Sequence[batch.Group]) -> tuple[batch.Complaint, ...]:
-        """Give the changes to one scontrol process; returns the groups it complained about, and its words."""
-        if not groups:
-            return ()
-        mark = f"explsched-{os.urandom(4).hex()}"
-        answer = process.run(
-            ["scontrol"], self._timeout_s, self._environment, stdin=batch.text(groups, mark, self._names)
-        )
-        return batch.complaints(groups, answer.err, mark)
-
-    def _apply_alone(self, change: TargetJob | SetAdminComment) -> Iterator[ChangeFailure]:
-        # Not through the standard input of scontrol: other people's words in a comment may hold anything.
-        answer = process.run(["scontrol", *batch.arguments(change, self._names)], self._timeout_s, self._environment)
-        if answer.returncode != 0:
-            yield ChangeFailure(change, (answer.err or answer.out).strip())
-
-    def _scancel(self, signal: str | None, group: Sequence[SignalJob | CancelJob]) -> list[str]:
-        # --state: for a job that no longer runs, scancel would retry for a minute. --batch: slurmctld answers a --full
-        # signal of a batch job with "try again later".
-        how = [f"--signal={signal}", "--batch", "--state=RUNNING"] if signal else []
-        return ["scancel", "--verbose", *how, *(self._name(change.job_id) for change in group)]
-
-    def _signal_task(self, change: SignalJob) -> Sequence[ChangeFailure]:
-        """Signal a task of an array once.
-
-        While others of the array wait, slurmctld signals the task and answers that it is in transition all the same;
-        scancel would signal it again and again, for a minute and a half.
-        """
-        argv = self._scancel(change.signal, [change])
-        try:
-            answer = process.run_until(_IN_TRANSITION, argv, self._timeout_s, self._environment)
-        except SlurmUnreachableError as error:
-            return [Unanswered(change, str(error))]
-        return self._unsent([change], answer)
-
-    def _unsent(self, group: Sequence[SignalJob | CancelJob], answer: process.CommandOutput) -> list[ChangeFailure]:
-        """What a scancel has not sent, by what it told."""
-        failed = []
-        for change in group:
-            name = self._name(change.job_id)
-            complaint = re.search(rf"^.*error.*\b{name}\b.*$", answer.err, re.MULTILINE)
-            if complaint:
-                failed.append(ChangeFailure(change, complaint[0].removeprefix("scancel: ")))
-            elif isinstance(change, SignalJob) and not re.search(
-                rf"Signal \d+ to .*job {name}$", answer.err, re.MULTILINE
-            ):
-                # A job that does not run is left out, and that is said only if no other job of the cluster runs either.
-                failed.append(ChangeFailure(change, "scancel did not send it: the job is not running"))
-        return failed
-
-    def _beside(self, call: Callable[[], _Result]) -> Future[_Result]:
-        try:
-            return self._readers.submit(call)
-        except RuntimeError as error:
-            raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
-
-    def _name(self, job_id: int) -> str:
-        return self._names.get(job_id, str(job_id))
-
     def _priorities(self) -> dict[int, parse.Priority]:
         """Site factors and natives of pending jobs; none where the site does not run priority/multifactor."""
         argv = ["sprio", "--local", "--noheader", "-o", parse.PRIORITY_FORMAT]
@@ -465,15 +348,3 @@ class CliClient:
 def _of_priority(job: SlurmJob, found: parse.Priority, lag: int) -> dict[str, Any]:
     natives = found.natives or (job.priority,)
     return {"site_factor": found.site_factor, "natives": natives, "fair_share": found.fair_share, "age_lag": lag}
-
-
-def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:
-    """Parse each text; those that cannot be read are logged and left out, so that one cannot hide the others."""
-    records = []
-    for text in texts:
-        try:
-            records.append(parser(text))
-        except ValueError as error:
-            shown = text[0] if isinstance(text, list) and text else text
-            event(_LOG, logging.WARNING, "record left out", source=source, record=str(shown)[:200], why=str(error))
-    return tuple(records)

@@ -1,17 +1,20 @@
 """Reads what sprio, `scontrol show`, sdiag and sacctmgr print: priorities, nodes, reservations, topology, load, GPUs.
 
-Pure; every function raises `ValueError` on text that it does not understand. For jobs see `squeue`.
+Pure but for `readable`; the others raise `ValueError` on text that they do not understand. For jobs see `squeue`.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from msgspec import Struct
 
+from explsched.log import event
 from sched_policy.model import Switch
 from slurm_plugin.client.notation import (
     LATEST_S,
@@ -37,6 +40,9 @@ from slurm_plugin.client.records import (
     SlurmReservation,
     Topology,
 )
+
+_LOG = logging.getLogger("explsched.slurm")
+_Record = TypeVar("_Record")
 
 PRIORITY_FORMAT = "%i|%Y|%S|%A|%B|%F|%J|%P|%Q|%T|%N"
 """sprio's format: job, priority, site factor; then age, association, fair share, size, partition, QOS, TRES, nice."""
@@ -305,3 +311,15 @@ def _key(line: str, key: str, missing: str | None = None) -> str:
             raise ValueError(f"no {key}= in {line!r}")
         return missing
     return match[1]
+
+
+def readable(source: str, parser: Callable[..., _Record], texts: Sequence[object]) -> tuple[_Record, ...]:
+    """Parse each text; those that cannot be read are logged and left out, so that one cannot hide the others."""
+    records = []
+    for text in texts:
+        try:
+            records.append(parser(text))
+        except ValueError as error:
+            shown = text[0] if isinstance(text, list) and text else text
+            event(_LOG, logging.WARNING, "record left out", source=source, record=str(shown)[:200], why=str(error))
+    return tuple(records)

@@ -13,13 +13,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 from msgspec import Struct
 
 from explsched.errors import SlurmError, SlurmUnreachableError
+
+_Result = TypeVar("_Result")
 
 # Defaults that users and sites set for their own terminals; they would change what we parse.
 _FOREIGN = ("SQUEUE_", "SINFO_", "SPRIO_", "SCONTROL_", "SDIAG_", "SCANCEL_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
@@ -48,6 +51,14 @@ class CommandOutput(Struct, frozen=True):
     returncode: int
     out: str
     err: str
+
+
+class TimedOutError(SlurmUnreachableError):
+    """A command that was killed when its time was over; `out` and `err` are what it had printed."""
+
+    def __init__(self, message: str, out: bytes | None, err: bytes | None) -> None:
+        super().__init__(message)
+        self.out, self.err = ((text or b"").decode(errors="replace") for text in (out, err))
 
 
 def environment(added: Mapping[str, str]) -> dict[str, str]:
@@ -133,7 +144,8 @@ def _errors_of(argv: Sequence[str], timeout_s: float, environment: Mapping[str, 
     except (FileNotFoundError, PermissionError) as error:  # the latter if PATH has a directory closed to this user
         raise SlurmError(f"{argv[0]} is not installed or not on PATH (Debian package slurm-client)") from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmUnreachableError(f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s") from error
+        what = f"{argv[0]}: no answer from slurmctld within {timeout_s:g} s"
+        raise TimedOutError(what, error.stdout, error.stderr) from error
 
 
 def _output(argv: Sequence[str], returncode: int, out: bytes, err: bytes) -> CommandOutput:
@@ -151,6 +163,14 @@ def read(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str]) 
     if answer.returncode != 0:
         raise SlurmError(f"{argv[0]} failed ({answer.returncode}): {(answer.err or answer.out).strip()}")
     return answer.out
+
+
+def beside(threads: ThreadPoolExecutor, call: Callable[[], _Result]) -> Future[_Result]:
+    """Begin a call that may take long, such as a command, in a thread. Raises `SlurmError` if there is none."""
+    try:
+        return threads.submit(call)
+    except RuntimeError as error:
+        raise SlurmError(f"no thread to ask Slurm with: {error}; memory or processes are used up") from error
 
 
 class BoundedCall:

@@ -14,79 +14,40 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, ParamSpec, TypeVar
 
-from msgspec.structs import replace
-
 from explsched.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.client import notation
-from slurm_plugin.client.capabilities import Capabilities
+from slurm_plugin.client import batch, notation
 from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import ClusterRecords, ControllerLoad, QueuedJob, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import SlurmReservation
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
 
-class PyslurmClient:
-    """Slurm through pyslurm; `timeout_s` bounds each call."""
+class PyslurmClient(CliClient):
+    """Slurm through pyslurm for reservations and site factors; `timeout_s` bounds each call.
+
+    pyslurm 25.11 reads neither site factors nor requests such as --gpus=3: Slurm writes `gres/gpu:3` there, and its
+    parser expects an equals sign. It knows neither all options of sbatch nor those of plugins. scontrol tells the CPUs,
+    memory, features and types of GPU of nodes in one parse.
+    """
 
     name = "pyslurm"
 
     def __init__(self, timeout_s: float = 30.0) -> None:
-        self._timeout_s = timeout_s
-        self._cli = CliClient(timeout_s)
+        super().__init__(timeout_s)
         self._pool: ProcessPoolExecutor | None = None
-
-    def capabilities(self) -> Capabilities:
-        """What this Slurm can do."""
-        return self._cli.capabilities()
-
-    def jobs(self) -> tuple[SlurmJob, ...]:
-        """All jobs that wait, run or complete, through squeue.
-
-        pyslurm 25.11 reads neither site factors nor requests such as --gpus=3: Slurm writes `gres/gpu:3` there, and its
-        parser expects an equals sign.
-        """
-        return self._cli.jobs()
-
-    def tagged_jobs(self, prefix: str) -> tuple[SlurmJob, ...]:
-        """The user's own jobs with a word in their comment that begins with `prefix`, through squeue."""
-        return self._cli.tagged_jobs(prefix)
-
-    def queue(self) -> tuple[QueuedJob, ...]:
-        """What runs and waits, through squeue."""
-        return self._cli.queue()
-
-    def submit(self, script: str, options: Sequence[str]) -> int:
-        """Submit a batch script, through sbatch: pyslurm knows neither all of its options nor those of plugins."""
-        return self._cli.submit(script, options)
-
-    def expected_start_s(self, script: str, options: Sequence[str]) -> float:
-        """When such a job would start, through sbatch."""
-        return self._cli.expected_start_s(script, options)
-
-    def nodes(self) -> tuple[SlurmNode, ...]:
-        """All nodes, through scontrol, which tells their CPUs, memory, features and types of GPU in one parse."""
-        return self._cli.nodes()
 
     def reservations(self) -> tuple[SlurmReservation, ...]:
         """All reservations."""
         return self._call(_reservations)
-
-    def look(self) -> ClusterRecords:
-        """Nodes, jobs and reservations, the last by pyslurm."""
-        return replace(self._cli.look(), reservations=self.reservations())
-
-    def load(self) -> ControllerLoad:
-        """How busy slurmctld is."""
-        return self._cli.load()
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out the changes in order: runs of those that pyslurm can do there, the others by the commands."""
         failed: list[ChangeFailure] = []
         for by_pyslurm, run in itertools.groupby(changes, _suits_pyslurm):
             group = list(run)
-            failed += self._call(_apply, group) if by_pyslurm else self._cli.apply(group)
+            failed += self._call(_apply, group) if by_pyslurm else super().apply(group)
         return tuple(failed)
 
     def close(self) -> None:
@@ -155,7 +116,7 @@ def _apply(changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         try:
             _carry_out(pyslurm, change)
         except pyslurm.RPCError as error:
-            failed.append(ChangeFailure(change, str(error)))
+            failed.append(batch.kind_of_refusal(str(error))(change, str(error)))
         except (KeyError, TypeError, ValueError) as error:  # a value that pyslurm cannot put into a request
             failed.append(ChangeFailure(change, f"pyslurm: {type(error).__name__}: {error}"))
     return tuple(failed)

@@ -108,7 +108,8 @@ int main(int argc, char *argv[]) {
     if (!read_changes()) {
         return 2;
     }
-    signal(SIGPIPE, SIG_IGN); /* slurmctld may close a connection while we write */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* whoever kills us for being slow reads what we have told */
+    signal(SIGPIPE, SIG_IGN);         /* slurmctld may close a connection while we write */
     slurm_init(NULL);
     pthread_t threads[THREADS];
     size_t started = 0;

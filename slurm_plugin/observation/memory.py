@@ -30,6 +30,8 @@ from slurm_plugin.client.changes import (
     ChangeFailure,
     CreateReservation,
     DelayStart,
+    JobChange,
+    NotNow,
     SetGres,
     SetNodeCount,
     SetSiteFactor,
@@ -37,6 +39,8 @@ from slurm_plugin.client.changes import (
     Unanswered,
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.observation.pauses import Pauses
+from slurm_plugin.observation.requeues import LastRuns
 from slurm_plugin.observation.requirements import Asked
 from slurm_plugin.observation.standing import (
     exceeds_limit,
@@ -101,8 +105,10 @@ class Remembered(Struct, frozen=True):
         trainings: earlier trainings of sweeps, by job id.
         others_factors: the part of waiting jobs' site factors that others have set.
         fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
+        refused_leases: jobs that get no lease for now, since Slurm has refused them one, and its words.
         ended_runs: run times of ended jobs.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
+        lasting_runs: (job, run) of runs after which a requeued job may return at once.
         granted_steps: the step at which each training's sweep last let it continue.
         limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
         refused_sizes: jobs whose size Slurm has refused to change.
@@ -117,8 +123,10 @@ class Remembered(Struct, frozen=True):
     trainings: Mapping[int, SeenTraining] = field(default_factory=dict)
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
+    refused_leases: Mapping[int, str] = field(default_factory=dict)
     ended_runs: tuple[EndedRun, ...] = ()
     rests: Mapping[int, float] = field(default_factory=dict)
+    lasting_runs: frozenset[tuple[int, int]] = frozenset()
     granted_steps: Mapping[int, float] = field(default_factory=dict)
     limited_gpus: Mapping[int, int] = field(default_factory=dict)
     refused_sizes: frozenset[int] = frozenset()
@@ -289,7 +297,7 @@ class SizeLimits:
         """Take in which new sizes Slurm has refused, but for jobs that it has started meanwhile."""
         for failure in failures:
             change = failure.change
-            is_answer = not isinstance(failure, Unanswered) and _STARTED not in failure.message
+            is_answer = not isinstance(failure, NotNow) and _STARTED not in failure.message
             if is_answer and isinstance(change, SetGres | SetNodeCount):
                 self._refused_s[change.job_id] = now_s
 
@@ -380,7 +388,10 @@ class Memory:
         self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
         self._rests = Rests()
+        self._last_runs = LastRuns()
         self._size_limits = SizeLimits()
+        self._refused_leases = Pauses()
+        self._closed = Pauses()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
         self._granted_steps = GrantedSteps()
@@ -397,12 +408,15 @@ class Memory:
         self, jobs: Sequence[SlurmJob], reservations: Iterable[SlurmReservation], now_s: float
     ) -> Remembered:
         """What is known from earlier passes of jobs and reservations as they are now."""
+        self._last_runs.note(jobs, now_s)
         return Remembered(
             leased_in_vain=self._lease_use.in_vain(jobs, reservations, now_s),
             unreported_s=self._runs_without_reports.by_user,
             trainings=self._trainings.seen,
             fresh_leases=self._lease_use.fresh(now_s),
+            refused_leases=self._refused_leases.at(now_s),
             rests=self.own_begins_s(jobs, now_s),
+            lasting_runs=self._last_runs.lasting,
             granted_steps=self._granted_steps.of(jobs),
             limited_gpus=self._size_limits.gpus(jobs, now_s),
             refused_sizes=self._size_limits.refused(jobs, now_s),
@@ -419,7 +433,18 @@ class Memory:
 
     def note_failures(self, failures: Iterable[ChangeFailure], now_s: float) -> None:
         """Take in which changes Slurm has refused."""
-        self._size_limits.note(failures, now_s)
+        answers = [failure for failure in failures if not isinstance(failure, Unanswered)]
+        for failure in answers:
+            change = failure.change
+            if isinstance(change, CreateReservation) and (job_id := leased_job(change.name)) is not None:
+                self._refused_leases.begin(job_id, failure.message, now_s)
+            elif isinstance(failure, NotNow) and isinstance(change, JobChange):
+                self._closed.begin(change.job_id, failure.message, now_s)
+        self._size_limits.note(answers, now_s)
+
+    def closed(self, now_s: float) -> frozenset[int]:
+        """The jobs that Slurm does not change for now: each try would take it 5 s."""
+        return frozenset(self._closed.at(now_s))
 
     def note_plan(self, snapshot: Snapshot, held_back: Container[int]) -> None:
         """Take in which trainings their sweeps hold back."""

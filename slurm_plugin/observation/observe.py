@@ -23,6 +23,7 @@ from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requeues import returns_at_once
 from slurm_plugin.observation.requirements import NO_NODE, Requirements, gpu_request, most_shards_per_gpu, unmodelled
 from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
@@ -59,9 +60,11 @@ class Observation(Struct, frozen=True):
         leased_in_vain: waiting jobs that get no more leases.
         others_factors: the parts of site factors that others have set, by job id.
         fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
+        refused_leases: jobs that get no lease for now, since Slurm has refused them one, and its words.
         unmodelled: why a waiting job is left to Slurm, by job id.
         spares: why a job is not preempted although it may allow that, by job id.
         rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
+        returning: requeued jobs that need not wait for as long as Slurm delays them.
         tiers: the PriorityTier of each partition, as far as it is known.
         topology_fault: why the network topology is unknown; "" if it is known or not used.
         limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
@@ -80,9 +83,11 @@ class Observation(Struct, frozen=True):
     leased_in_vain: frozenset[int] = frozenset()
     others_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
+    refused_leases: Mapping[int, str] = field(default_factory=dict)
     unmodelled: Mapping[int, str] = field(default_factory=dict)
     spares: Mapping[int, str] = field(default_factory=dict)
     rests: Mapping[int, float] = field(default_factory=dict)
+    returning: frozenset[int] = frozenset()
     tiers: Mapping[str, int] = field(default_factory=dict)
     topology_fault: str = ""
     limited_gpus: Mapping[int, int] = field(default_factory=dict)
@@ -136,8 +141,14 @@ def observe(
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     per_gpu = most_shards_per_gpu(nodes)
+    returning = frozenset(
+        job_id
+        for job_id, record in records.items()
+        if returns_at_once(record, preempted.get(job_id), progress.get(job_id, _NO_PROGRESS), known.lasting_runs, now_s)
+    )
     queue = _QueueRules(
         now_s=now_s,
+        returning=returning,
         rules=order or OrderSection(),
         known=known,
         budget=budget,
@@ -187,9 +198,11 @@ def observe(
         leased_in_vain=known.leased_in_vain,
         others_factors=known.others_factors,
         fresh_leases=known.fresh_leases,
+        refused_leases=known.refused_leases,
         unmodelled=left_to_slurm,
         spares=spares,
         rests=known.rests,
+        returning=returning,
         tiers=seen.tiers,
         topology_fault=seen.topology.fault,
         limited_gpus=known.limited_gpus,
@@ -226,6 +239,7 @@ class _QueueRules(Struct, frozen=True):
     now_s: float
     rules: OrderSection
     known: Remembered
+    returning: frozenset[int]
     budget: PreemptionBudget | None
     requirements: Requirements
     topology: Topology
@@ -254,6 +268,7 @@ class _QueueRules(Struct, frozen=True):
             self.now_s,
             allows_preemption=job.allows_preemption,
             only_leases=self.only_leases,
+            returns_at_once=job_id in self.returning,
             own_begin_s=known.rests.get(job_id),
         )
         stands = replace(

@@ -131,12 +131,19 @@ def may_keep_lease(record: SlurmJob) -> bool:
 
 
 def may_be_planned(
-    record: SlurmJob, now_s: float, *, allows_preemption: bool, only_leases: bool, own_begin_s: float | None = None
+    record: SlurmJob,
+    now_s: float,
+    *,
+    allows_preemption: bool,
+    only_leases: bool,
+    returns_at_once: bool,
+    own_begin_s: float | None = None,
 ) -> bool:
     """Whether a pending job belongs in the plan: Slurm may start it once there is room, as far as is known.
 
-    Slurm's delay after a requeue is no obstacle if the daemon lifts it, for a job that allows preemption: so the GPUs
-    of a job that returns in a few seconds are not given away, and its size is decided before it starts.
+    Slurm's delay after a requeue is no obstacle if the daemon lifts it (`requeues.returns_at_once`), for a job that
+    allows preemption: so the GPUs of a job that returns in a few seconds are not given away, and its size is decided
+    before it starts.
 
     Nor is a delay by the daemon, for which `own_begin_s` is known: the begin time that the job had before.
 
@@ -146,7 +153,7 @@ def may_be_planned(
     if record.het_job_id is not None:
         return False
     if waits_for_begin(record, now_s):
-        is_lifted = waits_for_requeue_delay(record, now_s) if own_begin_s is None else own_begin_s <= now_s
+        is_lifted = returns_at_once if own_begin_s is None else own_begin_s <= now_s
         return allows_preemption and is_lifted and record.reason in _DELAYED
     if record.reason.startswith(_PIN_WAITS) and is_pinned(record):
         return True  # the reason is a consequence of our pin

@@ -169,7 +169,9 @@ def _waiting(view: View, job: Job) -> str:
     reservation = view.reservations.get(job.job_id)
     if reservation is not None:
         planned = f"Its start is planned for {clock(reservation.start_s)}: {reservation.reason}."
-        return f"{planned}{_nearness(view, reservation.placement)}"
+        refused = view.seen.refused_leases.get(job.job_id)
+        without = f" Slurm has refused a reservation for it: {' '.join(refused.split())}." if refused else ""
+        return f"{planned}{_nearness(view, reservation.placement)}{without}"
     return "It is blocked by jobs that come before it, and starts when they leave room."
 
 
@@ -249,7 +251,8 @@ def _history(view: View, job: Job) -> Iterator[str]:
         why = f": {one.reason}" if one.reason else ""
         yield f"{clock(one.time_s)}: gave up {_gpus(one.gpus)}, lost {one.lost_gpu_s:.0f} GPU-seconds{why}."
     if job.start_s is not None and job.first_report_s is not None:
-        yield f"Starting again took {job.first_report_s - job.start_s:.0f} s until its first report."
+        took_s = max(0.0, job.first_report_s - job.start_s)  # the node's clock may be behind slurmctld's
+        yield f"Starting again took {took_s:.0f} s until its first report."
 
 
 def _sizes(view: View, job: Job) -> Iterator[str]:

@@ -76,11 +76,15 @@ def state_of(
     totals: Totals | None = None,
     samples: Iterable[Sample] = (),
     source: str = "daemon",
+    ahead_s: float = 0.0,
 ) -> State:
-    """The state to publish: a view, and the changes that followed from it."""
+    """The state to publish: a view, and the changes that followed from it.
+
+    Its age is told by this host's clock, which is `ahead_s` ahead of slurmctld's, by which the view tells its times.
+    """
     seen = view.seen
     return State(
-        written_s=seen.snapshot.now_s,
+        written_s=seen.snapshot.now_s + ahead_s,
         interval_s=view.config.interval_s,
         policy=view.config.policy,
         cluster=cluster,
@@ -316,9 +320,15 @@ class Publisher:
         self._earlier = tuple(before.samples) if before else ()
 
     def publish(
-        self, view: View, changes: Sequence[SlurmChange], hidden: tuple[str, ...], cluster: str, totals: Totals
+        self,
+        view: View,
+        changes: Sequence[SlurmChange],
+        hidden: tuple[str, ...],
+        cluster: str,
+        totals: Totals,
+        ahead_s: float = 0.0,
     ) -> None:
-        """Replace the published state and metrics."""
+        """Replace the published state and metrics; `ahead_s` as for `state_of`."""
         began_s = time.monotonic()
         new = sample(view)
         if self._earlier is None:  # the file system has not answered yet
@@ -331,7 +341,7 @@ class Publisher:
         if not self._samples or new.time_s - self._samples[-1].time_s >= _SAMPLE_EVERY_S:
             self._samples.append(new)
         samples = self._samples if self._samples[-1] is new else (*self._samples, new)
-        state = state_of(view, changes, hidden, cluster, totals, samples)
+        state = state_of(view, changes, hidden, cluster, totals, samples, ahead_s=ahead_s)
         mode = _PRIVATE_MODE if hidden else _OPEN_MODE
 
         def write() -> None:

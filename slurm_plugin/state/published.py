@@ -190,10 +190,11 @@ class Totals(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """What one pass saw and planned. Times are seconds since the epoch.
+    """What one pass saw and planned. Times are seconds since the epoch by slurmctld's clock.
 
-    `source` is `daemon`, or `slurm` if a command has asked Slurm. `private` has words of Slurm's PrivateData, and
-    `PROGRESS`. `explanations`, `curves`, `plan` and `changes` are decoded by `part`.
+    `written_s` is when Slurm was read, by the clock of the host that did: readers compare it with their own. `source`
+    is `daemon`, or `slurm` if a command has asked Slurm. `private` has words of Slurm's PrivateData, and `PROGRESS`.
+    `explanations`, `curves`, `plan` and `changes` are decoded by `part`.
     """
 
     written_s: float

@@ -1,21 +1,24 @@
-"""Whether those for whom jobs are preempted would start; whom their victims leave for otherwise. Pure."""
+"""Whether those for whom jobs are preempted would start, or whom their victims leave for: so who leaves in a pass."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from sched_policy.model import JobState
-from sched_policy.plan import Plan
+from sched_policy.model import Job, JobState
+from sched_policy.plan import Plan, Preemption
+from slurm_plugin.client.changes import CancelJob, Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
 from slurm_plugin.observation.standing import may_be_first_of_tier, may_start
 from slurm_plugin.steering.places import by_priority, kept_paused, on_places, started_once_gone
+from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.underway import Look
 
 _LOOKED_AT = 500
 """Number of pending jobs for which backfill is replayed: Slurm's default for `bf_max_job_test`."""
@@ -155,3 +158,34 @@ def _may_start_before_others(record: SlurmJob, now_s: float) -> bool:
     """Whether the job would take free GPUs or shards at once, as far as Slurm says."""
     asks = record.gpus > 0 or record.shards_per_node > 0
     return asks and record.priority > 0 and may_start(record, now_s)
+
+
+def interruptions(
+    tracker: PreemptionTracker, plan: Plan, seen: Observation, order: Iterable[SetSiteFactor], clear_from_s: float
+) -> Sequence[Change]:
+    """The next step of each preemption whose beneficiary would start, and the plan's stops.
+
+    `order` has the pass's new site factors; `clear_from_s` is as for `PreemptionTracker.advance`.
+    """
+    jobs = {job.job_id: job for job in seen.snapshot.jobs}
+    leaving = (*plan.preemptions, *resized_while_running(plan, jobs))
+    factors = {change.job_id: change.site_factor for change in order}
+    look = Look(jobs, seen.jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
+    tracker.serve_in_order(by_priority(seen, factors), look)
+    # Its owner may have moved a job out of our reach: no room is made for it any more.
+    asked = {job_id: going for job_id, going in tracker.victims.items() if job_id in jobs}
+    ready = tracker.ready_for(look.progress, look.now_s)
+    ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
+    in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
+    stopped = dict.fromkeys(stop.job_id for stop in plan.stops)
+    steps = tracker.advance(leaving, look, in_vain, clear_from_s, stopped.keys())
+    # A cancelled job holds its GPUs until it is gone.
+    return (*steps, *(CancelJob(n) for n in stopped if jobs[n].state is not JobState.COMPLETING))
+
+
+def resized_while_running(plan: Plan, jobs: Mapping[int, Job]) -> Iterator[Preemption]:
+    """Preemptions of running jobs that should be resized, and leave for that alone; they get it while they wait."""
+    leaving = {preemption.job_id for preemption in plan.preemptions}
+    for resize in plan.resizes:
+        if jobs[resize.job_id].state is JobState.RUNNING and resize.job_id not in leaving:
+            yield Preemption(resize.job_id, resize.reason)

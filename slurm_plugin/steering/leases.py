@@ -91,7 +91,8 @@ def lease_changes(
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
     for job_id, reservation in wanted.items():
-        is_too_soon = job_id in seen.fresh_leases and lease_name(job_id) not in there
+        is_gone = job_id in seen.fresh_leases and lease_name(job_id) not in there
+        is_too_soon = is_gone or job_id in seen.refused_leases
         if job_id not in standing and not is_too_soon and not _would_overtake(reservation, plan, seen):
             create = _create(reservation, seen.jobs[job_id], now_s)
             if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it

@@ -21,6 +21,7 @@ from slurm_plugin.client.changes import (
     Change,
     ChangeFailure,
     DelayStart,
+    NotNow,
     SetAdminComment,
     SetGres,
     SetNodeCount,
@@ -106,20 +107,20 @@ def _returning(plan: Plan, seen: Observation) -> AbstractSet[int]:
 
 
 def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Iterator[StartAtOnce | DelayStart]:
-    """Lift Slurm's delay of two minutes after a requeue, for jobs that consented to be requeued.
+    """Lift Slurm's delay after a requeue, for jobs that consented to be requeued and whose last run has lasted.
 
     Jobs that their sweep keeps paused are delayed instead: Slurm would start them on idle GPUs. The delay is lifted
     once the plan lets them run, or once the daemon no longer schedules them, but not before their own begin time.
     """
     now_s, paused = seen.snapshot.now_s, kept_paused(plan, seen)
-    opted_in = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption}
+    returning = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption} & seen.returning
     for record in (record for record in seen.jobs.values() if record.job_id not in resized):
         if record.job_id in paused:
             if record.state == "PENDING" and (record.eligible_s or 0.0) < now_s + REST_S / 2:
                 yield DelayStart(record.job_id, math.ceil(now_s + REST_S))
         elif record.job_id in seen.rests:
             yield from _lifted(record, seen.rests[record.job_id], now_s)
-        elif record.job_id in opted_in and waits_for_requeue_delay(record, now_s) and has_settled(record, now_s):
+        elif record.job_id in returning and has_settled(record, now_s):
             yield StartAtOnce(record.job_id)
 
 
@@ -184,7 +185,8 @@ def restored(failures: Iterable[ChangeFailure], jobs: Mapping[int, SlurmJob]) ->
 
     With the CPUs of one size and the nodes of another a job might never start.
     """
-    refused = {failure.change.job_id for failure in failures if isinstance(failure.change, SetNodeCount)}
+    answers = (failure for failure in failures if not isinstance(failure, NotNow))
+    refused = {failure.change.job_id for failure in answers if isinstance(failure.change, SetNodeCount)}
     records = (jobs[job_id] for job_id in sorted(refused & jobs.keys()))
     return tuple(SetNodeCount(job.job_id, job.nodes, job.tasks, job.cpus) for job in records)
 
@@ -234,6 +236,21 @@ def without_own_factors(jobs: Iterable[SlurmJob], others_factors: Mapping[int, i
         theirs = others_factors.get(job.job_id, 0)
         if job.state == "PENDING" and job.site_factor is not None and job.site_factor != theirs:
             yield SetSiteFactor(job.job_id, theirs)
+
+
+def given_back(seen: Observation, others: Mapping[int, int], most: int) -> tuple[SetSiteFactor, ...]:
+    """Remove our part of the site factor from waiting jobs that are no longer steered, at most `most` in a pass.
+
+    They were moved to a partition that is not steered, or no longer ask for GPUs. Their raised priority would put them
+    above other users' jobs for good. `others` are the parts of site factors that others have set.
+    """
+    records = (seen.jobs[job_id] for job_id in sorted(strays(seen)))
+    return tuple(without_own_factors(records, others))[:most]
+
+
+def strays(seen: Observation) -> AbstractSet[int]:
+    """Jobs that are not steered."""
+    return seen.jobs.keys() - {job.job_id for job in seen.snapshot.jobs}
 
 
 def without_rests(

@@ -18,7 +18,7 @@ from inference_gateway.control import state
 from inference_gateway.control.report import Report
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor.loop import Child
+from inference_gateway.supervisor.child import Child
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +18,17 @@ from slurm_plugin.client.changes import (
     Change,
     ChangeFailure,
     CreateReservation,
+    NotNow,
     RequeueJob,
     SetAdminComment,
     SetSiteFactor,
     SignalJob,
+    StartAtOnce,
     TargetJob,
     Unanswered,
 )
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.pyslurm_ import PyslurmClient
 from slurm_plugin.client.records import SlurmNode
 
 SCONTROL = """\
@@ -51,6 +56,7 @@ done
 """Job 80 is suspended."""
 DELIMITER = 'for word; do case "$word" in --delimiter=*) mark=${word#*=} ;; esac; done'
 """What ends each field of sacct's."""
+AWAITED = "Job update not available right now, the DB index is being set, try again in a bit"
 FACTORS = [SetSiteFactor(1, 30), SetSiteFactor(2, 20), SetSiteFactor(3, 10)]
 
 
@@ -106,6 +112,49 @@ def test_what_a_scontrol_was_not_given_before_it_was_killed_is_not_refused(log: 
     tool(tmp_path, "scontrol", 'read -r line; read -r mark; echo "invalid keyword: $mark" >&2; kill -9 $$')
     failed = CliClient().apply([RequeueJob(1), RequeueJob(2)])
     assert failed == (Unanswered(RequeueJob(2), "not known: scontrol ended before it came to this"),)
+
+
+@pytest.fixture
+def too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands print what they print, and are still there when their time is over."""
+    run = subprocess.run
+
+    def killed(argv: list[str], **how: Any) -> None:
+        done = run(argv, **how)
+        raise subprocess.TimeoutExpired(argv, 30.0, done.stdout, done.stderr)
+
+    monkeypatch.setattr("slurm_plugin.client.process.subprocess.run", killed)
+
+
+def test_what_a_scontrol_has_done_before_its_time_was_over_is_done(log: Path, tmp_path: Path, too_late: None) -> None:
+    """Slurm takes 5 s to refuse a change of a job of which it awaits the database's record."""
+    tool(
+        tmp_path,
+        "scontrol",
+        f'read -r line; read -r mark; echo "{AWAITED} for job 1" >&2; echo "invalid keyword: $mark" >&2;'
+        'read -r line; read -r mark; echo "invalid keyword: $mark" >&2',
+    )
+    starts = [StartAtOnce(1), StartAtOnce(2), StartAtOnce(3)]
+    assert CliClient().apply(starts) == (
+        NotNow(starts[0], f"{AWAITED} for job 1"),
+        Unanswered(starts[2], "not known: scontrol ended before it came to this"),
+    )
+    tool(tmp_path, "scontrol", "cat > /dev/null")
+    with pytest.raises(SlurmUnreachableError, match="no answer from slurmctld within 30 s"):
+        CliClient().apply(starts)
+
+
+def test_what_our_program_has_told_before_its_time_was_over_is_known(tmp_path: Path, too_late: None) -> None:
+    program = tool(tmp_path, "program", f"cat > /dev/null; echo '2 {AWAITED}'")
+    unknown = f"not known: {program}: no answer from slurmctld within 30 s"
+    assert batch.write(program, FACTORS, 30, {}) == (
+        NotNow(FACTORS[1], AWAITED),
+        Unanswered(FACTORS[0], unknown),
+        Unanswered(FACTORS[2], unknown),
+    )
+    tool(tmp_path, "program", "cat > /dev/null")
+    with pytest.raises(SlurmUnreachableError):
+        batch.write(program, FACTORS, 30, {})
 
 
 def test_an_odd_name_refuses_its_own_change_and_no_other(log: Path) -> None:
@@ -342,3 +391,54 @@ esac
     for there in (nodes[:1], nodes[:1], nodes, nodes):
         assert client.topology(there).switches.keys() == {"n1", "n2"}
     assert log.read_text() == "asked\nasked\n"
+
+
+PYSLURM = """\
+import enum
+from types import SimpleNamespace as JobSubmitDescription
+
+RPCError = OSError
+Flags = enum.Flag("Flags", "FLEX")
+
+
+class Reservations:
+    @staticmethod
+    def load():
+        lease = {"start_time": 60, "end_time": 180, "nodes": "n[1-2]", "users": [], "flags": Flags.FLEX}
+        return {"lease": JobSubmitDescription(name="lease", **lease)}
+
+
+class Job(int):
+    def modify(self, wanted):
+        if self == 2:
+            raise RPCError("Invalid job id specified")
+        if self == 4:
+            raise RPCError("Job update not available right now, the DB index is being set, try again in a bit")
+"""
+
+
+def test_pyslurm_serves_reservations_and_site_factors_and_the_commands_all_else(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "pyslurm.py").write_text(PYSLURM)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values={"JobID": "7", "State": "RUNNING", "ArrayTaskID": "N/A"}))
+    tool(tmp_path, "squeue", f'case "$*" in *" -O "*) exec {sys.executable} {tmp_path}/squeue.py "$@" ;; esac')
+    tool(tmp_path, "sprio", "exit 0")
+    client = PyslurmClient()
+    try:
+        awaited = SetSiteFactor(4, 5)
+        assert client.apply([*FACTORS, awaited, RequeueJob(3)]) == (
+            ChangeFailure(FACTORS[1], "Invalid job id specified"),
+            NotNow(awaited, AWAITED),
+        )
+        assert log.read_text().splitlines()[0] == "requeue Incomplete 3"
+        tool(tmp_path, "scontrol", '[ "$1" = -V ] && echo slurm 99.01.1 || echo "PriorityType = priority/basic"')
+        seen = client.look()
+        assert [(lease.name, lease.nodes, lease.flags) for lease in seen.reservations] == [
+            ("lease", ("n1", "n2"), frozenset({"FLEX"}))
+        ]
+        assert [job.job_id for job in seen.jobs] == [7]
+    finally:
+        client.close()

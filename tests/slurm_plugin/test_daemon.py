@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError, SlurmUnreachableError
+from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy import catalog
 from sched_policy.policy import SchedulingPolicy
 from slurm_plugin import sighting
@@ -27,6 +28,7 @@ from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Holder, claimed_by
 from slurm_plugin.state.publish import METRICS_FILE
+from slurm_plugin.state.published import read
 from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
@@ -140,13 +142,27 @@ def test_jobs_are_compared_with_slurms_clock(config: Path, monkeypatch: pytest.M
     """A requeued job fails if it is started before its node takes it again."""
     requeued_s = time.time() - 60.0
     consents = {"comment": "explsched:checkpoint=USR1", "restarts": 1, "eligible_s": requeued_s + 120}
-    job = record(5, submit_s=requeued_s, site_factor=500_000, **consents)
+    ended_by_daemon = PreemptionRecord(0.0).plus(Interruption(0, requeued_s, 4, 0.0, "")).text()
+    job = record(5, submit_s=requeued_s, site_factor=500_000, admin_comment=ended_by_daemon, **consents)
     for of_slurm_s in (requeued_s + 1, requeued_s + 30):
         slurm = Eventful((job,))
         monkeypatch.setattr(slurm, "load", lambda s=slurm, t=of_slurm_s: replace(Eventful.load(s), time_s=t))
         lived(slurm, config, monkeypatch)
         starts = [change for changes in slurm.applied for change in changes if isinstance(change, StartAtOnce)]
         assert starts == [StartAtOnce(5)] * (of_slurm_s > requeued_s + 10)
+
+
+@pytest.mark.parametrize("behind_s", [400.0, -400.0])
+def test_the_age_of_the_state_does_not_depend_on_slurms_clock(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind_s: float
+) -> None:
+    """Commands took a fresh state for an old one, or that of a daemon that had ended for a fresh one."""
+    slurm, began_s = Eventful((record(5),), events=[lambda: None]), time.time()
+    monkeypatch.setattr(slurm, "load", lambda: replace(Eventful.load(slurm), time_s=time.time() - behind_s))
+    lived(slurm, config, monkeypatch)
+    state = read(tmp_path / "state")
+    assert state is not None
+    assert began_s - 1 <= state.written_s <= time.time()
 
 
 def test_a_daemon_that_stops_lets_go_of_its_pins(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

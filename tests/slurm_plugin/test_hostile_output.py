@@ -15,7 +15,7 @@ from sched_policy.checked import checked_plan
 from slurm_plugin.client import batch, parse, squeue
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import Change, CreateReservation
-from slurm_plugin.client.cli import readable
+from slurm_plugin.client.parse import readable
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import observe

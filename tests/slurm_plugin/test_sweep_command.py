@@ -675,7 +675,7 @@ def test_a_daemon_that_starts_while_the_spool_hangs_learns_of_ended_trainings_la
 ) -> None:
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(Plan()))
     impatient = partial(sweep_record.SweepRecord, patience_s=0.05)
-    monkeypatch.setattr("slurm_plugin.steering.controller.SweepRecord", impatient)
+    monkeypatch.setattr("slurm_plugin.steering.spool.SweepRecord", impatient)
     daemon = Controller(digits, config(tmp_path))
     assert daemon.decide(NOW_S).seen.snapshot.ended == ()
     hanging.set()

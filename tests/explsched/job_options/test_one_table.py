@@ -16,7 +16,7 @@ import pytest
 
 from explsched.job_options import generated
 from explsched.job_options.table import LIMIT, OPTIONS, REQUEST, SCHEDULED, SHARE, SHARING, Option
-from inference_gateway.services import KernelSection
+from inference_gateway.sections import KernelSection
 from scripts.manual.__main__ import pages, render
 from wrappers import sxbatch, sxrun
 

@@ -19,7 +19,7 @@ from inference_gateway.batches.store import Counts, Faults, NotNowError, Owned, 
 from inference_gateway.batches.worker import room
 from inference_gateway.control.report import ServiceReport
 from inference_gateway.dataplane.settings import ApiKey, BatchSettings, ServiceSettings, digest_of
-from inference_gateway.services import ServiceSection
+from inference_gateway.sections import ReplicaSection, ServiceSection
 from tests.inference_gateway.rig import ALICE, CLIENT_KEY, PATIENCE_S, Answer, Replica, Rig, gateway, wait_until
 
 BOB = ApiKey("bob", digest_of("bobs-key"), tokens_per_minute=10)
@@ -231,8 +231,8 @@ def report(serving: int, in_flight: int = 0, queued: int = 0) -> ServiceReport:
 
 
 def test_batches_have_what_others_leave() -> None:
-    idle = ServiceSection(services.ReplicaSection("x"), concurrency=10, batches="idle")
-    start = ServiceSection(services.ReplicaSection("x"), concurrency=10, batches="start")
+    idle = ServiceSection(ReplicaSection("x"), concurrency=10, batches="idle")
+    start = ServiceSection(ReplicaSection("x"), concurrency=10, batches="start")
     assert [room(idle, report(2, busy), 0) for busy in (0, 5, 17, 30)] == [17, 12, 0, 0]
     assert room(idle, report(2, 5, queued=4), 0) == 8
     assert [room(one, report(0), 0) for one in (idle, start)] == [0, 1]

@@ -20,7 +20,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ReplicaLoad
 from inference_gateway.replicas.identity import Authority, gateway_context
 from inference_gateway.replicas.relay import server_context
-from inference_gateway.services import MetricNames, MetricsSection
+from inference_gateway.sections import MetricNames, MetricsSection
 from tests.inference_gateway.control.doubles import Rig
 from tests.inference_gateway.rig import wait_until
 from tests.inference_gateway.wrapped import wrapped

@@ -14,7 +14,7 @@ from inference_gateway.control.start_times import WaitingLine
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Observation, Traffic
 from inference_gateway.scaling.measured import MeasuredRule
-from inference_gateway.services import ServiceSection
+from inference_gateway.sections import ServiceSection
 from tests.inference_gateway.control.doubles import job
 
 NOW_S = 1000.0

@@ -12,7 +12,7 @@ from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.replicas import submission
 from inference_gateway.replicas.identity import Authority
 from inference_gateway.replicas.submission import Qos, Tag, parse_tag
-from inference_gateway.services import ServiceSection
+from inference_gateway.sections import ServiceSection
 from sbatch_templates import shell_environment
 
 HOSTILE = "$(touch /nowhere/canary) `id` 'q' \"q\" \\ ; {x} *"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from inference_gateway.supervisor import loop as module
-from inference_gateway.supervisor.loop import Child
+from inference_gateway.supervisor import child as module
+from inference_gateway.supervisor.child import Child
 
 
 @dataclass

@@ -13,8 +13,8 @@ from inference_gateway.cli.commands import reload
 from inference_gateway.errors import GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import reloads
-from inference_gateway.supervisor.loop import accepted_files, main
-from inference_gateway.supervisor.reloads import Revision
+from inference_gateway.supervisor.loop import main
+from inference_gateway.supervisor.reloads import Revision, accepted_files
 
 ROOT = Path(__file__).parents[3]
 GOOD = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from explsched.preemption_record import Interruption
+from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Elastic, Job, StageProfile
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import PreemptionBudget
@@ -200,13 +200,15 @@ def test_only_what_slurm_can_resize_is_elastic(tmp_path: Path) -> None:
 
 
 def test_a_requeued_job_that_consents_is_planned_while_slurm_delays_it(tmp_path: Path) -> None:
-    delayed = {"restarts": 1, "submit_s": NOW_S - 21, "eligible_s": NOW_S + 100}
+    ended_by_daemon = PreemptionRecord(0.0).plus(Interruption(0, NOW_S - 21, 4, 0.0, "")).text()
+    delayed = {"restarts": 1, "submit_s": NOW_S - 21, "eligible_s": NOW_S + 100, "admin_comment": ended_by_daemon}
     allowed = "explsched:checkpoint=USR1"
     assert job_of(tmp_path, comment=allowed, **delayed).eligible
     assert not job_of(tmp_path, comment="", **delayed).eligible
     assert not job_of(tmp_path, comment=allowed, eligible_s=NOW_S + 100).eligible  # its own --begin
     assert not job_of(tmp_path, comment=allowed, restarts=1, eligible_s=NOW_S + 7200).eligible  # delayed by its owner
     assert not job_of(tmp_path, comment=allowed, reason="JobHeldUser", **delayed).eligible
+    assert not job_of(tmp_path, comment=allowed, **{**delayed, "admin_comment": ""}).eligible  # it has failed at once
 
 
 def test_jobs_of_other_partitions_are_seen_as_long_as_they_hold_gpus(tmp_path: Path) -> None:

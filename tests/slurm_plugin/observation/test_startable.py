@@ -15,7 +15,8 @@ TIERS = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher
 
 
 def planned(*, allows_preemption: bool = False, only_leases: bool = False, **fields: Any) -> bool:
-    return may_be_planned(record(5, **fields), NOW_S, allows_preemption=allows_preemption, only_leases=only_leases)
+    permitted = {"allows_preemption": allows_preemption, "only_leases": only_leases}
+    return may_be_planned(record(5, **fields), NOW_S, **permitted, returns_at_once=False)
 
 
 @pytest.mark.parametrize("reason", ["Resources", "Priority"])

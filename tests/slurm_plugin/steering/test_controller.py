@@ -25,6 +25,7 @@ from slurm_plugin.client.changes import (
     AttachReservation,
     CancelJob,
     Change,
+    CreateReservation,
     DelayStart,
     DeleteReservation,
     JobChange,
@@ -42,7 +43,10 @@ from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import REST_S
-from slurm_plugin.steering.controller import Controller, resized_while_running
+from slurm_plugin.state.jobs import explanations
+from slurm_plugin.state.view import View
+from slurm_plugin.steering.beneficiaries import resized_while_running
+from slurm_plugin.steering.controller import Controller
 from tests.sched_policy.builders import running
 from tests.slurm_kit import NODES, FakeSlurm, record
 
@@ -170,6 +174,22 @@ def test_a_job_that_has_ended_tells_others_how_long_it_ran_after_a_restart_too(t
     assert restarted.reconcile(NOW_S + 60).seen.snapshot.ended_runs == ()
 
 
+def test_a_lease_that_slurm_refuses_is_not_tried_in_each_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = Reservation(6, (NodeGpus("n1", 4),), NOW_S + 3600, NOW_S + 7200, "first")
+    slurm = FakeSlurm(
+        (holding(5), asking(6, reason="Resources")), refuses=lambda change: isinstance(change, CreateReservation)
+    )
+    plan = Plan(scores=(Score(5, 0.0, ""), Score(6, 0.0, "")), reservations=(planned,))
+    daemon = controller(slurm, tmp_path, monkeypatch, plan)
+    tried_s = []
+    for pass_s in range(0, 1200, 6):
+        done = daemon.reconcile(NOW_S + pass_s)
+        tried_s += [pass_s for change in done.changes if isinstance(change, CreateReservation)]
+    assert tried_s == [0, 60, 180, 420, 900]
+    (told,) = (one for one in explanations(View.planned(configured(tmp_path), done.seen, done.plan)) if one.jobid == 6)
+    assert any(sentence.endswith("Slurm has refused a reservation for it: refused.") for sentence in told.sentences)
+
+
 def test_deciding_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = FakeSlurm((asking(5, comment=ELASTIC),))
     decided = controller(slurm, tmp_path, monkeypatch, resized(5, 2)).decide(NOW_S)
@@ -209,7 +229,7 @@ def test_a_reload_reads_a_spool_anew_that_has_hung_for_good(tmp_path: Path, monk
     (tmp_path / "5.jsonl").write_text(json.dumps({"time_s": 200.0, "step": 1, "metric": "loss", "value": 2.0}) + "\n")
     slurm = FakeSlurm((holding(5, uid=os.geteuid()),))
     with monkeypatch.context() as impatient:
-        impatient.setattr("slurm_plugin.steering.controller.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
+        impatient.setattr("slurm_plugin.steering.spool.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
         daemon = controller(slurm, tmp_path, monkeypatch, Plan())
     hung, ends, really = threading.Event(), threading.Event(), os.open
 
@@ -237,7 +257,7 @@ def test_a_reload_while_the_spool_hangs_keeps_what_has_been_read(
     (tmp_path / "5.jsonl").write_text(json.dumps(report) + "\n")
     slurm = FakeSlurm((holding(5, uid=os.geteuid()),))
     with monkeypatch.context() as impatient:
-        impatient.setattr("slurm_plugin.steering.controller.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
+        impatient.setattr("slurm_plugin.steering.spool.ProgressSpool", partial(ProgressSpool, patience_s=0.05))
         daemon = controller(slurm, tmp_path, monkeypatch, Plan())
     hung, answers, really = threading.Event(), threading.Event(), os.open
     answers.set()
@@ -669,6 +689,41 @@ def test_a_requeue_that_is_repeated_is_on_record(tmp_path: Path, monkeypatch: py
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
+def test_a_job_whose_record_slurm_does_not_take_for_now_is_requeued_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It awaits the record of its database: no budget would count the preemption."""
+    slurm, loop, _plan = asked_to_make_room(
+        tmp_path, monkeypatch, puts_off=lambda change: isinstance(change, SetAdminComment)
+    )
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    assert not any(isinstance(change, RequeueJob) for change in loop.reconcile(late_s).changes)
+    assert interruptions(slurm) == [SignalJob]
+    factors = [
+        change.site_factor for change in slurm.carried_out if change in (SetSiteFactor(2, 410), SetSiteFactor(2, 0))
+    ]
+    assert factors == [410, 0]  # nobody has left for it
+    slurm.puts_off = lambda _change: False
+    loop.reconcile(late_s + 30.0)
+    assert interruptions(slurm) == [SignalJob]  # each refusal takes slurmctld 5 s
+    loop.reconcile(late_s + 60.0)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
+
+
+def test_a_job_whose_record_slurm_refuses_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, loop, plan = asked_to_make_room(
+        tmp_path, monkeypatch, refuses=lambda change: isinstance(change, SetAdminComment)
+    )
+    loop.reconcile(NOW_S)
+    loop.reconcile(NOW_S + PreemptionSection().grace_s)
+    assert interruptions(slurm) == [SignalJob]
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    loop.reconfigure(configured(tmp_path))
+    jobs = {job.job_id: job for job in loop.reconcile(NOW_S + 600.0).seen.snapshot.jobs}
+    assert (jobs[1].is_preemptible, loop.has_asked) == (False, False)
+
+
 def test_the_end_of_a_former_job_with_its_id_keeps_nobody_from_making_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -840,6 +895,35 @@ def test_a_training_that_rests_may_start_as_soon_as_its_sweep_wants_it_again(
     plans(Plan(scores=SCORES))
     assert loop.decide(NOW_S + 110).seen.snapshot.jobs[0].eligible
     assert starts(loop.reconcile(NOW_S + 110).changes) == [StartAtOnce(5)]
+
+
+def test_a_job_that_fails_at_each_start_waits_as_long_as_slurm_delays_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((record(5, comment=PAUSED),))
+    loop = controller(slurm, tmp_path, monkeypatch, Plan(scores=SCORES))
+
+    def once_requeued(restarts: int, requeued_s: float) -> list[Change]:
+        waits = {"state": "PENDING", "start_s": None, "submit_s": requeued_s, "eligible_s": requeued_s + 121}
+        slurm.set(5, reason="BeginTime", restarts=restarts, **waits)
+        return starts(loop.reconcile(requeued_s + 5).changes)
+
+    assert [once_requeued(run, NOW_S + 10 * run) for run in (1, 2, 3)] == [[], [], []]
+    slurm.set(5, state="RUNNING", start_s=NOW_S + 160)
+    loop.reconcile(NOW_S + 300)
+    assert once_requeued(4, NOW_S + 310) == [StartAtOnce(5)]
+    assert once_requeued(5, NOW_S + 320) == []
+
+
+def test_a_delay_that_slurm_does_not_take_for_now_is_not_tried_in_each_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, loop, _plans = resting(tmp_path, monkeypatch)
+    slurm.puts_off = lambda _change: True
+    tried_s = [after_s for after_s in range(0, 600, 15) if starts(loop.reconcile(NOW_S + after_s).changes)]
+    assert tried_s == [0, 60, 180, 420]
+    slurm.puts_off = lambda _change: False
+    assert starts(loop.reconcile(NOW_S + 900.0).changes) == [DelayStart(5, int(NOW_S + 900.0 + REST_S))]
 
 
 @pytest.mark.parametrize("changed", [{"comment": ""}, {"comment": "explsched:sweep=digits"}, {"gpus": 0}])

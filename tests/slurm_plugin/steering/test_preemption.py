@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionRecord, RecordError, read
 from sched_policy.model import Exploration, GpuPart, Job, JobState
 from sched_policy.plan import Preemption
-from slurm_plugin.client.changes import Change, ChangeFailure, RequeueJob, SetAdminComment, SignalJob
+from slurm_plugin.client.changes import Change, ChangeFailure, NotNow, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
 from slurm_plugin.observation.progress import JobProgress, ProgressReport
-from slurm_plugin.steering.preemption import PreemptionTracker, interruption
+from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.underway import Look, interruption
 from tests.sched_policy.builders import NOW_S, job, running
 from tests.slurm_kit import record as slurm_job
 
@@ -36,7 +37,7 @@ def advance(
     """One pass; Slurm's records have what `slurm_job` asks for, and each job's own GPUs, on one node."""
     gpus = {job_id: one.request.total for job_id, one in jobs.items()}
     slurm_jobs = {job_id: slurm_job(job_id, gpus=count, gpus_per_node=count) for job_id, count in gpus.items()}
-    return tracker.advance(wanted, jobs, slurm_jobs, progress, records, now_s, in_vain, clear_from_s)
+    return tracker.advance(wanted, Look(jobs, slurm_jobs, progress, records, now_s), in_vain, clear_from_s)
 
 
 def steps(
@@ -363,8 +364,8 @@ def test_a_job_that_asks_for_fewer_gpus_and_what_goes_with_them_stays_first() ->
     record = slurm_job(7, gpus=8, nodes=2, gpus_per_node=4, cpus_per_gpu=8, memory_mib=64_000)
     jobs = {7: job(7, 8), 5: running(5, "n1", 4, exploration=CONSENT)}
     records = {7: record, 5: slurm_job(5)}
-    tracker.advance([Preemption(5, "", 7)], jobs, records, {}, {}, 0)
-    tracker.advance((), jobs, records, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    tracker.advance([Preemption(5, "", 7)], Look(jobs, records, {}, {}, 0))
+    tracker.advance((), Look(jobs, records, {5: JobProgress(checkpoint_s=5)}, {}, 10))
     fewer = replace(record, gpus=4, gpus_per_node=2, memory_mib=32_000)
     for one in (fewer, replace(record, gpus=4, nodes=1, memory_mib=32_000)):
         assert tracker.being_served({7: one}, 20, 60) == {7}
@@ -575,6 +576,21 @@ def test_victims_of_one_job_go_together_when_the_last_has_saved() -> None:
     assert {5, 6} <= {change.job_id for change in changes if isinstance(change, RequeueJob)}
 
 
+def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of_one() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1", exploration=CONSENT), 7: job(7)}
+    jobs |= {8: running(8, "n2", exploration=CONSENT), 9: job(9)}
+    advance(tracker, [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (8, 9))], jobs, {}, {}, 0)
+    changes = advance(tracker, (), jobs, {}, {}, 100)
+    (record,) = (change for change in changes if isinstance(change, SetAdminComment) and change.job_id == 5)
+    assert tracker.keep_unrecorded([NotNow(record, "not now")]) == {5, 6}
+    tracker.wait_for(frozenset({5}))
+    repeated = advance(tracker, (), jobs, {}, {}, 110)
+    assert repeated == (RequeueJob(8),)
+    tracker.wait_for(frozenset())
+    assert {RequeueJob(5), RequeueJob(6), record} <= set(advance(tracker, (), jobs, {}, {}, 100))
+
+
 @pytest.mark.parametrize(
     ("sizes", "saved", "left_for"),
     [
@@ -592,7 +608,7 @@ def test_who_has_saved_first_leaves_for_the_first_in_the_queue(
     jobs = {n: running(n, "n1", gpus, exploration=CONSENT) for n, gpus in zip((5, 6), sizes, strict=True)}
     jobs |= {8: job(8), 9: job(9)}
     advance(tracker, (Preemption(5, "", 8), Preemption(6, "", 9)), jobs, {}, {}, 0)
-    tracker.serve_in_order((8, 9), jobs, {n: JobProgress(checkpoint_s=5) for n in saved}, 10)
+    tracker.serve_in_order((8, 9), Look(jobs, {}, {n: JobProgress(checkpoint_s=5) for n in saved}, {}, 10))
     assert tracker.beneficiaries == left_for
-    tracker.serve_in_order((), {}, {}, 10)  # some may have ended, or are out of reach
+    tracker.serve_in_order((), Look({}, {}, {}, {}, 10))  # some may have ended, or are out of reach
     assert tracker.beneficiaries == left_for

@@ -23,6 +23,8 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.requeues import returns_at_once
 from slurm_plugin.observation.standing import REST_S, SETTLE_S
 from slurm_plugin.steering.leases import lease_changes
 from slurm_plugin.steering.order import OrderLimits
@@ -35,7 +37,11 @@ LIMITS = SteeringLimits(OrderLimits(highest=1000, depth=100, max_per_pass=100), 
 
 
 def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tuple[Job, ...] = ()) -> Observation:
-    return Observation(Snapshot.of(NOW_S, nodes(), jobs), {r.job_id: r for r in records}, leases, {}, {})
+    """Of requeued jobs each has run for long enough to return at once."""
+    lasted = frozenset((one.job_id, one.restarts - 1) for one in records)
+    returning = (one.job_id for one in records if returns_at_once(one, None, JobProgress(), lasted, NOW_S))
+    found = Observation(Snapshot.of(NOW_S, nodes(), jobs), {one.job_id: one for one in records}, leases, {}, {})
+    return replace(found, returning=frozenset(returning))
 
 
 def promise(job_id: int, start_s: float = NOW_S + 600, gpus: int = 4) -> Reservation:

@@ -1,0 +1,91 @@
+"""One preemption from its signal to its requeue: when the job is ready to leave, and what that costs it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from explsched.preemption_record import Interruption, PreemptionRecord
+from sched_policy.model import Job, JobState
+from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.gpu_hours import held_gpus
+from slurm_plugin.observation.progress import JobProgress
+
+
+class Underway(Struct, frozen=True):
+    """A preemption that has been signalled but not finished. `noted`: its cost has been recorded and it is requeued.
+
+    `beneficiary` is the pending job that needs the GPUs, None if the preempted job itself benefits.
+    """
+
+    signalled_s: float
+    restarts: int
+    checkpoint_before_s: float | None
+    reason: str
+    beneficiary: int | None
+    noted: bool = False
+
+    def is_ready(self, progress: JobProgress, now_s: float, grace_s: float) -> bool:
+        """Whether the job has saved the checkpoint that it was asked for, or its grace period is over."""
+        return self._saved_s(progress) is not None or now_s - self.signalled_s >= grace_s
+
+    def resumable_until_s(self, progress: JobProgress, grace_s: float) -> float:
+        """As long after a checkpoint as saving it took: later the work since would cost more than to save again.
+
+        Before that for the grace period: the job may still be saving.
+        """
+        if (saved_s := self._saved_s(progress)) is None:
+            return self.signalled_s + grace_s
+        return saved_s + min(saved_s - self.signalled_s, grace_s)  # by a wrong clock it may seem long
+
+    def _saved_s(self, progress: JobProgress) -> float | None:
+        return None if progress.checkpoint_s == self.checkpoint_before_s else progress.checkpoint_s
+
+
+class Look(Struct, frozen=True):
+    """What one pass has seen, by job id: jobs, Slurm's records, what jobs report, and what preemption has cost them."""
+
+    jobs: Mapping[int, Job]
+    slurm_jobs: Mapping[int, SlurmJob]
+    progress: Mapping[int, JobProgress]
+    records: Mapping[int, PreemptionRecord]
+    now_s: float
+
+    def reported(self, job_id: int) -> JobProgress:
+        """Nothing, for a job that does not report."""
+        return self.progress.get(job_id, JobProgress())
+
+    def runs_on(self, job_id: int, step: Underway) -> bool:
+        """Whether a job still runs as it did when it was signalled."""
+        job = self.jobs.get(job_id)
+        return job is not None and job.state is JobState.RUNNING and job.restarts == step.restarts
+
+    def still_waits(self, job_id: int) -> bool:
+        """Whether a beneficiary is still pending and may still start, as far as Slurm says."""
+        job = self.jobs.get(job_id)
+        return job is not None and job.state is JobState.PENDING and job.eligible
+
+    def handles_signal(self, job_id: int) -> bool:
+        """Whether a job can be expected to have installed its signal handler.
+
+        A job that reports progress has done so by its first report of the current run; before that it is still
+        starting, and the signal would end it. For a job that never reports this is unknown, and only its quantum
+        protects it.
+        """
+        reports = self.reported(job_id).reports
+        return not reports or any(report.restart == self.jobs[job_id].restarts for report in reports)
+
+
+def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> Interruption:
+    """The cost of a requeue now: the work since the last checkpoint of this run, or the whole run if there is none.
+
+    A job that saves checkpoints without reporting them loses less, but how much is unknown; it never loses more than
+    its run time, in which the time for which it was suspended does not count. Reports that arrived while the pass was
+    reading from Slurm are later than `now_s`.
+    """
+    start_s = now_s if job.start_s is None else job.start_s
+    safe_s = max(start_s, progress.checkpoint_s or start_s)
+    worked_until_s = max([now_s, *(report.time_s for report in progress.reports[-1:])])
+    lost_gpu_s = held_gpus(job) * max(0.0, min(worked_until_s - safe_s, job.run_s(worked_until_s)))
+    return Interruption(job.restarts, now_s, job.request.total, lost_gpu_s, reason)
