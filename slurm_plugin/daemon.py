@@ -21,7 +21,7 @@ import click
 from msgspec.structs import replace
 
 from explsched import log
-from explsched.cli import run_command
+from explsched.cli import alternative, program_options, run_command
 from explsched.errors import ExplschedError, PolicyError, SlurmError
 from slurm_plugin import config as configuration
 from slurm_plugin import sighting
@@ -324,21 +324,21 @@ class Daemon:
         self._wake.set()
 
 
-@click.command(context_settings={"help_option_names": ["--help"]}, epilog=_EPILOG)
+@click.command(epilog=_EPILOG)
 @click.option("-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
-@click.option("--once", "mode", flag_value="once", help="Make one pass and exit (1 if Slurm refused a change).")
-@click.option("--dry-run", "mode", flag_value="dry-run", help="Print what one pass would change, change nothing.")
-@click.option(
+@alternative("--once", "mode", "once", "Make one pass and exit (1 if Slurm refused a change).")
+@alternative("--dry-run", "mode", "dry-run", "Print what one pass would change, change nothing.")
+@alternative(
     "--serve-state",
     "mode",
-    flag_value="serve-state",
-    help="Do not steer: serve the state that a daemon on another host publishes to the users of this one.",
+    "serve-state",
+    "Do not steer: serve the state that a daemon on another host publishes to the users of this one.",
 )
 @click.option("--log-file", help="Append the log to this file instead of standard error.")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
-@click.version_option(None, "-V", "--version", package_name="explsched", message="%(prog)s %(version)s")
+@program_options
 def command(config_path: Path | None, mode: str | None, log_file: str | None, log_level: str) -> None:
     """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
     log.set_up(log_level, log_file)
