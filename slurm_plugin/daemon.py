@@ -237,20 +237,21 @@ class Daemon:
             _LOG.exception("pass failed, will try again")
 
     def _count_failed(self) -> None:
-        self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
+        failed = self._totals.failed_passes + 1
+        self._totals = replace(self._totals, failed_passes=failed, audit_faults=self._controller.trail.faults)
         self._publisher.count(self._totals)
 
     def _publish(self, done: Pass) -> None:
         """Publish what the pass observed and planned. Slurm is asked each time what users may see."""
+        self._totals = replace(self._totals, audit_faults=self._controller.trail.faults)
         try:
             can = self._controller.capabilities()
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "state not published, it is not known who may see it", why=str(error))
             return
-        totals = replace(self._totals, audit_faults=self._controller.trail.faults)
         view = View.planned(self._config, done.seen, done.plan)
         hidden = private(can, self._config.state.readers)
-        self._publisher.publish(view, done.changes, hidden, can.cluster, totals)
+        self._publisher.publish(view, done.changes, hidden, can.cluster, self._totals)
         self._readers.keep()
 
     def _withdraw(self) -> None:

@@ -127,6 +127,27 @@ def test_passes_that_fail_are_counted_while_none_succeeds(
     assert seen == [["1.0", "16.0"], ["2.0", "16.0"], ["3.0", "16.0"]]
 
 
+def test_a_pass_that_fails_takes_nothing_back_that_was_counted(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the number of audit entries that were lost going down and up again, the alert for a new one came."""
+    (tmp_path / "audit.jsonl").mkdir()  # what is no file can have no entry
+    seen = []
+
+    def look(and_then: Callable[[], None]) -> Callable[[], None]:
+        def event() -> None:
+            text = (tmp_path / "state" / METRICS_FILE).read_text().splitlines()
+            seen.append([line for line in text if line.startswith("explsched_audit_faults_total ")])
+            and_then()
+
+        return event
+
+    nothing = [lambda: None] * 2  # before the pass, and before it writes
+    fail = fails(SlurmUnreachableError("nobody answers"))
+    lived(Eventful((record(5),), events=[*nothing, look(fail), look(lambda: None)]), config, monkeypatch)
+    assert seen == [["explsched_audit_faults_total 1.0"]] * 2
+
+
 @pytest.mark.parametrize(
     ("told_s", "ahead"),
     [(1000.0, 0.0), (999.0, 0.0), (1002.0, 0.0), (0.0, 0.0), (990.0, 12.5), (1060.0, -57.5)],
