@@ -29,6 +29,7 @@ from slurm_plugin.client.batch import shown
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.client.records import ControllerLoad
+from slurm_plugin.config import Config
 from slurm_plugin.instance import PATIENCE_S, AnotherDaemonError, Claim, OnlyOne
 from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
@@ -105,6 +106,7 @@ class Daemon:
         self._controller = Controller(client, self._config)
         self._only_one = OnlyOne()
         self._unclaimed: tuple[Claim, ...] = ()
+        self._cluster_name = ""
         self._publisher = Publisher(self._config.state.directory)
         self._readers = serving.ServerProcess(self._config.state.directory, self._config.state.socket)
         self._totals = Totals()
@@ -211,11 +213,29 @@ class Daemon:
         """Make sure that no other daemon steers or has our files. Raises `AnotherDaemonError`, and `SlurmError`."""
         if not self._only_one.is_settled:
             can = self._controller.capabilities()
+            self._cluster_name = can.cluster_name
             self._only_one.settle(can.cluster, self._config.progress.spool)
             claimed = self._config.claimed().items()
             self._unclaimed = tuple(Claim(where, can.cluster_name, key) for key, where in claimed)
         self._unclaimed = tuple(claim for claim in self._unclaimed if not claim.is_made())
-        self._only_one.check(_BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s)
+        self._only_one.check(self._valid_s())
+
+    def _valid_s(self) -> float:
+        """How long the heartbeat lasts."""
+        return _BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s
+
+    def _check_claims(self, config: Config) -> None:
+        """Raise `AnotherDaemonError` if another cluster or daemon has what a new configuration names.
+
+        Before it is known which cluster this is, that ends the daemon, as at its start.
+        """
+        if not self._only_one.is_settled:
+            return
+        for key, where in config.claimed().items():
+            if where != self._config.claimed()[key]:
+                Claim(where, self._cluster_name, key).check()
+        if config.progress.spool != self._config.progress.spool:
+            self._only_one.try_spool(config.progress.spool, self._valid_s())
 
     def _pass(self) -> None:
         """One pass. An error of Slurm ends the pass, not the daemon; another daemon ends this one."""
@@ -300,6 +320,7 @@ class Daemon:
             self._reload = False
             try:
                 config = configuration.load(self._config_path)
+                self._check_claims(config)
                 slurm, former = config.slurm, self._config.slurm
                 is_same = (slurm.client, slurm.timeout_s) == (former.client, former.timeout_s)
                 client = None if is_same else choose(slurm.client, slurm.timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
-from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Holder, claimed_by
+from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
 from slurm_plugin.state.publish import METRICS_FILE
 from tests.slurm_kit import FakeSlurm, record
 
@@ -295,6 +296,43 @@ def test_what_one_cluster_keeps_is_no_other_clusters(
     for claim in (tmp_path / CLAIM, tmp_path / "state" / CLAIM):  # as the message says
         claim.unlink()
     lived_once(second, config, monkeypatch)
+
+
+@pytest.mark.parametrize("key", ["state.directory", "progress.spool"])
+def test_a_reload_takes_nothing_of_another_cluster(
+    key: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the daemon, and systemd could not start it again."""
+    caplog.set_level(logging.INFO, "explsched")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    if key == "state.directory":
+        (theirs / CLAIM).write_text("beta\n")
+    else:
+        Heartbeat(theirs, "beta", Holder("another host", 1, 0.0)).beat(3600.0)
+    there = set(theirs.iterdir())
+    changed = {
+        "state.directory": ("directory: .*/state", f"directory: {theirs}"),
+        "progress.spool": ("spool: [^}]*", f"spool: {theirs}"),
+    }
+    own = config.read_text()
+
+    def reload(text: str) -> Callable[[], None]:
+        def event() -> None:
+            config.write_text(text)
+            os.kill(os.getpid(), signal.SIGHUP)
+
+        return event
+
+    foreign, good = reload(re.sub(*changed[key], own)), reload(own.replace("fifo", "srsf"))
+    slurm = Eventful(
+        (record(5),), settings={"ClusterName": "alpha"}, events=[lambda: None, foreign, good, lambda: None]
+    )
+    lived(slurm, config, monkeypatch)
+    assert f'configuration not reloaded, the old one stays in force why="{theirs}: ' in caplog.text
+    assert f"set {key} of each cluster to a directory of its own" in caplog.text
+    assert 'configuration reloaded policy="srsf"' in caplog.text
+    assert set(theirs.iterdir()) == there
 
 
 def test_a_directory_that_the_daemon_makes_is_its_clusters(
