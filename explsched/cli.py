@@ -95,7 +95,15 @@ def keys_option(file: str, keys: Callable[[], Iterable[Key]]) -> Callable[[FC], 
             ctx.exit()
 
     about = f"List every key of {file} with meaning and default."
-    return click.option("--keys", is_flag=True, is_eager=True, expose_value=False, callback=answer, help=about)
+    return click.option(
+        "--keys",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=answer,
+        allow_from_autoenv=False,
+        help=about,
+    )
 
 
 def is_stdout(path: Path) -> bool:
@@ -111,15 +119,21 @@ def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None)
     return path
 
 
-def one_form(**chosen: bool) -> str:
-    """The output format that was asked for, as in `one_form(csv=as_csv, json=as_json)`; "" if none was.
+def alternative(flag: str, parameter: str, value: object, about: str) -> Callable[[FC], FC]:
+    """A flag that gives a parameter this value; the parameter is None without any of its flags.
 
-    Raises `click.UsageError` for two.
+    Two flags of one parameter are wrong usage. No environment variable stands for a flag.
     """
-    wanted = [name for name, is_wanted in chosen.items() if is_wanted]
-    if len(wanted) > 1:
-        raise click.UsageError(f"--{wanted[0]} and --{wanted[1]}: give one of them")
-    return wanted[0] if wanted else ""
+
+    def choose(ctx: click.Context, _param: click.Parameter, is_given: bool) -> None:  # noqa: FBT001  as click calls it
+        ctx.params.setdefault(parameter, None)
+        if is_given:
+            former = ctx.meta.setdefault(parameter, flag)
+            if former != flag:
+                raise click.UsageError(f"{former} and {flag}: give one of them")
+            ctx.params[parameter] = value
+
+    return click.option(flag, is_flag=True, expose_value=False, callback=choose, allow_from_autoenv=False, help=about)
 
 
 def own_name() -> str:
@@ -146,6 +160,16 @@ def known_users(names: Iterable[str], seen: Iterable[str]) -> None:
                 pwd.getpwnam(name)
             except KeyError:
                 raise UnknownNameError("user", name, known) from None
+
+
+def program_options(command: FC) -> FC:
+    """`--version` and `--help` of a program; not by `SEXPLSCHED_VERSION`, which a site's module file may set."""
+    command = click.help_option("--help", allow_from_autoenv=False)(command)
+    message = "%(prog)s %(version)s"
+    version = click.version_option(
+        None, "-V", "--version", package_name="explsched", message=message, allow_from_autoenv=False
+    )
+    return version(command)
 
 
 class CommandError(ExplschedError):
@@ -219,7 +243,7 @@ def _loaded(entry: OwnEntry | EntryPoint) -> click.Command:
 
 
 @click.group(cls=RegisteredCommands, entry_point_group=entry_points.COMMANDS, epilog=_EPILOG)
-@click.version_option(None, "-V", "--version", package_name="explsched", message="%(prog)s %(version)s")
+@program_options
 def root() -> None:
     """See and steer what explsched does with a Slurm cluster."""
 

@@ -10,6 +10,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
@@ -154,6 +155,7 @@ _NOUNS: dict[object, str] = {
     tuple: "a list of strings",
     dict: "a mapping of names to values",
     Path: "a path",
+    date: "a date",
     NoneType: "null",
 }
 

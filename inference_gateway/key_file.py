@@ -103,6 +103,11 @@ def parse(text: str, path: Path) -> tuple[ApiKey, ...]:
             keys.append(_api_key(name, key))
         except GatewayError as error:
             faults.append(f"keys.{name}: {error}")
+    owners: dict[str, str] = {}
+    for known in keys:
+        first = owners.setdefault(known.digest, known.name)
+        if first != known.name:
+            faults.append(f"keys.{known.name}.sha256: is that of {first}, too")
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     return tuple(keys)

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from explsched.strict_yaml import Section
+from inference_gateway.dataplane import settings
 from inference_gateway.dataplane.open_paths import USUAL_PATHS
 from inference_gateway.model import Capacity
 
@@ -18,7 +19,8 @@ Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", desc
 _Plain = Annotated[str, Meta(pattern=r"^[\w.:@%+,-]*$")]
 _Time = Annotated[str, Meta(pattern=r"^((\d+-)?\d+(:\d+){0,2})?$")]
 _Memory = Annotated[str, Meta(pattern=r"^(\d+[KMGT]?)?$")]
-_Model = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.:/@+-]{0,199}$")]
+_Model = Annotated[str, Meta(pattern=f"^{settings.MODEL.pattern}$")]
+_PATH = f"^{settings.PATH.pattern}$"
 _Share = Annotated[float, Meta(ge=0.001, le=1)]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
@@ -30,7 +32,7 @@ def _seconds(description: str) -> Meta:
 class ListenSection(Section, frozen=True):
     """Where clients reach the gateway."""
 
-    host: Annotated[str, Meta(pattern=r"^[\w.:-]+$", description="address to listen on")] = "0.0.0.0"  # noqa: S104
+    host: Annotated[str, Meta(pattern=f"^({settings.HOST.pattern})$", description="address to listen on")] = "0.0.0.0"  # noqa: S104
     port: Annotated[int, Meta(ge=1, le=65535, description="port to listen on")] = 8080
     page: Annotated[
         Literal["none", "chat"], Meta(description="chat: a page at /chat to try models with an API key")
@@ -162,8 +164,8 @@ class ScaleSection(Section, frozen=True):
 class HealthSection(Section, frozen=True):
     """How a replica is watched."""
 
-    path: Annotated[str, Meta(pattern=r"^/[\w.~/-]*$", description="answers GET with 200 when ready")] = "/health"
-    interval_s: Annotated[float, _seconds("time between two checks")] = 2.0
+    path: Annotated[str, Meta(pattern=_PATH, description="answers GET with 200 when ready")] = "/health"
+    interval_s: Annotated[float, Meta(ge=0.1, le=3600, description="time between two checks")] = 2.0
     timeout_s: Annotated[float, Meta(ge=0.1, le=600, description="timeout of a check")] = 5.0
     fall: Annotated[int, Meta(ge=1, le=100, description="consecutive failures that take a replica out")] = 3
     rise: Annotated[int, Meta(ge=1, le=100, description="consecutive successes that bring it back")] = 2
@@ -195,7 +197,7 @@ class MetricsSection(Section, frozen=True):
     """Metrics of the replicas' servers, for scaling: requests that wait inside a replica, and how full its cache is."""
 
     server: Annotated[Literal["vllm", "sglang", "tgi"], Meta(description="whose metric names to expect")] = "vllm"
-    path: Annotated[str, Meta(pattern=r"^/[\w.~/-]*$", description="answers GET with Prometheus text")] = "/metrics"
+    path: Annotated[str, Meta(pattern=_PATH, description="answers GET with Prometheus text")] = "/metrics"
     running: Annotated[_MetricName, Meta(description="gauge of running requests; empty: the server's")] = ""
     waiting: Annotated[_MetricName, Meta(description="gauge of waiting requests; empty: the server's")] = ""
     kv_cache: Annotated[
@@ -236,13 +238,15 @@ class ServiceSection(Section, frozen=True):
         tuple[str, ...], Meta(description="paths open to clients; /v1/files/* for all below; others get 404")
     ] = USUAL_PATHS
     concurrency: Annotated[int, Meta(ge=1, le=100_000, description="concurrent requests per replica")] = 8
-    requests_per_s: Annotated[float, Meta(gt=0, le=1e6, description="requests/s per replica, until measured")] = 10.0
+    requests_per_s: Annotated[float, Meta(ge=1e-6, le=1e6, description="requests/s per replica, until measured")] = 10.0
     prompt_tokens_per_s: Annotated[
         Annotated[float, Meta(ge=0, le=1e9)] | None,
         Meta(description="prefill rate per replica; spreads long prompts over replicas; null: measured; 0: off"),
     ] = None
     queue_limit: Annotated[_Count, Meta(description="queued requests while replicas are busy; more get 503")] = 1000
-    queue_deadline_s: Annotated[float, _seconds("longest time in that queue; then 503")] = 120.0
+    queue_deadline_s: Annotated[
+        float, Meta(ge=0.001, le=86_400, description="longest time in that queue; then 503")
+    ] = 120.0
     queue_target_s: Annotated[
         float, Meta(ge=0, le=86_400, description="target queueing delay; late requests are deprioritised; 0: FIFO")
     ] = 2.0
@@ -250,7 +254,9 @@ class ServiceSection(Section, frozen=True):
         1000
     )
     cold_start_deadline_s: Annotated[float, _seconds("longest time in that queue; then 503")] = 300.0
-    response_timeout_s: Annotated[float, _seconds("longest time without data from a replica")] = 600.0
+    response_timeout_s: Annotated[
+        float, Meta(ge=0.001, le=86_400, description="longest time without data from a replica")
+    ] = 600.0
     drain_deadline_s: Annotated[float, _seconds("time for a draining replica to finish its requests")] = 300.0
     affinity: Annotated[
         Literal["none", "prefix"],

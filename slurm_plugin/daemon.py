@@ -21,7 +21,7 @@ import click
 from msgspec.structs import replace
 
 from explsched import log
-from explsched.cli import run_command
+from explsched.cli import alternative, program_options, run_command
 from explsched.errors import ExplschedError, PolicyError, SlurmError
 from slurm_plugin import config as configuration
 from slurm_plugin import sighting
@@ -29,6 +29,7 @@ from slurm_plugin.client.batch import shown
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.client.records import ControllerLoad
+from slurm_plugin.config import Config
 from slurm_plugin.instance import PATIENCE_S, AnotherDaemonError, Claim, OnlyOne
 from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
@@ -105,6 +106,7 @@ class Daemon:
         self._controller = Controller(client, self._config)
         self._only_one = OnlyOne()
         self._unclaimed: tuple[Claim, ...] = ()
+        self._cluster_name = ""
         self._publisher = Publisher(self._config.state.directory)
         self._readers = serving.ServerProcess(self._config.state.directory, self._config.state.socket)
         self._totals = Totals()
@@ -211,11 +213,29 @@ class Daemon:
         """Make sure that no other daemon steers or has our files. Raises `AnotherDaemonError`, and `SlurmError`."""
         if not self._only_one.is_settled:
             can = self._controller.capabilities()
+            self._cluster_name = can.cluster_name
             self._only_one.settle(can.cluster, self._config.progress.spool)
             claimed = self._config.claimed().items()
             self._unclaimed = tuple(Claim(where, can.cluster_name, key) for key, where in claimed)
         self._unclaimed = tuple(claim for claim in self._unclaimed if not claim.is_made())
-        self._only_one.check(_BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s)
+        self._only_one.check(self._valid_s())
+
+    def _valid_s(self) -> float:
+        """How long the heartbeat lasts."""
+        return _BEATS_MISSED * self._interval_s + _COMMANDS_OF_A_PASS * self._config.slurm.timeout_s
+
+    def _check_claims(self, config: Config) -> None:
+        """Raise `AnotherDaemonError` if another cluster or daemon has what a new configuration names.
+
+        Before it is known which cluster this is, that ends the daemon, as at its start.
+        """
+        if not self._only_one.is_settled:
+            return
+        for key, where in config.claimed().items():
+            if where != self._config.claimed()[key]:
+                Claim(where, self._cluster_name, key).check()
+        if config.progress.spool != self._config.progress.spool:
+            self._only_one.try_spool(config.progress.spool, self._valid_s())
 
     def _pass(self) -> None:
         """One pass. An error of Slurm ends the pass, not the daemon; another daemon ends this one."""
@@ -237,20 +257,21 @@ class Daemon:
             _LOG.exception("pass failed, will try again")
 
     def _count_failed(self) -> None:
-        self._totals = replace(self._totals, failed_passes=self._totals.failed_passes + 1)
+        failed = self._totals.failed_passes + 1
+        self._totals = replace(self._totals, failed_passes=failed, audit_faults=self._controller.trail.faults)
         self._publisher.count(self._totals)
 
     def _publish(self, done: Pass) -> None:
         """Publish what the pass observed and planned. Slurm is asked each time what users may see."""
+        self._totals = replace(self._totals, audit_faults=self._controller.trail.faults)
         try:
             can = self._controller.capabilities()
         except SlurmError as error:
             log.event(_LOG, logging.WARNING, "state not published, it is not known who may see it", why=str(error))
             return
-        totals = replace(self._totals, audit_faults=self._controller.trail.faults)
         view = View.planned(self._config, done.seen, done.plan)
         hidden = private(can, self._config.state.readers)
-        self._publisher.publish(view, done.changes, hidden, can.cluster, totals, self._ahead_s)
+        self._publisher.publish(view, done.changes, hidden, can.cluster, self._totals, self._ahead_s)
         self._readers.keep()
 
     def _withdraw(self) -> None:
@@ -299,6 +320,7 @@ class Daemon:
             self._reload = False
             try:
                 config = configuration.load(self._config_path)
+                self._check_claims(config)
                 slurm, former = config.slurm, self._config.slurm
                 is_same = (slurm.client, slurm.timeout_s) == (former.client, former.timeout_s)
                 client = None if is_same else choose(slurm.client, slurm.timeout_s)
@@ -324,21 +346,21 @@ class Daemon:
         self._wake.set()
 
 
-@click.command(context_settings={"help_option_names": ["--help"]}, epilog=_EPILOG)
+@click.command(epilog=_EPILOG)
 @click.option("-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
-@click.option("--once", "mode", flag_value="once", help="Make one pass and exit (1 if Slurm refused a change).")
-@click.option("--dry-run", "mode", flag_value="dry-run", help="Print what one pass would change, change nothing.")
-@click.option(
+@alternative("--once", "mode", "once", "Make one pass and exit (1 if Slurm refused a change).")
+@alternative("--dry-run", "mode", "dry-run", "Print what one pass would change, change nothing.")
+@alternative(
     "--serve-state",
     "mode",
-    flag_value="serve-state",
-    help="Do not steer: serve the state that a daemon on another host publishes to the users of this one.",
+    "serve-state",
+    "Do not steer: serve the state that a daemon on another host publishes to the users of this one.",
 )
 @click.option("--log-file", help="Append the log to this file instead of standard error.")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
-@click.version_option(None, "-V", "--version", package_name="explsched", message="%(prog)s %(version)s")
+@program_options
 def command(config_path: Path | None, mode: str | None, log_file: str | None, log_level: str) -> None:
     """Steer Slurm by the configured policy: site factors, short reservations, preemption of jobs that opted in."""
     log.set_up(log_level, log_file)

@@ -25,7 +25,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -113,6 +113,10 @@ class Heartbeat:
                 self._tell(f"no answer for {self._call.patience_s:g} s")
         except OSError as error:
             self._tell(error.strerror or str(error))
+
+    def in_spool(self, spool: Path) -> Self:
+        """Another heartbeat of this daemon."""
+        return type(self)(spool, self._cluster, self._us)
 
     def stop(self) -> None:
         """Remove the file, if it is ours."""
@@ -211,8 +215,15 @@ class Claim:
         False, to be asked again, if it is not there or cannot be claimed. The latter keeps no daemon from its work:
         that is logged, once per fault.
         """
+        return self._is_found(self._make)
+
+    def check(self) -> None:
+        """Raise `AnotherDaemonError` if it is another cluster's; nothing is written down."""
+        self._is_found(self._look)
+
+    def _is_found(self, look: Callable[[], None]) -> bool:
         try:
-            fault = "" if self._call.run(self._look) else f"no answer for {self._call.patience_s:g} s"
+            fault = "" if self._call.run(look) else f"no answer for {self._call.patience_s:g} s"
         except OSError as error:
             fault = error.strerror or str(error)
         if fault not in ("", self._fault):
@@ -229,10 +240,13 @@ class Claim:
 
     def _look(self) -> None:
         self._found = claimed_by(self._directory)
+
+    def _make(self) -> None:
+        self._look()
         if not self._found and self._directory.exists():
             with suppress(FileExistsError):  # another daemon has come first
                 create_file_durably(self._directory / CLAIM, f"{self._cluster}\n", mode=0o644)
-            self._found = claimed_by(self._directory)
+            self._look()
 
 
 def claimed_by(directory: Path) -> str:
@@ -356,6 +370,13 @@ class OnlyOne:
         """Take the lock of this host for a cluster. Raises `AnotherDaemonError`."""
         self._lock.take(cluster)
         self._heartbeat = Heartbeat(spool, cluster, self._us)
+
+    def try_spool(self, spool: Path, valid_s: float) -> None:
+        """Raise `AnotherDaemonError` if another daemon is alive in this spool, in which ours may be from now on."""
+        if self._heartbeat is not None:
+            there = self._heartbeat.in_spool(spool)
+            there.beat(valid_s)
+            there.stop()
 
     def check(self, valid_s: float) -> None:
         """Say that we are alive, and will again within `valid_s`. Raises `AnotherDaemonError`."""

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from explsched import log
-from explsched.cli import examples, json_option, keys_option
+from explsched.cli import alternative, examples, json_option, keys_option
 from explsched.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.cli import keepalived, known_service, opened, services_option
@@ -38,16 +38,14 @@ _FRESH_S = 5.0
     )
 )
 @services_option
-@click.option(
-    "--foreground", "place", flag_value="here", help="Run in the foreground until Ctrl-C; replicas keep running."
-)
+@alternative("--foreground", "place", "here", "Run in the foreground until Ctrl-C; replicas keep running.")
 @click.option("-p", "--partition", help="Partition of the gateway job.")
 @click.option("-A", "--account", help="Account of the gateway job.")
 @click.option("-q", "--qos", help="QOS of the gateway job.")
 @click.option("-t", "--time", "time_limit", help="Time limit of the gateway job.")
 @click.option("--sbatch", "sbatch", multiple=True, metavar="OPTION", help="Another option for sbatch; repeatable.")
 @click.option("--wait", "wait_s", type=float, default=0.0, metavar="SECONDS", help="Wait until it serves.")
-@click.option("--dry-run", "place", flag_value="nowhere", help="Show what would be submitted.")
+@alternative("--dry-run", "place", "nowhere", "Show what would be submitted.")
 def up(
     *,
     services_path: Path,

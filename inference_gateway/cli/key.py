@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from explsched.cli import examples, json_option
+from explsched.cli import alternative, examples, json_option
 from explsched.errors import ExplschedError
 from explsched.tables import Column, csv_text, lines, room
 from inference_gateway import key_file
@@ -46,8 +46,8 @@ _COUNTS = ("requests", "prompt", "completion", "estimated")
 @click.option("-s", "--services", "services_path", type=click.Path(path_type=Path), help="Change this gateway's keys.")
 @click.option("--expires", "days", type=click.IntRange(1, 3650), metavar="DAYS", help="Days until the key expires.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the key to this new file, mode 0600.")
-@click.option("--revoke", "action", flag_value="revoke", help="Revoke the key of OWNER.")
-@click.option("--list", "action", flag_value="list", help="List the keys.")
+@alternative("--revoke", "action", "revoke", "Revoke the key of OWNER.")
+@alternative("--list", "action", "list", "List the keys.")
 @json_option
 def key(
     *,
@@ -146,8 +146,8 @@ def _keys_file(services_path: Path) -> Path:
     "--by", "by", multiple=True, type=click.Choice(_GROUPS), help="Group by; repeatable. Default: key, service."
 )
 @click.option("--days", default=30, show_default=True, type=click.IntRange(1, 400), help="Days to look back.")
-@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
-@click.option("--json", "form", flag_value="json", help="Print JSON.")
+@alternative("--csv", "form", "csv", "Print CSV.")
+@alternative("--json", "form", "json", "Print JSON.")
 def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None) -> None:
     """Show requests and tokens by key, service, user, account or day.
 

@@ -182,7 +182,8 @@ class Supervisor:
             new = accepted.changed(in_force) if self._revision.now == in_force else in_force
             if new != self._revision.now:
                 self._data_plane = HaproxyDataPlane(new.settings(self._run_directory))
-                self._revision.now, self._children = new, self._wanted_children(new)
+                self._revision.now = new
+                self._take(new)
         except (ConfigError, GatewayError) as error:
             log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
 
@@ -304,7 +305,12 @@ class Supervisor:
             self._data_plane.apply(old)
             raise
         self._end_children()
-        self._children = self._wanted_children(new)  # they read the saved files and adopt what runs
+        self._take(new)  # new children read the saved files and adopt what runs
+
+    def _take(self, new: Accepted) -> None:
+        """Go by this configuration from now on."""
+        self._children = self._wanted_children(new)
+        self._client = self._succession.client = CliClient(new.section.slurm.timeout_s)
 
     def _end_children(self) -> None:
         for child in self._children:

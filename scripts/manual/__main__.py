@@ -170,7 +170,7 @@ def _variables(context: click.Context) -> tuple[Entry, ...]:
     """The variable of each option: its default, if the option is not given."""
     found: list[Entry] = []
     for option in context.command.params:
-        if not isinstance(option, click.Option) or option.is_eager or option.name is None:
+        if not isinstance(option, click.Option) or not option.allow_from_autoenv or option.name is None:
             continue
         own = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
         names = own or [f"{context.auto_envvar_prefix}_{option.name.upper()}"]

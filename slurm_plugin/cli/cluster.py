@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from msgspec.structs import fields
 
-from explsched.cli import Commands, examples, json_option
+from explsched.cli import Commands, alternative, examples, json_option
 from explsched.tables import Column, lines, room
 from slurm_plugin.devcluster import Cluster, ClusterHealth, ClusterSpec, ProductState
 from slurm_plugin.devcluster import down as take_down
@@ -84,20 +84,13 @@ def cluster() -> None:
     multiple=True,
     help="Line for slurm.conf; repeatable, the last one counts.",
 )
-@click.option(
+@alternative(
     "--no-daemon",
     "product",
-    flag_value=ProductState.INSTALLED,
-    type=ProductState,
-    help="Start no daemon: jobs can report and commands work, but Slurm alone schedules.",
+    ProductState.INSTALLED,
+    "Start no daemon: jobs can report and commands work, but Slurm alone schedules.",
 )
-@click.option(
-    "--slurm-only",
-    "product",
-    flag_value=ProductState.ABSENT,
-    type=ProductState,
-    help="Start Slurm only, without explsched.",
-)
+@alternative("--slurm-only", "product", ProductState.ABSENT, "Start Slurm only, without explsched.")
 @json_option
 def up(
     *,

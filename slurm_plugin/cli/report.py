@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from explsched.cli import config_option, json_option, moment, one_form
+from explsched.cli import alternative, config_option, json_option, moment
 from explsched.errors import SlurmError
 from explsched.tables import Column, csv_text, lines, room
 from slurm_plugin import config as configuration
@@ -60,15 +60,12 @@ _SHORT = {"PREEMPTIONS": "PREEMPTED", "WAIT MEDIAN H": "WAIT", "WAIT P90 H": "P9
     help="90m, 2h, 7d ago, or a date.",
 )
 @click.option("--until", "until_s", type=moment, metavar="TIME", default="0s", help="As --since.  [default: now]")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@json_option
-@click.option("--html", "as_html", is_flag=True, help="Print HTML.")
+@alternative("--csv", "form", "csv", "Print CSV.")
+@alternative("--json", "form", "json", "Print JSON.")
+@alternative("--html", "form", "html", "Print HTML.")
 @config_option
-def report(
-    *, by: str, since_s: float, until_s: float, as_csv: bool, as_json: bool, as_html: bool, config_path: Path | None
-) -> None:
+def report(*, by: str, since_s: float, until_s: float, form: str | None, config_path: Path | None) -> None:
     """Report GPU-hours, losses and waiting times."""
-    form = one_form(csv=as_csv, json=as_json, html=as_html)
     until_s = min(until_s, time.time())  # nothing was used in the future
     if since_s >= until_s:
         raise click.BadParameter("must be later than --since, which must be in the past", param_hint="--until")
@@ -87,7 +84,7 @@ def report(
     found = usage(runs, audited, by, since_s, until_s)
     gpu_h = _gpu_h(client, since_s, until_s)
     idle_gpu_h = max(0.0, gpu_h - found[-1].used_gpu_h)
-    click.echo(_FORMS.get(form, usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
+    click.echo(_FORMS.get(form or "", usage_table)(found, by, (since_s, until_s), (gpu_h, idle_gpu_h)), nl=False)
 
 
 def _with_comments(rows: Sequence[Sequence[str]], client: CliClient) -> list[Sequence[str]]:

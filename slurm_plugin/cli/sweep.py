@@ -15,13 +15,13 @@ from msgspec import to_builtins
 
 from explsched.cli import (
     Commands,
+    alternative,
     config_option,
     examples,
     is_stdout,
     json_option,
     keys_option,
     known_users,
-    one_form,
     own_name,
 )
 from explsched.errors import ExplschedError, SlurmUnreachableError, UnknownNameError, with_extra
@@ -114,18 +114,12 @@ def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -
 @click.argument("name")
 @_user
 @_me
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, a column for each hyper-parameter.")
+@alternative("--csv", "form", "csv", "Print CSV, a column for each hyper-parameter.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the curves: .png, .svg or .pdf.")
-@json_option
+@alternative("--json", "form", "json", "Print JSON.")
 @config_option
 def show(
-    name: str,
-    user: str | None,
-    me: bool,  # noqa: FBT001
-    as_csv: bool,  # noqa: FBT001
-    plot: Path | None,
-    as_json: bool,  # noqa: FBT001
-    config_path: Path | None,
+    *, name: str, user: str | None, me: bool, form: str | None, plot: Path | None, config_path: Path | None
 ) -> None:
     """Show the trainings of a sweep, best first.
 
@@ -133,7 +127,6 @@ def show(
     """
     from slurm_plugin.sweeps import results
 
-    form = one_form(csv=as_csv, json=as_json)
     found = _found(look(config_path), name, own_name() if me else user)
     if plot is not None:
         results.draw(_only(found, "--plot"), plot)

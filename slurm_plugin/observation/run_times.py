@@ -83,19 +83,22 @@ def read_past(accounting: Accounting, since_s: float, until_s: float) -> list[Ac
 class LearntRunTimes:
     """Estimates for the jobs of each pass, learnt again from sacct every `refresh_s`.
 
-    Jobs that end in between count with the run time at which they were last seen.
+    Jobs that end in between count with the run time at which they were last seen. `former` is what has learnt so far:
+    its estimates are used until sacct answers.
     """
 
-    def __init__(self, accounting: Accounting, history_days: float, refresh_s: float) -> None:
+    def __init__(
+        self, accounting: Accounting, history_days: float, refresh_s: float, former: LearntRunTimes | None = None
+    ) -> None:
         self._accounting = accounting
         self._history_s = history_days * _DAY_S
         self._refresh_s = refresh_s
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="sacct")
         self._reading: Future[RunTimes] | None = None
         self._next_s = 0.0
-        self._known = RunTimes()
-        self._numbers: dict[int, int] = {}
-        self._ran_s: dict[int, float] = {}
+        self._known: RunTimes = former._known if former else RunTimes()
+        self._numbers: dict[int, int] = former._numbers if former else {}
+        self._ran_s: dict[int, float] = former._ran_s if former else {}
 
     def close(self) -> None:
         """Stop reading from sacct."""

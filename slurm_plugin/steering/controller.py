@@ -111,18 +111,22 @@ class Controller:
             self._spool = DaemonSpool(config.progress.spool)
         else:
             self._spool.ask_anew()
+        learns = (config.run_times, config.slurm.timeout_s)
+        if self._run_times is None or learns != (self._config.run_times, self._config.slurm.timeout_s):
+            self._learn_by(config)
         self._config = config
         self._limits = SteeringLimits.of(config)
         self._probed: tuple[SlurmVersion, str] | None = None
         self._budget = config.preemption_budget()
         self._tracker.limits(self._budget)
-        if self._run_times is not None:
-            self._run_times.close()
-        section = config.run_times
-        accounting = CliClient(config.slurm.timeout_s).accounting
-        self._run_times = (
-            LearntRunTimes(accounting, section.history_days, section.refresh_s) if section.history_days else None
-        )
+
+    def _learn_by(self, config: Config) -> None:
+        """Ask sacct by this configuration. What has been learnt is used until it answers."""
+        former, section = self._run_times, config.run_times
+        if former is not None:
+            former.close()
+        asked = (CliClient(config.slurm.timeout_s).accounting, section.history_days, section.refresh_s)
+        self._run_times = LearntRunTimes(*asked, former) if section.history_days else None
 
     def use(self, client: SlurmClient) -> None:
         """Ask Slurm by this client from the next pass on."""

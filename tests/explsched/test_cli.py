@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli import moment, root
+from slurm_plugin import daemon
 
 
 def test_help_lists_commands_with_the_texts_that_the_commands_have() -> None:
@@ -136,6 +137,45 @@ def test_each_command_has_an_example_that_its_options_accept(tmp_path: Path, mon
                 parsed(root, shlex.split(typed)[1:])
             except click.exceptions.Exit:  # an option such as --keys, which answers at once
                 assert "--" in typed
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "sexplschedd --dry-run --once",
+        "sexplschedd --serve-state --dry-run",
+        "sexplsched gateway up -s services.yaml --dry-run --foreground",
+        "sexplsched gateway key ada -s services.yaml --list --revoke",
+        "sexplsched gateway usage -s services.yaml --csv --json",
+        "sexplsched report --json --html",
+        "sexplsched sweep show digits --csv --json",
+        "sexplsched cluster up --dir cluster --slurm-only --no-daemon",
+    ],
+)
+def test_two_flags_of_which_one_counts_are_refused(typed: str) -> None:
+    program, *words = shlex.split(typed)
+    first, second = (word for word in words if word.startswith("--") and word != "--dir")
+    with pytest.raises(click.UsageError, match=f"^{first} and {second}: give one of them$"):
+        parsed({"sexplsched": root, "sexplschedd": daemon.command}[program], words)
+
+
+def test_no_option_silently_replaces_another() -> None:
+    for name, command in (*commands(root, "sexplsched"), ("sexplschedd", daemon.command)):
+        names = [option.name for option in command.params if isinstance(option, click.Option)]
+        assert sorted(names, key=str) == sorted(set(names), key=str), name
+
+
+@pytest.mark.parametrize("program", ["sexplsched", "sexplschedd"])
+def test_the_environment_of_a_site_asks_for_no_version_and_no_mode(program: str) -> None:
+    names = ("VERSION", "HELP", "MODE", "ONCE", "POLICIES_KEYS")
+    set_by_site = {f"{program.upper()}_{name}": "1" for name in names}
+    argv = {"sexplsched": ["explsched.cli", "policies"], "sexplschedd": ["slurm_plugin.daemon", "--config=/nowhere"]}
+    words = [sys.executable, "-m", *argv[program]]
+    done = [
+        subprocess.run(words, capture_output=True, text=True, env={**os.environ, **more}, check=False)
+        for more in ({}, set_by_site)
+    ]
+    assert (done[1].returncode, done[1].stdout, done[1].stderr) == (done[0].returncode, done[0].stdout, done[0].stderr)
 
 
 def parsed(command: click.Command, words: list[str]) -> None:

@@ -1,14 +1,18 @@
 """A services file that cannot be used is refused with file, key path, what was found and what is accepted."""
 
+import math
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from explsched.strict_yaml import ConfigError
-from inference_gateway import key_file, services
+from inference_gateway import accepted, key_file, services
 from inference_gateway.dataplane.settings import digest_of
+from inference_gateway.gateway_paths import GatewayPaths
 
 PATH = Path("/srv/services.yaml")
 GOOD = """
@@ -115,6 +119,64 @@ def test_only_what_makes_a_replica_changes_its_generation() -> None:
     assert chat.generation() == scaled.generation() != other.generation()
 
 
+def with_value(key: str, value: object) -> dict[str, Any]:
+    """A services file with every section, in which one key has this value."""
+    more: dict[str, Any] = {"replica": {"command": "x {port}"}}
+    chat = {**more, "canary": {"service": "more"}, "metrics": {}}
+    found: dict[str, Any] = {"listen": {"host": "127.0.0.1"}, "services": {"more": more, "chat": chat}}
+    found["job"] = {"second": {"port": 8081}}
+    *sections, last = key.replace("NAME", "chat").split(".")
+    place = found
+    for name in sections:
+        place = place.setdefault(name, {})
+    place[last] = value
+    return found
+
+
+def test_what_is_within_the_limits_that_are_told_starts_a_gateway(tmp_path: Path) -> None:
+    """`gateway services` called files good that `up` and `reload` refused."""
+    path = tmp_path / "services.yaml"
+    GatewayPaths(tmp_path / "state").make()
+    refused = set()
+    numbers = [key for key in list(services.keys()) if " number " in key.accepted]
+    limits = [
+        (key.name, word, float(limit.replace(",", "")))
+        for key in numbers
+        for word, limit in re.findall(r"\b(above|from|to) (\d[\d,.e-]*)", key.accepted)
+    ]
+    assert len(limits) > 80
+    for key, word, limit in limits:
+        value = math.nextafter(limit, math.inf) if word == "above" else int(limit) if limit.is_integer() else limit
+        path.write_text(yaml.safe_dump({**with_value(key, value), "directory": "state"}))
+        try:
+            now = accepted.read(path)
+        except ConfigError:
+            refused.add((key, word))
+            continue
+        now.settings(tmp_path / "run")
+    assert refused == {("services.NAME.scale.min", "to")}, "a minimum above the maximum"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("services.chat.models", ["mod\u00e8le"]),
+        ("services.chat.also_serves", ["mod\u00e8le"]),
+        ("services.chat.health.path", "/he\u00e4lth"),
+        ("services.chat.health.path", "/" + 200 * "a"),
+        ("services.chat.metrics.path", "/m\u00e9trics"),
+        ("services.chat.health.interval_s", 0.05),
+        ("services.chat.queue_deadline_s", 0.0001),
+        ("services.chat.response_timeout_s", 0.0001),
+        ("services.chat.requests_per_s", 1e-9),
+        ("listen.host", "gpu_1"),
+        ("listen.certificate", "my gateway.pem"),
+    ],
+)
+def test_what_haproxy_cannot_take_is_named_with_file_and_service(key: str, value: object) -> None:
+    assert f"services.yaml: {key}: " in faults(yaml.safe_dump(with_value(key, value)))
+
+
 def test_every_key_has_a_meaning() -> None:
     found = list(services.keys())
     assert len(found) > 50
@@ -152,6 +214,8 @@ class TestKeys:
             ("keys: {al ice: {sha256: " + 64 * "a" + "}}", "keys: name 'al ice'"),
             ("keys: {a: {sha256: " + 64 * "a" + ", requests_per_minute: 0}}", "keys.a.requests_per_minute"),
             ("keys: {a: {sha256: " + 64 * "a" + ", expires: soon}}", "keys.a.expires"),
+            ("keys: {a: {sha256: " + 64 * "a" + ", expires: 3}}", "keys.a.expires: must be a date or null, found 3"),
+            (f"keys: {{a: {{sha256: {64 * 'a'}}}, b: {{sha256: {64 * 'A'}}}}}", "keys.b.sha256: is that of a, too"),
             ("key: {}", "unknown key 'key'; did you mean 'keys'"),
             ("keys: {a: {sha256: " + 64 * "a" + ", services: [a b]}}", "keys.a: key a: services: found 'a b'"),
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
-from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Holder, claimed_by
+from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
 from slurm_plugin.state.publish import METRICS_FILE
 from slurm_plugin.state.published import read
 from tests.slurm_kit import FakeSlurm, record
@@ -127,6 +128,27 @@ def test_passes_that_fail_are_counted_while_none_succeeds(
     slurm = Eventful((record(5),), events=events)
     lived(slurm, config, monkeypatch)
     assert seen == [["1.0", "16.0"], ["2.0", "16.0"], ["3.0", "16.0"]]
+
+
+def test_a_pass_that_fails_takes_nothing_back_that_was_counted(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the number of audit entries that were lost going down and up again, the alert for a new one came."""
+    (tmp_path / "audit.jsonl").mkdir()  # what is no file can have no entry
+    seen = []
+
+    def look(and_then: Callable[[], None]) -> Callable[[], None]:
+        def event() -> None:
+            text = (tmp_path / "state" / METRICS_FILE).read_text().splitlines()
+            seen.append([line for line in text if line.startswith("explsched_audit_faults_total ")])
+            and_then()
+
+        return event
+
+    nothing = [lambda: None] * 2  # before the pass, and before it writes
+    fail = fails(SlurmUnreachableError("nobody answers"))
+    lived(Eventful((record(5),), events=[*nothing, look(fail), look(lambda: None)]), config, monkeypatch)
+    assert seen == [["explsched_audit_faults_total 1.0"]] * 2
 
 
 @pytest.mark.parametrize(
@@ -290,6 +312,43 @@ def test_what_one_cluster_keeps_is_no_other_clusters(
     for claim in (tmp_path / CLAIM, tmp_path / "state" / CLAIM):  # as the message says
         claim.unlink()
     lived_once(second, config, monkeypatch)
+
+
+@pytest.mark.parametrize("key", ["state.directory", "progress.spool"])
+def test_a_reload_takes_nothing_of_another_cluster(
+    key: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the daemon, and systemd could not start it again."""
+    caplog.set_level(logging.INFO, "explsched")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    if key == "state.directory":
+        (theirs / CLAIM).write_text("beta\n")
+    else:
+        Heartbeat(theirs, "beta", Holder("another host", 1, 0.0)).beat(3600.0)
+    there = set(theirs.iterdir())
+    changed = {
+        "state.directory": ("directory: .*/state", f"directory: {theirs}"),
+        "progress.spool": ("spool: [^}]*", f"spool: {theirs}"),
+    }
+    own = config.read_text()
+
+    def reload(text: str) -> Callable[[], None]:
+        def event() -> None:
+            config.write_text(text)
+            os.kill(os.getpid(), signal.SIGHUP)
+
+        return event
+
+    foreign, good = reload(re.sub(*changed[key], own)), reload(own.replace("fifo", "srsf"))
+    slurm = Eventful(
+        (record(5),), settings={"ClusterName": "alpha"}, events=[lambda: None, foreign, good, lambda: None]
+    )
+    lived(slurm, config, monkeypatch)
+    assert f'configuration not reloaded, the old one stays in force why="{theirs}: ' in caplog.text
+    assert f"set {key} of each cluster to a directory of its own" in caplog.text
+    assert 'configuration reloaded policy="srsf"' in caplog.text
+    assert set(theirs.iterdir()) == there
 
 
 def test_a_directory_that_the_daemon_makes_is_its_clusters(

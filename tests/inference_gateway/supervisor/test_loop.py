@@ -571,6 +571,21 @@ class TestAnEditedFile:
         assert kept is not None
         assert tuple(kept.section.services) == ("more", "chat")
 
+    def test_an_edited_timeout_holds_for_the_supervisors_own_commands(
+        self, in_job: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where slurmctld takes longer than at the start no successor was queued, whatever a reload had changed."""
+        in_job.slurm.silent = True
+        patient = FakeSlurm(known=in_job.slurm.known)
+        monkeypatch.setattr(loop, "CliClient", {30.0: patient}.__getitem__)
+
+        def edit() -> None:
+            in_job.services.write_text(f"{TEXT}slurm: {{timeout_s: 30}}\n")
+            in_job.send(signal.SIGHUP)
+
+        in_job.run(in_job.report(), nothing, edit, in_job.later(1200), nothing, in_job.term)
+        assert len(patient.submissions) == 1
+
     def test_a_successor_applies_what_was_edited_once_it_serves(
         self, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -137,7 +137,7 @@ DIGEST = f"sha256: {'a' * 64}"
         (GOOD.replace("keys:", "certificate: c.pem, keys:"), KEYS, "while the gateway is up"),
         (GOOD.replace("services:", "job: {second: {port: 9}}\nservices:"), KEYS, "while the gateway is up"),
         (GOOD.replace("replica", "replika"), KEYS, "services.chat.replika"),
-        (GOOD, f"keys: {{alice: {{{DIGEST}}}, bob: {{{DIGEST}}}}}", "digest"),
+        (GOOD, f"keys: {{alice: {{{DIGEST}}}, bob: {{{DIGEST}}}}}", "keys.bob.sha256: is that of alice"),
     ],
 )
 def test_a_successor_takes_no_change_that_a_reload_refuses(

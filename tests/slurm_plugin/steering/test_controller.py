@@ -40,7 +40,15 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.config import AuditSection, Config, OrderSection, PreemptionSection, ProgressSection, SlurmSection
+from slurm_plugin.config import (
+    AuditSection,
+    Config,
+    OrderSection,
+    PreemptionSection,
+    ProgressSection,
+    RunTimesSection,
+    SlurmSection,
+)
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import REST_S
 from slurm_plugin.state.jobs import explanations
@@ -222,6 +230,41 @@ def test_a_reload_keeps_what_has_been_read_of_the_same_spool(tmp_path: Path, mon
         return sorted(daemon.decide(NOW_S).seen.progress)
 
     assert [read_after_reload(spool) for spool in (spools[0], spools[0], spools[1])] == [[5], [5, 6], [5]]
+
+
+def test_a_reload_keeps_the_run_times_that_were_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until sacct answered again, jobs had no estimates, and the order of `srtf` was another."""
+    sacct = tmp_path / "sacct"
+    sacct.write_text(
+        """#!/bin/sh
+        for option; do case $option in --delimiter=*) mark=${option#*=};; esac; done
+        for id in $(seq 100 120); do
+            for field in $id ada main 1000 2000 600 COMPLETED gres/gpu=4; do printf '%s' "$field$mark"; done
+            echo j
+        done
+        """
+    )
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    learns = {"run_times": RunTimesSection(history_days=30)}
+    daemon = controller(FakeSlurm((asking(5),)), tmp_path, monkeypatch, Plan())
+    daemon.reconfigure(configured(tmp_path, **learns))
+
+    def expected_s() -> float | None:
+        return daemon.decide(NOW_S).seen.snapshot.jobs[0].expected_s
+
+    while expected_s() is None:
+        pass
+    other = (
+        learns,
+        {"run_times": RunTimesSection(history_days=20, refresh_s=60)},
+        {**learns, "slurm": SlurmSection(timeout_s=7)},
+    )
+    for sections in other:
+        daemon.reconfigure(configured(tmp_path, **sections))
+        assert expected_s() == pytest.approx(600, rel=0.3)
+    daemon.reconfigure(configured(tmp_path))
+    assert expected_s() is None
 
 
 def test_a_reload_reads_a_spool_anew_that_has_hung_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
