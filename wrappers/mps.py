@@ -78,16 +78,18 @@ def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterato
             os.pwrite(descriptor, own.encode(), 0)
         except BlockingIOError:
             pass  # somebody is there, perhaps another task of the step
-        yield _joins(descriptor) and os.pread(descriptor, 256, 0) == own.encode()
+        is_member = locks(descriptor, fcntl.LOCK_SH, _TURN_S)
+        yield is_member and os.pread(descriptor, 256, 0) == own.encode()
     finally:
         os.close(descriptor)
 
 
-def _joins(descriptor: int) -> bool:
-    end_s = time.monotonic() + _TURN_S
+def locks(descriptor: int, kind: int, limit_s: float) -> bool:
+    """Lock a file as flock(2) does, LOCK_SH or LOCK_EX; whether that has been possible in this time."""
+    end_s = time.monotonic() + limit_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() > end_s:

@@ -33,6 +33,8 @@ _DIRECTORY = "/run/explsched-mps"
 
 _ALL_USERS = "--all-users"
 _COMPONENTS = "SLURM_JOB_ID_HET_GROUP_"
+TURN_S = 30.0  # longer than one that has the lock takes, and slurmd waits meanwhile
+_LOCK = "root.lock"  # not "lock", which everybody could open, and hold, in former releases
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
 
 
@@ -124,8 +126,9 @@ def begin(environment: Mapping[str, str], uid: int | None) -> None:
     if where is None:
         return
     program = mps.control(environment)
+    where.jobs.mkdir(mode=0o755, parents=True, exist_ok=True)
+    (where.jobs / environment["SLURM_JOB_ID"]).touch()
     with _locked(where):
-        (where.jobs / environment["SLURM_JOB_ID"]).touch()
         if mps.answering(where.variables()):
             return
         for directory in (where.pipes, where.directory / "log"):
@@ -150,19 +153,23 @@ def end(environment: Mapping[str, str], uid: int | None) -> None:
     where = place(environment, uid)
     if where is None or not where.jobs.is_dir():
         return
+    (where.jobs / environment["SLURM_JOB_ID"]).unlink(missing_ok=True)
     with _locked(where):
-        (where.jobs / environment["SLURM_JOB_ID"]).unlink(missing_ok=True)
         if not any(where.jobs.iterdir()) and mps.answering(where.variables()):
             _run_as(user, [str(mps.control(environment))], where, b"quit\n", _STOP_S)
 
 
 @contextmanager
 def _locked(where: ServerPlace) -> Iterator[None]:
-    """One prolog or epilog at a time. Nobody but root can put anything there."""
-    where.jobs.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with (where.jobs.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """One prolog or epilog at a time. For root alone: whoever may read a file can hold its lock. Raises `MpsError`."""
+    path = where.directory / _LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if not mps.locks(descriptor, fcntl.LOCK_EX, TURN_S):
+            raise mps.MpsError(f"{path} is still locked after {TURN_S:.0f} s")
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _run_as(user: pwd.struct_passwd, argv: list[str], where: ServerPlace, told: bytes, limit_s: float) -> None:

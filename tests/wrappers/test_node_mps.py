@@ -114,6 +114,57 @@ def test_what_a_user_puts_into_his_directory_holds_up_no_node(node: GpuNode, put
         os.kill(first, signal.SIGKILL)
 
 
+# Locks all that its user may read below a directory, says so, and keeps it until its input ends.
+_HOLDER = """
+import fcntl, os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+held = []
+for at, _, names in os.walk(sys.argv[1]):
+    for path in (at, *(os.path.join(at, name) for name in names)):
+        try:
+            held.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        except PermissionError:
+            continue
+        fcntl.flock(held[-1], fcntl.LOCK_SH)
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_user_can_hold_up_no_prolog_or_epilog(node: GpuNode) -> None:
+    slurmd(node, "prolog", 1)
+    node.directory.chmod(0o755)
+    command = [sys.executable, "-c", _HOLDER, str(node.directory / "node")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert int(holder.stdout.readline()) > 0
+        assert slurmd(node, "prolog", 2) == ""
+        assert slurmd(node, "epilog", 1) == ""
+        assert slurmd(node, "epilog", 2) == ""
+        holder.communicate()
+    assert not runs(node)
+
+
+def test_slurmd_does_not_wait_for_ever_for_one_that_hangs(
+    node: GpuNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurmd(node, "prolog", 1)
+    for name, value in (node.environment | variables(node, 1)).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(node_mps, "TURN_S", 0.1)
+    [path] = room(node).directory.glob("*lock")
+    with path.open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for action in ("prolog", "epilog"):
+            monkeypatch.setattr(sys, "argv", ["node_mps", action])
+            assert node_mps.main() == 0
+            assert f"{path} is still locked" in capsys.readouterr().err
+    slurmd(node, "prolog", 2)
+    slurmd(node, "epilog", 2)  # is the last: the mark of the other job went without the lock
+    assert not runs(node)
+
+
 def test_a_fault_is_told_and_takes_no_node_out_of_service(node: GpuNode) -> None:
     nothing = node.directory / "nothing"
     nothing.mkdir()
