@@ -61,7 +61,7 @@ def manager(environment: Mapping[str, str]) -> Path:
 
 def _first(what: str, places: list[Path], variable: str) -> Path:
     for place in places:
-        if place.is_file():
+        if os.path.isfile(place):  # noqa: PTH113  Path.is_file raises for closed directories
             return place.absolute()
     looked = ", ".join(map(str, places))
     raise NotInstalledError(f"{what} is not at {looked}; see docs/kernels.md ({variable} names another)")

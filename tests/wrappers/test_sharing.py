@@ -258,6 +258,32 @@ def test_whatever_is_wrong_the_command_runs(node: GpuNode, which: str, message: 
     assert node.rooms() == []
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_LOG_DIRECTORY",
+        "EXPLSCHED_INTERCEPT_LIBRARY",
+        "EXPLSCHED_KM",
+        "EXPLSCHED_NODE_MPS",
+        "EXPLSCHED_SPOOL",
+        "SLURM_TMPDIR",
+    ],
+)
+@pytest.mark.parametrize("asked", [("--memory", "1G"), (*SHARE, "--mps", "--memory", "1G")])
+def test_what_is_closed_to_the_user_keeps_no_command_from_running(
+    node: GpuNode, variable: str, asked: tuple[str, ...]
+) -> None:
+    closed = node.directory / "closed"
+    closed.mkdir()
+    closed.chmod(0)
+    without_access = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    inner = [sys.executable, "-m", "wrappers.sxrun", *asked, "--", "sh", "-c", "echo ran; exit 3"]
+    variables = {"SLURM_JOB_ID": str(os.getpid()), variable: str(closed / "there")}  # rooms may have to be in /tmp
+    done = node.sxrun("--", *without_access, *inner, **variables)
+    assert (done.status, done.out) == (3, "ran\n"), done.err
+
+
 def test_mps_that_fails_is_told_with_its_words(node: GpuNode) -> None:
     done = node.sxrun(*SHARE, "--mps", "--", "env", STAND_IN_MPS_FAULT="Failed to start MPS")
     assert "no MPS: " in done.err
