@@ -21,7 +21,7 @@ _CONTROL = "nvidia-cuda-mps-control"
 PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 _PRIORITY_VARIABLE = "CUDA_MPS_CLIENT_PRIORITY"
 _MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-_DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no directory is named
+DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no directory is named
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.02
 _LONGEST_WORD = 64
@@ -35,9 +35,18 @@ class MpsError(Exception):
 
 
 def answering(environment: Mapping[str, str]) -> Path | None:
-    """The pipe directory of the daemon that a CUDA program of this environment would find, or None."""
-    pipes = Path(environment.get(PIPE_VARIABLE) or _DEFAULT_PIPES)
-    return pipes if _is_alive(pipes) else None
+    """The pipe directory of the daemon that serves a CUDA program of this environment, or None."""
+    named = environment.get(PIPE_VARIABLE)
+    pipes = Path(named) if named else DEFAULT_PIPES
+    return pipes if (named or _is_for_us(pipes)) and _is_alive(pipes) else None
+
+
+def _is_for_us(pipes: Path) -> bool:
+    """Whether a directory that anybody could make has a daemon of this user or of root, which serves all."""
+    try:
+        return pipes.lstat().st_uid in (0, os.geteuid())
+    except OSError:
+        return False
 
 
 def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
@@ -72,16 +81,22 @@ def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterato
         yield True
         return
     try:
+        yield _joins(descriptor, own.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _joins(descriptor: int, own: bytes) -> bool:
+    try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, own.encode(), 0)
+            os.pwrite(descriptor, own, 0)
         except BlockingIOError:
             pass  # somebody is there, perhaps another task of the step
-        is_member = locks(descriptor, fcntl.LOCK_SH, _TURN_S)
-        yield is_member and os.pread(descriptor, 256, 0) == own.encode()
-    finally:
-        os.close(descriptor)
+        return locks(descriptor, fcntl.LOCK_SH, _TURN_S) and os.pread(descriptor, 256, 0) == own
+    except OSError:  # no plain file, a full disk, or a file system without locks
+        return True
 
 
 def locks(descriptor: int, kind: int, limit_s: float) -> bool:

@@ -16,7 +16,7 @@ import pytest
 
 from slurm_plugin.cli.doctor import sharing
 from tests.wrappers.gpu_node import GpuNode, gpu_node
-from wrappers import runtime_directory
+from wrappers import mps, runtime_directory
 from wrappers.inherited import marked, without_marked
 from wrappers.runtime_directory import place
 
@@ -347,6 +347,27 @@ def test_of_commands_on_several_gpus_one_uses_mps(node: GpuNode, *, second_spans
     first.communicate("\n")
     later = node.sxrun("--mps", "--", "env", CUDA_VISIBLE_DEVICES="0,1")
     assert (later.err, later.variables()["CUDA_MPS_PIPE_DIRECTORY"].endswith("/mps")) == ("", True)
+
+
+def test_of_commands_on_several_gpus_all_use_mps_where_they_cannot_be_told_apart(node: GpuNode) -> None:
+    pipes = node.directory / "pipes"
+    pipes.mkdir()
+    (pipes / "control").touch()
+    os.mkfifo(pipes / mps.SPANNING)
+    named = {mps.PIPE_VARIABLE: str(pipes), "CUDA_VISIBLE_DEVICES": "0,1"}
+    done = node.sxrun("--mps", "--", "env", **named)
+    assert (done.status, done.err) == (0, "")
+    assert done.variables()[mps.PIPE_VARIABLE] == str(pipes)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+def test_a_default_directory_of_another_user_serves_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "control").touch()
+    monkeypatch.setattr(mps, "DEFAULT_PIPES", tmp_path)
+    assert mps.answering({}) == tmp_path
+    os.chown(tmp_path, 1, 1)
+    assert mps.answering({}) is None
+    assert mps.answering({mps.PIPE_VARIABLE: str(tmp_path)}) == tmp_path
 
 
 def test_a_limit_that_cannot_hold_is_told(node: GpuNode) -> None:
