@@ -209,7 +209,7 @@ def _listens(address: Path) -> bool:
 def born_at(pid: int) -> str:
     """The start time of a process, field 22 of /proc/PID/stat: a pid alone may be another's by now."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
 

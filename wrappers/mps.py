@@ -227,7 +227,7 @@ def _word(path: Path) -> str:
 def _runs(pid: int) -> bool:
     """One that has ended stays as a zombie where nobody adopts it, as in many containers."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except OSError:
         return _is_hidden(pid)
     return state not in ("Z", "X")
