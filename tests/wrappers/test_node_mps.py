@@ -146,22 +146,57 @@ def test_another_user_can_hold_up_no_prolog_or_epilog(node: GpuNode) -> None:
     assert not runs(node)
 
 
-def test_slurmd_does_not_wait_for_ever_for_one_that_hangs(
-    node: GpuNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+# The prolog or epilog with a shorter limit; the file system that it may be given does not answer, as one of a user's.
+_LIMITED = """
+import ctypes, os, sys
+from wrappers import node_mps
+_, action, limit, limit_s, *silent = sys.argv
+for place in silent:
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0"
+    assert ctypes.CDLL(None).mount(b"silent", place.encode(), b"fuse", 0, options.encode()) == 0
+setattr(node_mps, limit, float(limit_s))
+sys.argv[1:] = [action]
+sys.exit(node_mps.main())
+"""
+
+
+def limited(node: GpuNode, action: str, *arguments: str) -> str:
+    """What it says that a limit ends; it never fails."""
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", _LIMITED, action, *arguments],
+        env={**node.environment, **variables(node, 1)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stderr
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
+
+
+@needs_root
+def test_slurmd_does_not_wait_for_ever_for_another_one(node: GpuNode) -> None:
     slurmd(node, "prolog", 1)
-    for name, value in (node.environment | variables(node, 1)).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(node_mps, "TURN_S", 0.1)
     [path] = room(node).directory.glob("*lock")
     with path.open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for action in ("prolog", "epilog"):
-            monkeypatch.setattr(sys, "argv", ["node_mps", action])
-            assert node_mps.main() == 0
-            assert f"{path} is still locked" in capsys.readouterr().err
+            assert f"{path} is still locked" in limited(node, action, "TURN_S", "0.1")
     slurmd(node, "prolog", 2)
     slurmd(node, "epilog", 2)  # is the last: the mark of the other job went without the lock
+    assert not runs(node)
+
+
+@needs_root
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE")
+@pytest.mark.parametrize("action", ["prolog", "epilog"])
+def test_a_file_system_that_does_not_answer_holds_up_no_node(node: GpuNode, action: str) -> None:
+    slurmd(node, "prolog", 1)
+    assert "not done after 1 s" in limited(node, action, "LIMIT_S", "1", str(room(node).pipes))
+    slurmd(node, "epilog", 1)
     assert not runs(node)
 
 
