@@ -222,6 +222,7 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in actions or sys.argv[2:] not in ([], [_ALL_USERS]):
         sys.stderr.write(f"usage: python -I -m wrappers.node_mps prolog | epilog [{_ALL_USERS}]\n")
         return 2
+    os.umask(0o022)  # slurmd's may be another
     try:
         uid = None if sys.argv[2:] else user_of(os.environ)
         _in_time(partial(actions[sys.argv[1]], os.environ, uid))

@@ -30,11 +30,12 @@ def variables(node: GpuNode, job: int, gpus: str = "3") -> dict[str, str]:
     }
 
 
-def slurmd(node: GpuNode, action: str, job: int, *options: str, **other: str) -> str:
+def slurmd(node: GpuNode, action: str, job: int, *options: str, umask: int = 0o022, **other: str) -> str:
     """Run the prolog or epilog; what it says. It never fails."""
     done = subprocess.run(
         [sys.executable, "-I", "-m", "wrappers.node_mps", action, *options],
         env={**node.environment, **variables(node, job), **other},
+        umask=umask,
         capture_output=True,
         text=True,
         check=True,
@@ -78,6 +79,16 @@ def test_it_sees_the_gpus_of_the_jobs_and_is_its_users_alone(node: GpuNode) -> N
     assert stat.S_IMODE(where.pipes.stat().st_mode) == 0o700
     assert where.pipes.stat().st_uid == os.geteuid()
     assert not runs(node)  # that of other GPUs is another one
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_whatever_slurmds_umask_all_may_look_and_only_root_may_write(node: GpuNode, umask: int) -> None:
+    assert slurmd(node, "prolog", 1, ALL, umask=umask) == ""
+    where = node_mps.place(variables(node, 1), None)
+    assert where is not None
+    for path in (where.directory.parent, where.directory, where.jobs, where.pipes):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    slurmd(node, "epilog", 1, ALL)
 
 
 def test_one_that_was_killed_is_started_with_the_next_job(node: GpuNode) -> None:
