@@ -61,7 +61,12 @@ def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
 def spans_gpus(environment: Mapping[str, str]) -> bool:
     """Whether the command is likely to have collectives (NCCL): it sees several GPUs, or is one task of several."""
     visible = environment.get(_VISIBLE) or allocated_gpus.of_command(environment)
-    return visible.count(",") > 0 or int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
+    return visible.count(",") > 0 or _is_one_of_several(environment)
+
+
+def _is_one_of_several(environment: Mapping[str, str]) -> bool:
+    """Whether the command is a task of a step that has others."""
+    return environment.get("SLURM_STEP_NUM_TASKS") not in (None, "", "1")
 
 
 @contextmanager
@@ -72,9 +77,9 @@ def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterato
     hold a GPU that the other one waits for, for ever (NVIDIA/nccl issues 231 and 574). True where it cannot be told.
     """
     step = environment.get("SLURM_STEP_ID", "")
-    several = int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
-    # Not the pid: those of two containers may be equal.
-    own = f"step {environment.get('SLURM_JOB_ID')}.{step}" if step and several else f"command {os.urandom(8).hex()}"
+    own = f"command {os.urandom(8).hex()}"  # not the pid: those of two containers may be equal
+    if step and _is_one_of_several(environment):
+        own = f"step {environment.get('SLURM_JOB_ID')}.{step}"
     try:
         descriptor = os.open(pipes / SPANNING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:  # a daemon of the site, whose directory is not this user's

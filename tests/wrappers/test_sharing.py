@@ -284,6 +284,11 @@ def test_what_is_closed_to_the_user_keeps_no_command_from_running(
     assert (done.status, done.out) == (3, "ran\n"), done.err
 
 
+def test_a_number_of_tasks_that_is_none_keeps_no_command_from_running(node: GpuNode) -> None:
+    done = node.sxrun("--mps", "--", "sh", "-c", "exit 3", SLURM_STEP_NUM_TASKS="2(x2)")
+    assert (done.status, done.err) == (3, "")
+
+
 def test_mps_that_fails_is_told_with_its_words(node: GpuNode) -> None:
     done = node.sxrun(*SHARE, "--mps", "--", "env", STAND_IN_MPS_FAULT="Failed to start MPS")
     assert "no MPS: " in done.err
