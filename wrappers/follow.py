@@ -124,9 +124,9 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
         if os.path.isfile(path):  # noqa: PTH113  as in `LogTail`
             with path.open("rb") as file:
                 first = file.readline(_LONGEST_LINE)
-    if first.endswith(b"\n"):
-        header = cells(first)
-        columns[:] = header if step_key in header else []
+    whole = _LINE_END.split(first)[:-1]
+    header = cells(whole[0]) if whole else []
+    columns[:] = header if step_key in header else []
     return read
 
 

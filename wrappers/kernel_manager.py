@@ -61,7 +61,7 @@ def manager(environment: Mapping[str, str]) -> Path:
 
 def _first(what: str, places: list[Path], variable: str) -> Path:
     for place in places:
-        if place.is_file():
+        if os.path.isfile(place):  # noqa: PTH113  Path.is_file raises for closed directories
             return place.absolute()
     looked = ", ".join(map(str, places))
     raise NotInstalledError(f"{what} is not at {looked}; see docs/kernels.md ({variable} names another)")
@@ -209,7 +209,7 @@ def _listens(address: Path) -> bool:
 def born_at(pid: int) -> str:
     """The start time of a process, field 22 of /proc/PID/stat: a pid alone may be another's by now."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
 

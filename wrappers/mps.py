@@ -21,7 +21,7 @@ _CONTROL = "nvidia-cuda-mps-control"
 PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 _PRIORITY_VARIABLE = "CUDA_MPS_CLIENT_PRIORITY"
 _MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-_DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no directory is named
+DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no directory is named
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.02
 _LONGEST_WORD = 64
@@ -35,9 +35,18 @@ class MpsError(Exception):
 
 
 def answering(environment: Mapping[str, str]) -> Path | None:
-    """The pipe directory of the daemon that a CUDA program of this environment would find, or None."""
-    pipes = Path(environment.get(PIPE_VARIABLE) or _DEFAULT_PIPES)
-    return pipes if _is_alive(pipes) else None
+    """The pipe directory of the daemon that serves a CUDA program of this environment, or None."""
+    named = environment.get(PIPE_VARIABLE)
+    pipes = Path(named) if named else DEFAULT_PIPES
+    return pipes if (named or _is_for_us(pipes)) and _is_alive(pipes) else None
+
+
+def _is_for_us(pipes: Path) -> bool:
+    """Whether a directory that anybody could make has a daemon of this user or of root, which serves all."""
+    try:
+        return pipes.lstat().st_uid in (0, os.geteuid())
+    except OSError:
+        return False
 
 
 def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
@@ -52,7 +61,12 @@ def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
 def spans_gpus(environment: Mapping[str, str]) -> bool:
     """Whether the command is likely to have collectives (NCCL): it sees several GPUs, or is one task of several."""
     visible = environment.get(_VISIBLE) or allocated_gpus.of_command(environment)
-    return visible.count(",") > 0 or int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
+    return visible.count(",") > 0 or _is_one_of_several(environment)
+
+
+def _is_one_of_several(environment: Mapping[str, str]) -> bool:
+    """Whether the command is a task of a step that has others."""
+    return environment.get("SLURM_STEP_NUM_TASKS") not in (None, "", "1")
 
 
 @contextmanager
@@ -63,31 +77,39 @@ def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterato
     hold a GPU that the other one waits for, for ever (NVIDIA/nccl issues 231 and 574). True where it cannot be told.
     """
     step = environment.get("SLURM_STEP_ID", "")
-    several = int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1
-    # Not the pid: those of two containers may be equal.
-    own = f"step {environment.get('SLURM_JOB_ID')}.{step}" if step and several else f"command {os.urandom(8).hex()}"
+    own = f"command {os.urandom(8).hex()}"  # not the pid: those of two containers may be equal
+    if step and _is_one_of_several(environment):
+        own = f"step {environment.get('SLURM_JOB_ID')}.{step}"
     try:
         descriptor = os.open(pipes / SPANNING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:  # a daemon of the site, whose directory is not this user's
         yield True
         return
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, own.encode(), 0)
-        except BlockingIOError:
-            pass  # somebody is there, perhaps another task of the step
-        yield _joins(descriptor) and os.pread(descriptor, 256, 0) == own.encode()
+        yield _joins(descriptor, own.encode())
     finally:
         os.close(descriptor)
 
 
-def _joins(descriptor: int) -> bool:
-    end_s = time.monotonic() + _TURN_S
+def _joins(descriptor: int, own: bytes) -> bool:
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, own, 0)
+        except BlockingIOError:
+            pass  # somebody is there, perhaps another task of the step
+        return locks(descriptor, fcntl.LOCK_SH, _TURN_S) and os.pread(descriptor, 256, 0) == own
+    except OSError:  # no plain file, a full disk, or a file system without locks
+        return True
+
+
+def locks(descriptor: int, kind: int, limit_s: float) -> bool:
+    """Lock a file as flock(2) does, LOCK_SH or LOCK_EX; whether that has been possible in this time."""
+    end_s = time.monotonic() + limit_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() > end_s:
@@ -185,7 +207,7 @@ def _wait_for(pipes: Path) -> None:
 
 def _is_alive(pipes: Path) -> bool:
     """Whether a daemon serves the directory: its control pipe is there, and its process, where it tells which."""
-    if not (pipes / "control").exists():
+    if not os.path.exists(pipes / "control"):  # noqa: PTH110  Path.exists raises for closed directories
         return False
     try:
         pid = _word(pipes / f"{_CONTROL}.pid")
@@ -210,7 +232,7 @@ def _word(path: Path) -> str:
 def _runs(pid: int) -> bool:
     """One that has ended stays as a zombie where nobody adopts it, as in many containers."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except OSError:
         return _is_hidden(pid)
     return state not in ("Z", "X")

@@ -17,12 +17,14 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from wrappers import allocated_gpus, mps
@@ -33,6 +35,9 @@ _DIRECTORY = "/run/explsched-mps"
 
 _ALL_USERS = "--all-users"
 _COMPONENTS = "SLURM_JOB_ID_HET_GROUP_"
+LIMIT_S = 60.0  # of a prolog or epilog, which slurmd waits for
+TURN_S = 30.0  # longer than one that has the lock takes
+_LOCK = "root.lock"  # not "lock", which everybody could open, and hold, in former releases
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
 
 
@@ -124,8 +129,9 @@ def begin(environment: Mapping[str, str], uid: int | None) -> None:
     if where is None:
         return
     program = mps.control(environment)
+    where.jobs.mkdir(mode=0o755, parents=True, exist_ok=True)
+    (where.jobs / environment["SLURM_JOB_ID"]).touch()
     with _locked(where):
-        (where.jobs / environment["SLURM_JOB_ID"]).touch()
         if mps.answering(where.variables()):
             return
         for directory in (where.pipes, where.directory / "log"):
@@ -150,19 +156,23 @@ def end(environment: Mapping[str, str], uid: int | None) -> None:
     where = place(environment, uid)
     if where is None or not where.jobs.is_dir():
         return
+    (where.jobs / environment["SLURM_JOB_ID"]).unlink(missing_ok=True)
     with _locked(where):
-        (where.jobs / environment["SLURM_JOB_ID"]).unlink(missing_ok=True)
         if not any(where.jobs.iterdir()) and mps.answering(where.variables()):
             _run_as(user, [str(mps.control(environment))], where, b"quit\n", _STOP_S)
 
 
 @contextmanager
 def _locked(where: ServerPlace) -> Iterator[None]:
-    """One prolog or epilog at a time. Nobody but root can put anything there."""
-    where.jobs.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with (where.jobs.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """One prolog or epilog at a time. For root alone: whoever may read a file can hold its lock. Raises `MpsError`."""
+    path = where.directory / _LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if not mps.locks(descriptor, fcntl.LOCK_EX, TURN_S):
+            raise mps.MpsError(f"{path} is still locked after {TURN_S:.0f} s")
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _run_as(user: pwd.struct_passwd, argv: list[str], where: ServerPlace, told: bytes, limit_s: float) -> None:
@@ -189,14 +199,33 @@ def _run_as(user: pwd.struct_passwd, argv: list[str], where: ServerPlace, told: 
         raise mps.MpsError(f"{argv[0]} ends with status {done.returncode}: see {where.directory / 'log'}")
 
 
+def _in_time(action: Callable[[], None]) -> None:
+    """Do it in a process of its own, and leave that where it hangs, as at a driver or a file system of the user's.
+
+    Both processes return: the new one when it is done, unless the action raises. Raises `MpsError` for one that hangs.
+    """
+    worker = os.fork()
+    if worker == 0:
+        action()
+        return
+    end_s = time.monotonic() + LIMIT_S
+    while os.waitpid(worker, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end_s:
+            os.kill(worker, signal.SIGKILL)
+            raise mps.MpsError(f"not done after {LIMIT_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
 def main() -> int:
     """Run one of the two, as named by the first argument. Always 0, but for wrong arguments (2)."""
     actions = {"prolog": begin, "epilog": end}
     if len(sys.argv) < 2 or sys.argv[1] not in actions or sys.argv[2:] not in ([], [_ALL_USERS]):
         sys.stderr.write(f"usage: python -I -m wrappers.node_mps prolog | epilog [{_ALL_USERS}]\n")
         return 2
+    os.umask(0o022)  # slurmd's may be another
     try:
-        actions[sys.argv[1]](os.environ, None if sys.argv[2:] else user_of(os.environ))
+        uid = None if sys.argv[2:] else user_of(os.environ)
+        _in_time(partial(actions[sys.argv[1]], os.environ, uid))
     except (mps.MpsError, OSError, KeyError, ValueError) as error:
         sys.stderr.write(f"explsched: no MPS for job {os.environ.get('SLURM_JOB_ID', '?')}: {error!r}\n")
     return 0

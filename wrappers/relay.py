@@ -109,19 +109,26 @@ class SignalRelay:
             elif info is not None and info.si_signo != signal.SIGCHLD:
                 self.was_told_to_end |= info.si_signo in _ENDING
                 if not _from_terminal(info):
-                    child.send_signal(info.si_signo)
+                    _send(child, signal.Signals(info.si_signo))
             if kept:
                 caught, blocked = listens(child.pid, self._checkpoint)
                 # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does
                 # not show it.) Twice in a row, since fork(2) blocks signals for a moment.
                 if caught or (blocked and was_blocked):
-                    child.send_signal(self._checkpoint)
+                    _send(child, self._checkpoint)
                     kept = False
                 elif info is not None and info.si_signo == self._checkpoint and not blocked:
                     warn("sxrun", f"{self._checkpoint.name} is kept until the command handles it")
                 was_blocked = blocked
         self.was_told_to_end |= signal.sigtimedwait(_ENDING, _SAME_TIME_S) is not None
         return status
+
+
+def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        child.send_signal(number)
+    except PermissionError:  # it has become another user's, as by sudo
+        warn("sxrun", f"{number.name} cannot be passed on: the command is another user's")
 
 
 def _never(_number: int, _frame: FrameType | None) -> None:

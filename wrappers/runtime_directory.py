@@ -43,7 +43,7 @@ def place(environment: Mapping[str, str]) -> Path:
     name = f"explsched-{os.geteuid()}-{job if job.isdecimal() else 'nojob'}-{rest}"
     own = environment.get("SLURM_TMPDIR", "")
     path = Path(own) / name
-    if own.startswith("/") and Path(own).is_dir() and len(os.fsencode(path)) <= _LONGEST:
+    if own.startswith("/") and os.path.isdir(own) and len(os.fsencode(path)) <= _LONGEST:  # noqa: PTH112  Path.is_dir raises
         return path
     return Path("/tmp") / name  # noqa: S108  the name is claimed with mkdir, mode 0700, and its owner is checked
 

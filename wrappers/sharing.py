@@ -8,6 +8,7 @@ end of the kernel manager does not, so jobs on shards of a GPU have one together
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,7 +116,8 @@ def _shared_paths(command: Mapping[str, str], environment: Mapping[str, str]) ->
     with contextlib.suppress(NotInstalledError):
         library = kernel_manager.library(environment)
         paths += [library] if str(library) in command.get("LD_PRELOAD", "").split(":") else []
-    return [path for path in paths if path and path.is_absolute() and path.exists() and not set(str(path)) & set(":,")]
+    seen = (path for path in paths if path and os.path.exists(path))  # noqa: PTH110  as in `mps`
+    return [path for path in seen if path.is_absolute() and not set(str(path)) & set(":,")]
 
 
 @contextmanager

@@ -12,9 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from wrappers import kernel_manager, runtime_directory
+from wrappers import kernel_manager, mps, runtime_directory
 
-IGNORES_TERM = "import signal, sys; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
+# Its name is no UTF-8, as one in Chinese that Linux has cut to 15 bytes.
+IGNORES_TERM = """
+import pathlib, signal
+pathlib.Path("/proc/self/comm").write_bytes(b"train-\\xe8\\xae")
+signal.signal(15, signal.SIG_IGN)
+print(flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture
@@ -36,6 +43,17 @@ def test_a_process_that_has_a_managers_old_number_is_left_alone(
         (tmp_path / "sexplkmd.pid").write_text(f"{process.pid}{born}")
         kernel_manager.stop(tmp_path)
         assert process.poll() is None
+
+
+def test_a_process_that_has_an_mps_daemons_number_counts_as_one(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "control").touch()
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{process.pid}\n")
+    assert mps.answering({mps.PIPE_VARIABLE: str(tmp_path)}) == tmp_path
+    process.kill()
+    process.wait()
+    assert mps.answering({mps.PIPE_VARIABLE: str(tmp_path)}) is None
 
 
 def test_a_number_that_was_not_written_ends_nobody(tmp_path: Path) -> None:

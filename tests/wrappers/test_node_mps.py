@@ -30,11 +30,12 @@ def variables(node: GpuNode, job: int, gpus: str = "3") -> dict[str, str]:
     }
 
 
-def slurmd(node: GpuNode, action: str, job: int, *options: str, **other: str) -> str:
+def slurmd(node: GpuNode, action: str, job: int, *options: str, umask: int = 0o022, **other: str) -> str:
     """Run the prolog or epilog; what it says. It never fails."""
     done = subprocess.run(
         [sys.executable, "-I", "-m", "wrappers.node_mps", action, *options],
         env={**node.environment, **variables(node, job), **other},
+        umask=umask,
         capture_output=True,
         text=True,
         check=True,
@@ -80,6 +81,16 @@ def test_it_sees_the_gpus_of_the_jobs_and_is_its_users_alone(node: GpuNode) -> N
     assert not runs(node)  # that of other GPUs is another one
 
 
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_whatever_slurmds_umask_all_may_look_and_only_root_may_write(node: GpuNode, umask: int) -> None:
+    assert slurmd(node, "prolog", 1, ALL, umask=umask) == ""
+    where = node_mps.place(variables(node, 1), None)
+    assert where is not None
+    for path in (where.directory.parent, where.directory, where.jobs, where.pipes):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    slurmd(node, "epilog", 1, ALL)
+
+
 def test_one_that_was_killed_is_started_with_the_next_job(node: GpuNode) -> None:
     slurmd(node, "prolog", 1)
     first = daemon(node)
@@ -112,6 +123,92 @@ def test_what_a_user_puts_into_his_directory_holds_up_no_node(node: GpuNode, put
         assert slurmd(node, "prolog", 2) == ""
     finally:
         os.kill(first, signal.SIGKILL)
+
+
+# Locks all that its user may read below a directory, says so, and keeps it until its input ends.
+_HOLDER = """
+import fcntl, os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+held = []
+for at, _, names in os.walk(sys.argv[1]):
+    for path in (at, *(os.path.join(at, name) for name in names)):
+        try:
+            held.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        except PermissionError:
+            continue
+        fcntl.flock(held[-1], fcntl.LOCK_SH)
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_user_can_hold_up_no_prolog_or_epilog(node: GpuNode) -> None:
+    slurmd(node, "prolog", 1)
+    node.directory.chmod(0o755)
+    command = [sys.executable, "-c", _HOLDER, str(node.directory / "node")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert int(holder.stdout.readline()) > 0
+        assert slurmd(node, "prolog", 2) == ""
+        assert slurmd(node, "epilog", 1) == ""
+        assert slurmd(node, "epilog", 2) == ""
+        holder.communicate()
+    assert not runs(node)
+
+
+# The prolog or epilog with a shorter limit; the file system that it may be given does not answer, as one of a user's.
+_LIMITED = """
+import ctypes, os, sys
+from wrappers import node_mps
+_, action, limit, limit_s, *silent = sys.argv
+for place in silent:
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0"
+    assert ctypes.CDLL(None).mount(b"silent", place.encode(), b"fuse", 0, options.encode()) == 0
+setattr(node_mps, limit, float(limit_s))
+sys.argv[1:] = [action]
+sys.exit(node_mps.main())
+"""
+
+
+def limited(node: GpuNode, action: str, *arguments: str) -> str:
+    """What it says that a limit ends; it never fails."""
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", _LIMITED, action, *arguments],
+        env={**node.environment, **variables(node, 1)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stderr
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
+
+
+@needs_root
+def test_slurmd_does_not_wait_for_ever_for_another_one(node: GpuNode) -> None:
+    slurmd(node, "prolog", 1)
+    [path] = room(node).directory.glob("*lock")
+    with path.open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for action in ("prolog", "epilog"):
+            assert f"{path} is still locked" in limited(node, action, "TURN_S", "0.1")
+    slurmd(node, "prolog", 2)
+    slurmd(node, "epilog", 2)  # is the last: the mark of the other job went without the lock
+    assert not runs(node)
+
+
+@needs_root
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE")
+@pytest.mark.parametrize("action", ["prolog", "epilog"])
+def test_a_file_system_that_does_not_answer_holds_up_no_node(node: GpuNode, action: str) -> None:
+    slurmd(node, "prolog", 1)
+    assert "not done after 1 s" in limited(node, action, "LIMIT_S", "1", str(room(node).pipes))
+    slurmd(node, "epilog", 1)
+    assert not runs(node)
 
 
 def test_a_fault_is_told_and_takes_no_node_out_of_service(node: GpuNode) -> None:

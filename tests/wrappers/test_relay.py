@@ -245,6 +245,26 @@ def test_an_sxrun_within_sxrun_passes_it_on(tmp_path: Path) -> None:
     assert running.wait(timeout=60) == 4
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_command_that_becomes_another_users_keeps_its_exit_status() -> None:
+    becomes = "import os, signal, sys; os.setuid(65534); signal.signal(signal.SIGUSR1, print); "
+    becomes += "os.write(1, b'ready\\n'); sys.exit(int(input()))"
+    running = subprocess.Popen(
+        ["setpriv", "--bounding-set=-kill", *SXRUN, "--", sys.executable, "-c", becomes],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdin is not None and running.stdout is not None and running.stderr is not None
+    assert running.stdout.readline() == "ready\n"
+    for name in ("SIGTERM", "SIGUSR1"):
+        running.send_signal(signal.Signals[name])
+        assert running.stderr.readline() == f"sxrun: {name} cannot be passed on: the command is another user's\n"
+    running.communicate("5\n")
+    assert running.returncode == 5
+
+
 def test_what_was_ignored_stays_ignored() -> None:
     """As SIGHUP under nohup."""
     ignore = "import os,signal,sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"

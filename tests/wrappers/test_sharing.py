@@ -16,7 +16,7 @@ import pytest
 
 from slurm_plugin.cli.doctor import sharing
 from tests.wrappers.gpu_node import GpuNode, gpu_node
-from wrappers import runtime_directory
+from wrappers import mps, runtime_directory
 from wrappers.inherited import marked, without_marked
 from wrappers.runtime_directory import place
 
@@ -258,6 +258,37 @@ def test_whatever_is_wrong_the_command_runs(node: GpuNode, which: str, message: 
     assert node.rooms() == []
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_LOG_DIRECTORY",
+        "EXPLSCHED_INTERCEPT_LIBRARY",
+        "EXPLSCHED_KM",
+        "EXPLSCHED_NODE_MPS",
+        "EXPLSCHED_SPOOL",
+        "SLURM_TMPDIR",
+    ],
+)
+@pytest.mark.parametrize("asked", [("--memory", "1G"), (*SHARE, "--mps", "--memory", "1G")])
+def test_what_is_closed_to_the_user_keeps_no_command_from_running(
+    node: GpuNode, variable: str, asked: tuple[str, ...]
+) -> None:
+    closed = node.directory / "closed"
+    closed.mkdir()
+    closed.chmod(0)
+    without_access = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    inner = [sys.executable, "-m", "wrappers.sxrun", *asked, "--", "sh", "-c", "echo ran; exit 3"]
+    variables = {"SLURM_JOB_ID": str(os.getpid()), variable: str(closed / "there")}  # rooms may have to be in /tmp
+    done = node.sxrun("--", *without_access, *inner, **variables)
+    assert (done.status, done.out) == (3, "ran\n"), done.err
+
+
+def test_a_number_of_tasks_that_is_none_keeps_no_command_from_running(node: GpuNode) -> None:
+    done = node.sxrun("--mps", "--", "sh", "-c", "exit 3", SLURM_STEP_NUM_TASKS="2(x2)")
+    assert (done.status, done.err) == (3, "")
+
+
 def test_mps_that_fails_is_told_with_its_words(node: GpuNode) -> None:
     done = node.sxrun(*SHARE, "--mps", "--", "env", STAND_IN_MPS_FAULT="Failed to start MPS")
     assert "no MPS: " in done.err
@@ -321,6 +352,27 @@ def test_of_commands_on_several_gpus_one_uses_mps(node: GpuNode, *, second_spans
     first.communicate("\n")
     later = node.sxrun("--mps", "--", "env", CUDA_VISIBLE_DEVICES="0,1")
     assert (later.err, later.variables()["CUDA_MPS_PIPE_DIRECTORY"].endswith("/mps")) == ("", True)
+
+
+def test_of_commands_on_several_gpus_all_use_mps_where_they_cannot_be_told_apart(node: GpuNode) -> None:
+    pipes = node.directory / "pipes"
+    pipes.mkdir()
+    (pipes / "control").touch()
+    os.mkfifo(pipes / mps.SPANNING)
+    named = {mps.PIPE_VARIABLE: str(pipes), "CUDA_VISIBLE_DEVICES": "0,1"}
+    done = node.sxrun("--mps", "--", "env", **named)
+    assert (done.status, done.err) == (0, "")
+    assert done.variables()[mps.PIPE_VARIABLE] == str(pipes)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+def test_a_default_directory_of_another_user_serves_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "control").touch()
+    monkeypatch.setattr(mps, "DEFAULT_PIPES", tmp_path)
+    assert mps.answering({}) == tmp_path
+    os.chown(tmp_path, 1, 1)
+    assert mps.answering({}) is None
+    assert mps.answering({mps.PIPE_VARIABLE: str(tmp_path)}) == tmp_path
 
 
 def test_a_limit_that_cannot_hold_is_told(node: GpuNode) -> None:

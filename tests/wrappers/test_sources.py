@@ -194,6 +194,24 @@ def test_a_header_that_changes_in_place_is_read_again(
     assert capsys.readouterr().err.count("test: ") == 1  # one header had no val_loss
 
 
+@pytest.mark.parametrize("end", [b"\r\n", b"\r\r\n", b"\r"])
+def test_a_carriage_return_ends_a_header_that_stands_already(job: Path, tmp_path: Path, end: bytes) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(end.join((b"step,loss", b"1,0.5", b"")))
+    reporter, tail = Reporter(row_reader(path), "test"), LogTail(path)
+    with path.open("ab") as file:
+        file.write(b"2,0.25" + end)
+    reporter.feed(tail.read())
+    assert reports(job) == [(2, 0.25)]
+
+
+def test_a_line_that_is_no_row_keeps_no_command_from_running(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"0 %\r100 %\rstep,loss\n")
+    command = [*SXRUN, "--follow", str(path), "--", "echo", "ran"]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"ran\n"
+
+
 def test_of_a_file_that_goes_on_only_the_header_is_read_again(job: Path, tmp_path: Path) -> None:
     path = tmp_path / "metrics.tsv"
     path.write_text("step\tloss\n1\t0.5\n")
