@@ -143,7 +143,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """When a busy service may have another replica, sent to clients as Retry-After.
+    """When a busy service may have another replica, or room in its queue, sent to clients as Retry-After.
 
     `given_up`: after too many failed starts no replica will start.
     """

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from explsched.cli import examples
 
@@ -70,6 +71,14 @@ def problem(status: int, message: str) -> web.Response:
     return web.json_response({"error": {"message": message, "code": status}}, status=status)
 
 
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return problem(error.status, error.reason)
+
+
 KEY_VARIABLE = "EXPLSCHED_REPLICA_KEY"
 """Environment variable with the API key that requests must have; if it is not set, every request is answered."""
 
@@ -113,7 +122,7 @@ class ModelServer:
 
     def application(self) -> web.Application:
         """The web application. Bodies may have up to 64 MiB."""
-        application = web.Application(client_max_size=64 * 2**20)
+        application = web.Application(client_max_size=64 * 2**20, middlewares=[_errors_as_json])
         application.router.add_post("/v1/chat/completions", self._complete)
         application.router.add_post("/v1/embeddings", self._embed)
         application.router.add_get("/v1/models", self._list_models)
@@ -212,8 +221,13 @@ class ModelServer:
         self._count(usage)
         message = {"role": "assistant", "content": "".join(words)}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
-        body = {"id": "chatcmpl-1", "object": "chat.completion", "created": int(time.time()), "model": self.models[0]}
-        return web.json_response({**body, "choices": [choice], "usage": usage}, headers={"x-replica": self.name})
+        body = {**self._head("chat.completion"), "choices": [choice], "usage": usage}
+        return web.json_response(body, headers={"x-replica": self.name})
+
+    def _head(self, kind: str) -> dict[str, object]:
+        """What an answer and each chunk of a stream begin with."""
+        name = f"chatcmpl-{self.seen.requests}"
+        return {"id": name, "object": kind, "created": int(time.time()), "model": self.models[0]}
 
     def _count(self, usage: dict[str, int]) -> None:
         self.seen.prompt_tokens += usage["prompt_tokens"]
@@ -222,16 +236,17 @@ class ModelServer:
     async def _stream(self, request: web.Request, tokens: int, usage: dict[str, int] | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-replica": self.name})
         await response.prepare(request)
+        head, written = self._head("chat.completion.chunk"), 0
         async for word in self._words(tokens):
-            choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
+            written += 1
+            choice = {"index": 0, "delta": {"content": word}, "finish_reason": "length" if written == tokens else None}
             # The time at which the token was sent, so that a client on the same machine can measure the latency.
-            chunk: dict[str, Any] = {"object": "chat.completion.chunk", "model": self.models[0], "choices": [choice]}
-            chunk["sent_s"] = time.monotonic()
+            chunk = {**head, "choices": [choice], "sent_s": time.monotonic()}
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
             self.seen.completion_tokens += 1
         if usage is not None:
             self.seen.prompt_tokens += usage["prompt_tokens"]
-            last = {"object": "chat.completion.chunk", "model": self.models[0], "choices": [], "usage": usage}
+            last = {**head, "choices": [], "usage": usage}
             await response.write(f"data: {json.dumps(last)}\n\n".encode())
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
@@ -266,7 +281,8 @@ def _wants_usage(asked: dict[str, Any]) -> bool:
 def _usage(asked: dict[str, Any]) -> dict[str, int]:
     """The token counts; each word of the prompt counts as a token."""
     prompt = len(json.dumps(asked.get("messages", "")).split())
-    completion = int(asked.get("max_tokens", 16))
+    limits = (asked.get("max_completion_tokens"), asked.get("max_tokens"), 16)
+    completion = int(next(limit for limit in limits if limit is not None))
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 

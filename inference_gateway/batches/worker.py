@@ -278,10 +278,9 @@ class Worker:
 
 
 def longest_silence_s(services: Iterable[ServiceSection]) -> float:
-    """How long a request may be without an answer: in the queue, and then at a replica or until there is one."""
-    return max(
-        max(one.response_timeout_s, one.cold_start_deadline_s + _TO_SPARE_S) + one.queue_deadline_s for one in services
-    )
+    """How long a request may be without an answer: in the queue, until there is a replica, and then there."""
+    waits_s = (one.queue_deadline_s + one.cold_start_deadline_s + one.response_timeout_s for one in services)
+    return max(waits_s) + _TO_SPARE_S
 
 
 def client(socket: Path, silence_s: float) -> aiohttp.ClientSession:

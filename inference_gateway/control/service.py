@@ -188,7 +188,9 @@ class ServiceControl:
         bounds = Bounds(scale.min, scale.max, scale.max_pending)
         rule = build(scale.rule, scale.options, self._capacity())
         limit = KV_CACHE_LIMIT if section.metrics is None else section.metrics.kv_cache_limit
-        self._rule = BoundedRule(MeasuredRule(rule, self._capacity(), limit), bounds)
+        measured = MeasuredRule(rule, self._capacity(), limit)
+        self._times = measured.times
+        self._rule = BoundedRule(measured, bounds)
 
     @property
     def limits(self) -> Limits:
@@ -224,11 +226,20 @@ class ServiceControl:
 
     def forecast(self) -> StartForecast | None:
         """The forecast for refused clients; None while nothing is known beyond the configuration."""
-        if not (self._starts_s or self._estimated or self.given_up or self._forecast):
+        queue_s = self._queue_s()
+        if not (self._starts_s or self._estimated or self.given_up or self._forecast or queue_s is not None):
             return None
-        expected_s = self.start_s if self.next_in_s is None else _coarse(self.next_in_s)
-        self._forecast = StartForecast(retry_after_s(expected_s), self.given_up)
+        start_s = self.start_s if self.next_in_s is None else _coarse(self.next_in_s)
+        self._forecast = StartForecast(retry_after_s(start_s if queue_s is None else queue_s), self.given_up)
         return self._forecast
+
+    def _queue_s(self) -> float | None:
+        """How long the queue lasts where no further replica may start; None where one may."""
+        seen = self.observation
+        if seen is None or self.next_in_s is not None or seen.ready < self._rule.bounds.maximum:
+            return None
+        queue_s = seen.queued / (seen.ready * self._times.capacity().requests_per_s)
+        return min(_coarse(queue_s), self.section.queue_deadline_s)
 
     def expect(self, coming: Sequence[Replica], jobs: Mapping[str, SlurmJob], line: WaitingLine, now_s: float) -> None:
         """Estimate when the `coming` replicas will serve; `jobs` are their Slurm jobs, by replica name."""

@@ -132,6 +132,9 @@ class Canary:
         return round(self.share * 10_000)
 
 
+_HANDING_ON_S = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """One service: its names, and the limits of its requests.
@@ -195,6 +198,11 @@ class ServiceSettings:
     def turns(self) -> Turns:
         """The order of its waiting requests, if it has a target."""
         return Turns(self.queue_target_s, self.queue_deadline_s, self.requests_per_s, self.concurrency)
+
+    @property
+    def held_timeout_s(self) -> float:
+        """How long the activator may take, which holds a request until a replica is there and then passes it on."""
+        return self.cold_start_deadline_s + self.response_timeout_s + _HANDING_ON_S
 
     @property
     def spreads_prompts(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -35,6 +36,25 @@ CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
 def test_a_bad_request_is_the_clients_fault(servers: list[Replica], path: str, body: bytes) -> None:
     answer = ask(servers[0].port, "POST", path, body)
     assert (answer.status, answer.json["error"]["code"]) == (400, 400)
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "/v1/completions", 404), ("GET", CHAT, 405)])
+def test_other_paths_and_methods_are_refused_as_json(
+    servers: list[Replica], method: str, path: str, status: int
+) -> None:
+    answer = ask(servers[0].port, method, path)
+    assert (answer.status, answer.json["error"]["code"]) == (status, status)
+
+
+def test_the_chunks_of_a_stream_are_of_one_answer_and_the_last_says_why_it_ends(servers: list[Replica]) -> None:
+    body = {"max_completion_tokens": 3, "max_tokens": None, "stream": True, "stream_options": {"include_usage": True}}
+    lines = ask(servers[0].port, "POST", CHAT, body).body.decode().split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
+    assert reasons == [None, None, "length"]
+    assert chunks[-1]["usage"]["completion_tokens"] == 3
 
 
 def test_json_is_utf8_whatever_its_charset(servers: list[Replica]) -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,8 @@ def running(directory: Path) -> Iterator[Rig]:
     patient = ServiceSettings("patient", cold_start_limit=8)
     hasty = ServiceSettings("hasty", cold_start_deadline_s=0.3, retry_after_s=11)
     closed = ServiceSettings("closed", cold_start_limit=0, retry_after_s=12)
-    with gateway(directory, patient, hasty, closed) as rig:
+    brisk = ServiceSettings("brisk", response_timeout_s=10.0)
+    with gateway(directory, patient, hasty, closed, brisk) as rig:
         yield rig
 
 
@@ -46,6 +48,15 @@ def test_the_first_request_wakes_the_control_plane_and_is_answered(rig: Rig, ser
         answer = pending.result()
     assert (answer.status, answer.headers["x-replica"]) == (200, "r1")
     assert queued(rig, "patient") == 0
+
+
+def test_a_request_may_wait_for_a_replica_longer_than_for_its_answer(rig: Rig, servers: list[Replica]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(rig.complete, "brisk")
+        wait_until(lambda: queued(rig, "brisk") == 1)
+        time.sleep(11)
+        rig.add("brisk", servers[0].endpoint)
+        assert pending.result().status == 200
 
 
 def test_a_request_that_waited_tells_whose_it_is_whatever_its_connection_header_names(

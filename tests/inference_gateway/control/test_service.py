@@ -143,6 +143,20 @@ class TestStartTimes:
             service.served(seconds, load_s=1.0)
         assert (service.measured, service.start_s, service.slow_start_s) == (True, 50, 90)
 
+    @pytest.mark.parametrize(
+        ("present", "queued", "told_s"), [(1, 0, 1), (1, 200, 20), (1, 100_000, 120), (2, 200, 300), (0, 200, 300)]
+    )
+    def test_refused_clients_are_told_how_long_the_queue_is_where_no_replica_may_start(
+        self, present: int, queued: int, told_s: int
+    ) -> None:
+        """Where one replica is there no other may be. It answers 10 requests a second."""
+        service = control(max=1 if present == 1 else 3)
+        service.served(300.0, load_s=1.0)
+        decide(service, present, 0, NOW_S, queued)
+        forecast = service.forecast()
+        assert forecast is not None
+        assert forecast.retry_after_s == told_s
+
     def test_the_latest_start_times_survive_a_restart(self) -> None:
         service = control()
         for seconds in range(KEPT_STARTS + 5):

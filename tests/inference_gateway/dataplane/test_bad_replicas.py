@@ -23,7 +23,7 @@ BAD_ANSWERS = ("garbage", "close", "status-500")
 
 @pytest.fixture(scope="module")
 def running(directory: Path) -> Iterator[Rig]:
-    once = ServiceSettings("once", response_timeout_s=1.0, cold_start_deadline_s=0.0, health=QUICK)
+    once = ServiceSettings("once", response_timeout_s=1.0, health=QUICK)
     again = ServiceSettings("again", repeat_posts="unanswered", health=QUICK)
     # Checks that come too late to matter: what is seen is what single requests do.
     rare = HealthSettings(interval_s=600, error_limit=1000)
