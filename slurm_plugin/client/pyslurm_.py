@@ -42,6 +42,10 @@ class PyslurmClient(CliClient):
         """All reservations."""
         return self._call(_reservations)
 
+    def _ask_for_reservations(self) -> Callable[[], tuple[SlurmReservation, ...]]:
+        """Asked once all commands have answered: the child is for one thread, and no call is left of a failed look."""
+        return self.reservations
+
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out the changes in order: runs of those that pyslurm can do there, the others by the commands."""
         failed: list[ChangeFailure] = []

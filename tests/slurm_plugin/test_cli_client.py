@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from explsched.errors import SlurmUnreachableError
+from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client import batch
 from slurm_plugin.client.changes import (
     AttachReservation,
@@ -404,6 +404,8 @@ Flags = enum.Flag("Flags", "FLEX")
 class Reservations:
     @staticmethod
     def load():
+        with open(__file__ + ".loads", "a") as loads:
+            loads.write("load\\n")
         lease = {"start_time": 60, "end_time": 180, "nodes": "n[1-2]", "users": [], "flags": Flags.FLEX}
         return {"lease": JobSubmitDescription(name="lease", **lease)}
 
@@ -417,12 +419,30 @@ class Job(int):
 """
 
 
-def test_pyslurm_serves_reservations_and_site_factors_and_the_commands_all_else(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "pyslurm.py").write_text(PYSLURM)
-    monkeypatch.syspath_prepend(tmp_path / "modules")
+@pytest.fixture
+def pyslurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pretended pyslurm, for children too. It notes its loads in the file with `.loads` behind its name."""
+    module = tmp_path / "modules" / "pyslurm.py"
+    module.parent.mkdir()
+    module.write_text(PYSLURM)
+    monkeypatch.syspath_prepend(module.parent)
+    return module
+
+
+def test_a_look_that_fails_leaves_pyslurm_alone(log: Path, tmp_path: Path, pyslurm: Path) -> None:
+    tool(tmp_path, "squeue", "echo no >&2; exit 1")
+    client = PyslurmClient()
+    try:
+        with pytest.raises(SlurmError):
+            client.look()
+        assert len(client.reservations()) == 1
+    finally:
+        client.close()
+    assert pyslurm.with_name("pyslurm.py.loads").read_text() == "load\n", "only that of reservations()"
+
+
+@pytest.mark.usefixtures("pyslurm")
+def test_pyslurm_serves_reservations_and_site_factors_and_the_commands_all_else(log: Path, tmp_path: Path) -> None:
     (tmp_path / "squeue.py").write_text(SQUEUE.format(values={"JobID": "7", "State": "RUNNING", "ArrayTaskID": "N/A"}))
     tool(tmp_path, "squeue", f'case "$*" in *" -O "*) exec {sys.executable} {tmp_path}/squeue.py "$@" ;; esac')
     tool(tmp_path, "sprio", "exit 0")
