@@ -85,7 +85,7 @@ class SignalRelay:
     def as_daemon(self) -> None:
         """Ignore the signals meant for the command, in the process of a daemon that serves it until it has ended.
 
-        Slurm signals all processes of a step. A CUDA MPS that ended then would take the command's GPU memory with it
+        Slurm may signal all processes of a step. A CUDA MPS that ended then would take the command's GPU memory with it
         while that saves a checkpoint. A daemon that blocks a signal and waits for it gets it all the same.
         """
         for number in self._watched - {signal.SIGCHLD}:
