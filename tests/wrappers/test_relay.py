@@ -189,7 +189,7 @@ def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypa
 
 
 WORKER = """\
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from explsched import CheckpointSignal
 
@@ -202,6 +202,7 @@ class Noting(CheckpointSignal):
         note("told")
 
 name, directory = sys.argv[1], Path(sys.argv[2])
+signal.alarm(120)
 note("begun")
 while not (directory / f"start-{name}").exists():
     time.sleep(0.02)
@@ -283,7 +284,7 @@ def test_what_a_process_that_handles_it_has_started_is_its_own_to_tell(tmp_path:
     """As the workers of a DataLoader, which inherit the handler."""
     log = tmp_path / "log"
     code = (
-        "import os, signal, time\n"
+        "import os, signal, time\nsignal.alarm(120)\n"
         f"def note(*_): open({str(log)!r}, 'a').write(f'told {{child}}\\n')\n"
         "signal.signal(signal.SIGUSR1, note)\n"
         "if (child := os.fork()) == 0: time.sleep(60)\n"

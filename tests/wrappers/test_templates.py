@@ -115,8 +115,10 @@ def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: P
 
 WORKER = """\
 from pathlib import Path
+from signal import alarm
 from time import sleep
 from explsched import CheckpointSignal
+alarm(120)
 with CheckpointSignal() as checkpoint:
     Path("ready").touch()
     while not checkpoint.requested:
