@@ -34,7 +34,8 @@ _Field = tuple[int, int | bytes]
 class EventReporter(Reporter):
     """Reports the scalars of one tag, by default those named as the job's metric. Never raises: it warns.
 
-    Of several files with the tag the newest counts: it is a new run's, or the validation's beside the training's.
+    Of several files with the tag the newest counts: it is a new run's, or the validation's beside the training's. One
+    that has told step 0 alone does not count as long as another one has told more: `add_hparams` writes such files.
     """
 
     def __init__(self, tag: str | None, program: str, total_steps: int | None = None) -> None:
@@ -44,6 +45,9 @@ class EventReporter(Reporter):
         self._skip = 0
         self._skips: dict[Path, int] = {}
         self._newest = Path()
+        self._only: dict[Path, Reading] = {}
+        """Of files that have told no other step, the last value of step 0."""
+        self._going_on: set[Path] = set()
 
     def turn_to(self, source: Path) -> None:
         """The next bytes are of this file."""
@@ -56,20 +60,33 @@ class EventReporter(Reporter):
         self._rest += data
         for record in self._records():
             try:
-                for value in scalars(record, self._tag):
-                    if _age(self._source) >= _age(self._newest):
-                        self._newest = self._source
-                        self.take(Reading(value[0], {self._metric: value[1]}))
+                for step, value in scalars(record, self._tag):
+                    self._take_of_source(Reading(step, {self._metric: value}))
             except (IndexError, struct.error, ValueError) as error:
                 self.warn(f"a record of an event file cannot be read: {error}")
+
+    def _take_of_source(self, reading: Reading) -> None:
+        if reading.step == 0 and self._source not in self._going_on:
+            self._only[self._source] = reading
+            return
+        self._going_on.add(self._source)
+        first = self._only.pop(self._source, None)
+        if _age(self._source) >= _age(self._newest):
+            self._newest = self._source
+            for one in filter(None, (first, reading)):
+                self.take(one)
 
     def restart(self) -> None:
         """The next bytes are the first of another file."""
         super().restart()
         self._skip = 0
+        self._only.pop(self._source, None)
+        self._going_on.discard(self._source)
 
     def close(self) -> None:
-        """No more bytes will come: half a record tells nothing."""
+        """No more bytes will come: half a record tells nothing, and step 0 was the only one if no other has come."""
+        if self._only and not self.has_reported:
+            self.take(self._only[max(self._only, key=_age)])
 
     def _records(self) -> list[bytes]:
         found = []
@@ -127,7 +144,9 @@ class EventTail(LogTail):
 
     def _feed(self, reporter: Reporter, tails: Mapping[Path, LogTail]) -> bool:
         fed = []
-        for path in sorted(tails, key=_age):
+        for path in sorted(
+            tails, key=_age, reverse=True
+        ):  # of files that go on together the newest counts from the start
             reporter.turn_to(path)
             fed.append(tails[path].pass_on(reporter))
         return any(fed)

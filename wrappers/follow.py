@@ -88,10 +88,11 @@ def json_reader(step_key: str = "step", value_key: str | None = None, metric: st
 
 
 def row_reader(path: Path, step_key: str = "step", value_key: str | None = None) -> LineReader:
-    """A reader of rows, separated by tabs in a file `.tsv`, else by commas. `path` is where the header stands already.
+    """A reader of rows, separated by tabs in a file `.tsv`, else by commas. `path` is where a header may stand already.
 
-    A line with the step's name is a header, also later. Rows without step or value tell nothing. The reader raises
-    ValueError for rows before any header, for a header without the value's name, and for a cell that is no number.
+    A line with the step's name is a header, also later; of those that are there already the last one counts. Rows
+    without step or value tell nothing. The reader raises ValueError for rows before any header, for a header without
+    the value's name, and for a cell that is no number.
     """
     name = default_metric()
     key = value_key or name
@@ -119,14 +120,13 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
             return None
         return Reading(int(float(told[step_key])), {name: float(told[key])})
 
-    first = b""
     with suppress(OSError):  # which the tail tells of, as long as it lasts
         if os.path.isfile(path):  # noqa: PTH113  as in `LogTail`
             with path.open("rb") as file:
-                first = file.readline(_LONGEST_LINE)
-    whole = _LINE_END.split(first)[:-1]
-    header = cells(whole[0]) if whole else []
-    columns[:] = header if step_key in header else []
+                for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
+                    for part in _LINE_END.split(line)[:-1] if step_key.encode() in line else ():
+                        if step_key in (header := cells(part)):
+                            columns[:] = header
     return read
 
 

@@ -70,6 +70,7 @@ environment:
 examples:
   sxrun --follow logs/ --value-key eval/loss -- python train.py
   sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
+  sxrun -- srun sxrun --signals-only -- torchrun train.py
 """
 _TASK_COUNTS = ("SLURM_NTASKS", "SLURM_NPROCS")
 _ROWS = (".csv", ".tsv")
@@ -88,6 +89,10 @@ def main(arguments: list[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("no command given")
+    if options.signals_only:
+        if any(getattr(options, option.yaml_key) for option in (STEP_KEY, VALUE_KEY, MEASURE_STAGES, *SHARING)):
+            parser.error("--signals-only leaves no use for other options")
+        return _pass_signals_on(command)
     reporter = tail = None
     try:
         following, warnings = _following(options)
@@ -136,8 +141,7 @@ def _run(
     try:
         child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
     except OSError as error:
-        warn("sxrun", f"{command[0]}: {error.strerror}")
-        status = 127 if isinstance(error, FileNotFoundError) else 126
+        status = _not_started(command, error)
         event("end", status=status)
         return status
     follower = _follower(child, reporter, tail) if reporter else None
@@ -149,6 +153,22 @@ def _run(
     if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
         event("end", status=None if relay.was_told_to_end else status)
     return status if status >= 0 else 128 - status
+
+
+def _pass_signals_on(command: list[str]) -> int:
+    """Run a command of which another `sxrun` tells the scheduler, such as a launcher in the tasks of a step."""
+    with SignalRelay(_export()) as relay:
+        try:
+            status = relay.wait(relay.start(command))
+        except OSError as error:
+            return _not_started(command, error)
+        return status if status >= 0 else 128 - status
+
+
+def _not_started(command: list[str], error: OSError) -> int:
+    """Say that a command cannot be started; returns the exit status for that."""
+    warn("sxrun", f"{command[0]}: {error.strerror}")
+    return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def _follower(child: subprocess.Popen[bytes], reporter: Reporter, tail: LogTail | None) -> Follower:
@@ -301,6 +321,11 @@ def options_parser() -> argparse.ArgumentParser:
         "--metrics-jsonl", type=Path, metavar="FILE", help=f"as {FOLLOW.flag}, for JSON lines in a file of any name"
     )
     add(source, FOLLOW)
+    source.add_argument(
+        "--signals-only",
+        action="store_true",
+        help="only pass signals on, as to launchers such as torchrun in the tasks of a step",
+    )
     for option in (STEP_KEY, VALUE_KEY, MEASURE_STAGES):
         add(parser, option)
     parser.add_argument(

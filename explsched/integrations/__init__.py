@@ -40,9 +40,13 @@ class TrainerReports:
 
     def begin(self, params: Mapping[str, object] | None = None) -> None:
         """The training starts: report its hyper-parameters, and listen for the signal that asks for a checkpoint."""
+        self.announce(params)
+        self.listen()
+
+    def announce(self, params: Mapping[str, object] | None = None) -> None:
+        """The training starts: report its hyper-parameters."""
         self._evaluation, self._awaits_evaluation = None, False
         tell({**(params or {}), **self._params})
-        self.listen()
 
     def listen(self) -> None:
         """Listen for the signal; for processes that report nothing. srun gives it to all, and it ends who does not."""

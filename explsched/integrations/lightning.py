@@ -3,18 +3,21 @@
     trainer = Trainer(callbacks=[ExplschedCallback(checkpoint="last.ckpt")])
     trainer.fit(model, ckpt_path="last.ckpt" if Path("last.ckpt").exists() else None)
 
-Validations of `fit` that log the job's metric become reports, and the module's `hparams` the hyper-parameters. With a
-path for it a checkpoint is saved at the end of a batch when the scheduler asks for one; all processes agree on the
-batch.
+Validations of `fit` that log the job's metric become reports, or its epochs if it has no validations, and the module's
+`hparams` the hyper-parameters. With a path for it a checkpoint is saved at the end of a batch when the scheduler asks
+for one; all processes agree on the batch.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from explsched.checkpoint import signal_name
 from explsched.integrations import TrainerReports
 
 
@@ -36,9 +39,19 @@ class ExplschedCallback(Callback):
         """Report the hyper-parameters and listen for requests."""
         self._fits = True
         if trainer.is_global_zero:
-            self._reports.begin(dict(pl_module.hparams))
-        else:
+            self._reports.announce(dict(pl_module.hparams))
+        if not _is_lightnings(signal_name(os.environ)):
             self._reports.listen()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen in the place of Lightning, which has meanwhile begun to end the training at SIGTERM."""
+        if _is_lightnings(signal_name(os.environ)):
+            self._reports.listen()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let Lightning restore what it found."""
+        if _is_lightnings(signal_name(os.environ)):
+            self._reports.end()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen no more."""
@@ -52,12 +65,17 @@ class ExplschedCallback(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A value of the metric is known. `trainer.validate` has no steps: what it finds is not reported."""
-        if self._fits and trainer.is_global_zero and not trainer.sanity_checking:
-            total_steps = float(trainer.estimated_stepping_batches)
-            if not pl_module.automatic_optimization:  # a step of each optimizer counts, but a batch only once
-                total_steps *= trainer.global_step / (trainer.fit_loop.total_batch_idx + 1)
-                total_steps = total_steps if trainer.max_steps == -1 else min(total_steps, trainer.max_steps)
-            self._reports.report(trainer.global_step, trainer.callback_metrics, total_steps)
+        if self._fits and not trainer.sanity_checking:
+            self._report(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A value of the metric is known, of the training, if it is not validated."""
+        if not trainer.enable_validation:
+            self._report(trainer, pl_module)
+
+    def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            self._reports.report(trainer.global_step, trainer.callback_metrics, _total_steps(trainer, pl_module))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
@@ -71,3 +89,21 @@ class ExplschedCallback(Callback):
                 self._reports.saved(trainer.global_step)
             else:
                 self._reports.answered()
+
+
+def _is_lightnings(name: str) -> bool:
+    """Whether Lightning handles a signal itself, also where somebody else does already."""
+    return name.upper().removeprefix("SIG") == "TERM"
+
+
+def _total_steps(trainer: Trainer, module: LightningModule) -> float:
+    """The steps so far and those that are left as batches are accumulated now, which a scheduler may change."""
+    total_steps = float(trainer.estimated_stepping_batches)
+    if not module.automatic_optimization:  # a step of each optimizer counts, but a batch only once
+        total_steps *= trainer.global_step / (trainer.fit_loop.total_batch_idx + 1)
+    elif trainer.max_epochs not in (None, -1) and math.isfinite(trainer.num_training_batches):
+        accumulated, batches = trainer.accumulate_grad_batches, trainer.num_training_batches
+        done, of_epoch = trainer.fit_loop.epoch_loop.batch_idx + 1, math.ceil(batches / accumulated)
+        in_epoch = done // accumulated if done < batches else of_epoch
+        total_steps = trainer.global_step + of_epoch * (trainer.max_epochs - trainer.current_epoch) - in_epoch
+    return total_steps if trainer.max_steps == -1 else min(total_steps, trainer.max_steps)

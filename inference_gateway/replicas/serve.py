@@ -175,7 +175,7 @@ async def _end_gracefully(signalled: asyncio.Event, process: Process, directory:
 
 
 def _finish(relay: Relay, signalled: asyncio.Event) -> None:
-    """End at once what can be: Slurm sends this signal to the server, too, which may close its connections just now."""
+    """End at once what can be: Slurm may send this signal to the server, too, which then closes its connections now."""
     relay.finish()
     signalled.set()
 

@@ -217,7 +217,11 @@ def test_hugging_face_reports_evaluations_alone(job: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("default")  # Lightning warns of its own and of torch's next releases
-def test_lightning(job: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["USR1", "TERM"])
+def test_lightning(job: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLSCHED_CHECKPOINT", name)
+    number = signal.Signals[f"SIG{name}"]
+    before = signal.getsignal(number)
     lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
     torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
     from explsched.integrations.lightning import ExplschedCallback
@@ -230,7 +234,7 @@ def test_lightning(job: Path, tmp_path: Path) -> None:
 
         def training_step(self, batch: Any, index: int) -> Any:
             if self.global_step == 2:
-                os.kill(os.getpid(), signal.SIGUSR1)
+                os.kill(os.getpid(), number)
             loss = (self.layer(batch) ** 2).mean()
             self.log("loss", loss)
             return loss
@@ -257,6 +261,87 @@ def test_lightning(job: Path, tmp_path: Path) -> None:
     assert [(step, value > 1000) for step, value in reports(job)] == [(2, True), (4, True)]
     assert lines(job)[0]["params"] == {"lr": 0.1}
     assert (events(job), path.exists()) == (["checkpoint"], True)
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("max_steps", "every", "told"),
+    [
+        (-1, {0: 1, 1: 2, 2: 3}, [(2, 12), (4, 12), (5, 8), (6, 8), (6, 8), (8, 8)]),
+        (7, {0: 1}, [(2, 7), (4, 7), (6, 7)]),
+        (-1, {0: 3}, [(0, 6), (2, 6), (2, 6), (4, 6), (4, 6), (6, 6)]),
+    ],
+)
+def test_lightning_where_batches_are_accumulated(
+    job: Path, tmp_path: Path, max_steps: int, every: dict[int, int], told: list[tuple[int, int]]
+) -> None:
+    """Four batches an epoch, of which every second is followed by a validation."""
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
+    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    from explsched.integrations.lightning import ExplschedCallback
+
+    scheduler = lightning.callbacks.GradientAccumulationScheduler(every)
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        max_steps=max_steps,
+        val_check_interval=2,
+        callbacks=[ExplschedCallback(), scheduler],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        default_root_dir=tmp_path,
+    )
+    data = torch.utils.data.DataLoader(torch.ones(4, 1))
+    trainer.fit(plain(lightning, torch, ["validation_step"]), data, data)
+    assert [(line["step"], line["total_steps"]) for line in lines(job) if "step" in line] == told
+
+
+@pytest.mark.filterwarnings("default")
+def test_lightning_without_validations_reports_the_training(job: Path, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
+    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    from explsched.integrations.lightning import ExplschedCallback
+
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        callbacks=[ExplschedCallback()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(plain(lightning, torch, []), torch.utils.data.DataLoader(torch.ones(4, 1)))
+    assert [(line["step"], line["total_steps"]) for line in lines(job) if line.get("metric") == "loss"] == [
+        (4, 8),
+        (8, 8),
+    ]
+
+
+def plain(lightning: Any, torch: Any, validates: list[str]) -> Any:
+    """A module that logs its loss, and validates if asked to."""
+
+    class Line(lightning.LightningModule):  # type: ignore[misc,name-defined,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            loss = (self.layer(batch) ** 2).mean()
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    def validation_step(self: Any, batch: Any, index: int) -> None:
+        self.log("val_loss", 0.5)
+
+    return type("Line", (Line,), dict.fromkeys(validates, validation_step))()
 
 
 @pytest.mark.filterwarnings("default")
@@ -343,7 +428,7 @@ def test_a_validation_after_the_training_is_none_of_its_reports(job: Path, monke
     """Lightning asks the module for data to train on where it is to say how many steps a `validate` has, and fails."""
 
     class Trainer:
-        is_global_zero, sanity_checking, global_step = True, False, 4
+        is_global_zero, sanity_checking, global_step, max_epochs, max_steps = True, False, 4, -1, -1
         callback_metrics: ClassVar = {"val_loss": 0.5}
 
         @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.devcluster import Cluster
+from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from tests.slurm.jobs import empty, final_state, run, sxbatch, until
 from tests.slurm.trainings import ended, interrupt, loses_nothing_when_preempted, submit
 
@@ -17,6 +18,15 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STEPS = 200
 TRAINING = str(HERE / "distributed_training.py")
+
+
+@pytest.fixture(scope="module")
+def cluster(needs_slurm: None, open_tmp: Path) -> Iterator[Cluster]:
+    """4 nodes whose Slurm signals the tasks of a step alone, not what they have started: as with proctrack/cgroup."""
+    directory = open_tmp / "tasks_alone"
+    extra = (("ProctrackType", "proctrack/pgid"),)
+    yield up(ClusterSpec(nodes=4, gpus_per_node=8, shards_per_node=32, extra=extra), directory)
+    down(directory)
 
 
 @pytest.mark.parametrize(("template", "needed"), [("torchrun", "torch"), ("deepspeed", "deepspeed")])

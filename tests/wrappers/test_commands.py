@@ -251,6 +251,16 @@ def test_a_run_ended_by_a_signal_is_not_the_end_of_the_job(job: Path) -> None:
     assert [entry["event"] for entry in entries(job)] == ["start"]
 
 
+def test_an_sxrun_for_signals_only_tells_nothing_and_returns_the_commands_status(job: Path) -> None:
+    for script, status in (("exit 3", 3), ("kill -TERM $$", 128 + 15)):
+        argv = [*SXRUN, "--signals-only", "--", "sh", "-c", script, "sh", "--lr=0.1"]
+        assert subprocess.run(argv, check=False).returncode == status
+    assert subprocess.run([*SXRUN, "--signals-only", "/no/such/command"], check=False).returncode == 127
+    assert not job.exists()
+    refused = subprocess.run([*SXRUN, "--signals-only", "--mps", "true"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, "no use for other options" in refused.stderr) == (2, True)
+
+
 def test_sxrun_runs_the_command_though_nothing_can_be_reported(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", "/no/such/place")
     done = subprocess.run([*SXRUN, "echo", "hello"], capture_output=True, text=True, check=True)

@@ -2,17 +2,19 @@
 
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 
+from wrappers.handlers import Handlers
 from wrappers.relay import SignalRelay
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
@@ -168,25 +170,132 @@ def test_srun_is_not_sent_what_it_would_not_pass_on(tmp_path: Path) -> None:
 
 def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypatch: pytest.MonkeyPatch) -> None:
     """fork(2) blocks signals so, and right after it nobody takes them."""
-    looks = iter([(False, True), (False, False), (False, True), (False, True)])
+    blocked, free = Handlers(frozenset(), frozenset({1})), Handlers(frozenset(), frozenset())
+    looks = iter([blocked, free, blocked, blocked])
+    sent: list[int] = []
 
-    class Child:
-        pid = 1
-        sent: ClassVar[list[int]] = []
+    def send(_pid: int, number: int) -> None:
+        assert next(looks, None) is None, "sent before it was blocked twice in a row"
+        sent.append(number)
 
-        def poll(self) -> int | None:
-            return 0 if self.sent else None
-
-        def send_signal(self, number: int) -> None:
-            assert next(looks, None) is None, "sent before it was blocked twice in a row"
-            self.sent.append(number)
-
+    child = SimpleNamespace(pid=1, poll=lambda: 0 if sent else None)
     asked = SimpleNamespace(si_signo=signal.SIGUSR1, si_code=0)
     monkeypatch.setattr("wrappers.relay.signal.sigwaitinfo", lambda _watched: asked)
     monkeypatch.setattr("wrappers.relay.signal.sigtimedwait", lambda _watched, _timeout_s: None)
-    monkeypatch.setattr("wrappers.relay.listens", lambda _pid, _number: next(looks))
-    assert SignalRelay(signal.SIGUSR1).wait(Child()) == 0
-    assert Child.sent == [signal.SIGUSR1]
+    monkeypatch.setattr("wrappers.relay.os.kill", send)
+    monkeypatch.setattr("wrappers.relay.handlers", lambda _pid, _number: next(looks))
+    assert SignalRelay(signal.SIGUSR1).wait(child) == 0
+    assert sent == [signal.SIGUSR1]
+
+
+WORKER = """\
+import os, signal, sys, time
+from pathlib import Path
+from explsched import CheckpointSignal
+
+def note(what):
+    with (directory / "log").open("a") as file:
+        file.write(f"{what} {name}\\n")
+
+class Noting(CheckpointSignal):
+    def _note(self, number, frame):
+        note("told")
+
+name, directory = sys.argv[1], Path(sys.argv[2])
+signal.alarm(120)
+note("begun")
+while not (directory / f"start-{name}").exists():
+    time.sleep(0.02)
+with Noting():
+    note("ready")
+    while not (directory / "end").exists():
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """sxrun and a launcher without a handler, which starts two workers in sessions of their own, as torchrun does."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    launches = (
+        "import subprocess, sys\n"
+        f"words = lambda name: [sys.executable, {str(tmp_path / 'worker.py')!r}, name, {str(tmp_path)!r}]\n"
+        "each = [subprocess.Popen(words(name), start_new_session=True) for name in ('one', 'two')]\n"
+        "sys.exit(sum(worker.wait() for worker in each))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    argv = [*SXRUN, "--", sys.executable, "-c", launches]
+    running = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+    for name in ("one", "two"):
+        wait_for(tmp_path / "log", f"begun {name}")
+    yield running
+    (tmp_path / "end").touch()
+    for name in ("one", "two"):
+        (tmp_path / f"start-{name}").touch()
+    assert running.wait(timeout=60) == 0
+    assert running.stderr is not None
+    running.stderr.close()
+
+
+def test_workers_of_a_launcher_without_a_handler_are_told_each_once(
+    launcher: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """The second begins to handle the signal only after the first has had it."""
+    log = tmp_path / "log"
+    (tmp_path / "start-one").touch()
+    wait_for(log, "ready one")
+    launcher.send_signal(signal.SIGUSR1)
+    wait_for(log, "told one")
+    (tmp_path / "start-two").touch()
+    wait_for(log, "told two")
+    assert log.read_text().split("\n", 2)[2] == "ready one\ntold one\nready two\ntold two\n"
+
+
+def test_torchruns_workers_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed (explsched[demo])")
+    log, worker = tmp_path / "log", tmp_path / "worker.py"
+    worker.write_text(WORKER.replace("sys.argv[1], Path(sys.argv[2])", "os.environ['RANK'], Path(sys.argv[1])"))
+    for name in ("start-0", "start-1"):
+        (tmp_path / name).touch()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    running = subprocess.Popen([*SXRUN, "--", *torchrun, str(worker), str(tmp_path)], env=environment)
+    for said in ("ready 0", "ready 1"):
+        wait_for(log, said)
+    running.send_signal(signal.SIGUSR1)
+    for said in ("told 0", "told 1"):
+        wait_for(log, said)
+    (tmp_path / "end").touch()
+    assert running.wait(timeout=60) == 0
+    assert log.read_text().count("told") == 2
+
+
+def test_a_signal_before_any_worker_handles_it_is_kept(launcher: subprocess.Popen[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    launcher.send_signal(signal.SIGUSR1)
+    assert launcher.stderr is not None
+    assert "is kept until the command handles it" in launcher.stderr.readline()
+    for name in ("one", "two"):
+        (tmp_path / f"start-{name}").touch()
+        wait_for(log, f"told {name}")
+
+
+def test_what_a_process_that_handles_it_has_started_is_its_own_to_tell(tmp_path: Path) -> None:
+    """As the workers of a DataLoader, which inherit the handler."""
+    log = tmp_path / "log"
+    code = (
+        "import os, signal, time\nsignal.alarm(120)\n"
+        f"def note(*_): open({str(log)!r}, 'a').write(f'told {{child}}\\n')\n"
+        "signal.signal(signal.SIGUSR1, note)\n"
+        "if (child := os.fork()) == 0: time.sleep(60)\n"
+        f"open({str(log)!r}, 'a').write('ready\\n')\n"
+        "signal.pause()\nos.kill(child, signal.SIGTERM); os.wait()"
+    )
+    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", '"$0" -c "$1"; exit $?', sys.executable, code])
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 0
+    assert re.fullmatch(r"ready\ntold [1-9]\d*\n", log.read_text())
 
 
 @pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGWINCH])

@@ -131,6 +131,48 @@ def test_a_file_goes_on_beside_newer_ones_until_they_have_the_tag(job: Path, tmp
     assert reports(job) == LOSSES + LOSSES
 
 
+def at_step_0(value: float) -> bytes:
+    """A file of `add_hparams`: loss, of step 0."""
+    simple = b"\x0a\x04loss\x15" + struct.pack("<f", value)
+    return record(b"\x2a" + bytes([len(simple) + 2]) + b"\x0a" + bytes([len(simple)]) + simple)
+
+
+@pytest.mark.parametrize("seen", [0, 150, len(EVENTS)])
+def test_a_value_that_add_hparams_writes_beside_the_curve_is_none_of_it(job: Path, tmp_path: Path, seen: int) -> None:
+    """At the start, in the middle, or at the end."""
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, no_time_passes)
+    curve, values = tmp_path / "events.out.tfevents.1", tmp_path / "1764300000.5" / "events.out.tfevents.2"
+    curve.write_bytes(EVENTS[:seen])
+    tail.pass_on(reporter)
+    values.parent.mkdir()
+    values.write_bytes(at_step_0(-1.0))
+    tail.pass_on(reporter)
+    curve.write_bytes(EVENTS)
+    tail.finish(reporter)
+    reporter.close()
+    assert reports(job) == LOSSES
+
+
+def test_of_files_that_are_written_together_the_newest_counts_from_the_start(job: Path, tmp_path: Path) -> None:
+    """As Keras writes one for the training and one for the validation."""
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, no_time_passes)
+    training, validation = tmp_path / "events.out.tfevents.1", tmp_path / "events.out.tfevents.2"
+    for end in (150, len(EVENTS)):
+        training.write_bytes(EVENTS[:end])
+        validation.write_bytes(EVENTS[:end])
+        tail.pass_on(reporter)
+    assert reports(job) == LOSSES
+
+
+def test_a_value_of_step_0_counts_if_no_other_comes(job: Path, tmp_path: Path) -> None:
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, no_time_passes)
+    (tmp_path / "events.out.tfevents.1").write_bytes(at_step_0(0.5) + at_step_0(0.25))
+    tail.finish(reporter)
+    assert reports(job) == []
+    reporter.close()
+    assert reports(job) == [(0, 0.25)]
+
+
 def test_where_looking_takes_long_new_files_are_looked_for_seldom_and_at_the_end(job: Path, tmp_path: Path) -> None:
     readings_s = itertools.count(0.0, 10.0)  # each look takes 10 s
     reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, lambda: next(readings_s))
@@ -220,6 +262,16 @@ def test_of_a_file_that_goes_on_only_the_header_is_read_again(job: Path, tmp_pat
         file.write("2\t0.25\n")
     reporter.feed(tail.read())
     assert reports(job) == [(2, 0.25)]
+
+
+def test_of_several_headers_that_are_there_already_the_last_one_counts(job: Path, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,lr,loss\n1,0.1,0.5\nstep,loss,lr\n2,0.4,0.1\nsteps\nstep,")
+    reporter, tail = Reporter(row_reader(path), "test"), LogTail(path)
+    with path.open("a") as file:
+        file.write("\n3,0.25,0.1\n")
+    reporter.feed(tail.read())
+    assert reports(job) == [(3, 0.25)]
 
 
 def replace_rows(path: Path, *losses: float) -> None:

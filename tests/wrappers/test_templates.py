@@ -1,10 +1,13 @@
 """The job scripts that templates make: their text, and what bash does with them."""
 
+import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from wrappers import template
 from wrappers.template import SXRUN, TemplateError
 
+PASSES_ON = '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
 SWEEP = f"""\
 #!/usr/bin/env bash
 #SBATCH --job-name=digits
@@ -55,9 +59,10 @@ done
 export EXPLSCHED_RENDEZVOUS_PORT="${EXPLSCHED_RENDEZVOUS_PORT:-$port}"
 # The rendezvous is on the job's first node, where srun runs. Which node hosts it is said outright: torchrun would
 # compare addresses, and a node may have several.
-# srun signals every process of the step: torchrun would die of a checkpoint signal, so it is started ignoring it. Its
-# workers answer it from the moment they install their own handler. It starts Python itself.
-exec @sxrun@ -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"
+# Slurm signals the task alone or, with some ProctrackType, every process of the step. torchrun would die of a
+# checkpoint signal, so it is started ignoring it; the task's sxrun passes it on to workers once they have a handler of
+# their own. torchrun starts Python itself.
+exec @sxrun@ -- srun @sxrun@ --signals-only -- bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"
 case ${1-} in python | python3) shift ;; esac
 exec torchrun --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-conf="is_host=$((SLURM_NODEID == 0))" \\
   --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$EXPLSCHED_RENDEZVOUS_PORT" \\
@@ -88,7 +93,7 @@ def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: P
         "print(sys.argv[1:], signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN)\n"
     )
     stand_ins = {
-        "sxrun": '#!/bin/sh\nshift\nexec "$@"\n',
+        "sxrun": PASSES_ON,
         "srun": '#!/bin/sh\nexec "$@"\n',
         "torchrun": show,
     }
@@ -108,6 +113,49 @@ def test_torchrun_gets_the_command_and_ignores_the_checkpoint_signal(tmp_path: P
     assert not (tmp_path / "canary").exists()
 
 
+WORKER = """\
+from pathlib import Path
+from signal import alarm
+from time import sleep
+from explsched import CheckpointSignal
+alarm(120)
+with CheckpointSignal() as checkpoint:
+    Path("ready").touch()
+    while not checkpoint.requested:
+        sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_workers_are_asked_for_a_checkpoint_where_slurm_signals_the_task_alone(launcher: str, tmp_path: Path) -> None:
+    """As with proctrack/cgroup; the launcher starts its worker in a session of its own."""
+    code = "import signal, subprocess, sys\ntask = subprocess.Popen(sys.argv[1:])\n"
+    signals = "signal.signal(signal.SIGUSR1, lambda number, _: task.send_signal(number))\nsys.exit(task.wait())\n"
+    starts = (
+        "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, 'worker.py'], start_new_session=True))\n"
+    )
+    stand_ins = {
+        "sxrun": f'#!/bin/sh\nexec {sys.executable} -m wrappers.sxrun "$@"\n',
+        "srun": f"#!{sys.executable}\n{code}{signals}",
+        launcher: f"#!{sys.executable}\n{starts}",
+        "scontrol": "#!/bin/sh\necho n1\n",
+    }
+    for name, text in {**stand_ins, "worker.py": WORKER}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    here = {**os.environ, **SLURM, **ON_SECOND, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    here |= {"PYTHONPATH": os.pathsep.join(sys.path), "EXPLSCHED_RENDEZVOUS_PORT": "12042", "SLURM_JOB_NODELIST": "n1"}
+    here["EXPLSCHED_PROGRESS_FILE"] = str(tmp_path / "progress")
+    running = subprocess.Popen(["bash", "-c", template.render(launcher, {}, {}, ["worker.py"])], env=here, cwd=tmp_path)
+    while not (tmp_path / "ready").exists():
+        assert running.poll() is None
+        time.sleep(0.02)
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 0
+    told = [json.loads(line).get("event") for line in (tmp_path / "progress").read_text().splitlines()]
+    assert told == ["start", "end"]
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
 @pytest.mark.parametrize("python", [[], ["python"], ["python3"]])
 def test_launchers_that_start_python_are_not_given_it(launcher: str, python: list[str], tmp_path: Path) -> None:
@@ -122,7 +170,7 @@ def test_launchers_that_start_python_are_not_given_it(launcher: str, python: lis
 
 def with_stand_ins(directory: Path, text: str, stand_ins: dict[str, str], **environment: str) -> str:
     """What bash makes of a job script where these programs stand in for the real ones."""
-    programs = {"sxrun": '#!/bin/sh\nshift\nexec "$@"\n', "srun": '#!/bin/sh\nexec "$@"\n', **stand_ins}
+    programs = {"sxrun": PASSES_ON, "srun": '#!/bin/sh\nexec "$@"\n', **stand_ins}
     for name, content in programs.items():
         (directory / name).write_text(content)
         (directory / name).chmod(0o755)
