@@ -54,11 +54,6 @@ class Files:
         return self.directory / "prompts.lua"
 
     @property
-    def quotas(self) -> Path:
-        """The Lua script that tells when a used-up quota of requests admits the next one."""
-        return self.directory / "quotas.lua"
-
-    @property
     def stats_socket(self) -> Path:
         """The runtime API of the HAProxy worker that takes new requests."""
         return self.directory / "stats.sock"

@@ -38,7 +38,6 @@ from inference_gateway.model import Endpoint, ServerState, StartForecast, Traffi
 
 TURNS = Path(__file__).with_name("turns.lua")
 PROMPTS = Path(__file__).with_name("prompts.lua")
-QUOTAS = Path(__file__).with_name("quotas.lua")
 PAGE = Path(__file__).with_name("chat.html")
 _ADDRESS_SET = ("no need to change", "nothing changed", "IP changed", "port changed")
 """HAProxy's answers when a server has the requested address; the second is that of version 3.0 and later."""
@@ -292,7 +291,6 @@ class HaproxyDataPlane:
             self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
             self.files.prompts: PROMPTS.read_text(encoding="utf-8"),
-            self.files.quotas: QUOTAS.read_text(encoding="utf-8"),
             self.files.page: PAGE.read_text(encoding="utf-8"),
             self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }

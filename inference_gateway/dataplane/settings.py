@@ -240,7 +240,7 @@ class ApiKey:
     """A client's key, of which only the SHA-256 is known (64 capital hex digits; `digest_of`).
 
     Keys are long and random, so a plain hash is enough: a dictionary attack is not possible. `services` are those that
-    it may use; empty: all. `requests_per_minute` limits admitted requests over the last minute; None: no limit. From
+    it may use; empty: all. `requests_per_minute` limits admitted requests per minute of the clock; None: no limit. From
     `expires_s` (since the epoch) on it is refused; None: never. `tokens_per_minute` and `tokens_per_day` are counted by
     the control plane (`DataPlane.hold_back`).
 

@@ -186,6 +186,12 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def early_in_a_minute() -> None:
+    """Wait until a minute of the clock, in which requests per minute are counted, lasts long enough for a test."""
+    while time.time() % 60 > 20:
+        time.sleep(0.1)
+
+
 def healthy(replica: Replica) -> bool:
     """Whether it answers its health check. Fails if its process has ended."""
     assert replica.process.poll() is None, f"{replica.name} ended with {replica.process.returncode} at its start"

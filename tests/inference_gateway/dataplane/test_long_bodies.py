@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
-from tests.inference_gateway.rig import ALICE, CLIENT_KEY, Replica, Rig, gateway, wait_until
+from tests.inference_gateway.rig import ALICE, CLIENT_KEY, Replica, Rig, early_in_a_minute, gateway, wait_until
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
 CAROL = ApiKey("carol", digest_of("carols-key"), services=("small",))
@@ -154,6 +154,7 @@ def test_what_the_activator_refuses_is_in_the_access_log(rig: Rig) -> None:
 
 def test_quota_and_grants_hold(rig: Rig) -> None:
     bob = {"authorization": "Bearer bobs-key"}
+    early_in_a_minute()
     refused = rig.ask("POST", PATH, {**LONG, "model": "big"}, **bob)
     assert (refused.status, refused.json["error"]["message"]) == (403, "this key may not use this service")
     statuses = [rig.ask("POST", PATH, {**LONG, "model": "small"}, **bob).status for _ in range(3)]

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ApiKey, ServiceSettings, digest_of
-from tests.inference_gateway.rig import ALICE, CLIENT_KEY, PATIENCE_S, Answer, Replica, Rig, ask, gateway, wait_until
+from tests.inference_gateway.rig import (
+    ALICE,
+    CLIENT_KEY,
+    PATIENCE_S,
+    Answer,
+    Replica,
+    Rig,
+    ask,
+    early_in_a_minute,
+    gateway,
+    wait_until,
+)
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("small",), requests_per_minute=3)
 CAROL = ApiKey("carol", digest_of("carols-key"), tokens_per_minute=100)
@@ -119,6 +130,7 @@ def test_replicas_never_see_the_key_of_a_client(rig: Rig, servers: list[Replica]
 def test_a_restricted_key_and_its_quota(rig: Rig) -> None:
     key = {"authorization": "Bearer bobs-key"}
     before = {traffic.service: traffic.arrivals for traffic in rig.plane.traffic()}
+    early_in_a_minute()
     statuses = [rig.complete("small", **key).status for _ in range(3)]
     refused = rig.complete("small", **key)
     assert statuses == [200, 200, 200]
