@@ -23,7 +23,7 @@ def running(directory: Path) -> Iterator[Rig]:
     patient = ServiceSettings("patient", cold_start_limit=8)
     hasty = ServiceSettings("hasty", cold_start_deadline_s=0.3, retry_after_s=11)
     closed = ServiceSettings("closed", cold_start_limit=0, retry_after_s=12)
-    brisk = ServiceSettings("brisk", response_timeout_s=10.0)
+    brisk = ServiceSettings("brisk", response_timeout_s=10.0, concurrency=1)
     with gateway(directory, patient, hasty, closed, brisk) as rig:
         yield rig
 
@@ -57,6 +57,20 @@ def test_a_request_may_wait_for_a_replica_longer_than_for_its_answer(rig: Rig, s
         time.sleep(11)
         rig.add("brisk", servers[0].endpoint)
         assert pending.result().status == 200
+
+
+def test_a_request_in_the_queue_of_a_replica_that_goes_is_held_as_long(rig: Rig, servers: list[Replica]) -> None:
+    rig.add("brisk", servers[0].with_concurrency(1))
+    servers[0].behave(token_ms=200.0)
+    with ThreadPoolExecutor(2) as pool:
+        served = pool.submit(rig.complete, "brisk", {"stream": True, "max_tokens": 30})
+        wait_until(lambda: servers[0].state["in_flight"] == 1)
+        pending = pool.submit(rig.complete, "brisk")
+        wait_until(lambda: queued(rig, "brisk") == 1)
+        rig.plane.drain("brisk", "r1")
+        time.sleep(11)
+        rig.add("brisk", servers[1].with_concurrency(1))
+        assert [served.result().status, pending.result().status] == [200, 200]
 
 
 def test_a_request_that_waited_tells_whose_it_is_whatever_its_connection_header_names(
