@@ -229,7 +229,7 @@ class Daemon:
 
         Before it is known which cluster this is, that ends the daemon, as at its start.
         """
-        if not self._only_one.is_settled:
+        if not self._cluster_name:
             return
         for key, where in config.claimed().items():
             if where != self._config.claimed()[key]:

@@ -360,19 +360,23 @@ class OnlyOne:
         self._lock = HostLock()
         self._us = Holder.here()
         self._heartbeat: Heartbeat | None = None
+        self._is_settled = False
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known which cluster this is about."""
-        return self._heartbeat is not None
+        """Whether the lock has been taken, and not released since."""
+        return self._is_settled
 
     def settle(self, cluster: str, spool: Path) -> None:
         """Take the lock of this host for a cluster. Raises `AnotherDaemonError`."""
         self._lock.take(cluster)
-        self._heartbeat = Heartbeat(spool, cluster, self._us)
+        self._heartbeat, self._is_settled = Heartbeat(spool, cluster, self._us), True
 
     def try_spool(self, spool: Path, valid_s: float) -> None:
-        """Raise `AnotherDaemonError` if another daemon is alive in this spool, in which ours may be from now on."""
+        """Raise `AnotherDaemonError` if another daemon is alive in this spool, in which ours may be from now on.
+
+        Also after `release`; does nothing before the first `settle`, as the cluster is not known.
+        """
         if self._heartbeat is not None:
             there = self._heartbeat.in_spool(spool)
             there.beat(valid_s)
@@ -381,12 +385,12 @@ class OnlyOne:
     def check(self, valid_s: float) -> None:
         """Say that we are alive, and will again within `valid_s`. Raises `AnotherDaemonError`."""
         self._lock.tend()
-        if self._heartbeat is not None:
+        if self._heartbeat is not None and self._is_settled:
             self._heartbeat.beat(valid_s)
 
     def release(self) -> None:
         """Let others steer."""
-        if self._heartbeat is not None:
+        if self._heartbeat is not None and self._is_settled:
             self._heartbeat.stop()
-            self._heartbeat = None
+        self._is_settled = False
         self._lock.release()

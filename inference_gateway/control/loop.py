@@ -106,7 +106,7 @@ class ControlPlane:
         listing = self._slurm.list_jobs(now_s)
         servers = self._plane.servers()
         try:
-            memory = state.loaded_or_moved(self._paths.memory, Memory, now_s) or Memory()
+            memory = self._saved(now_s)
         except OSError as error:
             raise GatewayError(f"{self._paths.memory}: cannot be read: {error.strerror}") from error
         self._slurm.listing = listing
@@ -119,6 +119,17 @@ class ControlPlane:
             if name in self._services:
                 self._services[name].set_minimum(override.minimum)
         self._events.note("control plane started", replicas=len(found), adopted=sorted(self._registry.names()))
+
+    def _saved(self, now_s: float) -> Memory:
+        """The saved state. Raises `OSError`, unless the gateway closes: then all replicas are to drain."""
+        closing = self._paths.closing.exists()
+        try:
+            return state.loaded_or_moved(self._paths.memory, Memory, now_s, state.LASTING) or Memory()
+        except OSError as error:
+            if not closing:
+                raise
+            log.event(_LOG, logging.ERROR, "saved state cannot be read, closing without it", why=str(error))
+            return Memory()
 
     def tick(self, now_s: float, called: frozenset[str] = frozenset()) -> Report:
         """One pass of the loop, once a second; returns the report for `gateway status`.

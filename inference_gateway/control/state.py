@@ -8,12 +8,13 @@ and the count is written later.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,11 +154,17 @@ def loaded(path: Path, kind: type[_Value]) -> _Value | None:
         raise GatewayError(f"{path}: is invalid: {error}") from error
 
 
-def loaded_or_moved(path: Path, kind: type[_Value], now_s: float) -> _Value | None:
-    """As `loaded`, but an invalid file is moved aside, so that it is not replaced."""
+LASTING = frozenset({errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENOTDIR})
+"""Errors in reading a file that do not pass by themselves, as those of a file server do."""
+
+
+def loaded_or_moved(path: Path, kind: type[_Value], now_s: float, lasting: Container[int] = ()) -> _Value | None:
+    """As `loaded`, but an invalid file is moved aside, so that it is not replaced; so is one with a `lasting` error."""
     try:
         return loaded(path, kind)
-    except GatewayError as error:
+    except (OSError, GatewayError) as error:
+        if isinstance(error, OSError) and error.errno not in lasting:
+            raise
         aside = path.rename(path.with_name(f"{path.name}.invalid-{now_s:.0f}"))
         event(_LOG, logging.ERROR, "state file is invalid, continuing without it", file=str(aside), why=str(error))
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +18,7 @@ from inference_gateway.dataplane.configuration import BACKEND_PREFIX
 from inference_gateway.dataplane.endpoints import ActivatorState, EndpointFiles
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.runtime import BackendRow, RuntimeApi
-from inference_gateway.errors import NotRunningError
+from inference_gateway.errors import DataPlaneError, NotRunningError
 from inference_gateway.model import ServerState, Traffic
 
 
@@ -107,7 +108,10 @@ class HaproxyStatistics:
         return found
 
     def servers(self, held: Mapping[str, ActivatorState]) -> list[ServerState]:
-        """All replicas, and removed ones that requests from before a reload still use."""
+        """All replicas, and removed ones that requests from before a reload still use.
+
+        Where these are is not known (no host, port 0) if the list of their service does not tell, or cannot be read.
+        """
         using = self.in_flight(held)
         rows = self.states()
         found = [
@@ -115,12 +119,20 @@ class HaproxyStatistics:
             for row in rows
         ]
         left = using.keys() - {(row.service, row.name) for row in rows}
+        listed = self._addresses({service for service, _ in left})
+        for service, name in sorted(left):
+            count, address = using[service, name], listed.get((service, name))
+            if count or address:
+                found.append(ServerState(service, name, *(address or ("", 0)), "draining", count))
+        return found
+
+    def _addresses(self, services: Iterable[str]) -> dict[tuple[str, str], tuple[str, int]]:
+        """Where the listed replicas of these services are, without lists that cannot be read: changes replace them."""
         book = EndpointFiles(self.files.endpoints)
-        for service in sorted({service for service, _ in left}):
-            for replica in book.read(service):
-                if (service, replica.name) in left:
-                    count = using[service, replica.name]
-                    found.append(ServerState(service, replica.name, replica.host, replica.port, "draining", count))
+        found: dict[tuple[str, str], tuple[str, int]] = {}
+        for service in services:
+            with suppress(DataPlaneError):
+                found.update({(service, one.name): (one.host, one.port) for one in book.read(service)})
         return found
 
     def dropped_logs(self) -> int:

@@ -88,7 +88,7 @@ class JobProgress:
 
     `runs` are in order. `refused` says why its file is not read at all; `malformed` counts the lines that were skipped.
     `stages` has the stage times of the fastest report, since a job that shares its GPU is slower. `exit_status` is that
-    of its last run, None if it reported none.
+    of its last run, None if it reported none. `commands`: of those that this run has begun, how many have not ended.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -101,6 +101,7 @@ class JobProgress:
     refused: str | None = None
     parameters: ReportedParameters = field(default_factory=ReportedParameters)
     stages: StageProfile | None = None
+    commands: int = 0
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -248,6 +249,7 @@ class _Sum:
     exit_status: int | None
     parameters: ReportedParameters
     stages: StageProfile | None
+    commands: int
     last_step: dict[tuple[int, str], int]
     metrics: dict[str, str]
     latest: int
@@ -264,6 +266,7 @@ class _Sum:
             so_far.exit_status,
             so_far.parameters,
             so_far.stages,
+            so_far.commands,
             {(report.restart, report.metric): report.step for report in so_far.reports},
             {report.metric: report.metric for report in so_far.reports},
             max((run.restart for run in so_far.runs), default=0),
@@ -282,6 +285,7 @@ class _Sum:
             None,
             self.parameters,
             self.stages,
+            self.commands,
         )
 
     def is_of_former_job(self, line: _Line) -> bool:
@@ -299,7 +303,7 @@ class _Sum:
         if line.restart not in self.runs and len(self.runs) >= MAX_RUNS:
             return False
         if line.restart > self.latest:
-            self.latest, self.ended, self.exit_status = line.restart, False, None
+            self.latest, self.commands, self.ended, self.exit_status = line.restart, 0, False, None
         run = self.runs.get(line.restart) or Run(line.restart, line.time_s, line.time_s)
         self.runs[line.restart] = Run(line.restart, run.start_s, max(run.end_s, line.time_s))
         if line.params is not None:
@@ -314,10 +318,12 @@ class _Sum:
             if line.restart == self.latest:  # and of no process that outlives its run
                 self.ended, self.exit_status = line.event == "end", line.status if line.event == "end" else None
                 self.checkpoint_s = line.time_s if line.event == "checkpoint" else self.checkpoint_s
+                self.commands = max(0, self.commands + (line.event == "start") - (line.event == "end"))
             return True
-        if line.restart == self.latest:  # the command that has ended was not the only one
+        is_new = self._add_report(line)
+        if is_new and line.restart == self.latest and self.commands:  # the one that has ended was not the only one
             self.ended, self.exit_status = False, None
-        return self._add_report(line)
+        return is_new
 
     def _add_report(self, line: _Line) -> bool:
         if line.step is None or line.value is None or line.step < self.last_step.get((line.restart, line.metric), 0):

@@ -270,9 +270,9 @@ class ProgressSpool:
                     self._files[job_id], taken = kept, kept.offset - before.offset
                     malformed = kept.progress.malformed - before.progress.malformed
                     # What is left has no room for a line if none is taken of a file that goes on.
-                    used = taken or (length if job_id in look.cut else 0)
+                    used = (taken or (length if job_id in look.cut else 0)) + MALFORMED_COUNTS_BYTES * malformed
                     look.left[uid] -= used
-                    look.left_in_all -= used + MALFORMED_COUNTS_BYTES * malformed
+                    look.left_in_all -= used
                 if kept.is_given_up:
                     return replace(kept.progress, refused=f"{path}: is too long, or has too many malformed lines")
                 return kept.progress

@@ -181,12 +181,15 @@ class _Maintenance:
                 self._from_s |= {node: min(start_s, self._from_s[node]) for node in reservation.nodes}
 
     def keeps_out(self, job: SlurmJob) -> bool:
-        """Whether too few nodes of its partitions are left for as long as the job may run, whatever else they do."""
+        """Whether too few nodes of its partitions are left for as long as the job may run, whatever else they do.
+
+        Also of nodes that are down: they may be back in a moment.
+        """
         if not self._from_s or job.reservation:
             return False
         if job.partition not in self._of_partition:
-            names = (self._nodes[at].name for at in self._nodes.usable(job.partition).nonzero()[0])
-            self._of_partition[job.partition] = sorted(self._from_s.get(name, math.inf) for name in names)
+            own = (node.name for node in self._nodes if not node.partitions.isdisjoint(job.partitions))
+            self._of_partition[job.partition] = sorted(self._from_s.get(name, math.inf) for name in own)
         from_s, shortest_s = self._of_partition[job.partition], job.least_limit_s or job.time_limit_s or math.inf
         return len(from_s) - bisect_left(from_s, self._now_s + shortest_s) < job.nodes
 

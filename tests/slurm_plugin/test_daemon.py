@@ -314,33 +314,33 @@ def test_what_one_cluster_keeps_is_no_other_clusters(
     lived_once(second, config, monkeypatch)
 
 
+def taken(key: str, own: str, theirs: Path) -> str:
+    """A configuration with a directory as `key` that another cluster has."""
+    theirs.mkdir()
+    if key == "state.directory":
+        (theirs / CLAIM).write_text("beta\n")
+        return re.sub("directory: .*/state", f"directory: {theirs}", own)
+    Heartbeat(theirs, "beta", Holder("another host", 1, 0.0)).beat(3600.0)
+    return re.sub("spool: [^}]*", f"spool: {theirs}", own)
+
+
+def reloading(config: Path, text: str) -> Callable[[], None]:
+    def event() -> None:
+        config.write_text(text)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    return event
+
+
 @pytest.mark.parametrize("key", ["state.directory", "progress.spool"])
 def test_a_reload_takes_nothing_of_another_cluster(
     key: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended the daemon, and systemd could not start it again."""
     caplog.set_level(logging.INFO, "explsched")
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    if key == "state.directory":
-        (theirs / CLAIM).write_text("beta\n")
-    else:
-        Heartbeat(theirs, "beta", Holder("another host", 1, 0.0)).beat(3600.0)
+    own, theirs = config.read_text(), tmp_path / "theirs"
+    foreign, good = reloading(config, taken(key, own, theirs)), reloading(config, own.replace("fifo", "srsf"))
     there = set(theirs.iterdir())
-    changed = {
-        "state.directory": ("directory: .*/state", f"directory: {theirs}"),
-        "progress.spool": ("spool: [^}]*", f"spool: {theirs}"),
-    }
-    own = config.read_text()
-
-    def reload(text: str) -> Callable[[], None]:
-        def event() -> None:
-            config.write_text(text)
-            os.kill(os.getpid(), signal.SIGHUP)
-
-        return event
-
-    foreign, good = reload(re.sub(*changed[key], own)), reload(own.replace("fifo", "srsf"))
     slurm = Eventful(
         (record(5),), settings={"ClusterName": "alpha"}, events=[lambda: None, foreign, good, lambda: None]
     )
@@ -349,6 +349,32 @@ def test_a_reload_takes_nothing_of_another_cluster(
     assert f"set {key} of each cluster to a directory of its own" in caplog.text
     assert 'configuration reloaded policy="srsf"' in caplog.text
     assert set(theirs.iterdir()) == there
+
+
+@pytest.mark.parametrize("key", ["state.directory", "progress.spool"])
+def test_nor_does_a_second_reload_while_slurm_is_away(
+    key: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "explsched")
+    own = config.read_text()
+    foreign, good = (
+        reloading(config, taken(key, own, tmp_path / "theirs")),
+        reloading(config, own.replace("fifo", "srsf")),
+    )
+    second = [foreign]
+
+    class Away(Eventful):
+        def capabilities(self) -> Capabilities:
+            if second and "configuration reloaded" in caplog.text:
+                second.pop()()
+                raise SlurmUnreachableError("nobody answers")
+            return super().capabilities()
+
+    slurm = Away((record(5),), settings={"ClusterName": "alpha"}, events=[lambda: None, good, lambda: None])
+    lived(slurm, config, monkeypatch)
+    assert not second
+    assert slurm.events == []
+    assert f"set {key} of each cluster to a directory of its own" in caplog.text
 
 
 def test_a_directory_that_the_daemon_makes_is_its_clusters(

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,9 @@ from inference_gateway.errors import GatewayError, RefusedError
 from inference_gateway.model import Endpoint, Traffic
 from inference_gateway.replicas import reports, submission
 from tests.inference_gateway.control.doubles import FakePlane, Rig, job
+
+UNREADABLE = "/proc/self/mem"
+"""Reading it ends with an I/O error, as while a file server fails."""
 
 
 def test_a_replica_from_submission_to_serving(rig: Rig) -> None:
@@ -500,6 +504,33 @@ def test_a_state_file_that_is_invalid_is_kept_and_replicas_adopted_from_slurm(ri
     assert aside.read_text() == '{"replicas": ['
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to(path)])
+def test_what_is_no_state_file_is_not_waited_for(rig: Rig, make: Callable[[Path], None]) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    rig.paths.memory.unlink()
+    make(rig.paths.memory)
+    rig.restart()
+    assert rig.tick().serving == 2
+    (aside,) = rig.paths.root.glob("state.json.invalid-*")
+    assert aside.is_symlink() or aside.is_dir()
+    assert rig.paths.memory.is_file()
+
+
+def test_a_gateway_closes_although_its_state_file_cannot_be_read(rig: Rig) -> None:
+    rig.set_load(4)
+    rig.serve(2)
+    rig.paths.memory.unlink()
+    rig.paths.memory.symlink_to(UNREADABLE)
+    with pytest.raises(GatewayError, match=r"state\.json: cannot be read: Input/output error"):
+        rig.restart()
+    rig.paths.closing.touch()
+    rig.restart()
+    rig.tick(6)
+    assert rig.slurm.active() == []
+    assert rig.plane.table == {}
+
+
 def test_a_state_file_that_cannot_be_read_for_a_while_is_waited_for(rig: Rig) -> None:
     """A replica that drains, and has a request, would serve again, and how often starts have failed be forgotten."""
     rig.set_load(4)
@@ -509,8 +540,8 @@ def test_a_state_file_that_cannot_be_read_for_a_while_is_waited_for(rig: Rig) ->
     rig.tick()
     before, elsewhere = rig.paths.memory.read_bytes(), rig.paths.memory.rename(rig.paths.root / "elsewhere")
     assert b'"draining"' in before
-    rig.paths.memory.symlink_to(rig.paths.memory)  # as while a file server fails
-    with pytest.raises(GatewayError, match=r"state\.json: cannot be read: Too many levels"):
+    rig.paths.memory.symlink_to(UNREADABLE)
+    with pytest.raises(GatewayError, match=r"state\.json: cannot be read: Input/output error"):
         rig.restart()
     elsewhere.rename(rig.paths.memory)
     rig.restart()

@@ -4,12 +4,19 @@ import http.client
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from inference_gateway.control import replica as control
+from inference_gateway.control.data_plane_sync import DataPlaneSync
+from inference_gateway.control.replica import Phase
+from inference_gateway.control.state import EventLog
+from inference_gateway.dataplane.endpoints import EndpointFiles
 from inference_gateway.dataplane.runtime import RuntimeApi, is_named
 from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.dataplane.statistics import HaproxyStatistics
 from tests.inference_gateway.rig import CLIENT_KEY, PATIENCE_S, Replica, Rig, gateway, wait_until
 
 KEY = {"authorization": f"Bearer {CLIENT_KEY}"}
@@ -155,3 +162,37 @@ def test_a_reload_cuts_no_stream_and_keeps_counting(
     wait_until(lambda: rig.plane.remove("chat", "r1"))
     rig.plane.apply(old)
     assert rig.complete("another").status == 404
+
+
+def test_streams_from_before_a_reload_are_seen_although_the_list_of_their_service_is_invalid(
+    rig: Rig, servers: list[Replica], begin: Callable[[str, int], Stream], tmp_path: Path
+) -> None:
+    """No replica of any service was known then, so the list was not made anew. Nor may that lose sight of them."""
+    servers[0].behave(token_ms=50.0)
+    rig.add("chat", servers[0].endpoint)
+    stream = begin("chat", 10_000)
+    stream.event()
+    rig.add("chat", servers[1].endpoint)
+    rig.plane.drain("chat", "r1")
+    old = rig.plane.settings
+    rig.plane.apply(replace(old, services=(*old.services, ServiceSettings("another"))))
+    assert [row.name for row in HaproxyStatistics(rig.plane.files).states("chat")] == ["r2"]
+    broken = tmp_path / "broken"  # a new file, as every change makes
+    broken.write_bytes(b"[")
+    broken.replace(EndpointFiles(rig.plane.files.endpoints).path("chat"))
+
+    def seen() -> dict[str, tuple[str, int, bool]]:
+        found = [one for one in rig.plane.servers() if one.service == "chat"]
+        return {one.name: (one.state, one.in_flight, one.listed) for one in found}
+
+    assert seen() == {"r1": ("draining", 1, False), "r2": ("up", 0, False)}
+    wanted = [
+        control.Replica("chat", one.name, "g1", phase, 0.0, 0.0, host="127.0.0.1", port=one.port)
+        for one, phase in zip(servers[:2], (Phase.DRAINING, Phase.SERVING), strict=True)
+    ]
+    DataPlaneSync(rig.plane, {"chat": 8}, EventLog(tmp_path / "events")).bring_in_line(wanted, rig.plane.servers())
+    assert seen() == {"r1": ("draining", 1, True), "r2": ("up", 0, True)}
+    assert not (tmp_path / "events").exists()
+    stream.leave()
+    wait_until(lambda: seen() == {"r2": ("up", 0, True)})
+    rig.plane.apply(old)

@@ -200,6 +200,29 @@ def test_of_two_commands_at_once_one_goes_on_when_the_other_has_ended(reported: 
     assert fold(again, [b'{"time_s": 6, %s}' % reported], NOW_S).ended
 
 
+REFUSED = '"step": 4, "value": 1'
+
+
+@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("begun", [(0,), (0, 1), (0, 0)])
+@pytest.mark.parametrize("reported", ['"step": 60, "value": 1', '"step": 4, "metric": "accuracy", "value": 1', REFUSED])
+def test_what_reports_after_the_end_of_all_commands_does_not_take_it_back(
+    reported: str, begun: tuple[int, ...], status: int
+) -> None:
+    """Such as an evaluation in the job's script. Nor does a report that is refused, while another command goes on."""
+    run = begun[-1]
+    start = [b'{"time_s": 1, "restart": %d, "event": "start"}' % restart for restart in begun]
+    before = b'{"time_s": 2, "restart": %d, "step": 50, "value": 1}' % run
+    end = b'{"time_s": 3, "restart": %d, "event": "end", "status": %d}' % (run, status)
+    first = fold(JobProgress(), [*start, before, end], NOW_S)
+    after = f'{{"time_s": 4, "restart": {run}, {reported}}}'.encode()
+    goes_on = begun == (0, 0) and reported != REFUSED
+    progress = fold(first, [after], NOW_S)
+    assert (progress.ended, progress.exit_status) == ((False, None) if goes_on else (True, status))
+    both = fold(first, [end, after], NOW_S)
+    assert (both.ended, both.exit_status) == (True, status)
+
+
 @given(st.lists(st.binary(max_size=200), max_size=20))
 def test_any_bytes_are_survived(lines: list[bytes]) -> None:
     progress = fold(JobProgress(), lines, NOW_S)

@@ -1,6 +1,7 @@
 """Progress files are in a directory in which users may put anything."""
 
 import errno
+import itertools
 import json
 import os
 import stat
@@ -132,6 +133,20 @@ def test_many_bad_files_leave_a_command_the_time_for_a_good_one(
     assert [found[job_id].malformed for job_id in range(32)] == [2048] * 32
     assert len(found[32].reports) == 1
     assert max(taken) <= limit / MALFORMED_COUNTS_BYTES + 2048
+
+
+def test_a_users_bad_files_take_no_more_of_a_look_than_good_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written anew each time, sixteen of them took all that a look may read, and no other user's file was read."""
+    limit = 1 << 15
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", limit)
+    for job_id in range(32):
+        (tmp_path / f"{job_id}.jsonl").write_bytes(b"x\n" * 2048)
+    spool, owners = ProgressSpool(tmp_path), dict.fromkeys(range(32), os.geteuid())
+    malformed = [sum(one.malformed for one in spool.read(owners, NOW_S).values()) for _ in range(4)]
+    taken = [now - before for before, now in itertools.pairwise([0, *malformed])]
+    assert all(0 < lines <= limit / MALFORMED_COUNTS_BYTES + 2048 for lines in taken)
 
 
 def test_a_command_does_not_wait_for_the_ends_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,16 @@ def test_a_job_that_cannot_end_before_maintenance_keeps_no_job_from_its_lease(
     assert bool(lease_changes(PLAN, replace(there, snapshot=two), SLACK_S)) == is_made
 
 
+@pytest.mark.parametrize(("maintained", "is_made"), [("n9", False), ("n2", True)])
+def test_nodes_that_are_down_are_not_kept_for_maintenance(maintained: str, *, is_made: bool) -> None:
+    """With a maintenance elsewhere a job that needs one for a moment counted as kept out by it."""
+    first = record(6, user="bob", priority=9, nodes=2)
+    there = seen(record(5, time_limit_s=60.0), first, leases=(replace(MAINTENANCE, nodes=(maintained,)),))
+    main, other = frozenset({"main"}), frozenset({"other"})
+    nodes = Node("n1", 4, main), Node("n2", 4, main, schedulable=False), Node("n9", 4, other)
+    assert bool(lease_changes(PLAN, replace(there, snapshot=Snapshot.of(NOW_S, nodes, ())), SLACK_S)) == is_made
+
+
 def test_another_users_job_may_be_before_it_in_another_partition_of_the_same_nodes() -> None:
     """Or wait for another kind of node in its own: its owner could change which kind it needs once it has the lease."""
     shared = (Node("n1", 4, frozenset({"main", "other"})), Node("n2", 4, frozenset({"main"})))
