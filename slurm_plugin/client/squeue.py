@@ -90,9 +90,10 @@ _NOBODY = 65534
 _OVERSUBSCRIBE = {"NO": "NODE", "OK": "", "YES": ""}
 
 
-_PENDING_TOO = frozenset({"EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD"})
-"""How Slurm shows requeued jobs that wait with --requeue=expedite (25.11 and newer; they start before all others), or
-that were held as they were requeued. Of held ones the reason tells it, too."""
+_PENDING_TOO = frozenset({"EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
+"""How Slurm shows requeued jobs that wait with --requeue=expedite (25.11 and newer; they start before all others), and
+jobs that were held as they were requeued or as their reservation was deleted; the last two also once they are released.
+Of held ones the reason tells it, too."""
 
 
 def field_names(version: SlurmVersion) -> tuple[str, ...]:

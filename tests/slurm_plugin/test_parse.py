@@ -77,8 +77,8 @@ def test_whether_slurm_ends_a_job_for_another(printed: str, *, preempted: bool) 
     assert squeue.job(list((RECORD | {"State": "COMPLETING", "PreemptTime": printed}).values())).preempted is preempted
 
 
-@pytest.mark.parametrize("state", ["EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD"])
-def test_a_requeued_job_that_waits_has_not_ended(state: str) -> None:
+@pytest.mark.parametrize("state", ["EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"])
+def test_a_job_that_waits_in_another_state_has_not_ended(state: str) -> None:
     assert squeue.job(list((RECORD | {"State": state, "NodeList": "(null)"}).values())).state == "PENDING"
 
 
