@@ -118,13 +118,15 @@ _MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
 """More than any cluster has; sums over jobs still fit 64-bit integers."""
 
 QUEUE_FORMAT = "%A|%P|%Q|%t|%r|%S|%D|%l"
+QUEUE_STATES = "PENDING,RUNNING,SPECIAL_EXIT,REQUEUE_HOLD,RESV_DEL_HOLD"
+"""squeue takes PENDING without those of `_PENDING_TOO`; of these, EXPEDITING is known to newer releases alone."""
 _READY = frozenset({"None", "Priority", "Resources"})
 
 
 def queued(line: str) -> QueuedJob:
     """One line of squeue in `QUEUE_FORMAT`, which contains no free text. Raises `ValueError`."""
     job_id, partitions, priority, state, reason, start, nodes, limit = line.split("|")
-    runs = state != "PD"
+    runs = state == "R"
     return QueuedJob(
         whole(job_id),
         tuple(partitions.split(",")),

@@ -82,6 +82,13 @@ def test_a_job_that_waits_in_another_state_has_not_ended(state: str) -> None:
     assert squeue.job(list((RECORD | {"State": state, "NodeList": "(null)"}).values())).state == "PENDING"
 
 
+@pytest.mark.parametrize("state", ["PD", "SE", "RH", "RD"])
+def test_a_job_of_the_queue_waits_in_other_states_too(state: str) -> None:
+    """It has a start all the same: Slurm's estimate."""
+    found = squeue.queued(f"7|main|900|{state}|Resources|1700000100|2|1:00:00")
+    assert (found.ready, found.start_s) == (True, None)
+
+
 def test_a_running_job() -> None:
     job = squeue.job(list(RECORD.values()))
     assert (job.gpus, job.gpus_per_node, job.gpu_nodes) == (4, 2, (("n1", 2), ("n2", 2)))
