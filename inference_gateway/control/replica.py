@@ -84,7 +84,8 @@ _RUNNING = frozenset({"RUNNING", "CONFIGURING", _SUSPENDED, "STOPPED", "RESIZING
 
 _HELD = {
     "launch failed requeued held": "Slurm failed to launch its job, as when a prolog fails, and holds it",
-    "JobHoldMaxRequeue": "Slurm has requeued its job too often and holds it",
+    "user env retrieval failed requeued held": "Slurm failed to read its user's environment, and holds its job",
+    "JobHoldMaxRequeue|launch failure limit exceeded requeued held": "Slurm requeued its job too often, and holds it",
     ".*Reservation .* (?:was deleted|is invalid)": "the reservation of its job was deleted, and Slurm holds it",
 }
 """Slurm's reasons, as patterns, for jobs that it would never start again by itself."""

@@ -155,7 +155,9 @@ class TestAJobThatWaits:
         [
             "launch failed requeued held",
             "launch_failed_requeued_held",
+            "user env retrieval failed requeued held",
             "JobHoldMaxRequeue",
+            "launch failure limit exceeded requeued held",
             "Reservation r_2 was deleted",
             "Reservation_r_2_was_deleted",
             "Reservation (null) is invalid",
