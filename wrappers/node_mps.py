@@ -39,6 +39,7 @@ LIMIT_S = 60.0  # of a prolog or epilog, which slurmd waits for
 TURN_S = 30.0  # longer than one that has the lock takes
 _LOCK = "root.lock"  # not "lock", which everybody could open, and hold, in former releases
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
+_MOST_SAID = 65_536  # bytes that a pipe holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,18 +203,27 @@ def _run_as(user: pwd.struct_passwd, argv: list[str], where: ServerPlace, told: 
 def _in_time(action: Callable[[], None]) -> None:
     """Do it in a process of its own, and leave that where it hangs, as at a driver or a file system of the user's.
 
-    Both processes return: the new one when it is done, unless the action raises. Raises `MpsError` for one that hangs.
+    Both processes return: the new one when it is done, unless the action raises. It keeps nothing open of slurmd's,
+    which waits until nobody has its pipe: what it says on standard error this one repeats. Raises `MpsError` for one
+    that hangs.
     """
+    reading, writing = os.pipe()
     worker = os.fork()
     if worker == 0:
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard, own in enumerate((null, null, writing)):
+            os.dup2(own, standard)
+        os.closerange(3, 1 + max(int(path.name) for path in Path("/proc/self/fd").iterdir()))
         action()
         return
+    os.close(writing)
     end_s = time.monotonic() + LIMIT_S
     while os.waitpid(worker, os.WNOHANG) == (0, 0):
         if time.monotonic() > end_s:
             os.kill(worker, signal.SIGKILL)
             raise mps.MpsError(f"not done after {LIMIT_S:.0f} s")
         time.sleep(_POLL_S)
+    sys.stderr.write(os.read(reading, _MOST_SAID).decode(errors="replace"))
 
 
 def main() -> int:

@@ -275,10 +275,10 @@ def directives(script: str, mark: str) -> list[tuple[int, list[str]]]:
 
 
 def _words(line: str) -> list[str]:
-    """The words up to a comment, as by `get_argument` of Slurm's src/sbatch/opt.c. Raises ValueError.
+    """The words up to a comment, as by `get_argument` of Slurm's src/sbatch/opt.c (24.05 to 26.11). Raises ValueError.
 
     Unlike for a shell, a backslash takes any character literally between quotes of both kinds, too, and vanishes at the
-    end of the line and before a tab.
+    end of the line and before a tab. Up to 23.11 it takes no blank outside of quotes: it vanishes, and the word ends.
     """
     words, quote, escapes = [""], "", False
     for character in line:

@@ -8,6 +8,7 @@ Its inputs come from Slurm (the job), the job itself (its registration), HTTP (r
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -77,15 +78,17 @@ class Replica:
         return self.since_s + YOUNG_S if able and now_s - self.since_s >= YOUNG_S else None
 
 
-_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED"})
 _SUSPENDED = "SUSPENDED"
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", _SUSPENDED, "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
 _HELD = {
     "launch failed requeued held": "Slurm failed to launch its job, as when a prolog fails, and holds it",
-    "JobHoldMaxRequeue": "Slurm has requeued its job too often and holds it",
+    "user env retrieval failed requeued held": "Slurm failed to read its user's environment, and holds its job",
+    "JobHoldMaxRequeue|launch failure limit exceeded requeued held": "Slurm requeued its job too often, and holds it",
+    ".*Reservation .* (?:was deleted|is invalid)": "the reservation of its job was deleted, and Slurm holds it",
 }
-"""Slurm's reasons for jobs that it would never start again by itself."""
+"""Slurm's reasons, as patterns, for jobs that it would never start again by itself."""
 
 ACTIVE = _WAITING | _RUNNING
 """States of jobs that run or will run."""
@@ -209,9 +212,8 @@ def _waiting(replica: Replica, job: SlurmJob, now_s: float) -> Step:
 
 def _held(job: SlurmJob) -> str:
     """Why Slurm holds the job for good; empty if it does not."""
-    if job.state == "RESV_DEL_HOLD":  # its reason has the name of the reservation
-        return "the reservation of its job was deleted, and Slurm holds it"
-    return _HELD.get(job.reason.replace("_", " "), "")
+    reason = job.reason.replace("_", " ")
+    return next((why for pattern, why in _HELD.items() if re.fullmatch(pattern, reason)), "")
 
 
 def _again(replica: Replica, job: SlurmJob, now_s: float) -> Replica:

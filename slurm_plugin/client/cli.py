@@ -97,7 +97,7 @@ class CliClient:
 
     def queue(self) -> tuple[QueuedJob, ...]:
         """What runs and waits, of all users as far as they may be seen, each task of an array for itself."""
-        selection = ("--local", "--all", "--array", "--states=PENDING,RUNNING")
+        selection = ("--local", "--all", "--array", f"--states={squeue.QUEUE_STATES}")
         out = self._read("squeue", *selection, "--noheader", "-o", squeue.QUEUE_FORMAT)
         return readable("squeue", squeue.queued, out.splitlines())
 

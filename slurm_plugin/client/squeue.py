@@ -90,9 +90,10 @@ _NOBODY = 65534
 _OVERSUBSCRIBE = {"NO": "NODE", "OK": "", "YES": ""}
 
 
-_PENDING_TOO = frozenset({"EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD"})
-"""How Slurm shows requeued jobs that wait with --requeue=expedite (25.11 and newer; they start before all others), or
-that were held as they were requeued. Of held ones the reason tells it, too."""
+_PENDING_TOO = frozenset({"EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
+"""How Slurm shows requeued jobs that wait with --requeue=expedite (25.11 and newer; they start before all others), and
+jobs that were held as they were requeued or as their reservation was deleted; the last two also once they are released.
+Of held ones the reason tells it, too."""
 
 
 def field_names(version: SlurmVersion) -> tuple[str, ...]:
@@ -117,13 +118,15 @@ _MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
 """More than any cluster has; sums over jobs still fit 64-bit integers."""
 
 QUEUE_FORMAT = "%A|%P|%Q|%t|%r|%S|%D|%l"
+QUEUE_STATES = "PENDING,RUNNING,SPECIAL_EXIT,REQUEUE_HOLD,RESV_DEL_HOLD"
+"""squeue takes PENDING without those of `_PENDING_TOO`; of these, EXPEDITING is known to newer releases alone."""
 _READY = frozenset({"None", "Priority", "Resources"})
 
 
 def queued(line: str) -> QueuedJob:
     """One line of squeue in `QUEUE_FORMAT`, which contains no free text. Raises `ValueError`."""
     job_id, partitions, priority, state, reason, start, nodes, limit = line.split("|")
-    runs = state != "PD"
+    runs = state == "R"
     return QueuedJob(
         whole(job_id),
         tuple(partitions.split(",")),

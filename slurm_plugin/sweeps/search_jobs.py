@@ -42,8 +42,8 @@ A search is begun in another environment than that of its passes, and trials sho
 _TRIAL = "explsched-trial:"
 _NEXT = "explsched-next:"
 _UNDER_WAY = frozenset({
-    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"),
-    *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
+    *("PENDING", "REQUEUED", "REQUEUE_FED", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"),
+    *("STAGE_OUT", "COMPLETING"),
 })  # fmt: skip
 _MOST_WATCHED = 100
 """Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again.

@@ -417,6 +417,27 @@ def test_submit_and_find_by_tag(client: SlurmClient, cluster: Cluster) -> None:
     assert first not in {job.job_id for job in client.jobs() if job.state == "RUNNING"}
 
 
+def test_a_job_that_outlives_its_reservation_waits(client: SlurmClient, cluster: Cluster) -> None:
+    """Slurm shows RESV_DEL_HOLD in place of PENDING from then on, also once the job is released."""
+    every_node = ("--nodes=4", "--exclusive")
+    first = submit(cluster, *every_node)
+    until(lambda: any(job.job_id == first and job.state == "RUNNING" for job in client.jobs()), "the first runs")
+    when = ("StartTime=now", "Duration=60", "Nodes=ALL", "Users=root", "Flags=IGNORE_JOBS")
+    run(cluster, "scontrol", "create", "reservation", "ReservationName=brief", *when)
+    second = submit(cluster, *every_node, "--reservation=brief")
+    run(cluster, "scontrol", "update", "ReservationName=brief", "EndTime=now+2")
+
+    def record() -> SlurmJob:
+        return next(job for job in client.jobs() if job.job_id == second)
+
+    until(lambda: record().reason == "Reservation brief was deleted", "Slurm holds it", patience_s=180)
+    assert (record().state, record().priority) == ("PENDING", 0)
+    assert {job.job_id: job.ready for job in client.queue()} == {first: False, second: False}
+    run(cluster, "scontrol", "release", str(second))
+    assert record().state == "PENDING"
+    assert {job.job_id: job.ready for job in client.queue()} == {first: False, second: True}
+
+
 def test_when_a_job_would_start_is_told_and_nothing_is_submitted(client: SlurmClient) -> None:
     before = client.jobs()
     assert client.expected_start_s("#!/bin/bash\ntrue\n", ["--time=1"]) == pytest.approx(time.time(), abs=120)

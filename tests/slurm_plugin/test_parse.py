@@ -77,9 +77,16 @@ def test_whether_slurm_ends_a_job_for_another(printed: str, *, preempted: bool) 
     assert squeue.job(list((RECORD | {"State": "COMPLETING", "PreemptTime": printed}).values())).preempted is preempted
 
 
-@pytest.mark.parametrize("state", ["EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD"])
-def test_a_requeued_job_that_waits_has_not_ended(state: str) -> None:
+@pytest.mark.parametrize("state", ["EXPEDITING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"])
+def test_a_job_that_waits_in_another_state_has_not_ended(state: str) -> None:
     assert squeue.job(list((RECORD | {"State": state, "NodeList": "(null)"}).values())).state == "PENDING"
+
+
+@pytest.mark.parametrize("state", ["PD", "SE", "RH", "RD"])
+def test_a_job_of_the_queue_waits_in_other_states_too(state: str) -> None:
+    """It has a start all the same: Slurm's estimate."""
+    found = squeue.queued(f"7|main|900|{state}|Resources|1700000100|2|1:00:00")
+    assert (found.ready, found.start_s) == (True, None)
 
 
 def test_a_running_job() -> None:
