@@ -234,9 +234,9 @@ class ServiceControl:
         return self._forecast
 
     def _queue_s(self) -> float | None:
-        """How long the queue lasts where no further replica may start; None where one may."""
+        """How long the queue lasts where as many replicas serve as may; None where more may."""
         seen = self.observation
-        if seen is None or self.next_in_s is not None or seen.ready < self._rule.bounds.maximum:
+        if seen is None or seen.ready < self._rule.bounds.maximum:
             return None
         queue_s = seen.queued / (seen.ready * self._times.capacity().requests_per_s)
         return min(_coarse(queue_s), self.section.queue_deadline_s)

@@ -157,6 +157,18 @@ class TestStartTimes:
         assert forecast is not None
         assert forecast.retry_after_s == told_s
 
+    def test_a_successor_that_only_replaces_is_no_reason_to_wait_for_its_start(self) -> None:
+        """It takes 300 s, but the replica that it replaces serves until then, 10 requests a second."""
+        service = control(max=1)
+        service.served(300.0, load_s=300.0)
+        outgoing, coming = replicas(service, Phase.SERVING, Phase.STARTING)
+        found = service.classify([replace(outgoing, generation="of before"), coming], NOW_S)
+        service.expect(found.coming, {}, WaitingLine(), NOW_S)
+        service.decide(found, Traffic("chat", 0, 0, 0, 200), NOW_S)
+        forecast = service.forecast()
+        assert forecast is not None
+        assert forecast.retry_after_s == 20
+
     def test_the_latest_start_times_survive_a_restart(self) -> None:
         service = control()
         for seconds in range(KEPT_STARTS + 5):
