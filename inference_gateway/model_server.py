@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -76,7 +77,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     try:
         return await handler(request)
     except web.HTTPException as error:
-        return problem(error.status, error.reason)
+        error.body, error.content_type = problem(error.status, error.reason).body, "application/json"
+        raise  # with its headers, such as Allow
 
 
 KEY_VARIABLE = "EXPLSCHED_REPLICA_KEY"
@@ -119,6 +121,7 @@ class ModelServer:
         self._most_running = most_running
         self._slots = asyncio.Semaphore(most_running or _UNLIMITED)
         self._running = 0
+        self._numbers = itertools.count(1)
 
     def application(self) -> web.Application:
         """The web application. Bodies may have up to 64 MiB."""
@@ -226,7 +229,7 @@ class ModelServer:
 
     def _head(self, kind: str) -> dict[str, object]:
         """What an answer and each chunk of a stream begin with."""
-        name = f"chatcmpl-{self.seen.requests}"
+        name = f"chatcmpl-{next(self._numbers)}"
         return {"id": name, "object": kind, "created": int(time.time()), "model": self.models[0]}
 
     def _count(self, usage: dict[str, int]) -> None:

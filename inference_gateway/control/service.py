@@ -181,6 +181,7 @@ class ServiceControl:
         self.next_in_s: float | None = None
         self._estimated = False
         self._forecast: StartForecast | None = None
+        self._queue_s: float | None = None
         self._traffic = TrafficCounter()
         self._adopted_s = self._decided_s = self._clock_s = now_s
         self._hold_until_s = now_s + scale.hold_s
@@ -226,20 +227,23 @@ class ServiceControl:
 
     def forecast(self) -> StartForecast | None:
         """The forecast for refused clients; None while nothing is known beyond the configuration."""
-        queue_s = self._queue_s()
+        queue_s = self._queue_s
         if not (self._starts_s or self._estimated or self.given_up or self._forecast or queue_s is not None):
             return None
         start_s = self.start_s if self.next_in_s is None else _coarse(self.next_in_s)
         self._forecast = StartForecast(retry_after_s(start_s if queue_s is None else queue_s), self.given_up)
         return self._forecast
 
-    def _queue_s(self) -> float | None:
-        """How long the queue lasts where no further replica may start; None where one may."""
-        seen = self.observation
-        if seen is None or self.next_in_s is not None or seen.ready < self._rule.bounds.maximum:
+    def _new_queue_s(self, seen: Observation) -> float | None:
+        """How long the queue lasts where as many replicas serve as may; None where more may.
+
+        As before while it differs by no more than half: each change is written to a file and sent to HAProxy.
+        """
+        if seen.ready < self._rule.bounds.maximum:
             return None
-        queue_s = seen.queued / (seen.ready * self._times.capacity().requests_per_s)
-        return min(_coarse(queue_s), self.section.queue_deadline_s)
+        queue_s = _coarse(seen.queued / (seen.ready * self._times.capacity().requests_per_s))
+        queue_s, told_s = min(queue_s, self.section.queue_deadline_s), self._queue_s
+        return queue_s if told_s is None or abs(queue_s - told_s) > told_s / 2 else told_s
 
     def expect(self, coming: Sequence[Replica], jobs: Mapping[str, SlurmJob], line: WaitingLine, now_s: float) -> None:
         """Estimate when the `coming` replicas will serve; `jobs` are their Slurm jobs, by replica name."""
@@ -319,6 +323,7 @@ class ServiceControl:
             loads=tuple(loads[replica.name] for replica in serving if replica.name in loads),
         )
         decision = self._rule.decide(self.observation)
+        self._queue_s = self._new_queue_s(self.observation)
         if self._clock_s < self._hold_until_s and decision.replicas < present:
             held = f"{decision.reason}; held for {self._hold_until_s - self._clock_s:.0f} s more after a restart"
             decision = replace(decision, replicas=present, reason=held)

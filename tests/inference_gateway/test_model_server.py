@@ -44,6 +44,7 @@ def test_other_paths_and_methods_are_refused_as_json(
 ) -> None:
     answer = ask(servers[0].port, method, path)
     assert (answer.status, answer.json["error"]["code"]) == (status, status)
+    assert answer.headers.get("allow") == ("POST" if status == 405 else None)
 
 
 def test_the_chunks_of_a_stream_are_of_one_answer_and_the_last_says_why_it_ends(servers: list[Replica]) -> None:
@@ -55,6 +56,21 @@ def test_the_chunks_of_a_stream_are_of_one_answer_and_the_last_says_why_it_ends(
     reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
     assert reasons == [None, None, "length"]
     assert chunks[-1]["usage"]["completion_tokens"] == 3
+
+
+def test_requests_that_overlap_have_ids_of_their_own() -> None:
+    async def ids() -> list[str]:
+        application = ModelServer("r", ("m",), Behaviour(token_ms=1.0), most_running=1).application()
+        async with TestClient(TestServer(application)) as client:
+            first = await client.post(CHAT, json={"stream": True, "max_tokens": 1_000_000})
+            others = [asyncio.ensure_future(client.post(CHAT, json={"max_tokens": 1})) for _ in range(2)]
+            while (await (await client.get("/state")).json())["in_flight"] < 3:
+                await asyncio.sleep(0.02)
+            first.close()  # only now do the others run
+            return [(await (await other).json())["id"] for other in others]
+
+    one, another = asyncio.run(asyncio.wait_for(ids(), PATIENCE_S))
+    assert one != another
 
 
 def test_json_is_utf8_whatever_its_charset(servers: list[Replica]) -> None:

@@ -157,6 +157,33 @@ class TestStartTimes:
         assert forecast is not None
         assert forecast.retry_after_s == told_s
 
+    def test_a_successor_that_only_replaces_is_no_reason_to_wait_for_its_start(self) -> None:
+        """It takes 300 s, but the replica that it replaces serves until then, 10 requests a second."""
+        service = control(max=1)
+        service.served(300.0, load_s=300.0)
+        outgoing, coming = replicas(service, Phase.SERVING, Phase.STARTING)
+        found = service.classify([replace(outgoing, generation="of before"), coming], NOW_S)
+        service.expect(found.coming, {}, WaitingLine(), NOW_S)
+        service.decide(found, Traffic("chat", 0, 0, 0, 200), NOW_S)
+        forecast = service.forecast()
+        assert forecast is not None
+        assert forecast.retry_after_s == 20
+
+    def test_refused_clients_are_told_another_length_of_the_queue_once_it_differs_by_half(self) -> None:
+        """Each change is written and sent; that a service has given up is, too, whatever the queue."""
+        service = control(max=1)
+        found = service.classify(replicas(service, Phase.SERVING), NOW_S)
+        told = []
+        lengths = (40, 51, 38, 60, 61, 40, 30, 5, 100_000, 1000)
+        for count, queued in enumerate(lengths):  # each is refused before the next come, so 10 a second stay the rate
+            came, refused = sum(lengths[: count + 1]), sum(lengths[:count])
+            service.decide(found, Traffic("chat", came, refused, 0, queued), NOW_S + count)
+            told.append(service.forecast())
+        service.attempts = Attempts(failures=99)
+        told.append(service.forecast())
+        known = [(one.retry_after_s, one.given_up) for one in told if one is not None]
+        assert known == [*[(seconds, False) for seconds in (4, 4, 4, 4, 7, 7, 3, 1, 120, 120)], (120, True)]
+
     def test_the_latest_start_times_survive_a_restart(self) -> None:
         service = control()
         for seconds in range(KEPT_STARTS + 5):
