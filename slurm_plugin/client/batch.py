@@ -251,11 +251,11 @@ def write(
     try:
         answer = process.run([program], timeout_s, environment, stdin=lines)
     except process.TimedOutError as error:  # Slurm may have taken some changes slowly, and said so
-        refusals = _refusals(error.out)
-        if not refusals:
+        awaited = {job_id: why for job_id, why in _refusals(error.out).items() if _DATABASE_AWAITED in why}
+        if not awaited:
             raise
-        others = (change for change in changes if str(change.job_id) not in refusals)
-        return (*_refused(changes, refusals), *(Unanswered(change, f"not known: {error}") for change in others))
+        others = (change for change in changes if str(change.job_id) not in awaited)
+        return (*_refused(changes, awaited), *(Unanswered(change, f"not known: {error}") for change in others))
     refusals = _refusals(answer.out)
     if answer.returncode == _UNREACHABLE:
         raise SlurmUnreachableError(f"{PROGRAM}: {next(iter(refusals.values()), answer.err.strip())}")

@@ -152,9 +152,10 @@ def test_what_our_program_has_told_before_its_time_was_over_is_known(tmp_path: P
         Unanswered(FACTORS[0], unknown),
         Unanswered(FACTORS[2], unknown),
     )
-    tool(tmp_path, "program", "cat > /dev/null")
-    with pytest.raises(SlurmUnreachableError):
-        batch.write(program, FACTORS, 30, {})
+    for told in ("", "2 Unable to contact slurm controller (connect failure)"):
+        tool(tmp_path, "program", f"cat > /dev/null; echo '{told}'")
+        with pytest.raises(SlurmUnreachableError):
+            batch.write(program, FACTORS, 30, {})
 
 
 def test_an_odd_name_refuses_its_own_change_and_no_other(log: Path) -> None:
