@@ -763,8 +763,10 @@ def test_a_job_whose_record_slurm_refuses_is_not_asked_again(tmp_path: Path, mon
     assert interruptions(slurm) == [SignalJob]
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
     loop.reconfigure(configured(tmp_path))
-    jobs = {job.job_id: job for job in loop.reconcile(NOW_S + 600.0).seen.snapshot.jobs}
+    seen = loop.reconcile(NOW_S + 600.0).seen
+    jobs = {job.job_id: job for job in seen.snapshot.jobs}
     assert (jobs[1].is_preemptible, loop.has_asked) == (False, False)
+    assert seen.spares[1] == "Slurm has refused to requeue it, or to take the record of that"
 
 
 def test_the_end_of_a_former_job_with_its_id_keeps_nobody_from_making_room(
