@@ -51,7 +51,7 @@ class PyslurmClient(CliClient):
         failed: list[ChangeFailure] = []
         for by_pyslurm, run in itertools.groupby(changes, _suits_pyslurm):
             group = list(run)
-            failed += self._call(_apply, group) if by_pyslurm else super().apply(group)
+            failed += self._for_good(self._call(_apply, group)) if by_pyslurm else super().apply(group)
         return tuple(failed)
 
     def close(self) -> None:

@@ -144,6 +144,29 @@ def test_what_a_scontrol_has_done_before_its_time_was_over_is_done(log: Path, tm
         CliClient().apply(starts)
 
 
+@pytest.mark.parametrize(
+    ("accounting", "kind"), [("accounting_storage/slurmdbd", NotNow), ("accounting_storage/none", ChangeFailure)]
+)
+@pytest.mark.usefixtures("log", "pyslurm")
+def test_without_accounting_no_record_is_awaited(tmp_path: Path, accounting: str, kind: type[ChangeFailure]) -> None:
+    """A job that Slurm has started while it was pinned would be tried for its whole run."""
+    tool(
+        tmp_path,
+        "scontrol",
+        f"""\
+case "$*" in -V) echo slurm 99.01.1; exit ;; *config*) echo "AccountingStorageType = {accounting}"; exit ;; esac
+while read -r line; do
+  case "$line" in explsched-*) echo "invalid keyword: $line" >&2 ;; *) echo "{AWAITED}" >&2 ;; esac
+done""",
+    )
+    client, (start, factor) = PyslurmClient(), (StartAtOnce(1), SetSiteFactor(4, 5))
+    try:
+        client.capabilities()
+        assert client.apply([start, factor]) == (kind(start, AWAITED), kind(factor, AWAITED))
+    finally:
+        client.close()
+
+
 def test_what_our_program_has_told_before_its_time_was_over_is_known(tmp_path: Path, too_late: None) -> None:
     program = tool(tmp_path, "program", f"cat > /dev/null; echo '2 {AWAITED}'")
     unknown = f"not known: {program}: no answer from slurmctld within 30 s"
