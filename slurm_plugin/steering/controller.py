@@ -203,7 +203,7 @@ class Controller:
             self._tracker.leave_alone(ended)
             records = [c for c in leaving if isinstance(c, SetAdminComment) and c.job_id not in ended]
             unrecorded = self._apply(records, before, reasons, now_s)
-            kept = ended | self._tracker.keep_unrecorded(unrecorded)
+            kept = ended | self._tracker.keep_unrecorded(unrecorded, now_s)
             requeues = [c for c in leaving if isinstance(c, RequeueJob) and c.job_id not in kept]
             failures += (*unrecorded, *self._apply(requeues, before, reasons, now_s))
             sent = {*records, *requeues}

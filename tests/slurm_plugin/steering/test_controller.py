@@ -754,6 +754,30 @@ def test_a_job_whose_record_slurm_does_not_take_for_now_is_requeued_later(
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
+def test_a_job_whose_record_slurm_never_takes_for_now_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its database hangs for hours, and the GPUs of the job are counted on meanwhile."""
+    tried: list[Change] = []
+
+    def is_put_off(change: Change) -> bool:
+        tried.extend([change] if isinstance(change, SetAdminComment) else [])
+        return isinstance(change, SetAdminComment)
+
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch, puts_off=is_put_off)
+    now_s = NOW_S
+    loop.reconcile(now_s)
+    while loop.has_asked and now_s < NOW_S + 3600.0:
+        now_s += 15.0
+        loop.reconcile(now_s)
+    assert (loop.has_asked, len(tried)) == (False, 5)
+    assert interruptions(slurm) == [SignalJob]
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    loop.reconfigure(configured(tmp_path))
+    jobs = {job.job_id: job for job in loop.reconcile(now_s + 15.0).seen.snapshot.jobs}
+    assert not jobs[1].is_preemptible
+
+
 def test_a_job_whose_record_slurm_refuses_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, loop, plan = asked_to_make_room(
         tmp_path, monkeypatch, refuses=lambda change: isinstance(change, SetAdminComment)

@@ -583,12 +583,21 @@ def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of
     advance(tracker, [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (8, 9))], jobs, {}, {}, 0)
     changes = advance(tracker, (), jobs, {}, {}, 100)
     (record,) = (change for change in changes if isinstance(change, SetAdminComment) and change.job_id == 5)
-    assert tracker.keep_unrecorded([NotNow(record, "not now")]) == {5, 6}
+    assert tracker.keep_unrecorded([NotNow(record, "not now")], 100) == {5, 6}
     tracker.wait_for(frozenset({5}))
     repeated = advance(tracker, (), jobs, {}, {}, 110)
     assert repeated == (RequeueJob(8),)
     tracker.wait_for(frozenset())
     assert {RequeueJob(5), RequeueJob(6), record} <= set(advance(tracker, (), jobs, {}, {}, 100))
+
+
+def test_a_job_that_slurm_does_not_update_for_now_is_not_signalled() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
+    tracker.wait_for(frozenset({5}))
+    assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0) == ()
+    tracker.wait_for(frozenset())
+    assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 15) == (SignalJob(5, "USR1"),)
 
 
 @pytest.mark.parametrize(
