@@ -23,6 +23,7 @@ from slurm_plugin.client.changes import (
     NotNow,
     RequeueJob,
     SetAdminComment,
+    SetSiteFactor,
     SignalJob,
     Unanswered,
 )
@@ -136,7 +137,10 @@ class PreemptionTracker:
         self._budget = preemption_budget
 
     def wait_for(self, closed: frozenset[int]) -> None:
-        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded."""
+        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded.
+
+        Nor does any job leave for one of them, which could not be put first.
+        """
         self._closed = closed
 
     def advance(
@@ -243,6 +247,19 @@ class PreemptionTracker:
         for job_id in job_ids:
             self._requeued.take_back(self._underway.pop(job_id).beneficiary, self._leaving.values())
         self._unanswered -= {RequeueJob(job_id) for job_id in job_ids}
+
+    def keep_unlifted(self, leaving: Iterable[int], failures: Iterable[ChangeFailure]) -> frozenset[int]:
+        """Those of the `leaving` that are not requeued after all, since the job that needs their GPUs may not be first.
+
+        For one that Slurm never lets be first they leave all the same: it may start without that.
+        """
+        unknown = (one for one in failures if isinstance(one, NotNow | Unanswered))
+        unlifted = {one.change.job_id for one in unknown if isinstance(one.change, SetSiteFactor)}
+        kept = frozenset(job_id for job_id in leaving if self._underway[job_id].beneficiary in unlifted)
+        for job_id in kept:
+            self._take_back_requeue(job_id)
+        self._unanswered -= {RequeueJob(job_id) for job_id in kept}
+        return kept
 
     def keep_unrecorded(self, failures: Iterable[ChangeFailure], now_s: float) -> frozenset[int]:
         """The jobs that are not requeued in this pass after all, since Slurm has not taken the records of their cost.
@@ -357,7 +374,8 @@ class PreemptionTracker:
     def _is_ready(self, job_id: int, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         step = self._underway[job_id]
         is_clear = step.noted or (
-            job_id not in self._closed and (step.beneficiary is None or now_s >= self._clear_from_s)
+            self._closed.isdisjoint((job_id, step.beneficiary))
+            and (step.beneficiary is None or now_s >= self._clear_from_s)
         )
         return is_clear and step.is_ready(progress.get(job_id, JobProgress()), now_s, self._budget.grace_s)
 

@@ -591,6 +591,17 @@ def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of
     assert {RequeueJob(5), RequeueJob(6), record} <= set(advance(tracker, (), jobs, {}, {}, 100))
 
 
+def test_no_job_leaves_for_one_that_slurm_does_not_update_for_now() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
+    advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
+    tracker.wait_for(frozenset({7}))
+    assert not tracker.is_any_ready({}, 100)
+    assert advance(tracker, (), jobs, {}, {}, 100) == ()
+    tracker.wait_for(frozenset())
+    assert RequeueJob(5) in advance(tracker, (), jobs, {}, {}, 115)
+
+
 def test_a_job_that_slurm_does_not_update_for_now_is_not_signalled() -> None:
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
