@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.pyslurm_ import PyslurmClient
 from slurm_plugin.client.records import SlurmNode
+from slurm_plugin.client.writer import Writer
 
 SCONTROL = """\
 case "$1" in
@@ -142,6 +144,32 @@ def test_what_a_scontrol_has_done_before_its_time_was_over_is_done(log: Path, tm
     tool(tmp_path, "scontrol", "cat > /dev/null")
     with pytest.raises(SlurmUnreachableError, match="no answer from slurmctld within 30 s"):
         CliClient().apply(starts)
+
+
+def test_site_factors_that_slurm_takes_too_slowly_together_are_written_one_by_one(
+    log: Path, tmp_path: Path, too_late: None
+) -> None:
+    """Six jobs of which Slurm awaits the database's record, 5 s each, are more than scontrol has time for."""
+    tool(
+        tmp_path,
+        "scontrol",
+        f"""\
+while read -r line; do
+  case "$line" in
+    explsched-*) echo "invalid keyword: $line" >&2 ;;
+    *job=2\\ *)
+      echo "{AWAITED} for job 2" >&2
+      [ -e {tmp_path}/slow ] || {{ : > {tmp_path}/slow; exit; }} ;;
+  esac
+done""",
+    )
+    delay = StartAtOnce(4)
+    with ThreadPoolExecutor(1) as threads:
+        failed = Writer(30.0, dict(os.environ), {}, threads).apply([*FACTORS, delay], None)
+    assert failed == (
+        Unanswered(delay, "not known: scontrol ended before it came to this"),
+        NotNow(FACTORS[1], f"{AWAITED} for job 2"),
+    )
 
 
 @pytest.mark.parametrize(
