@@ -494,6 +494,24 @@ def test_a_look_that_fails_leaves_pyslurm_alone(log: Path, tmp_path: Path, pyslu
 
 
 @pytest.mark.usefixtures("pyslurm")
+def test_pyslurm_tells_of_which_jobs_slurm_awaits_the_record_before_its_time_is_over(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six of them, 5 s each, were more than it had time for."""
+    monkeypatch.setattr("slurm_plugin.client.pyslurm_.PATIENCE", 0.0)
+    awaited, later, start = SetSiteFactor(4, 5), SetSiteFactor(5, 5), StartAtOnce(6)
+    client = PyslurmClient()
+    try:
+        assert client.apply([*FACTORS, awaited, later, start]) == (
+            ChangeFailure(FACTORS[1], "Invalid job id specified"),
+            NotNow(awaited, AWAITED),
+            Unanswered(later, "not known: not tried, Slurm is slow"),
+        )
+    finally:
+        client.close()
+
+
+@pytest.mark.usefixtures("pyslurm")
 def test_pyslurm_serves_reservations_and_site_factors_and_the_commands_all_else(log: Path, tmp_path: Path) -> None:
     (tmp_path / "squeue.py").write_text(SQUEUE.format(values={"JobID": "7", "State": "RUNNING", "ArrayTaskID": "N/A"}))
     tool(tmp_path, "squeue", f'case "$*" in *" -O "*) exec {sys.executable} {tmp_path}/squeue.py "$@" ;; esac')
