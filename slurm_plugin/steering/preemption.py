@@ -88,13 +88,14 @@ class PreemptionTracker:
         """Let the victims that can be requeued now serve the beneficiaries that Slurm considers first (`order`).
 
         Victims save at different times, and what the first of them leaves goes to the first in the queue. Only equal
-        jobs of one owner, for each of which one job leaves, exchange victims, which must be equal as well.
+        jobs of one owner, for each of which one job leaves, exchange victims, which must be equal as well. For one that
+        Slurm does not update for now none leaves.
         """
         place = {job_id: at for at, job_id in enumerate(order)}
         alike: defaultdict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
         for job_id, going in self.victims.items():
             (victim, *more) = going
-            if not more and job_id in place and victim in look.jobs:
+            if not more and job_id in place and job_id not in self._closed and victim in look.jobs:
                 own, request = look.jobs[job_id], look.jobs[victim].request
                 alike[own.user, own.scope, own.partition, own.request, request].append((job_id, victim))
         for pairs in alike.values():

@@ -612,22 +612,24 @@ def test_a_job_that_slurm_does_not_update_for_now_is_not_signalled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "saved", "left_for"),
+    ("sizes", "saved", "closed", "left_for"),
     [
-        ((1, 1), (6,), {6: 8, 5: 9}),
-        ((1, 1), (5, 6), {5: 8, 6: 9}),
-        ((1, 1), (), {5: 8, 6: 9}),
-        ((1, 2), (6,), {5: 8, 6: 9}),
+        ((1, 1), (6,), (), {6: 8, 5: 9}),
+        ((1, 1), (5, 6), (), {5: 8, 6: 9}),
+        ((1, 1), (), (), {5: 8, 6: 9}),
+        ((1, 2), (6,), (), {5: 8, 6: 9}),
+        ((1, 1), (6,), (8,), {5: 8, 6: 9}),
     ],
 )
 def test_who_has_saved_first_leaves_for_the_first_in_the_queue(
-    sizes: tuple[int, int], saved: tuple[int, ...], left_for: dict[int, int]
+    sizes: tuple[int, int], saved: tuple[int, ...], closed: tuple[int, ...], left_for: dict[int, int]
 ) -> None:
     """The other's GPU would go to it anyway, and who had saved would have to wait."""
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {n: running(n, "n1", gpus, exploration=CONSENT) for n, gpus in zip((5, 6), sizes, strict=True)}
     jobs |= {8: job(8), 9: job(9)}
     advance(tracker, (Preemption(5, "", 8), Preemption(6, "", 9)), jobs, {}, {}, 0)
+    tracker.wait_for(frozenset(closed))
     tracker.serve_in_order((8, 9), Look(jobs, {}, {n: JobProgress(checkpoint_s=5) for n in saved}, {}, 10))
     assert tracker.beneficiaries == left_for
     tracker.serve_in_order((), Look({}, {}, {}, {}, 10))  # some may have ended, or are out of reach
