@@ -93,15 +93,19 @@ def text(groups: Sequence[Group], mark: str, names: Mapping[int, str] = _NO_NAME
 def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[Complaint, ...]:
     """The groups for which scontrol printed an error, with its message, and those of which it did not come to the end.
 
-    It may have been killed in the midst of them; a change that it was not given is not one that Slurm refuses.
+    It may have been killed in the midst of them; a change that it was not given is not one that Slurm refuses. But in
+    a group of which it has told that a record is awaited, that is what took the time, and writing it again finds whose.
     """
     found: list[Complaint] = []
     rest = stderr
     for i, group in enumerate(groups):
         words, reached, after = rest.partition(f"invalid keyword: {mark}-{i}\n")
         if not reached:
-            words = words.strip() or "scontrol ended before it came to this"
-            found.append((group, f"not known: {words}", Unanswered))
+            if _DATABASE_AWAITED in words:
+                found.append((group, words.strip(), NotNow))
+            else:
+                words = words.strip() or "scontrol ended before it came to this"
+                found.append((group, f"not known: {words}", Unanswered))
             rest = ""
             continue
         rest = after
@@ -251,11 +255,11 @@ def write(
     try:
         answer = process.run([program], timeout_s, environment, stdin=lines)
     except process.TimedOutError as error:  # Slurm may have taken some changes slowly, and said so
-        refusals = _refusals(error.out)
-        if not refusals:
+        awaited = {job_id: why for job_id, why in _refusals(error.out).items() if _DATABASE_AWAITED in why}
+        if not awaited:
             raise
-        others = (change for change in changes if str(change.job_id) not in refusals)
-        return (*_refused(changes, refusals), *(Unanswered(change, f"not known: {error}") for change in others))
+        others = (change for change in changes if str(change.job_id) not in awaited)
+        return (*_refused(changes, awaited), *(Unanswered(change, f"not known: {error}") for change in others))
     refusals = _refusals(answer.out)
     if answer.returncode == _UNREACHABLE:
         raise SlurmUnreachableError(f"{PROGRAM}: {next(iter(refusals.values()), answer.err.strip())}")

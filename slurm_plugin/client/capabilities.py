@@ -265,6 +265,11 @@ def respects_topology(settings: Mapping[str, str]) -> bool:
     return settings.get("TopologyPlugin", "").removeprefix("topology/") not in _FLAT
 
 
+def has_database(settings: Mapping[str, str]) -> bool:
+    """Whether slurmdbd keeps a record of each job, as far as the settings are known."""
+    return OPERATORS.word in settings.get(OPERATORS.key, OPERATORS.word)
+
+
 def enforces_limits(settings: Mapping[str, str]) -> bool:
     """Whether Slurm keeps to the limits of associations and QOS."""
     return not {"limits", "safe", "all"}.isdisjoint(settings.get("AccountingStorageEnforce", "").split(","))

@@ -150,4 +150,7 @@ class Unanswered(ChangeFailure, frozen=True):
 
 
 class NotNow(ChangeFailure, frozen=True):
-    """A change that Slurm refuses while its database does not answer, after 5 s each; it may take it later."""
+    """A change that Slurm refuses while its database does not answer, after 5 s each; it may take it later.
+
+    Of jobs without a database, of which Slurm may say the same for their whole run, it is a `ChangeFailure`.
+    """

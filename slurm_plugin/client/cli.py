@@ -24,11 +24,12 @@ from slurm_plugin.client.capabilities import (
     Capabilities,
     SlurmVersion,
     enforces_limits,
+    has_database,
     requeue_delay_s,
     respects_topology,
     settings,
 )
-from slurm_plugin.client.changes import Change, ChangeFailure, SetSiteFactor
+from slurm_plugin.client.changes import Change, ChangeFailure, NotNow, SetSiteFactor
 from slurm_plugin.client.parse import readable
 from slurm_plugin.client.records import (
     ClusterRecords,
@@ -262,7 +263,14 @@ class CliClient:
         """Carry out the changes in order, in one batch; return those that Slurm refused."""
         has_factors = any(isinstance(change, SetSiteFactor) for change in changes)
         program = batch.find(self._version().release, self._timeout_s, self._environment) if has_factors else None
-        return Writer(self._timeout_s, self._environment, self._names, self._readers).apply(changes, program)
+        writer = Writer(self._timeout_s, self._environment, self._names, self._readers)
+        return self._for_good(writer.apply(changes, program))
+
+    def _for_good(self, failures: Sequence[ChangeFailure]) -> tuple[ChangeFailure, ...]:
+        """Without a database the record that Slurm says it awaits never comes, and the refusal is for the whole run."""
+        if has_database(self._settings):
+            return tuple(failures)
+        return tuple(ChangeFailure(one.change, one.message) if isinstance(one, NotNow) else one for one in failures)
 
     def _version(self) -> SlurmVersion:
         """Asked anew for each use: Slurm may be upgraded while we run, and its commands print other fields then."""

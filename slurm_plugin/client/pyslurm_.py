@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,12 +17,23 @@ from typing import Any, ParamSpec, TypeVar
 
 from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client import batch, notation
-from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, DeleteReservation, SetSiteFactor
+from slurm_plugin.client.changes import (
+    Change,
+    ChangeFailure,
+    CreateReservation,
+    DeleteReservation,
+    NotNow,
+    SetSiteFactor,
+    Unanswered,
+)
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmReservation
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
+
+PATIENCE = 0.5
+"""The part of a call's time after which it tries no more changes once Slurm tells that it awaits a job's record."""
 
 
 class PyslurmClient(CliClient):
@@ -49,9 +61,10 @@ class PyslurmClient(CliClient):
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out the changes in order: runs of those that pyslurm can do there, the others by the commands."""
         failed: list[ChangeFailure] = []
+        patience_s = PATIENCE * self._timeout_s
         for by_pyslurm, run in itertools.groupby(changes, _suits_pyslurm):
             group = list(run)
-            failed += self._call(_apply, group) if by_pyslurm else super().apply(group)
+            failed += self._for_good(self._call(_apply, group, patience_s)) if by_pyslurm else super().apply(group)
         return tuple(failed)
 
     def close(self) -> None:
@@ -111,16 +124,23 @@ def _reservations() -> tuple[SlurmReservation, ...]:
     )
 
 
-def _apply(changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
-    """Carry out site factors and reservations, one call each; refused ones are returned."""
+def _apply(changes: Sequence[Change], patience_s: float) -> tuple[ChangeFailure, ...]:
+    """Carry out site factors and reservations, one call each; refused ones are returned.
+
+    Slurm takes 5 s to say that it awaits a job's record. If it still says so after `patience_s`, the rest is not tried:
+    there would be no time left to tell of which jobs it has said so.
+    """
     import pyslurm
 
-    failed = []
-    for change in changes:
+    failed: list[ChangeFailure] = []
+    until_s = time.monotonic() + patience_s
+    for at, change in enumerate(changes, start=1):
         try:
             _carry_out(pyslurm, change)
         except pyslurm.RPCError as error:
             failed.append(batch.kind_of_refusal(str(error))(change, str(error)))
+            if isinstance(failed[-1], NotNow) and time.monotonic() >= until_s:
+                return (*failed, *(Unanswered(one, "not known: not tried, Slurm is slow") for one in changes[at:]))
         except (KeyError, TypeError, ValueError) as error:  # a value that pyslurm cannot put into a request
             failed.append(ChangeFailure(change, f"pyslurm: {type(error).__name__}: {error}"))
     return tuple(failed)

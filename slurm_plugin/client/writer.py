@@ -20,6 +20,7 @@ from slurm_plugin.client.changes import (
     CancelJob,
     Change,
     ChangeFailure,
+    NotNow,
     SetAdminComment,
     SetSiteFactor,
     SignalJob,
@@ -100,7 +101,7 @@ class Writer(Struct, frozen=True):
         try:
             told = process.run(["scontrol"], self.timeout_s, self.environment, stdin=lines).err
         except process.TimedOutError as error:
-            if mark not in error.err:
+            if mark not in error.err and batch.kind_of_refusal(error.err) is not NotNow:
                 raise
             told = error.err
         return batch.complaints(groups, told, mark)

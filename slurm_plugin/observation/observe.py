@@ -299,7 +299,7 @@ class _QueueRules(Struct, frozen=True):
         if record.state in _NOT_SIGNALLED:
             return f"no signal reaches its script while it is {record.state}"
         if record.job_id in self.known.requeue_refused:
-            return "Slurm has refused to requeue it"
+            return "Slurm has refused to requeue it, or to take the record of that"
         if record.deadline_s is not None:
             return "Slurm ends it if it waits until a whole run no longer fits before its --deadline"
         if reported.ended:  # its script may go on for long

@@ -23,6 +23,7 @@ from slurm_plugin.client.changes import (
     NotNow,
     RequeueJob,
     SetAdminComment,
+    SetSiteFactor,
     SignalJob,
     Unanswered,
 )
@@ -35,6 +36,8 @@ from slurm_plugin.steering.underway import Look, Underway, interruption
 
 _RESUMED_S = 60.0
 """A preemption begun by an earlier daemon is finished if its grace period ended at most this long ago."""
+_PUT_OFF_S = 600.0
+"""How long a requeue waits for Slurm to take the record of its cost; the GPUs are counted on meanwhile."""
 
 
 class PreemptionTracker:
@@ -85,13 +88,14 @@ class PreemptionTracker:
         """Let the victims that can be requeued now serve the beneficiaries that Slurm considers first (`order`).
 
         Victims save at different times, and what the first of them leaves goes to the first in the queue. Only equal
-        jobs of one owner, for each of which one job leaves, exchange victims, which must be equal as well.
+        jobs of one owner, for each of which one job leaves, exchange victims, which must be equal as well. For one that
+        Slurm does not update for now none leaves.
         """
         place = {job_id: at for at, job_id in enumerate(order)}
         alike: defaultdict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
         for job_id, going in self.victims.items():
             (victim, *more) = going
-            if not more and job_id in place and victim in look.jobs:
+            if not more and job_id in place and job_id not in self._closed and victim in look.jobs:
                 own, request = look.jobs[job_id], look.jobs[victim].request
                 alike[own.user, own.scope, own.partition, own.request, request].append((job_id, victim))
         for pairs in alike.values():
@@ -134,7 +138,10 @@ class PreemptionTracker:
         self._budget = preemption_budget
 
     def wait_for(self, closed: frozenset[int]) -> None:
-        """Slurm does not update these jobs for now: none of them is requeued, since its cost could not be recorded."""
+        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded.
+
+        Nor does any job leave for one of them, which could not be put first.
+        """
         self._closed = closed
 
     def advance(
@@ -214,6 +221,8 @@ class PreemptionTracker:
         told = look.jobs[job_id].exploration
         if told is None:
             return None  # never touch a job that has not opted in, whatever the plan says
+        if job_id in self._closed:
+            return None  # it would save for a requeue that could not be recorded
         is_spent = job_id in look.records and self._budget.is_spent(look.records[job_id], look.now_s)
         is_asked = not is_spent and look.handles_signal(job_id)
         return told.checkpoint_signal if is_asked else None
@@ -240,17 +249,33 @@ class PreemptionTracker:
             self._requeued.take_back(self._underway.pop(job_id).beneficiary, self._leaving.values())
         self._unanswered -= {RequeueJob(job_id) for job_id in job_ids}
 
-    def keep_unrecorded(self, failures: Iterable[ChangeFailure]) -> frozenset[int]:
+    def keep_unlifted(self, leaving: Iterable[int], failures: Iterable[ChangeFailure]) -> frozenset[int]:
+        """Those of the `leaving` that are not requeued after all, since the job that needs their GPUs may not be first.
+
+        For one that Slurm never lets be first they leave all the same: it may start without that.
+        """
+        unknown = (one for one in failures if isinstance(one, NotNow | Unanswered))
+        unlifted = {one.change.job_id for one in unknown if isinstance(one.change, SetSiteFactor)}
+        kept = frozenset(job_id for job_id in leaving if self._underway[job_id].beneficiary in unlifted)
+        for job_id in kept:
+            self._take_back_requeue(job_id)
+        self._unanswered -= {RequeueJob(job_id) for job_id in kept}
+        return kept
+
+    def keep_unrecorded(self, failures: Iterable[ChangeFailure], now_s: float) -> frozenset[int]:
         """The jobs that are not requeued in this pass after all, since Slurm has not taken the records of their cost.
 
         Nor are others that leave for the same job: it would not get all of their GPUs, and others would. A job whose
-        record Slurm refuses for good is not asked again in this run.
+        record Slurm refuses for good, or for ten minutes, is not asked again in this run.
         """
         failed = {failure.change.job_id: failure for failure in failures if isinstance(failure.change, SetAdminComment)}
         served = {self._underway[job_id].beneficiary for job_id in failed} - {None}
         kept = frozenset(n for n, step in self._underway.items() if n in failed or step.beneficiary in served)
         for job_id in kept:
-            if isinstance(failed.get(job_id), NotNow | Unanswered | None):
+            failure = failed.get(job_id)
+            if isinstance(failure, NotNow):
+                self._put_off(job_id, now_s)
+            elif isinstance(failure, Unanswered | None):
                 self._take_back_requeue(job_id)
             else:
                 self._refuse(job_id)
@@ -279,6 +304,15 @@ class PreemptionTracker:
     def _take_back_requeue(self, job_id: int) -> None:
         step = self._underway[job_id] = replace(self._underway[job_id], noted=False)
         self._requeued.take_back(step.beneficiary, self._leaving.values())
+
+    def _put_off(self, job_id: int, now_s: float) -> None:
+        step = self._underway[job_id]
+        since_s = now_s if step.put_off_s is None else step.put_off_s
+        if now_s - since_s >= _PUT_OFF_S:
+            self._refuse(job_id)
+        else:
+            self._underway[job_id] = replace(step, put_off_s=since_s)
+            self._take_back_requeue(job_id)
 
     def _refuse(self, job_id: int) -> None:
         step = self._underway.pop(job_id)
@@ -341,7 +375,8 @@ class PreemptionTracker:
     def _is_ready(self, job_id: int, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         step = self._underway[job_id]
         is_clear = step.noted or (
-            job_id not in self._closed and (step.beneficiary is None or now_s >= self._clear_from_s)
+            self._closed.isdisjoint((job_id, step.beneficiary))
+            and (step.beneficiary is None or now_s >= self._clear_from_s)
         )
         return is_clear and step.is_ready(progress.get(job_id, JobProgress()), now_s, self._budget.grace_s)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.pyslurm_ import PyslurmClient
 from slurm_plugin.client.records import SlurmNode
+from slurm_plugin.client.writer import Writer
 
 SCONTROL = """\
 case "$1" in
@@ -144,6 +146,55 @@ def test_what_a_scontrol_has_done_before_its_time_was_over_is_done(log: Path, tm
         CliClient().apply(starts)
 
 
+def test_site_factors_that_slurm_takes_too_slowly_together_are_written_one_by_one(
+    log: Path, tmp_path: Path, too_late: None
+) -> None:
+    """Six jobs of which Slurm awaits the database's record, 5 s each, are more than scontrol has time for."""
+    tool(
+        tmp_path,
+        "scontrol",
+        f"""\
+while read -r line; do
+  case "$line" in
+    explsched-*) echo "invalid keyword: $line" >&2 ;;
+    *job=2\\ *)
+      echo "{AWAITED} for job 2" >&2
+      [ -e {tmp_path}/slow ] || {{ : > {tmp_path}/slow; exit; }} ;;
+  esac
+done""",
+    )
+    delay = StartAtOnce(4)
+    with ThreadPoolExecutor(1) as threads:
+        failed = Writer(30.0, dict(os.environ), {}, threads).apply([*FACTORS, delay], None)
+    assert failed == (
+        Unanswered(delay, "not known: scontrol ended before it came to this"),
+        NotNow(FACTORS[1], f"{AWAITED} for job 2"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("accounting", "kind"), [("accounting_storage/slurmdbd", NotNow), ("accounting_storage/none", ChangeFailure)]
+)
+@pytest.mark.usefixtures("log", "pyslurm")
+def test_without_accounting_no_record_is_awaited(tmp_path: Path, accounting: str, kind: type[ChangeFailure]) -> None:
+    """A job that Slurm has started while it was pinned would be tried for its whole run."""
+    tool(
+        tmp_path,
+        "scontrol",
+        f"""\
+case "$*" in -V) echo slurm 99.01.1; exit ;; *config*) echo "AccountingStorageType = {accounting}"; exit ;; esac
+while read -r line; do
+  case "$line" in explsched-*) echo "invalid keyword: $line" >&2 ;; *) echo "{AWAITED}" >&2 ;; esac
+done""",
+    )
+    client, (start, factor) = PyslurmClient(), (StartAtOnce(1), SetSiteFactor(4, 5))
+    try:
+        client.capabilities()
+        assert client.apply([start, factor]) == (kind(start, AWAITED), kind(factor, AWAITED))
+    finally:
+        client.close()
+
+
 def test_what_our_program_has_told_before_its_time_was_over_is_known(tmp_path: Path, too_late: None) -> None:
     program = tool(tmp_path, "program", f"cat > /dev/null; echo '2 {AWAITED}'")
     unknown = f"not known: {program}: no answer from slurmctld within 30 s"
@@ -152,9 +203,10 @@ def test_what_our_program_has_told_before_its_time_was_over_is_known(tmp_path: P
         Unanswered(FACTORS[0], unknown),
         Unanswered(FACTORS[2], unknown),
     )
-    tool(tmp_path, "program", "cat > /dev/null")
-    with pytest.raises(SlurmUnreachableError):
-        batch.write(program, FACTORS, 30, {})
+    for told in ("", "2 Unable to contact slurm controller (connect failure)"):
+        tool(tmp_path, "program", f"cat > /dev/null; echo '{told}'")
+        with pytest.raises(SlurmUnreachableError):
+            batch.write(program, FACTORS, 30, {})
 
 
 def test_an_odd_name_refuses_its_own_change_and_no_other(log: Path) -> None:
@@ -439,6 +491,24 @@ def test_a_look_that_fails_leaves_pyslurm_alone(log: Path, tmp_path: Path, pyslu
     finally:
         client.close()
     assert pyslurm.with_name("pyslurm.py.loads").read_text() == "load\n", "only that of reservations()"
+
+
+@pytest.mark.usefixtures("pyslurm")
+def test_pyslurm_tells_of_which_jobs_slurm_awaits_the_record_before_its_time_is_over(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six of them, 5 s each, were more than it had time for."""
+    monkeypatch.setattr("slurm_plugin.client.pyslurm_.PATIENCE", 0.0)
+    awaited, later, start = SetSiteFactor(4, 5), SetSiteFactor(5, 5), StartAtOnce(6)
+    client = PyslurmClient()
+    try:
+        assert client.apply([*FACTORS, awaited, later, start]) == (
+            ChangeFailure(FACTORS[1], "Invalid job id specified"),
+            NotNow(awaited, AWAITED),
+            Unanswered(later, "not known: not tried, Slurm is slow"),
+        )
+    finally:
+        client.close()
 
 
 @pytest.mark.usefixtures("pyslurm")

@@ -754,6 +754,55 @@ def test_a_job_whose_record_slurm_does_not_take_for_now_is_requeued_later(
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
+def test_no_job_leaves_for_one_that_slurm_does_not_put_first_for_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's job ahead would get its GPU."""
+    slurm, loop, plan = asked_to_make_room(
+        tmp_path, monkeypatch, puts_off=lambda change: isinstance(change, SetSiteFactor) and change.job_id == 2
+    )
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s
+    loop.reconcile(late_s)
+    assert interruptions(slurm) == [SignalJob]
+    assert [change for changes in slurm.applied for change in changes].count(SetSiteFactor(2, 410)) == 1
+    assert not any(SetSiteFactor(2, 0) in changes for changes in slurm.applied)  # it was not put first
+    slurm.puts_off = lambda _change: False
+    loop.reconcile(late_s + 30.0)
+    assert interruptions(slurm) == [SignalJob]  # each refusal takes slurmctld 5 s
+    loop.reconcile(late_s + 60.0)
+    assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
+    assert SetSiteFactor(2, 410) in slurm.carried_out
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    loop.reconfigure(replace(configured(tmp_path), order=OrderSection(site_factor_file=tmp_path / "site_factors.json")))
+    slurm.puts_off = lambda change: isinstance(change, SetSiteFactor)
+    assert {SetSiteFactor(2, 410), RequeueJob(1)} <= set(loop.reconcile(late_s + 75.0).changes)  # it is leaving already
+
+
+def test_a_job_whose_record_slurm_never_takes_for_now_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its database hangs for hours, and the GPUs of the job are counted on meanwhile."""
+    tried: list[Change] = []
+
+    def is_put_off(change: Change) -> bool:
+        tried.extend([change] if isinstance(change, SetAdminComment) else [])
+        return isinstance(change, SetAdminComment)
+
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch, puts_off=is_put_off)
+    now_s = NOW_S
+    loop.reconcile(now_s)
+    while loop.has_asked and now_s < NOW_S + 3600.0:
+        now_s += 15.0
+        loop.reconcile(now_s)
+    assert (loop.has_asked, len(tried)) == (False, 5)
+    assert interruptions(slurm) == [SignalJob]
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
+    loop.reconfigure(configured(tmp_path))
+    jobs = {job.job_id: job for job in loop.reconcile(now_s + 15.0).seen.snapshot.jobs}
+    assert not jobs[1].is_preemptible
+
+
 def test_a_job_whose_record_slurm_refuses_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, loop, plan = asked_to_make_room(
         tmp_path, monkeypatch, refuses=lambda change: isinstance(change, SetAdminComment)
@@ -763,8 +812,10 @@ def test_a_job_whose_record_slurm_refuses_is_not_asked_again(tmp_path: Path, mon
     assert interruptions(slurm) == [SignalJob]
     monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
     loop.reconfigure(configured(tmp_path))
-    jobs = {job.job_id: job for job in loop.reconcile(NOW_S + 600.0).seen.snapshot.jobs}
+    seen = loop.reconcile(NOW_S + 600.0).seen
+    jobs = {job.job_id: job for job in seen.snapshot.jobs}
     assert (jobs[1].is_preemptible, loop.has_asked) == (False, False)
+    assert seen.spares[1] == "Slurm has refused to requeue it, or to take the record of that"
 
 
 def test_the_end_of_a_former_job_with_its_id_keeps_nobody_from_making_room(
