@@ -255,7 +255,12 @@ class ServiceSection(Section, frozen=True):
     )
     cold_start_deadline_s: Annotated[float, _seconds("longest time in that queue; then 503")] = 300.0
     response_timeout_s: Annotated[
-        float, Meta(ge=0.001, le=86_400, description="longest time without data from a replica")
+        float,
+        Meta(
+            ge=0.001,
+            le=86_400,
+            description="longest time without data from a replica; once queued at least cold_start_deadline_s",
+        ),
     ] = 600.0
     drain_deadline_s: Annotated[float, _seconds("time for a draining replica to finish its requests")] = 300.0
     affinity: Annotated[

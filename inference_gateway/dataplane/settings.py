@@ -148,9 +148,9 @@ class ServiceSettings:
     replica with the least left to read, at the rate `prompt_tokens_per_s` (None: measured; 0: off), unless `affinity`
     decides.
 
-    A replica has `response_timeout_s` for the first byte and between two bytes. `repeat_posts` says which POST
-    requests may be retried (GET and other idempotent ones may while no byte of an answer has arrived); a client
-    overrides it for one request with an `Idempotency-Key` header.
+    A replica has `response_timeout_s` for the first byte and between two bytes, `queued_timeout_s` if the request
+    waited for a place. `repeat_posts` says which POST requests may be retried (GET and other idempotent ones may while
+    no byte of an answer has arrived); a client overrides it for one request with an `Idempotency-Key` header.
 
     `paths` are open to clients; others get 404. Those of `models` that are `adapters` (LoRA) are listed as children of
     the first model.
@@ -198,6 +198,11 @@ class ServiceSettings:
     def turns(self) -> Turns:
         """The order of its waiting requests, if it has a target."""
         return Turns(self.queue_target_s, self.queue_deadline_s, self.requests_per_s, self.concurrency)
+
+    @property
+    def queued_timeout_s(self) -> float:
+        """How long a replica may take for a request that waited: as the activator may hold it if the last one goes."""
+        return max(self.response_timeout_s, self.cold_start_deadline_s + _HANDING_ON_S)
 
     @property
     def held_timeout_s(self) -> float:
