@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from wrappers.handlers import Handling, Lineage, handlers_below
-from wrappers.relay import SignalRelay, Request
+from wrappers.relay import Request, SignalRelay
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
