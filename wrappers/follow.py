@@ -168,6 +168,9 @@ class Reporter:
         self._rests[self._source] = self._rest
         self._source, self._rest = source, self._rests.pop(source, b"")
 
+    def settle(self) -> None:
+        """All files have been turned to that are looked at together."""
+
     def restart(self) -> None:
         """The next bytes are the first of another file: half a line before them will not be completed."""
         self._rest = b""
