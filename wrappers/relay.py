@@ -26,6 +26,9 @@ _POLL_S = 0.5
 _APART_S = 30.0
 """Workers of one launcher begin to handle the checkpoint signal within this time."""
 
+_LOOKING = 0.05
+"""The share of the time in which those below a command are looked for, at most: that reads all of /proc."""
+
 _SAME_TIME_S = 0.005
 """Slurm signals a job's processes one after the other: what the command has had, we have so much later at most."""
 
@@ -133,12 +136,14 @@ class Request:
     def __init__(self, command: int, number: signal.Signals, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._command, self._number, self._clock_s = command, number, clock_s
         self._told: set[Lineage] = set()
-        self._did_block = self._has_looked = False
+        self._did_block = False
         self._told_s = math.inf
+        self._next_look_s = -math.inf
 
     def pass_on(self) -> bool:
         """Send it to those that handle it by now; whether the command was among them."""
-        since_s = self._clock_s() - self._told_s
+        now_s = self._clock_s()
+        since_s = now_s - self._told_s
         if not 0 <= since_s < _APART_S:
             command = handling(self._command, self._number)
             # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does not
@@ -147,19 +152,21 @@ class Request:
                 _send(self._command, self._number)
                 return True
             self._did_block = command.blocks
-        if since_s < _APART_S and not self._did_block:
+        if since_s < _APART_S and now_s >= self._next_look_s and not self._did_block:
             self._tell_below()
         return False
 
     def _tell_below(self) -> None:
+        began_s = self._clock_s()
         new = handlers_below(self._command, self._number, self._told)
-        if not new and not self._has_looked:
+        ended_s = self._clock_s()
+        if not new and self._next_look_s == -math.inf:
             warn("sxrun", f"{self._number.name} is kept until the command handles it")
-        self._has_looked = True
+        self._next_look_s = ended_s + (ended_s - began_s) / _LOOKING
         self._told.update(new)
         sent = [_send(pid, self._number) for *_, pid in new]
         if any(sent):
-            self._told_s = min(self._told_s, self._clock_s())
+            self._told_s = min(self._told_s, ended_s)
 
 
 def _never(_number: int, _frame: FrameType | None) -> None:

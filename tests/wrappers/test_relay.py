@@ -380,6 +380,25 @@ def test_the_command_is_told_that_handles_it_after_those_below_it(monkeypatch: p
     assert sent == [2, 4, 1]
 
 
+def test_where_looking_takes_long_those_below_are_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, looks_s = 0.0, list[float]()
+
+    def look(_command: int, _number: int, _told: object) -> list[Lineage]:
+        nonlocal now_s
+        looks_s.append(now_s)
+        now_s += 0.25
+        return []
+
+    monkeypatch.setattr("wrappers.relay.handling", lambda _pid, _number: Handling(catches=now_s > 20.0, blocks=False))
+    monkeypatch.setattr("wrappers.relay.handlers_below", look)
+    monkeypatch.setattr("wrappers.relay.os.kill", lambda _pid, _number: None)
+    request = Request(1, signal.SIGUSR1, lambda: now_s)
+    while not request.pass_on():
+        now_s += 0.5
+    assert looks_s == [0.0, 5.25, 10.5, 15.75]
+    assert now_s == 20.5
+
+
 def test_those_that_have_ended_do_not_count_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def send(pid: int, _number: int) -> None:
         if pid == 2:
