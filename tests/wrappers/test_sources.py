@@ -16,7 +16,7 @@ import pytest
 
 from explsched.job_options.table import FOLLOW, STEP_KEY, VALUE_KEY
 from wrappers.event_files import EventReporter, EventTail, masked_crc32c
-from wrappers.follow import LogTail, Reporter, row_reader
+from wrappers.follow import LogTail, Reading, Reporter, row_reader
 from wrappers.sxrun import followed
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
@@ -290,6 +290,16 @@ def test_of_several_headers_that_are_there_already_the_last_one_counts(job: Path
         file.write("\n3,0.25,0.1\n")
     reporter.feed(tail.read())
     assert reports(job) == [(3, 0.25)]
+
+
+def test_of_a_large_file_only_the_first_line_and_the_end_are_searched_for_headers(tmp_path: Path) -> None:
+    """A command does not wait until all of it is read."""
+    rows = tmp_path / "log.csv"
+    rows.write_text("step,loss\nloss,accuracy,step\n" + "1,0.5\n" * (1 << 18))
+    assert row_reader(rows)(b"2,0.25") == Reading(2, {"loss": 0.25})
+    with rows.open("a") as file:
+        file.write("loss,step\n" + "0.5,1\n" * 1000 + "step" * (1 << 16) + "\n")
+    assert row_reader(rows)(b"0.25,2") == Reading(2, {"loss": 0.25})
 
 
 def replace_rows(path: Path, *losses: float) -> None:
