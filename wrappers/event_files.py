@@ -34,8 +34,9 @@ _Field = tuple[int, int | bytes]
 class EventReporter(Reporter):
     """Reports the scalars of one tag, by default those named as the job's metric. Never raises: it warns.
 
-    Of several files with the tag the newest counts: it is a new run's, or the validation's beside the training's. One
-    that has told step 0 alone does not count as long as another one has told more: `add_hparams` writes such files.
+    Of several files with the tag the newest counts, from its first step on: it is a new run's, or the validation's
+    beside the training's. One that has told step 0 alone does not count as long as another one has told more:
+    `add_hparams` writes such files.
     """
 
     def __init__(self, tag: str | None, program: str, total_steps: int | None = None) -> None:
@@ -45,6 +46,7 @@ class EventReporter(Reporter):
         self._skip = 0
         self._skips: dict[Path, int] = {}
         self._newest = Path()
+        self._read_together: dict[Path, list[Reading]] = {}
         self._only: dict[Path, Reading] = {}
         """Of files that have told no other step, the last value of step 0."""
         self._going_on: set[Path] = set()
@@ -61,20 +63,33 @@ class EventReporter(Reporter):
         for record in self._records():
             try:
                 for step, value in scalars(record, self._tag):
-                    self._take_of_source(Reading(step, {self._metric: value}))
+                    self._note(Reading(step, {self._metric: value}))
             except (IndexError, struct.error, ValueError) as error:
                 self.warn(f"a record of an event file cannot be read: {error}")
+        if self._source == Path():  # there is one file only
+            self.settle()
 
-    def _take_of_source(self, reading: Reading) -> None:
+    def settle(self) -> None:
+        """All files have been turned to: report each one's steps up to the first of the next newer one."""
+        files = sorted((file for file in self._read_together if _age(file) >= _age(self._newest)), key=_age)
+        counting: list[Reading] = []
+        for file in reversed(files):
+            counting[:0] = [one for one in self._read_together[file] if not counting or one.step < counting[0].step]
+        self._newest = files[-1] if files else self._newest
+        self._read_together.clear()
+        for reading in counting:
+            try:
+                self.take(reading)
+            except ValueError as error:
+                self.warn(f"a record of an event file cannot be reported: {error}")
+
+    def _note(self, reading: Reading) -> None:
         if reading.step == 0 and self._source not in self._going_on:
             self._only[self._source] = reading
             return
         self._going_on.add(self._source)
         first = self._only.pop(self._source, None)
-        if _age(self._source) >= _age(self._newest):
-            self._newest = self._source
-            for one in filter(None, (first, reading)):
-                self.take(one)
+        self._read_together.setdefault(self._source, []).extend(filter(None, (first, reading)))
 
     def restart(self) -> None:
         """The next bytes are the first of another file."""
@@ -144,11 +159,10 @@ class EventTail(LogTail):
 
     def _feed(self, reporter: Reporter, tails: Mapping[Path, LogTail]) -> bool:
         fed = []
-        for path in sorted(
-            tails, key=_age, reverse=True
-        ):  # of files that go on together the newest counts from the start
+        for path in tails:
             reporter.turn_to(path)
             fed.append(tails[path].pass_on(reporter))
+        reporter.settle()
         return any(fed)
 
     def _files(self) -> set[Path]:

@@ -90,9 +90,9 @@ def json_reader(step_key: str = "step", value_key: str | None = None, metric: st
 def row_reader(path: Path, step_key: str = "step", value_key: str | None = None) -> LineReader:
     """A reader of rows, separated by tabs in a file `.tsv`, else by commas. `path` is where a header may stand already.
 
-    A line with the step's name is a header, also later; of those that are there already the last one counts. Rows
-    without step or value tell nothing. The reader raises ValueError for rows before any header, for a header without
-    the value's name, and for a cell that is no number.
+    A line with the step's name is a header, also later; of those that are there already, as the first line or in the
+    last MiB, the last one counts. Rows without step or value tell nothing. The reader raises ValueError for rows before
+    any header, for a header without the value's name, and for a cell that is no number.
     """
     name = default_metric()
     key = value_key or name
@@ -123,8 +123,14 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
     with suppress(OSError):  # which the tail tells of, as long as it lasts
         if os.path.isfile(path):  # noqa: PTH113  as in `LogTail`
             with path.open("rb") as file:
-                for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
-                    for part in _LINE_END.split(line)[:-1] if step_key.encode() in line else ():
+                lines = [file.readline(_LONGEST_LINE)]
+                if os.fstat(file.fileno()).st_size > file.tell() + _MAX_READ:
+                    file.seek(-_MAX_READ, os.SEEK_END)
+                    file.readline(_LONGEST_LINE)  # half a line
+                lines += file.read(_MAX_READ).splitlines(keepends=True)
+                for line in lines:
+                    may_be = step_key.encode() in line and len(line) <= _LONGEST_LINE
+                    for part in _LINE_END.split(line)[:-1] if may_be else ():
                         if step_key in (header := cells(part)):
                             columns[:] = header
     return read
@@ -167,6 +173,9 @@ class Reporter:
         """The next bytes are of this file. What half lines others end with is kept for their next bytes."""
         self._rests[self._source] = self._rest
         self._source, self._rest = source, self._rests.pop(source, b"")
+
+    def settle(self) -> None:
+        """All files have been turned to that are looked at together."""
 
     def restart(self) -> None:
         """The next bytes are the first of another file: half a line before them will not be completed."""

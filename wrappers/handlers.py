@@ -1,4 +1,4 @@
-"""Which of a command's processes handle a signal, as /proc tells.
+"""Who handles a signal, as /proc tells: a command, or processes that it has started.
 
 Launchers such as torchrun and `accelerate launch` neither handle a checkpoint signal nor pass it on, and may start
 workers in sessions of their own: who handles it then is looked for among all that the command has started.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,10 @@ from pathlib import Path
 from explsched.errors import warn
 from explsched.job_options.table import CHECKPOINT
 
-_TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT, and by Go's runtime, which catches all
+_TOLD_BELOW = re.compile(r"python|pypy|(ba|da|a|k|mk|z)?sh\b")
+"""Programs that catch a signal because a user has written so. Others, as rsync, catch it to end, or for their own."""
+
+_TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT
 _SCRIPT = "255"  # the descriptor from which bash reads its script
 _LONGEST_SCRIPT = 1 << 20
 _SOURCED = re.compile(rb"""(?:^|[\0;&|({]|\b(?:then|do|else))\s*(?:\.|source)\s+["']?([^\s"';&|)\0]+)""", re.MULTILINE)
@@ -25,53 +28,45 @@ _THROUGH_SRUN = {signal.SIGUSR1, signal.SIGUSR2}
 """srun passes these on to its tasks. It kills them for SIGTERM, SIGHUP and SIGQUIT, and keeps the others to itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handlers:
-    """Processes that handle a signal, none of them below another: what one has started is its own to tell.
-
-    Attributes:
-        catching: those with a handler.
-        blocking: those that block it, as they wait for it by sigwait, like srun; or as fork(2) does for a moment.
-
-    """
-
-    catching: frozenset[int]
-    blocking: frozenset[int]
+Lineage = tuple[int, ...]
+"""A process, preceded by those above it, from the command on."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Dispositions:
-    """What a process does with a signal. `of_all`: its program has not chosen to catch it, but catches all signals."""
+class Handling:
+    """What a process does with a signal. It blocks one to wait for it by sigwait, or as fork(2) does for a moment."""
 
     catches: bool
     blocks: bool
-    of_all: bool
 
 
-def handlers(command: int, number: signal.Signals) -> Handlers:
-    """The command if it handles the signal, else the topmost that do among those that it has started.
-
-    Without /proc: as if the command caught it. An srun that would not pass it on does not count.
-    """
+def handling(command: int, number: signal.Signals) -> Handling:
+    """What a command does with a signal. Without /proc: as if it caught it. An srun handles what it passes on."""
     try:
-        waiting = [(command, _dispositions(command, number))]
+        found = _handling(command, number)
     except (OSError, KeyError, ValueError) as error:
         warn("sxrun", f"cannot see whether the command handles {number.name}: {error}")
-        return Handlers(frozenset({command}), frozenset())
-    catching, blocking = set(), set()
-    children: Mapping[int, Sequence[int]] = {}
+        return Handling(catches=True, blocks=False)
+    return Handling(catches=False, blocks=False) if ends_at_srun(command, number) else found
+
+
+def handlers_below(command: int, number: signal.Signals, told: Collection[Lineage]) -> list[Lineage]:
+    """The topmost Python programs and shells below a command that catch the signal, none above or below one of `told`.
+
+    What such a process has started is its own to tell.
+    """
+    had, above = {pid for *_, pid in told}, {pid for *pids, _ in told for pid in pids}
+    found: list[Lineage] = []
+    waiting: list[Lineage] = [(command,)]
+    children = _children()
     while waiting:
-        pid, does = waiting.pop()
-        if does.catches and (pid == command or not does.of_all):
-            catching.add(pid)
-        elif does.blocks:
-            blocking.add(pid)
-        else:
-            children = children or _children()
-            for child in children.get(pid, ()):
-                with suppress(OSError, KeyError, ValueError):  # it has ended meanwhile
-                    waiting.append((child, _dispositions(child, number)))
-    return Handlers(frozenset(catching), frozenset(blocking))
+        lineage = waiting.pop()
+        for pid in children.get(lineage[-1], ()):
+            if pid in had:
+                continue
+            is_handler = pid not in above and _is_handler(pid, number)
+            (found if is_handler else waiting).append((*lineage, pid))
+    return found
 
 
 def ends_at_srun(pid: int, number: signal.Signals) -> bool:
@@ -89,7 +84,14 @@ def _children() -> dict[int, list[int]]:
     return found
 
 
-def _dispositions(pid: int, number: signal.Signals) -> _Dispositions:
+def _is_handler(pid: int, number: signal.Signals) -> bool:
+    """Whether a process below the command is to be told. One that has ended runs no program any more."""
+    with suppress(OSError, KeyError, ValueError):  # it has ended meanwhile
+        return _TOLD_BELOW.match(_program(pid)) is not None and _handling(pid, number).catches
+    return False
+
+
+def _handling(pid: int, number: signal.Signals) -> Handling:
     """Raises OSError, KeyError or ValueError where /proc does not tell.
 
     A bash with `trap ... EXIT` catches all that would end it, to run that trap, and dies of them all the same. What it
@@ -98,12 +100,10 @@ def _dispositions(pid: int, number: signal.Signals) -> _Dispositions:
     lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     caught, blocked, bit = int(fields["SigCgt"], 16), int(fields["SigBlk"], 16), _bit(number)
-    if ends_at_srun(pid, number):
-        return _Dispositions(catches=False, blocks=False, of_all=False)
-    catches, of_all = bool(caught & bit), bool(caught & _bit(_TRAPPED_BY_NOBODY))
-    if catches and of_all and _program(pid).startswith("bash"):
-        catches, of_all = _names(pid, number), False
-    return _Dispositions(catches, bool(blocked & bit), of_all)
+    catches = bool(caught & bit)
+    if catches and caught & _bit(_TRAPPED_BY_NOBODY) and _program(pid).startswith("bash"):
+        catches = _names(pid, number)
+    return Handling(catches, bool(blocked & bit))
 
 
 def _program(pid: int) -> str:

@@ -10,13 +10,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import IO
 
 from explsched.errors import warn
 from explsched.job_options.table import CHECKPOINT
-from wrappers.handlers import ends_at_srun, handlers
+from wrappers.handlers import Lineage, ends_at_srun, handlers_below, handling
 
 _FORWARDED = frozenset(
     {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGALRM", "SIGXCPU"}
@@ -25,6 +25,9 @@ _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _POLL_S = 0.5
 _APART_S = 30.0
 """Workers of one launcher begin to handle the checkpoint signal within this time."""
+
+_LOOKING = 0.05
+"""The share of the time in which those below a command are looked for, at most: that reads all of /proc."""
 
 _SAME_TIME_S = 0.005
 """Slurm signals a job's processes one after the other: what the command has had, we have so much later at most."""
@@ -96,11 +99,11 @@ class SignalRelay:
 
     def wait(self, child: subprocess.Popen[bytes]) -> int:
         """Pass signals on until the child has ended; returns its status as `Popen.wait` does."""
-        request: _Request | None = None
+        request: Request | None = None
         while (status := child.poll()) is None:
             info = signal.sigtimedwait(self._watched, _POLL_S) if request else signal.sigwaitinfo(self._watched)
             if info is not None and info.si_signo == self._checkpoint:
-                request = _Request(child.pid, self._checkpoint)
+                request = Request(child.pid, self._checkpoint)
             elif info is not None and info.si_signo != signal.SIGCHLD:
                 self.was_told_to_end |= info.si_signo in _ENDING
                 if not _from_terminal(info):
@@ -111,39 +114,59 @@ class SignalRelay:
         return status
 
 
-def _send(pid: int, number: signal.Signals) -> None:
-    """To the command or a process that it has started, which may have ended meanwhile."""
+def _send(pid: int, number: signal.Signals) -> bool:
+    """To the command or a process that it has started, which may have ended meanwhile; whether it has it."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        return
+        return False
     except PermissionError:  # it has become another user's, as by sudo
-        warn("sxrun", f"{number.name} cannot be passed on: the command is another user's")
+        warn("sxrun", f"{number.name} cannot be passed on: process {pid} is another user's")
+        return False
+    return True
 
 
-class _Request:
-    """The checkpoint signal on its way to those of the command's processes that handle it, to each once."""
+class Request:
+    """The checkpoint signal on its way to the command.
 
-    def __init__(self, command: int, number: signal.Signals) -> None:
-        self._command, self._number = command, number
-        self._told: set[int] = set()
-        self._blocking: frozenset[int] | None = None
-        self._ends_s = math.inf
+    It is kept until the command handles it. Meanwhile those below that do are told, each once; from the first on for
+    30 s, in which the command is not: a script would tell them again. Afterwards the command alone is waited for.
+    """
+
+    def __init__(self, command: int, number: signal.Signals, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._command, self._number, self._clock_s = command, number, clock_s
+        self._told: set[Lineage] = set()
+        self._did_block = False
+        self._told_s = math.inf
+        self._next_look_s = -math.inf
 
     def pass_on(self) -> bool:
-        """Send it to those that handle it by now; whether that was all."""
-        now = handlers(self._command, self._number)
-        if self._blocking is None and not now.catching | now.blocking:
+        """Send it to those that handle it by now; whether the command was among them."""
+        now_s = self._clock_s()
+        since_s = now_s - self._told_s
+        if not 0 <= since_s < _APART_S:
+            command = handling(self._command, self._number)
+            # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does not
+            # show it.) Twice in a row, since fork(2) blocks signals for a moment.
+            if command.catches or (command.blocks and self._did_block):
+                _send(self._command, self._number)
+                return True
+            self._did_block = command.blocks
+        if since_s < _APART_S and now_s >= self._next_look_s and not self._did_block:
+            self._tell_below()
+        return False
+
+    def _tell_below(self) -> None:
+        began_s = self._clock_s()
+        new = handlers_below(self._command, self._number, self._told)
+        ended_s = self._clock_s()
+        if not new and self._next_look_s == -math.inf:
             warn("sxrun", f"{self._number.name} is kept until the command handles it")
-        # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does not show
-        # it.) Twice in a row, since fork(2) blocks signals for a moment.
-        for pid in (now.catching | now.blocking & (self._blocking or frozenset())) - self._told:
-            _send(pid, self._number)
-            self._told.add(pid)
-        self._blocking = now.blocking
-        if self._told:
-            self._ends_s = min(self._ends_s, time.monotonic() + _APART_S)
-        return self._command in self._told or time.monotonic() >= self._ends_s
+        self._next_look_s = ended_s + (ended_s - began_s) / _LOOKING
+        self._told.update(new)
+        sent = [_send(pid, self._number) for *_, pid in new]
+        if any(sent):
+            self._told_s = min(self._told_s, ended_s)
 
 
 def _never(_number: int, _frame: FrameType | None) -> None:

@@ -70,7 +70,7 @@ environment:
 examples:
   sxrun --follow logs/ --value-key eval/loss -- python train.py
   sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
-  sxrun -- srun sxrun --signals-only -- torchrun train.py
+  sxrun -- srun bash -c 'trap "" USR1; exec sxrun --signals-only -- torchrun train.py'
 """
 _TASK_COUNTS = ("SLURM_NTASKS", "SLURM_NPROCS")
 _ROWS = (".csv", ".tsv")

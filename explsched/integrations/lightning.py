@@ -34,10 +34,12 @@ class ExplschedCallback(Callback):
         self._reports = TrainerReports(value, params)
         self._path = checkpoint
         self._fits = False
+        self._ended_epoch: tuple[int, float] | None = None
+        """The step and the total steps of one that is not reported yet."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the hyper-parameters and listen for requests."""
-        self._fits = True
+        self._fits, self._ended_epoch = True, None
         if trainer.is_global_zero:
             self._reports.announce(dict(pl_module.hparams))
         if not _is_lightnings(signal_name(os.environ)):
@@ -49,7 +51,8 @@ class ExplschedCallback(Callback):
             self._reports.listen()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let Lightning restore what it found."""
+        """Report the last epoch, and let Lightning restore what it found."""
+        self._report_epoch(trainer)
         if _is_lightnings(signal_name(os.environ)):
             self._reports.end()
 
@@ -69,9 +72,19 @@ class ExplschedCallback(Callback):
             self._report(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A value of the metric is known, of the training, if it is not validated."""
+        """A value of the metric is known, of the training, if it is not validated, once the module has logged it."""
         if not trainer.enable_validation:
-            self._report(trainer, pl_module)
+            self._ended_epoch = trainer.global_step, _total_steps(trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The module has logged what it logs at the end of an epoch."""
+        self._report_epoch(trainer)
+
+    def _report_epoch(self, trainer: Trainer) -> None:
+        if self._ended_epoch and trainer.is_global_zero:
+            step, total_steps = self._ended_epoch
+            self._reports.report(step, trainer.callback_metrics, total_steps)
+        self._ended_epoch = None
 
     def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:

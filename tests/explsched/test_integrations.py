@@ -322,6 +322,41 @@ def test_lightning_without_validations_reports_the_training(job: Path, tmp_path:
     ]
 
 
+@pytest.mark.filterwarnings("default")
+def test_lightning_reports_what_the_module_logs_at_the_end_of_an_epoch(job: Path, tmp_path: Path) -> None:
+    """Modules are called after callbacks."""
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
+    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    from explsched.integrations.lightning import ExplschedCallback
+
+    class Line(lightning.LightningModule):  # type: ignore[misc,name-defined,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return (self.layer(batch) ** 2).mean()
+
+        def on_train_epoch_end(self) -> None:
+            self.log("loss", 100.0 + self.current_epoch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        callbacks=[ExplschedCallback()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(Line(), torch.utils.data.DataLoader(torch.ones(5, 1)))
+    assert reports(job) == [(5, 100.0), (10, 101.0), (15, 102.0)]
+
+
 def plain(lightning: Any, torch: Any, validates: list[str]) -> Any:
     """A module that logs its loss, and validates if asked to."""
 

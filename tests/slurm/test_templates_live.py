@@ -77,6 +77,26 @@ def test_a_signal_that_srun_does_not_pass_on_ends_no_step(cluster: Cluster, open
     assert final_state(cluster, job_id) == "COMPLETED", output.read_text()
 
 
+def test_steps_of_a_script_that_do_not_handle_the_signal_go_on(cluster: Cluster, open_tmp: Path) -> None:
+    """srun below the script would pass it on to a task that it ends."""
+    place = open_tmp / "steps"
+    place.mkdir()
+    output, script = place / "out", place / "train.sh"
+    steps = (
+        f'#!/bin/bash\nset -e\nsrun bash -c "until [ -e {place}/go ]; do sleep 0.1; done"\nsrun touch {place}/second\n'
+    )
+    (place / "steps.sh").write_text(steps)
+    script.write_text(f"#!/bin/bash\nexec sxrun -- bash {place}/steps.sh\n")
+    job_id = sxbatch(cluster, "--checkpoint=USR1", f"--output={output}", str(script))
+    until(lambda: has_step(cluster, job_id), "the first step runs")
+    run(cluster, "scancel", "--batch", "--signal=USR1", str(job_id))
+    until(lambda: told(output, "SIGUSR1 is kept"), "the signal has come")
+    (place / "go").touch()
+    until(lambda: final_state(cluster, job_id) not in ("RUNNING", "COMPLETING"), "the job ends")
+    assert final_state(cluster, job_id) == "COMPLETED", output.read_text()
+    assert (place / "second").exists()
+
+
 def told(output: Path, words: str) -> bool:
     return output.exists() and words in output.read_text()
 

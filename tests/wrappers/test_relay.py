@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from wrappers.handlers import Handlers
-from wrappers.relay import SignalRelay
+from wrappers.handlers import Handling, Lineage, handlers_below
+from wrappers.relay import Request, SignalRelay
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
@@ -170,7 +170,7 @@ def test_srun_is_not_sent_what_it_would_not_pass_on(tmp_path: Path) -> None:
 
 def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypatch: pytest.MonkeyPatch) -> None:
     """fork(2) blocks signals so, and right after it nobody takes them."""
-    blocked, free = Handlers(frozenset(), frozenset({1})), Handlers(frozenset(), frozenset())
+    blocked, free = Handling(catches=False, blocks=True), Handling(catches=False, blocks=False)
     looks = iter([blocked, free, blocked, blocked])
     sent: list[int] = []
 
@@ -183,7 +183,8 @@ def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypa
     monkeypatch.setattr("wrappers.relay.signal.sigwaitinfo", lambda _watched: asked)
     monkeypatch.setattr("wrappers.relay.signal.sigtimedwait", lambda _watched, _timeout_s: None)
     monkeypatch.setattr("wrappers.relay.os.kill", send)
-    monkeypatch.setattr("wrappers.relay.handlers", lambda _pid, _number: next(looks))
+    monkeypatch.setattr("wrappers.relay.handling", lambda _pid, _number: next(looks))
+    monkeypatch.setattr("wrappers.relay.handlers_below", lambda _pid, _number, _told: [])
     assert SignalRelay(signal.SIGUSR1).wait(child) == 0
     assert sent == [signal.SIGUSR1]
 
@@ -298,6 +299,132 @@ def test_what_a_process_that_handles_it_has_started_is_its_own_to_tell(tmp_path:
     assert re.fullmatch(r"ready\ntold [1-9]\d*\n", log.read_text())
 
 
+SIGWAITING = """\
+import signal, sys
+signal.alarm(60)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+open(sys.argv[1], "a").write("ready\\n")
+signal.sigwait([signal.SIGUSR1])
+open(sys.argv[1], "a").write("told\\n")
+"""
+CATCHING = """\
+import signal, sys
+signal.alarm(60)
+signal.signal(signal.SIGUSR1, lambda *_: open(sys.argv[1], "a").write("told\\n"))
+open(sys.argv[1], "a").write("ready\\n")
+while True:
+    signal.pause()
+"""
+
+
+def python_named(name: str, directory: Path) -> tuple[str, dict[str, str]]:
+    """A Python interpreter in a file of another name, and the environment in which it finds its library."""
+    program = directory / name
+    shutil.copy(Path(sys.executable).resolve(), program)
+    return str(program), {**os.environ, "PYTHONHOME": sys.base_prefix, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.mark.parametrize("code", [SIGWAITING, CATCHING], ids=["sigwait", "handler"])
+def test_no_program_below_a_shell_is_told_but_python_and_shells(tmp_path: Path, code: str) -> None:
+    """An srun would pass it on to tasks that do not handle it, and rsync ends at it; the shell's next one is told."""
+    log, go = tmp_path / "log", tmp_path / "go"
+    program, environment = python_named("rsync", tmp_path)
+    script = (
+        f'"$0" -c "$1" {log} & other=$!; while [ ! -e {go} ]; do sleep 0.05; done\n'
+        f"trap 'kill -KILL $other; exit 4' USR1; while :; do sleep 0.05; done"
+    )
+    argv = [*SXRUN, "--", "bash", "-c", script, program, code]
+    running = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+    signalled_before_it_handles_it(running, log, go)
+    assert log.read_text() == "ready\n"
+
+
+def test_a_script_that_passes_it_on_itself_is_not_told_after_its_worker(tmp_path: Path) -> None:
+    """sxrun looks again after it has passed SIGCONT on, before it takes another."""
+    log, go = tmp_path / "log", tmp_path / "go"
+    script = (
+        f'"$0" -c "$1" {log} & worker=$!; while [ ! -e {go} ]; do sleep 0.05; done\n'
+        f"trap 'echo forwards >> {log}; kill -USR1 $worker' USR1; trap 'echo continued >> {log}' CONT\n"
+        f"echo traps >> {log}; while [ $(grep -c continued {log}) -lt 2 ]; do sleep 0.05; done\n"
+        "kill -KILL $worker; exit 4"
+    )
+    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", script, sys.executable, CATCHING])
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    wait_for(log, "told")
+    go.touch()
+    wait_for(log, "traps")
+    running.send_signal(signal.SIGCONT)
+    wait_for(log, "continued")
+    running.send_signal(signal.SIGCONT)
+    assert running.wait(timeout=60) == 4
+    assert log.read_text() == "ready\ntold\ntraps\ncontinued\ncontinued\n"
+
+
+def test_the_command_is_told_that_handles_it_after_those_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a script whose first program handles it for itself."""
+    now_s, catches, sent = 0.0, False, list[int]()
+    below: list[Lineage] = [(1, 2)]
+    monkeypatch.setattr("wrappers.relay.handling", lambda _pid, _number: Handling(catches, blocks=False))
+    monkeypatch.setattr("wrappers.relay.handlers_below", lambda _pid, _number, told: [*{*below} - told])
+    monkeypatch.setattr("wrappers.relay.os.kill", lambda pid, _number: sent.append(pid))
+    request = Request(1, signal.SIGUSR1, lambda: now_s)
+    assert not request.pass_on()
+    now_s, catches, below = 29.0, True, [(1, 2), (1, 3, 4)]
+    assert not request.pass_on()
+    assert sent == [2, 4]
+    now_s, catches, below = 31.0, False, [(1, 5)]
+    assert not request.pass_on()
+    now_s, catches = 3600.0, True
+    assert request.pass_on()
+    assert sent == [2, 4, 1]
+
+
+def test_where_looking_takes_long_those_below_are_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, looks_s = 0.0, list[float]()
+
+    def look(_command: int, _number: int, _told: object) -> list[Lineage]:
+        nonlocal now_s
+        looks_s.append(now_s)
+        now_s += 0.25
+        return []
+
+    monkeypatch.setattr("wrappers.relay.handling", lambda _pid, _number: Handling(catches=now_s > 20.0, blocks=False))
+    monkeypatch.setattr("wrappers.relay.handlers_below", look)
+    monkeypatch.setattr("wrappers.relay.os.kill", lambda _pid, _number: None)
+    request = Request(1, signal.SIGUSR1, lambda: now_s)
+    while not request.pass_on():
+        now_s += 0.5
+    assert looks_s == [0.0, 5.25, 10.5, 15.75]
+    assert now_s == 20.5
+
+
+def test_those_that_have_ended_do_not_count_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(pid: int, _number: int) -> None:
+        if pid == 2:
+            raise ProcessLookupError
+        sent.append(pid)
+
+    now_s, catches, sent = 0.0, False, list[int]()
+    monkeypatch.setattr("wrappers.relay.handling", lambda _pid, _number: Handling(catches, blocks=False))
+    monkeypatch.setattr("wrappers.relay.handlers_below", lambda _pid, _number, told: [*{(1, 2)} - told])
+    monkeypatch.setattr("wrappers.relay.os.kill", send)
+    request = Request(1, signal.SIGUSR1, lambda: now_s)
+    assert not request.pass_on()
+    now_s, catches = 1.0, True
+    assert request.pass_on()
+    assert sent == [1]
+
+
+def test_a_child_that_has_ended_handles_no_signal() -> None:
+    """Until its parent has asked for its status, /proc shows its handlers."""
+    code = "import signal; signal.signal(signal.SIGUSR1, print)"
+    ended = subprocess.Popen([sys.executable, "-c", code])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert ended.pid not in {pid for *_, pid in handlers_below(os.getpid(), signal.SIGUSR1, [])}
+    assert ended.wait() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGWINCH])
 def test_any_signal_may_ask_for_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
@@ -369,7 +496,7 @@ def test_a_command_that_becomes_another_users_keeps_its_exit_status() -> None:
     assert running.stdout.readline() == "ready\n"
     for name in ("SIGTERM", "SIGUSR1"):
         running.send_signal(signal.Signals[name])
-        assert running.stderr.readline() == f"sxrun: {name} cannot be passed on: the command is another user's\n"
+        assert running.stderr.readline().startswith(f"sxrun: {name} cannot be passed on: process ")
     running.communicate("5\n")
     assert running.returncode == 5
 

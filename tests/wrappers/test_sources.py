@@ -16,7 +16,7 @@ import pytest
 
 from explsched.job_options.table import FOLLOW, STEP_KEY, VALUE_KEY
 from wrappers.event_files import EventReporter, EventTail, masked_crc32c
-from wrappers.follow import LogTail, Reporter, row_reader
+from wrappers.follow import LogTail, Reading, Reporter, row_reader
 from wrappers.sxrun import followed
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
@@ -133,8 +133,14 @@ def test_a_file_goes_on_beside_newer_ones_until_they_have_the_tag(job: Path, tmp
 
 def at_step_0(value: float) -> bytes:
     """A file of `add_hparams`: loss, of step 0."""
+    return of_step(0, value)
+
+
+def of_step(step: int, value: float) -> bytes:
+    """A record of loss; of step 0 as that is written, without a step."""
     simple = b"\x0a\x04loss\x15" + struct.pack("<f", value)
-    return record(b"\x2a" + bytes([len(simple) + 2]) + b"\x0a" + bytes([len(simple)]) + simple)
+    at = b"\x10" + bytes([step]) if step else b""
+    return record(at + b"\x2a" + bytes([len(simple) + 2]) + b"\x0a" + bytes([len(simple)]) + simple)
 
 
 @pytest.mark.parametrize("seen", [0, 150, len(EVENTS)])
@@ -162,6 +168,18 @@ def test_of_files_that_are_written_together_the_newest_counts_from_the_start(job
         validation.write_bytes(EVENTS[:end])
         tail.pass_on(reporter)
     assert reports(job) == LOSSES
+
+
+def test_of_files_that_are_found_together_the_older_one_counts_up_to_the_newers_first_step(
+    job: Path, tmp_path: Path
+) -> None:
+    """As of a training that goes on in a new file."""
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, no_time_passes)
+    (tmp_path / "events.out.tfevents.2").write_bytes(b"".join(of_step(step, -1.0) for step in (5, 6, 7)))
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"".join(of_step(step, 1.0) for step in (1, 2, 3, 4, 5)))
+    tail.finish(reporter)
+    reporter.close()
+    assert reports(job) == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (5, -1.0), (6, -1.0), (7, -1.0)]
 
 
 def test_a_value_of_step_0_counts_if_no_other_comes(job: Path, tmp_path: Path) -> None:
@@ -272,6 +290,16 @@ def test_of_several_headers_that_are_there_already_the_last_one_counts(job: Path
         file.write("\n3,0.25,0.1\n")
     reporter.feed(tail.read())
     assert reports(job) == [(3, 0.25)]
+
+
+def test_of_a_large_file_only_the_first_line_and_the_end_are_searched_for_headers(tmp_path: Path) -> None:
+    """A command does not wait until all of it is read."""
+    rows = tmp_path / "log.csv"
+    rows.write_text("step,loss\nloss,accuracy,step\n" + "1,0.5\n" * (1 << 18))
+    assert row_reader(rows)(b"2,0.25") == Reading(2, {"loss": 0.25})
+    with rows.open("a") as file:
+        file.write("loss,step\n" + "0.5,1\n" * 1000 + "step" * (1 << 16) + "\n")
+    assert row_reader(rows)(b"0.25,2") == Reading(2, {"loss": 0.25})
 
 
 def replace_rows(path: Path, *losses: float) -> None:

@@ -59,10 +59,11 @@ done
 export EXPLSCHED_RENDEZVOUS_PORT="${EXPLSCHED_RENDEZVOUS_PORT:-$port}"
 # The rendezvous is on the job's first node, where srun runs. Which node hosts it is said outright: torchrun would
 # compare addresses, and a node may have several.
-# Slurm signals the task alone or, with some ProctrackType, every process of the step. torchrun would die of a
-# checkpoint signal, so it is started ignoring it; the task's sxrun passes it on to workers once they have a handler of
-# their own. torchrun starts Python itself.
-exec @sxrun@ -- srun @sxrun@ --signals-only -- bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"
+# Slurm signals the task alone or, with some ProctrackType, every process of the step. What has no handler yet, as a
+# launcher or a starting sxrun, would die of a checkpoint signal, so all start ignoring it; the task's sxrun passes it
+# on to workers once they have a handler of their own. torchrun starts Python itself.
+exec @sxrun@ -- srun bash -c 'trap "" "${EXPLSCHED_CHECKPOINT:-USR1}"; exec "$@"' bash \\
+  @sxrun@ --signals-only -- bash -c '
 case ${1-} in python | python3) shift ;; esac
 exec torchrun --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-conf="is_host=$((SLURM_NODEID == 0))" \\
   --rdzv-endpoint="$SLURM_LAUNCH_NODE_IPADDR:$EXPLSCHED_RENDEZVOUS_PORT" \\
@@ -154,6 +155,32 @@ def test_workers_are_asked_for_a_checkpoint_where_slurm_signals_the_task_alone(l
     assert running.wait(timeout=60) == 0
     told = [json.loads(line).get("event") for line in (tmp_path / "progress").read_text().splitlines()]
     assert told == ["start", "end"]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_checkpoint_signal_at_the_start_of_a_task_does_not_end_it(launcher: str, tmp_path: Path) -> None:
+    """Before the task's sxrun, whose Python takes its time, can hold signals back."""
+    waits = "touch begun; while [ ! -e signalled ]; do sleep 0.02; done"
+    passes_on = "task.send_signal(number), open('signalled', 'w').close()"
+    stand_ins = {
+        "sxrun": f'#!/bin/sh\n[ "$1" = -- ] || {{ {waits}; }}\nexec {sys.executable} -m wrappers.sxrun "$@"\n',
+        "srun": f"#!{sys.executable}\nimport signal, subprocess, sys\ntask = subprocess.Popen(sys.argv[1:])\n"
+        f"signal.signal(signal.SIGUSR1, lambda number, _: ({passes_on}))\nsys.exit(task.wait())\n",
+        launcher: "#!/bin/sh\nexit 5\n",
+        "scontrol": "#!/bin/sh\necho n1\n",
+    }
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    here = {**os.environ, **SLURM, **ON_SECOND, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    here |= {"PYTHONPATH": os.pathsep.join(sys.path), "EXPLSCHED_RENDEZVOUS_PORT": "12042", "SLURM_JOB_NODELIST": "n1"}
+    here["EXPLSCHED_PROGRESS_FILE"] = str(tmp_path / "progress")
+    running = subprocess.Popen(["bash", "-c", template.render(launcher, {}, {}, ["worker.py"])], env=here, cwd=tmp_path)
+    while not (tmp_path / "begun").exists():
+        assert running.poll() is None
+        time.sleep(0.02)
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 5
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
