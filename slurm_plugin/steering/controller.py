@@ -202,17 +202,15 @@ class Controller:
             ended = self._spool.ended_meanwhile(going.values(), now_s)
             self._tracker.leave_alone(ended)
             records = [c for c in leaving if isinstance(c, SetAdminComment) and c.job_id not in ended]
-            kept = ended | self._tracker.keep_unlifted((c.job_id for c in records), failures)
-            records = [c for c in records if c.job_id not in kept]
             unrecorded = self._apply(records, before, reasons, now_s)
-            kept |= self._tracker.keep_unrecorded(unrecorded, now_s)
+            kept = ended | self._tracker.keep_unrecorded(unrecorded, now_s)
             requeues = [c for c in leaving if isinstance(c, RequeueJob) and c.job_id not in kept]
             failures += (*unrecorded, *self._apply(requeues, before, reasons, now_s))
             sent = {*records, *requeues}
             decided = replace(decided, changes=tuple(c for c in decided.changes if c not in leaving or c in sent))
-        refused = _reordered(one.change for one in failures if not isinstance(one, Unanswered))
-        lowered = _as_before(lifted.keys() - self._served_of(seen, now_s) - refused, decided)
+        lowered = _as_before(lifted.keys() - self._served_of(seen, now_s), decided)
         failures += self._apply(lowered, before, Reasons.all_for(_NOT_SERVED), now_s)
+        refused = _reordered(one.change for one in failures if not isinstance(one, Unanswered))
         if refused or lowered:
             unwritten = postponed | refused | _reordered(lowered)
             self._notes.note_positions(plan, seen, decided.changes, self._limits, beneficiaries, unwritten)

@@ -23,7 +23,6 @@ from slurm_plugin.client.changes import (
     NotNow,
     RequeueJob,
     SetAdminComment,
-    SetSiteFactor,
     SignalJob,
     Unanswered,
 )
@@ -88,14 +87,13 @@ class PreemptionTracker:
         """Let the victims that can be requeued now serve the beneficiaries that Slurm considers first (`order`).
 
         Victims save at different times, and what the first of them leaves goes to the first in the queue. Only equal
-        jobs of one owner, for each of which one job leaves, exchange victims, which must be equal as well. For one that
-        Slurm does not update for now none leaves.
+        jobs of one owner, for each of which one job leaves, exchange victims, which must be equal as well.
         """
         place = {job_id: at for at, job_id in enumerate(order)}
         alike: defaultdict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
         for job_id, going in self.victims.items():
             (victim, *more) = going
-            if not more and job_id in place and job_id not in self._closed and victim in look.jobs:
+            if not more and job_id in place and victim in look.jobs:
                 own, request = look.jobs[job_id], look.jobs[victim].request
                 alike[own.user, own.scope, own.partition, own.request, request].append((job_id, victim))
         for pairs in alike.values():
@@ -138,10 +136,7 @@ class PreemptionTracker:
         self._budget = preemption_budget
 
     def wait_for(self, closed: frozenset[int]) -> None:
-        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded.
-
-        Nor does any job leave for one of them, which could not be put first.
-        """
+        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded."""
         self._closed = closed
 
     def advance(
@@ -248,19 +243,6 @@ class PreemptionTracker:
         for job_id in job_ids:
             self._requeued.take_back(self._underway.pop(job_id).beneficiary, self._leaving.values())
         self._unanswered -= {RequeueJob(job_id) for job_id in job_ids}
-
-    def keep_unlifted(self, leaving: Iterable[int], failures: Iterable[ChangeFailure]) -> frozenset[int]:
-        """Those of the `leaving` that are not requeued after all, since the job that needs their GPUs may not be first.
-
-        For one that Slurm never lets be first they leave all the same: it may start without that.
-        """
-        unknown = (one for one in failures if isinstance(one, NotNow | Unanswered))
-        unlifted = {one.change.job_id for one in unknown if isinstance(one.change, SetSiteFactor)}
-        kept = frozenset(job_id for job_id in leaving if self._underway[job_id].beneficiary in unlifted)
-        for job_id in kept:
-            self._take_back_requeue(job_id)
-        self._unanswered -= {RequeueJob(job_id) for job_id in kept}
-        return kept
 
     def keep_unrecorded(self, failures: Iterable[ChangeFailure], now_s: float) -> frozenset[int]:
         """The jobs that are not requeued in this pass after all, since Slurm has not taken the records of their cost.
@@ -375,8 +357,7 @@ class PreemptionTracker:
     def _is_ready(self, job_id: int, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         step = self._underway[job_id]
         is_clear = step.noted or (
-            self._closed.isdisjoint((job_id, step.beneficiary))
-            and (step.beneficiary is None or now_s >= self._clear_from_s)
+            job_id not in self._closed and (step.beneficiary is None or now_s >= self._clear_from_s)
         )
         return is_clear and step.is_ready(progress.get(job_id, JobProgress()), now_s, self._budget.grace_s)
 

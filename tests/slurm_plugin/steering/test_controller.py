@@ -754,31 +754,6 @@ def test_a_job_whose_record_slurm_does_not_take_for_now_is_requeued_later(
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
-def test_no_job_leaves_for_one_that_slurm_does_not_put_first_for_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another user's job ahead would get its GPU."""
-    slurm, loop, plan = asked_to_make_room(
-        tmp_path, monkeypatch, puts_off=lambda change: isinstance(change, SetSiteFactor) and change.job_id == 2
-    )
-    loop.reconcile(NOW_S)
-    late_s = NOW_S + PreemptionSection().grace_s
-    loop.reconcile(late_s)
-    assert interruptions(slurm) == [SignalJob]
-    assert [change for changes in slurm.applied for change in changes].count(SetSiteFactor(2, 410)) == 1
-    assert not any(SetSiteFactor(2, 0) in changes for changes in slurm.applied)  # it was not put first
-    slurm.puts_off = lambda _change: False
-    loop.reconcile(late_s + 30.0)
-    assert interruptions(slurm) == [SignalJob]  # each refusal takes slurmctld 5 s
-    loop.reconcile(late_s + 60.0)
-    assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
-    assert SetSiteFactor(2, 410) in slurm.carried_out
-    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(replace(plan, preemptions=())))
-    loop.reconfigure(replace(configured(tmp_path), order=OrderSection(site_factor_file=tmp_path / "site_factors.json")))
-    slurm.puts_off = lambda change: isinstance(change, SetSiteFactor)
-    assert {SetSiteFactor(2, 410), RequeueJob(1)} <= set(loop.reconcile(late_s + 75.0).changes)  # it is leaving already
-
-
 def test_a_job_whose_record_slurm_never_takes_for_now_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
