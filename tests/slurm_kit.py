@@ -55,7 +55,7 @@ class FakeSlurm:
     """A Slurm with some jobs, which it has by id in `known`.
 
     It refuses the changes that `refuses` says, and with a `refusal` all of them and every submission, for that reason;
-    those that `puts_off` says it refuses for the moment, and those that `loses` says never reach it.
+    those that `postpones` says it refuses for the moment, and those that `loses` says never reach it.
     With `silent` nothing answers, or else nothing in `mute`; with `forgets` sbatch takes the job and its answer is
     lost. `asked` are the names of what was called, `applied` has the changes of each call of `apply`, `carried_out`
     those that were not refused. `leases` are all reservations there are.
@@ -63,7 +63,7 @@ class FakeSlurm:
 
     jobs_at_first: InitVar[Sequence[SlurmJob]] = ()
     refuses: Callable[[Change], bool] = lambda _change: False
-    puts_off: Callable[[Change], bool] = lambda _change: False
+    postpones: Callable[[Change], bool] = lambda _change: False
     loses: Callable[[Change], bool] = lambda _change: False
     refusal: str = ""
     settings: dict[str, str] = field(default_factory=lambda: {"ClusterName": f"fake of process {os.getpid()}"})
@@ -168,15 +168,15 @@ class FakeSlurm:
         self._answer("apply")
         self.applied.append(tuple(changes))
         refused = [change for change in changes if self.refusal or self.refuses(change)]
-        put_off = [change for change in changes if self.puts_off(change)]
+        postponed = [change for change in changes if self.postpones(change)]
         lost = [change for change in changes if self.loses(change)]
         for change in changes:
-            if change not in (*refused, *put_off, *lost):
+            if change not in (*refused, *postponed, *lost):
                 self.carried_out.append(change)
                 if isinstance(change, CancelJob):
                     self.set(change.job_id, state="CANCELLED")
         told = [ChangeFailure(change, self.refusal or "refused") for change in refused]
-        told += (NotNow(change, "the DB index is being set") for change in put_off)
+        told += (NotNow(change, "the DB index is being set") for change in postponed)
         return (*told, *(Unanswered(change, "not known: scontrol ended before it came to this") for change in lost))
 
     def _answer(self, call: str) -> None:

@@ -267,7 +267,8 @@ def respects_topology(settings: Mapping[str, str]) -> bool:
 
 def has_database(settings: Mapping[str, str]) -> bool:
     """Whether slurmdbd keeps a record of each job, as far as the settings are known."""
-    return OPERATORS.word in settings.get(OPERATORS.key, OPERATORS.word)
+    is_there = OPERATORS.word in settings.get(OPERATORS.key, OPERATORS.word)
+    return is_there and "nojobs" not in settings.get("AccountingStorageEnforce", "").split(",")
 
 
 def enforces_limits(settings: Mapping[str, str]) -> bool:

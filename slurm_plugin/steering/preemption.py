@@ -35,7 +35,7 @@ from slurm_plugin.steering.underway import Look, Underway, interruption
 
 _RESUMED_S = 60.0
 """A preemption begun by an earlier daemon is finished if its grace period ended at most this long ago."""
-_PUT_OFF_S = 600.0
+_POSTPONED_S = 600.0
 """How long a requeue waits for Slurm to take the record of its cost; the GPUs are counted on meanwhile."""
 
 
@@ -136,7 +136,10 @@ class PreemptionTracker:
         self._budget = preemption_budget
 
     def wait_for(self, closed: frozenset[int]) -> None:
-        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded."""
+        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded.
+
+        Nor is a job signalled for one of them, which could not be put first.
+        """
         self._closed = closed
 
     def advance(
@@ -193,7 +196,7 @@ class PreemptionTracker:
         changes: list[Change] = []
         is_awaited = False
         for leaving in _by_beneficiary(preemptions, look.jobs):
-            if is_awaited and not _is_urgent(leaving[0], look):
+            if leaving[0].beneficiary in self._closed or (is_awaited and not _is_urgent(leaving[0], look)):
                 continue
             new = [one for one in leaving if one.job_id not in self._underway]
             signals = [SignalJob(one.job_id, name) for one in new if (name := self._signal_for(one.job_id, look))]
@@ -256,7 +259,7 @@ class PreemptionTracker:
         for job_id in kept:
             failure = failed.get(job_id)
             if isinstance(failure, NotNow):
-                self._put_off(job_id, now_s)
+                self._postpone(job_id, now_s)
             elif isinstance(failure, Unanswered | None):
                 self._take_back_requeue(job_id)
             else:
@@ -287,13 +290,13 @@ class PreemptionTracker:
         step = self._underway[job_id] = replace(self._underway[job_id], noted=False)
         self._requeued.take_back(step.beneficiary, self._leaving.values())
 
-    def _put_off(self, job_id: int, now_s: float) -> None:
+    def _postpone(self, job_id: int, now_s: float) -> None:
         step = self._underway[job_id]
-        since_s = now_s if step.put_off_s is None else step.put_off_s
-        if now_s - since_s >= _PUT_OFF_S:
+        since_s = now_s if step.postponed_s is None else step.postponed_s
+        if now_s - since_s >= _POSTPONED_S:
             self._refuse(job_id)
         else:
-            self._underway[job_id] = replace(step, put_off_s=since_s)
+            self._underway[job_id] = replace(step, postponed_s=since_s)
             self._take_back_requeue(job_id)
 
     def _refuse(self, job_id: int) -> None:

@@ -16,7 +16,7 @@ from slurm_plugin.observation.progress import JobProgress
 class Underway(Struct, frozen=True):
     """A preemption that has been signalled but not finished. `noted`: its cost has been recorded and it is requeued.
 
-    `beneficiary` is the pending job that needs the GPUs, None if the preempted job itself benefits. `put_off_s` is
+    `beneficiary` is the pending job that needs the GPUs, None if the preempted job itself benefits. `postponed_s` is
     when Slurm first took no record of its cost for the moment.
     """
 
@@ -26,7 +26,7 @@ class Underway(Struct, frozen=True):
     reason: str
     beneficiary: int | None
     noted: bool = False
-    put_off_s: float | None = None
+    postponed_s: float | None = None
 
     def is_ready(self, progress: JobProgress, now_s: float, grace_s: float) -> bool:
         """Whether the job has saved the checkpoint that it was asked for, or its grace period is over."""

@@ -173,16 +173,24 @@ done""",
 
 
 @pytest.mark.parametrize(
-    ("accounting", "kind"), [("accounting_storage/slurmdbd", NotNow), ("accounting_storage/none", ChangeFailure)]
+    ("accounting", "enforced", "kind"),
+    [
+        ("accounting_storage/slurmdbd", "associations", NotNow),
+        ("accounting_storage/slurmdbd", "nojobs,nosteps", ChangeFailure),
+        ("accounting_storage/none", "none", ChangeFailure),
+    ],
 )
 @pytest.mark.usefixtures("log", "pyslurm")
-def test_without_accounting_no_record_is_awaited(tmp_path: Path, accounting: str, kind: type[ChangeFailure]) -> None:
+def test_without_accounting_no_record_is_awaited(
+    tmp_path: Path, accounting: str, enforced: str, kind: type[ChangeFailure]
+) -> None:
     """A job that Slurm has started while it was pinned would be tried for its whole run."""
+    settings = f"AccountingStorageType = {accounting}\nAccountingStorageEnforce = {enforced}"
     tool(
         tmp_path,
         "scontrol",
         f"""\
-case "$*" in -V) echo slurm 99.01.1; exit ;; *config*) echo "AccountingStorageType = {accounting}"; exit ;; esac
+case "$*" in -V) echo slurm 99.01.1; exit ;; *config*) echo "{settings}"; exit ;; esac
 while read -r line; do
   case "$line" in explsched-*) echo "invalid keyword: $line" >&2 ;; *) echo "{AWAITED}" >&2 ;; esac
 done""",

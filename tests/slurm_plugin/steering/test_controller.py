@@ -737,7 +737,7 @@ def test_a_job_whose_record_slurm_does_not_take_for_now_is_requeued_later(
 ) -> None:
     """It awaits the record of its database: no budget would count the preemption."""
     slurm, loop, _plan = asked_to_make_room(
-        tmp_path, monkeypatch, puts_off=lambda change: isinstance(change, SetAdminComment)
+        tmp_path, monkeypatch, postpones=lambda change: isinstance(change, SetAdminComment)
     )
     loop.reconcile(NOW_S)
     late_s = NOW_S + PreemptionSection().grace_s
@@ -747,7 +747,7 @@ def test_a_job_whose_record_slurm_does_not_take_for_now_is_requeued_later(
         change.site_factor for change in slurm.carried_out if change in (SetSiteFactor(2, 410), SetSiteFactor(2, 0))
     ]
     assert factors == [410, 0]  # nobody has left for it
-    slurm.puts_off = lambda _change: False
+    slurm.postpones = lambda _change: False
     loop.reconcile(late_s + 30.0)
     assert interruptions(slurm) == [SignalJob]  # each refusal takes slurmctld 5 s
     loop.reconcile(late_s + 60.0)
@@ -764,7 +764,7 @@ def test_a_job_whose_record_slurm_never_takes_for_now_is_given_up(
         tried.extend([change] if isinstance(change, SetAdminComment) else [])
         return isinstance(change, SetAdminComment)
 
-    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch, puts_off=is_put_off)
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch, postpones=is_put_off)
     now_s = NOW_S
     loop.reconcile(now_s)
     while loop.has_asked and now_s < NOW_S + 3600.0:
@@ -988,10 +988,10 @@ def test_a_delay_that_slurm_does_not_take_for_now_is_not_tried_in_each_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm, loop, _plans = resting(tmp_path, monkeypatch)
-    slurm.puts_off = lambda _change: True
+    slurm.postpones = lambda _change: True
     tried_s = [after_s for after_s in range(0, 600, 15) if starts(loop.reconcile(NOW_S + after_s).changes)]
     assert tried_s == [0, 60, 180, 420]
-    slurm.puts_off = lambda _change: False
+    slurm.postpones = lambda _change: False
     assert starts(loop.reconcile(NOW_S + 900.0).changes) == [DelayStart(5, int(NOW_S + 900.0 + REST_S))]
 
 

@@ -591,10 +591,11 @@ def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of
     assert {RequeueJob(5), RequeueJob(6), record} <= set(advance(tracker, (), jobs, {}, {}, 100))
 
 
-def test_a_job_that_slurm_does_not_update_for_now_is_not_signalled() -> None:
+@pytest.mark.parametrize("closed", [5, 7])
+def test_a_job_that_slurm_does_not_update_for_now_is_not_signalled_nor_is_one_for_it(closed: int) -> None:
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
-    tracker.wait_for(frozenset({5}))
+    tracker.wait_for(frozenset({closed}))
     assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0) == ()
     tracker.wait_for(frozenset())
     assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 15) == (SignalJob(5, "USR1"),)
