@@ -70,11 +70,18 @@ class EventReporter(Reporter):
             self.settle()
 
     def settle(self) -> None:
-        """All files have been turned to: report each one's steps up to the first of the next newer one."""
+        """All files have been turned to: report the newest one's steps, and what those beside it tell of steps before.
+
+        In other directories are the values of something else, such as of the training beside the validation.
+        """
         files = sorted((file for file in self._read_together if _age(file) >= _age(self._newest)), key=_age)
         counting: list[Reading] = []
         for file in reversed(files):
-            counting[:0] = [one for one in self._read_together[file] if not counting or one.step < counting[0].step]
+            if not counting:
+                counting = self._read_together[file]
+            elif file.parent == files[-1].parent:
+                first = counting[0].step
+                counting = [one for one in self._read_together[file] if one.step < first] + counting
         self._newest = files[-1] if files else self._newest
         self._read_together.clear()
         for reading in counting:

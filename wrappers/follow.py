@@ -24,6 +24,8 @@ POLL_S = 1.0
 _LINE_END = re.compile(rb"[\r\n]")
 _LONGEST_LINE = 1 << 16
 _MAX_READ = 1 << 20
+_SEARCHED = 1 << 24
+"""Of each end of a file, for headers: a command does not wait until all of a large one is read."""
 _MAX_WARNINGS = 5
 _MOST_READS = 64  # at a time, 64 MiB: a job that writes without a pause must not hold up its own end for ever
 
@@ -90,9 +92,9 @@ def json_reader(step_key: str = "step", value_key: str | None = None, metric: st
 def row_reader(path: Path, step_key: str = "step", value_key: str | None = None) -> LineReader:
     """A reader of rows, separated by tabs in a file `.tsv`, else by commas. `path` is where a header may stand already.
 
-    A line with the step's name is a header, also later; of those that are there already, as the first line or in the
-    last MiB, the last one counts. Rows without step or value tell nothing. The reader raises ValueError for rows before
-    any header, for a header without the value's name, and for a cell that is no number.
+    A line with the step's name is a header, also later; of those that are there already, in the first or the last 16
+    MiB, the last one counts. Rows without step or value tell nothing. The reader raises ValueError for rows before any
+    header, for a header without the value's name, and for a cell that is no number.
     """
     name = default_metric()
     key = value_key or name
@@ -123,16 +125,16 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
     with suppress(OSError):  # which the tail tells of, as long as it lasts
         if os.path.isfile(path):  # noqa: PTH113  as in `LogTail`
             with path.open("rb") as file:
-                lines = [file.readline(_LONGEST_LINE)]
-                if os.fstat(file.fileno()).st_size > file.tell() + _MAX_READ:
-                    file.seek(-_MAX_READ, os.SEEK_END)
+                data = file.read(_SEARCHED)
+                if os.fstat(file.fileno()).st_size > 2 * _SEARCHED:
+                    data = data[: data.rfind(b"\n") + 1]
+                    file.seek(-_SEARCHED, os.SEEK_END)
                     file.readline(_LONGEST_LINE)  # half a line
-                lines += file.read(_MAX_READ).splitlines(keepends=True)
-                for line in lines:
-                    may_be = step_key.encode() in line and len(line) <= _LONGEST_LINE
-                    for part in _LINE_END.split(line)[:-1] if may_be else ():
-                        if step_key in (header := cells(part)):
-                            columns[:] = header
+                data += file.read(_SEARCHED)
+                for line in data.splitlines(keepends=True):
+                    may_be = step_key.encode() in line and len(line) <= _LONGEST_LINE and line.endswith((b"\n", b"\r"))
+                    if may_be and step_key in (header := cells(line)):
+                        columns[:] = header
     return read
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from explsched.errors import warn
 from explsched.job_options.table import CHECKPOINT
 
-_TOLD_BELOW = re.compile(r"python|pypy|(ba|da|a|k|mk|z)?sh\b")
+_TOLD_BELOW = re.compile(r"python|pypy|(ba|da|a|mk|z)?sh\b|ksh\d*\b|busybox\b")
 """Programs that catch a signal because a user has written so. Others, as rsync, catch it to end, or for their own."""
 
 _TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT

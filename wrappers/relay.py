@@ -28,6 +28,8 @@ _APART_S = 30.0
 
 _LOOKING = 0.05
 """The share of the time in which those below a command are looked for, at most: that reads all of /proc."""
+_LONGEST_S = 5.0
+"""Between two such looks, one of which may have been held up."""
 
 _SAME_TIME_S = 0.005
 """Slurm signals a job's processes one after the other: what the command has had, we have so much later at most."""
@@ -144,6 +146,9 @@ class Request:
         """Send it to those that handle it by now; whether the command was among them."""
         now_s = self._clock_s()
         since_s = now_s - self._told_s
+        if since_s >= _APART_S and self._next_look_s < math.inf:
+            self._tell_below()  # to whom it was not yet
+            self._next_look_s = math.inf
         if not 0 <= since_s < _APART_S:
             command = handling(self._command, self._number)
             # Blocked means that another thread waits for it by sigwait, as in srun. (A thread inside sigwait does not
@@ -152,7 +157,7 @@ class Request:
                 _send(self._command, self._number)
                 return True
             self._did_block = command.blocks
-        if since_s < _APART_S and now_s >= self._next_look_s and not self._did_block:
+        if now_s >= self._next_look_s and not self._did_block:
             self._tell_below()
         return False
 
@@ -162,7 +167,7 @@ class Request:
         ended_s = self._clock_s()
         if not new and self._next_look_s == -math.inf:
             warn("sxrun", f"{self._number.name} is kept until the command handles it")
-        self._next_look_s = ended_s + (ended_s - began_s) / _LOOKING
+        self._next_look_s = ended_s + min((ended_s - began_s) / _LOOKING, _LONGEST_S)
         self._told.update(new)
         sent = [_send(pid, self._number) for *_, pid in new]
         if any(sent):

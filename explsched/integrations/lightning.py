@@ -62,7 +62,8 @@ class ExplschedCallback(Callback):
         self._reports.end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Listen no more."""
+        """Report an epoch that has just ended, and listen no more."""
+        self._report_epoch(trainer)
         self._fits = False
         self._reports.end()
 

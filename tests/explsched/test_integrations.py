@@ -357,6 +357,32 @@ def test_lightning_reports_what_the_module_logs_at_the_end_of_an_epoch(job: Path
     assert reports(job) == [(5, 100.0), (10, 101.0), (15, 102.0)]
 
 
+@pytest.mark.filterwarnings("default")
+def test_lightning_reports_an_epoch_at_whose_end_the_training_fails(job: Path, tmp_path: Path) -> None:
+    """As where Lightning ends it for SIGTERM once the epoch's last step is done."""
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
+    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    from explsched.integrations.lightning import ExplschedCallback
+
+    class Failing(lightning.Callback):  # type: ignore[misc,name-defined,unused-ignore]
+        def on_train_epoch_end(self, *_: Any) -> None:
+            raise OSError("no space left for a checkpoint")
+
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        callbacks=[ExplschedCallback(), Failing()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        default_root_dir=tmp_path,
+    )
+    with pytest.raises(OSError, match="no space"):
+        trainer.fit(plain(lightning, torch, []), torch.utils.data.DataLoader(torch.ones(5, 1)))
+    assert [step for step, _ in reports(job)] == [5]
+
+
 def plain(lightning: Any, torch: Any, validates: list[str]) -> Any:
     """A module that logs its loss, and validates if asked to."""
 

@@ -339,6 +339,17 @@ def test_no_program_below_a_shell_is_told_but_python_and_shells(tmp_path: Path, 
     assert log.read_text() == "ready\n"
 
 
+def test_a_shell_by_another_name_is_told_below_a_command(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    shell = shutil.copy(Path("/bin/sh").resolve(), tmp_path / "ksh93")
+    traps = f"trap 'echo told >> {log}; exit 4' USR1; echo ready >> {log}; while :; do sleep 0.05; done"
+    running = subprocess.Popen([*SXRUN, "--", "bash", "-c", '"$0" -c "$1"; exit $?', shell, traps])
+    wait_for(log, "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 4
+    assert log.read_text() == "ready\ntold\n"
+
+
 def test_a_script_that_passes_it_on_itself_is_not_told_after_its_worker(tmp_path: Path) -> None:
     """sxrun looks again after it has passed SIGCONT on, before it takes another."""
     log, go = tmp_path / "log", tmp_path / "go"
@@ -375,9 +386,11 @@ def test_the_command_is_told_that_handles_it_after_those_below_it(monkeypatch: p
     assert sent == [2, 4]
     now_s, catches, below = 31.0, False, [(1, 5)]
     assert not request.pass_on()
+    now_s, below = 32.0, [(1, 6)]
+    assert not request.pass_on()
     now_s, catches = 3600.0, True
     assert request.pass_on()
-    assert sent == [2, 4, 1]
+    assert sent == [2, 4, 5, 1]
 
 
 def test_where_looking_takes_long_those_below_are_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,6 +410,26 @@ def test_where_looking_takes_long_those_below_are_looked_for_seldom(monkeypatch:
         now_s += 0.5
     assert looks_s == [0.0, 5.25, 10.5, 15.75]
     assert now_s == 20.5
+
+
+def test_however_long_looking_takes_those_that_begin_to_handle_it_within_the_time_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, sent = 0.0, list[int]()
+
+    def look(_command: int, _number: int, told: set[Lineage]) -> list[Lineage]:
+        nonlocal now_s
+        begun = {(1, pid) for pid, from_s in ((2, 0.0), (3, 5.0), (4, 28.0)) if now_s >= from_s}
+        now_s += 2.0
+        return [*begun - told]
+
+    monkeypatch.setattr("wrappers.relay.handling", lambda _pid, _number: Handling(now_s > 60.0, blocks=False))
+    monkeypatch.setattr("wrappers.relay.handlers_below", look)
+    monkeypatch.setattr("wrappers.relay.os.kill", lambda pid, _number: sent.append(pid))
+    request = Request(1, signal.SIGUSR1, lambda: now_s)
+    while not request.pass_on():
+        now_s += 0.5
+    assert sent == [2, 3, 4, 1]
 
 
 def test_those_that_have_ended_do_not_count_as_told(monkeypatch: pytest.MonkeyPatch) -> None:

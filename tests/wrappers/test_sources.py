@@ -170,6 +170,20 @@ def test_of_files_that_are_written_together_the_newest_counts_from_the_start(job
     assert reports(job) == LOSSES
 
 
+def test_of_files_in_directories_of_their_own_that_are_found_together_the_newest_counts(
+    job: Path, tmp_path: Path
+) -> None:
+    """As of a validation beside the training."""
+    reporter, tail = EventReporter(None, "test"), EventTail(tmp_path, no_time_passes)
+    for at, steps in enumerate((range(10, 130, 10), (100, 120))):
+        (tmp_path / str(at)).mkdir()
+        values = b"".join(of_step(step, float(at)) for step in steps)
+        (tmp_path / str(at) / f"events.out.tfevents.{at}").write_bytes(values)
+    tail.finish(reporter)
+    reporter.close()
+    assert reports(job) == [(100, 1.0), (120, 1.0)]
+
+
 def test_of_files_that_are_found_together_the_older_one_counts_up_to_the_newers_first_step(
     job: Path, tmp_path: Path
 ) -> None:
@@ -292,10 +306,18 @@ def test_of_several_headers_that_are_there_already_the_last_one_counts(job: Path
     assert reports(job) == [(3, 0.25)]
 
 
-def test_of_a_large_file_only_the_first_line_and_the_end_are_searched_for_headers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", ["# a run of today\n", "\n", "epoch,step,loss\n"])
+def test_a_header_behind_the_first_line_of_a_long_file_counts(tmp_path: Path, head: str) -> None:
+    rows = tmp_path / "log.csv"
+    rows.write_text(head + "step,loss\n" + "1,0.5\n" * (1 << 18))
+    assert row_reader(rows)(b"2,0.25") == Reading(2, {"loss": 0.25})
+
+
+def test_of_a_large_file_only_the_ends_are_searched_for_headers(tmp_path: Path) -> None:
     """A command does not wait until all of it is read."""
     rows = tmp_path / "log.csv"
-    rows.write_text("step,loss\nloss,accuracy,step\n" + "1,0.5\n" * (1 << 18))
+    many = "1,0.5\n" * (3 << 20)
+    rows.write_text("step,loss\n" + many + "loss,accuracy,step\n" + many)
     assert row_reader(rows)(b"2,0.25") == Reading(2, {"loss": 0.25})
     with rows.open("a") as file:
         file.write("loss,step\n" + "0.5,1\n" * 1000 + "step" * (1 << 16) + "\n")

@@ -75,5 +75,10 @@ def test_a_service_answers_to_its_name_and_its_models() -> None:
         GatewaySettings(Path("/x"), 1, services=(service,)).service("b")
 
 
+def test_only_who_finds_no_replica_is_given_the_time_of_a_cold_start_and_an_answer() -> None:
+    brisk, usual = ServiceSettings("a", response_timeout_s=10.0), ServiceSettings("a")
+    assert [(one.queued_timeout_s, one.held_timeout_s) for one in (brisk, usual)] == [(310.0, 320.0), (600.0, 910.0)]
+
+
 def test_keys_are_not_printed() -> None:
     assert "hidden" not in repr(GatewaySettings(Path("/x"), 1, trust=Trust("shown", "hidden")))
