@@ -16,7 +16,7 @@ from typing import IO
 
 from explsched.errors import warn
 from explsched.job_options.table import CHECKPOINT
-from wrappers.handlers import Lineage, ends_at_srun, handlers_below, handling
+from wrappers.signal_handlers import Lineage, ends_at_srun, handlers_below, handling
 
 _FORWARDED = frozenset(
     {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGALRM", "SIGXCPU"}

@@ -23,7 +23,7 @@ from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requeues import returns_at_once
+from slurm_plugin.observation.requeue_delay import returns_at_once
 from slurm_plugin.observation.requirements import NO_NODE, Requirements, gpu_request, most_shards_per_gpu, unmodelled
 from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s

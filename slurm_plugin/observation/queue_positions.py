@@ -31,8 +31,8 @@ from sched_policy.model import JobState
 from sched_policy.queue_order import assignment
 from slurm_plugin.client.changes import Change, RequeueJob, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.saved_state import SavedState
 
 
 class _Exchanged(Struct, frozen=True, array_like=True):

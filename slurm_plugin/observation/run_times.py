@@ -24,7 +24,7 @@ from sched_policy.order import still_telling
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.notation import count, gpu_count
 from slurm_plugin.observation.history import Judged, Likeness, RunTimes, of_history
-from slurm_plugin.observation.memory import SavedState
+from slurm_plugin.observation.saved_state import SavedState
 
 FIELDS = ("JobIDRaw", "User", "Partition", "Submit", "End", "ElapsedRaw", "State", "AllocTRES", "JobName")
 """sacct's fields; JobName comes last because it is free text."""

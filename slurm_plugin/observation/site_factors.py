@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.memory import SavedState
+from slurm_plugin.observation.saved_state import SavedState
 
 _UNENDED = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING"})
 """Slurm keeps the site factors of jobs in these states, through requeues too."""

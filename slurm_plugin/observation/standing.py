@@ -63,7 +63,7 @@ def has_settled(record: SlurmJob, now_s: float) -> bool:
 
 _ROOM = frozenset({"Resources", "Priority"})
 _UNTESTED = frozenset({"None", ""})
-"""Slurm's reasons for a job not tested since it was submitted or changed, also by us: see `memory.HiddenReasons`."""
+"""Slurm's reasons for a job not tested since it was submitted or changed, also by us: see `hidden_reasons`."""
 
 _DELAYED = frozenset({*_ROOM, *_UNTESTED, "BeginTime"})
 _TIERS = ("Nodes required for job are ", "Nodes_required_for_job_are_")

@@ -48,7 +48,7 @@ def lease_changes(
 
     Slurm reserves whole nodes, so only the plan's reservations of whole nodes become leases: a lease for a part of a
     node would keep others from the rest. For small jobs the order is enough, since Slurm's backfill plans their start.
-    Only jobs whose reason in Slurm is that they wait for resources get one, for `memory.LONGEST_LEASE_S` in all. If
+    Only jobs whose reason in Slurm is that they wait for resources get one, for `lease_use.LONGEST_LEASE_S` in all. If
     Slurm respects a topology that is not known, gangs get none: it might not take their nodes.
 
     Slurm starts a job in a reservation before all others, on any node. So no job has a lease while another user's comes
@@ -56,11 +56,11 @@ def lease_changes(
 
     A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
-    changed, and it has stood for `memory.HOLD_S`; it is extended while its job, due by now, still waits for them. For
-    as long after a lease is gone its job gets no other.
+    changed, and it has stood for `lease_use.HOLD_S`; it is extended while its job, due by now, still waits for them.
+    For as long after a lease is gone its job gets no other.
 
     Its owner may put other jobs into a lease, which Slurm then starts before all others, on any node: these are taken
-    out, and the lease goes (`memory.LeaseUse`).
+    out, and the lease goes (`lease_use`).
     """
     now_s, queue = seen.snapshot.now_s, _Queue(seen, factors)
     wanted = {

@@ -28,8 +28,8 @@ from slurm_plugin.client.changes import (
 )
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
-from slurm_plugin.observation.memory import SavedState
 from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.saved_state import SavedState
 from slurm_plugin.steering.requeued import Requeued
 from slurm_plugin.steering.underway import Look, Underway, interruption
 

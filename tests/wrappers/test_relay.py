@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from wrappers.handlers import Handling, Lineage, handlers_below
 from wrappers.relay import Request, SignalRelay
+from wrappers.signal_handlers import Handling, Lineage, handlers_below
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_plugin.client.changes import AttachReservation, Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.memory import REASON_HOLDS_S, HiddenReasons
+from slurm_plugin.observation.hidden_reasons import REASON_HOLDS_S, HiddenReasons
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0

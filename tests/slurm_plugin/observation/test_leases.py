@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_plugin.client.changes import CreateReservation, SetGres
 from slurm_plugin.client.records import SlurmReservation
-from slurm_plugin.observation.memory import LONGEST_LEASE_S, LeaseUse
+from slurm_plugin.observation.lease_use import LONGEST_LEASE_S, LeaseUse
 from tests.slurm_kit import record
 from tests.slurm_plugin.steering.test_reconcile import lease
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_plugin.client.changes import SetSiteFactor
-from slurm_plugin.observation.memory import SavedState
+from slurm_plugin.observation.saved_state import SavedState
 from slurm_plugin.observation.site_factors import OwnFactors
 from tests.slurm_kit import record
 

@@ -11,7 +11,7 @@ from sched_policy.plan import Plan
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import AttachReservation, Change, DeleteReservation
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
-from slurm_plugin.observation.memory import LeaseUse
+from slurm_plugin.observation.lease_use import LeaseUse
 from slurm_plugin.steering.leases import lease_changes
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record

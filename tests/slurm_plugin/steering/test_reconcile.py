@@ -24,7 +24,7 @@ from slurm_plugin.client.changes import (
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requeues import returns_at_once
+from slurm_plugin.observation.requeue_delay import returns_at_once
 from slurm_plugin.observation.standing import REST_S, SETTLE_S
 from slurm_plugin.steering.leases import lease_changes
 from slurm_plugin.steering.order import OrderLimits

@@ -6,7 +6,7 @@ import pytest
 
 from explsched.preemption_record import Interruption, PreemptionRecord
 from slurm_plugin.observation.progress import JobProgress, Run
-from slurm_plugin.observation.requeues import LASTING_S, returns_at_once
+from slurm_plugin.observation.requeue_delay import LASTING_S, returns_at_once
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
