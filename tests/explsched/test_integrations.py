@@ -17,6 +17,15 @@ import pytest
 
 from explsched.integrations import TrainerReports
 
+QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "accelerator": "cpu",
+}
+"""A trainer of Lightning that does nothing else than to train."""
+
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -250,12 +259,8 @@ def test_lightning(job: Path, tmp_path: Path, name: str, monkeypatch: pytest.Mon
     trainer = lightning.Trainer(
         max_epochs=2,
         callbacks=[ExplschedCallback(checkpoint=path)],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
         default_root_dir=tmp_path,
+        **QUIET,
     )
     trainer.fit(Line(0.1), data, data)
     assert [(step, value > 1000) for step, value in reports(job)] == [(2, True), (4, True)]
@@ -287,12 +292,8 @@ def test_lightning_where_batches_are_accumulated(
         max_steps=max_steps,
         val_check_interval=2,
         callbacks=[ExplschedCallback(), scheduler],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
         default_root_dir=tmp_path,
+        **QUIET,
     )
     data = torch.utils.data.DataLoader(torch.ones(4, 1))
     trainer.fit(plain(lightning, torch, ["validation_step"]), data, data)
@@ -308,12 +309,8 @@ def test_lightning_without_validations_reports_the_training(job: Path, tmp_path:
     trainer = lightning.Trainer(
         max_epochs=2,
         callbacks=[ExplschedCallback()],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
         default_root_dir=tmp_path,
+        **QUIET,
     )
     trainer.fit(plain(lightning, torch, []), torch.utils.data.DataLoader(torch.ones(4, 1)))
     assert [(line["step"], line["total_steps"]) for line in lines(job) if line.get("metric") == "loss"] == [
@@ -346,12 +343,8 @@ def test_lightning_reports_what_the_module_logs_at_the_end_of_an_epoch(job: Path
     trainer = lightning.Trainer(
         max_epochs=3,
         callbacks=[ExplschedCallback()],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
         default_root_dir=tmp_path,
+        **QUIET,
     )
     trainer.fit(Line(), torch.utils.data.DataLoader(torch.ones(5, 1)))
     assert reports(job) == [(5, 100.0), (10, 101.0), (15, 102.0)]
@@ -371,12 +364,8 @@ def test_lightning_reports_an_epoch_at_whose_end_the_training_fails(job: Path, t
     trainer = lightning.Trainer(
         max_epochs=3,
         callbacks=[ExplschedCallback(), Failing()],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
         default_root_dir=tmp_path,
+        **QUIET,
     )
     with pytest.raises(OSError, match="no space"):
         trainer.fit(plain(lightning, torch, []), torch.utils.data.DataLoader(torch.ones(5, 1)))
@@ -434,15 +423,12 @@ def test_lightning_where_a_batch_is_a_step_of_several_optimizers(
             return [torch.optim.SGD([parameter], 0.1) for parameter in self.parameters()], []
 
     data = torch.utils.data.DataLoader(torch.ones(2, 1))
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = lightning.Trainer(
         max_epochs=3,
         max_steps=max_steps,
         callbacks=[ExplschedCallback()],
-        enable_model_summary=False,
-        accelerator="cpu",
         default_root_dir=tmp_path,
-        **quiet,
+        **QUIET,
     )
     trainer.fit(Both(), data, data)
     told = [(line["step"], line["total_steps"]) for line in lines(job) if "step" in line]
