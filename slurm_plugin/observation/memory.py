@@ -20,7 +20,6 @@ from slurm_plugin.observation.hidden_reasons import HiddenReasons
 from slurm_plugin.observation.lease_use import LeaseUse
 from slurm_plugin.observation.refusals import Refusals
 from slurm_plugin.observation.requeue_delay import LastRuns
-from slurm_plugin.observation.rests import Rests
 from slurm_plugin.observation.size_limits import SizeLimits
 from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.observation.trainings import GrantedSteps, RunsWithoutReports, SeenTraining, SweepTrainings
@@ -102,7 +101,6 @@ class Memory:
     def __init__(self) -> None:
         self._hidden_reasons = HiddenReasons()
         self._lease_use = LeaseUse()
-        self._rests = Rests()
         self._last_runs = LastRuns()
         self._size_limits = SizeLimits()
         self._refused_leases = Refusals()
@@ -130,16 +128,11 @@ class Memory:
             trainings=self._trainings.seen,
             fresh_leases=self._lease_use.fresh(now_s),
             refused_leases=self._refused_leases.at(now_s),
-            rests=self.own_begins_s(jobs, now_s),
             lasting_runs=self._last_runs.lasting,
             granted_steps=self._granted_steps.of(jobs),
             limited_gpus=self._size_limits.gpus(jobs, now_s),
             refused_sizes=self._size_limits.refused(jobs, now_s),
         )
-
-    def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
-        """The own begin time of each job whose start the daemon has delayed."""
-        return self._rests.own_begins_s(jobs, now_s)
 
     def note_jobs(self, snapshot: Snapshot, uids: Mapping[int, int]) -> None:
         """Take in what a pass has observed."""
@@ -165,8 +158,7 @@ class Memory:
         """Take in which trainings their sweeps hold back."""
         self._granted_steps.note(snapshot.jobs, held_back)
 
-    def note_changes(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob], now_s: float) -> None:
+    def note_changes(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> None:
         """Take in what is about to be written."""
         self._hidden_reasons.note(changes)
         self._lease_use.note(changes, jobs)
-        self._rests.note(changes, jobs, now_s)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_plugin.client.changes import Change, DelayStart, StartAtOnce
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.observation.saved_state import SavedState
 from slurm_plugin.observation.standing import waits_for_requeue_delay
 
 
-class _Rest(NamedTuple):
+class _Rest(Struct, frozen=True, array_like=True):
     """Until when a job has been delayed, and the begin time that it had before; 0 if none but Slurm's own delay.
 
     `lifted_s` is when the delay was lifted; then Slurm's begin time becomes the time at which it did so.
@@ -19,11 +23,11 @@ class _Rest(NamedTuple):
 
     until_s: float
     own_begin_s: float
-    lifted_s: float = math.inf
+    lifted_s: float | None = None
 
     def explains(self, begin_s: float, now_s: float) -> bool:
         """Whether a job has this begin time because of the rest."""
-        return begin_s == self.until_s or self.lifted_s <= begin_s <= now_s
+        return begin_s == self.until_s or (self.lifted_s is not None and self.lifted_s <= begin_s <= now_s)
 
 
 class Rests:
@@ -31,28 +35,33 @@ class Rests:
 
     They stay while they have the begin time that came of it, so that the delay counts as waiting.
 
-    In memory: a delay by an earlier daemon that was killed counts as the job's own begin time.
+    In a file: else a delay by a daemon that was killed would count as the job's own begin time.
     """
 
-    def __init__(self) -> None:
-        self._by_job: dict[int, _Rest] = {}
+    def __init__(self, path: Path) -> None:
+        self._file = SavedState(path, dict[int, _Rest], "delays of paused jobs", "will wait for their end")
+        self._by_job = self._saved = self._file.read() or {}
 
     def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
         """The former begin time of each job whose present one was set by the daemon."""
         begins_s = {job.job_id: job.eligible_s for job in jobs if job.job_id in self._by_job}
         self._by_job = {
-            job_id: _Rest(begin_s, self._by_job[job_id].own_begin_s)
+            job_id: replace(self._by_job[job_id], until_s=begin_s, lifted_s=None)
             for job_id, begin_s in begins_s.items()
             if begin_s is not None and self._by_job[job_id].explains(begin_s, now_s)
         }
         return {job_id: rest.own_begin_s for job_id, rest in self._by_job.items()}
 
     def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob], now_s: float) -> None:
-        """Take in what is about to be written."""
+        """Take in what is about to be written, and save it. A write error stops nothing."""
+        by_job = dict(self._by_job)
         for change in changes:
             if isinstance(change, DelayStart) and (job := jobs.get(change.job_id)) is not None:
                 own_s = 0.0 if waits_for_requeue_delay(job, now_s) else job.eligible_s or 0.0
-                known = self._by_job.get(job.job_id, _Rest(0.0, own_s))
-                self._by_job[job.job_id] = known._replace(until_s=change.until_s)
-            elif isinstance(change, StartAtOnce) and (rest := self._by_job.get(change.job_id)) is not None:
-                self._by_job[change.job_id] = rest._replace(lifted_s=math.floor(now_s))
+                known = by_job.get(job.job_id, _Rest(0.0, own_s))
+                by_job[job.job_id] = replace(known, until_s=change.until_s)
+            elif isinstance(change, StartAtOnce) and (rest := by_job.get(change.job_id)) is not None:
+                by_job[change.job_id] = replace(rest, lifted_s=float(math.floor(now_s)))
+        self._by_job = by_job
+        if by_job != self._saved and self._file.write(by_job):
+            self._saved = by_job

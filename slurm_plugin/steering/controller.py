@@ -238,7 +238,7 @@ class Controller:
         served = self._served(records, now_s)
         first = [job for job in found.jobs if job.job_id in served]
         back = without_own_factors(first, self._notes.others_factors(first))
-        rests = without_rests(found.jobs, self._notes.memory.own_begins_s(found.jobs, now_s), now_s)
+        rests = without_rests(found.jobs, self._notes.own_begins_s(found.jobs, now_s), now_s)
         wanted = (*withdrawal(found.jobs), *without_leases(found), *rests, *back)
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 

@@ -26,6 +26,7 @@ from slurm_plugin.observation.memory import Memory, Remembered
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.policy_job import is_present
 from slurm_plugin.observation.queue_positions import QueuePositions
+from slurm_plugin.observation.rests import Rests
 from slurm_plugin.observation.run_times import EndedRuns
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.standing import leased_job
@@ -36,14 +37,15 @@ from slurm_plugin.steering.reconcile import SteeringLimits
 class Notes:
     """Brought up to date by each pass in the order of the methods here.
 
-    In files: which site factors are ours, which queue positions have been used up, and run times of ended jobs. In
-    memory only: `memory`, and jobs whose comments Slurm refuses.
+    In files: which site factors and which delays are ours, which queue positions have been used up, and run times of
+    ended jobs. In memory only: `memory`, and jobs whose comments Slurm refuses.
     """
 
     def __init__(self, file: Path) -> None:
         self.memory = Memory()
         self._own_factors = OwnFactors.of_daemon(file)
         self._positions = QueuePositions(file.with_name("lent_places.json"))
+        self._rests = Rests(file.with_name("delayed_starts.json"))
         self._waited = OwnPlaces()
         self._ended_runs = EndedRuns(file.with_name("ended_runs.json"))
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s
@@ -64,12 +66,17 @@ class Notes:
             others_factors={
                 job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()
             },
+            rests=self.own_begins_s(found.jobs, now_s),
             ended_runs=self._ended_runs.known({job.job_id for job in found.jobs if is_present(job)}, now_s),
         )
 
     def others_factors(self, jobs: Iterable[SlurmJob]) -> Mapping[int, int]:
         """The part of each site factor that others have set, where there is one."""
         return self._own_factors.others(jobs)
+
+    def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
+        """The own begin time of each job whose start the daemon has delayed."""
+        return self._rests.own_begins_s(jobs, now_s)
 
     def note_seen(self, seen: Observation) -> None:
         """Take in what a pass has observed."""
@@ -97,7 +104,8 @@ class Notes:
     def note_changes(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob], now_s: float) -> None:
         """Take in what is about to be written."""
         self._own_factors.note(changes, jobs)
-        self.memory.note_changes(changes, jobs, now_s)
+        self._rests.note(changes, jobs, now_s)
+        self.memory.note_changes(changes, jobs)
 
     def note_positions(
         self,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -28,13 +29,15 @@ QUIET: dict[str, Any] = {
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job's environment; returns its progress file."""
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A job's environment and its progress file. After a failure Lightning restores the handlers that it found."""
+    before = signal.getsignal(signal.SIGUSR1)
     path = tmp_path / "progress.jsonl"
     monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(path))
     for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_METRIC", "EXPLSCHED_CHECKPOINT"):
         monkeypatch.delenv(name, raising=False)
-    return path
+    yield path
+    signal.signal(signal.SIGUSR1, before)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -995,6 +995,15 @@ def test_a_delay_that_slurm_does_not_take_for_now_is_not_tried_in_each_pass(
     assert starts(loop.reconcile(NOW_S + 900.0).changes) == [DelayStart(5, int(NOW_S + 900.0 + REST_S))]
 
 
+def test_a_daemon_knows_the_delays_of_one_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, killed, _plans = resting(tmp_path, monkeypatch)
+    killed.reconcile(NOW_S)
+    slurm.set(5, eligible_s=NOW_S + REST_S)
+    assert starts(Controller(slurm, configured(tmp_path)).reconcile(NOW_S + 15).changes) == []
+    wants_it = controller(slurm, tmp_path, monkeypatch, Plan(scores=SCORES))
+    assert starts(wants_it.reconcile(NOW_S + 30).changes) == [StartAtOnce(5)]
+
+
 @pytest.mark.parametrize("changed", [{"comment": ""}, {"comment": "explsched:sweep=digits"}, {"gpus": 0}])
 def test_who_takes_part_no_more_rests_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
