@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from explsched.errors import SlurmError, SlurmUnreachableError
 from explsched.log import event
-from slurm_plugin.client import batch, notation, parse, process, squeue
+from slurm_plugin.client import batch, devices, notation, parse, process, squeue
 from slurm_plugin.client.capabilities import (
     Capabilities,
     SlurmVersion,
@@ -313,9 +313,9 @@ class CliClient:
             {job.job_id: rule.lag(priorities[job.job_id].age, job.accrue_s or 0.0, now_s) for job in waiting}
         )
 
-    def _devices(self, nodes: Mapping[int, Sequence[str]]) -> dict[int, squeue.HeldGpus]:
+    def _devices(self, nodes: Mapping[int, Sequence[str]]) -> dict[int, devices.HeldGpus]:
         told = self._read("scontrol", "show", "job", "--local", "--all", "--detail", "--oneliner")
-        return squeue.held_gpus(told, nodes)
+        return devices.held_gpus(told, nodes)
 
     def _present(self) -> tuple[SlurmJob, ...]:
         """The jobs that have not ended; the names of tasks of arrays are kept for the `Writer`."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_plugin.client import parse, squeue
+from slurm_plugin.client import devices, parse
 from slurm_plugin.client.capabilities import settings
 from slurm_plugin.client.records import ShardRule
 
@@ -32,19 +32,19 @@ def line(job_id: int, share: str = SHARE, name: str = "train", comment: str = ""
         ("Nodes=n1 CPU_IDs=0 Mem=1000 GRES=gpu:1(IDX:0),shard:a100:9(0/8,1/8,8/8,0/8)", (("n1", (0, 1, 2)),)),
     ],
 )
-def test_indices(share: str, found: squeue.HeldGpus) -> None:
-    assert squeue.held_gpus(line(5, share), NODES) == {5: found}
+def test_indices(share: str, found: devices.HeldGpus) -> None:
+    assert devices.held_gpus(line(5, share), NODES) == {5: found}
 
 
 @pytest.mark.parametrize("share", ["Nodes=n1 CPU_IDs=0 Mem=1 GRES=", "Nodes=n1 CPU_IDs=0 Mem=1 GRES=fpga:1(IDX:0)", ""])
 def test_a_job_without_gpus_holds_none(share: str) -> None:
-    assert squeue.held_gpus(line(5, share), NODES) == {}
+    assert devices.held_gpus(line(5, share), NODES) == {}
 
 
 def test_a_job_that_says_it_twice_is_unknown_and_hides_no_other() -> None:
     lie = "Nodes=n1 CPU_IDs=0 Mem=1 GRES=shard:1(IDX:0) "
     text = line(1) + line(2, name=f"x {lie}") + line(3, comment=f"a {lie}") + line(4)
-    assert squeue.held_gpus(text, NODES) == {1: (("n1", (3,)),), 4: (("n1", (3,)),)}
+    assert devices.held_gpus(text, NODES) == {1: (("n1", (3,)),), 4: (("n1", (3,)),)}
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ def test_a_job_that_says_it_twice_is_unknown_and_hides_no_other() -> None:
     ],
 )
 def test_a_job_that_lies_about_where_it_runs_is_unknown(lie: str) -> None:
-    assert squeue.held_gpus(line(1) + line(2, name=f"x {lie} "), NODES) == {1: (("n1", (3,)),)}
+    assert devices.held_gpus(line(1) + line(2, name=f"x {lie} "), NODES) == {1: (("n1", (3,)),)}
 
 
 def test_a_number_that_no_job_has_ends_no_pass() -> None:
     text = line(1) + line(2, name=f"x\nJobId={'9' * 5000} y")
-    assert squeue.held_gpus(text, NODES)[1] == (("n1", (3,)),)
+    assert devices.held_gpus(text, NODES)[1] == (("n1", (3,)),)
 
 
 def test_a_name_with_a_line_break_cannot_speak_for_another_job() -> None:
     text = line(1) + line(2, name="x\nJobId=1 Nodes=n1 CPU_IDs=0 Mem=1 GRES=shard:1(IDX:0)") + line(3)
-    assert squeue.held_gpus(text, NODES) == {3: (("n1", (3,)),)}
+    assert devices.held_gpus(text, NODES) == {3: (("n1", (3,)),)}
 
 
 def test_the_rule_of_the_site() -> None:
