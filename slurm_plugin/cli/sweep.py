@@ -125,14 +125,14 @@ def show(
 
     Values, hyper-parameters, and which were paused or stopped and why.
     """
-    from slurm_plugin.sweeps import results
+    from slurm_plugin.sweeps import files
 
     found = _found(look(config_path), name, own_name() if me else user)
     if plot is not None:
-        results.draw(_only(found, "--plot"), plot)
+        files.draw(_only(found, "--plot"), plot)
         click.echo(f"picture: {plot}", err=True)
     if form == "csv":
-        click.echo(results.table(_only(found, "--csv")), nl=False)
+        click.echo(files.table(_only(found, "--csv")), nl=False)
     elif form == "json":
         click.echo(json.dumps({"sweeps": [{**_summary(one), **to_builtins(one)} for one in found]}, indent=1))
     else:
@@ -158,14 +158,14 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
     It has curves and hyper-parameters.
     Writes to PATH, or to the standard output if PATH is -.
     """
-    from slurm_plugin.sweeps import results
+    from slurm_plugin.sweeps import files
 
     found = _only(_found(look(config_path), name, own_name() if me else user), "export")
-    text, lacks = results.trace(found)
+    text, lacks = files.trace(found)
     if is_stdout(path):
         click.echo(text, nl=False)
     else:
-        results.write(path, text.encode())
+        files.write(path, text.encode())
     click.echo(f"{path}: {len(text.splitlines()) - 1} trainings", err=is_stdout(path))
     for lack in lacks:
         click.echo(f"sexplsched: {lack}", err=True)

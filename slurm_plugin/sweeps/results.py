@@ -1,26 +1,14 @@
-"""The trainings of a sweep, those that are over too: from Slurm, from their reports and from the daemon's notes.
-
-And as files: a table for spreadsheets, a trace for the simulator, a picture.
-"""
+"""The trainings of a sweep, those that are over too: from Slurm, from their reports and from the daemon's notes."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import statistics
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.atomic_file import output
-from explsched.errors import ExplschedError, with_extra
-from explsched.parameters import listed, shown
-from explsched.tables import csv_text
 from sched_policy.model import Direction, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
@@ -34,11 +22,6 @@ from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.sweep_record import Note
 
 _COMPLETED = "COMPLETED"
-PICTURES = (".png", ".svg", ".pdf")
-TRACE_COLUMNS = ("job_id", "submit_s", "gpus", "run_s", "sweep", "curve", "user", "metric", "direction", "params")
-"""As `simulation.traces.formats.own` reads them; docs/traces.md explains them."""
-_FIELDS = ("job", "state", "gpus", "step", "total_steps", "best", "gpu_h", "saved_gpu_h", "restarts", "reason")
-_LEAST_REPORTS = 2
 
 
 class CurvePoint(NamedTuple):
@@ -79,6 +62,12 @@ class SweepTraining(Struct, frozen=True):
     def step(self) -> int | None:
         """The last step that it reported."""
         return self.curve[-1].step if self.curve else None
+
+    @property
+    def told_s(self) -> float | None:
+        """Run time to its last step, as far as its steps tell."""
+        run_s = self.curve[-1].run_s if self.curve else 0.0
+        return whole_s(self.total_steps, (point.step for point in self.curve), run_s)
 
 
 class SweepResults(Struct, frozen=True):
@@ -302,136 +291,10 @@ def _with_savings(trainings: Iterable[SweepTraining], direction: Direction) -> l
     found = list(trainings)
     usual_s = statistics.median([t.run_s for t in found if t.state == "done"] or [0.0])
     told = [
-        replace(one, saved_gpu_h=saved_gpu_hours(one.held_gpus, one.run_s, _told_s(one), usual_s))
+        replace(one, saved_gpu_h=saved_gpu_hours(one.held_gpus, one.run_s, one.told_s, usual_s))
         if one.state == "stopped"
         else one
         for one in found
     ]
     sign = 1 if direction is Direction.MIN else -1
     return sorted(told, key=lambda t: (t.best is None, sign * (t.best or 0.0), t.job))
-
-
-def _told_s(training: SweepTraining) -> float | None:
-    """Run time to its last step, as far as its steps tell."""
-    run_s = training.curve[-1].run_s if training.curve else 0.0
-    return whole_s(training.total_steps, (point.step for point in training.curve), run_s)
-
-
-class SweepFileError(ExplschedError):
-    """A file of results cannot be made: nothing to export, matplotlib is missing, the file cannot be written."""
-
-
-def table(found: SweepResults) -> str:
-    """CSV with a line for each training, best first, and a column `param.NAME` for each parameter."""
-    names = sorted({name for training in found.trainings for name, _ in training.params})
-    rows: list[list[object]] = [[*_FIELDS, *(f"param.{name}" for name in names)]]
-    for training in found.trainings:
-        told = {name: shown(value) for name, value in training.params}
-        own = {name: getattr(training, name) for name in _FIELDS}
-        own |= {name: round(own[name], 6) for name in ("gpu_h", "saved_gpu_h")}
-        rows.append([*own.values(), *(told.get(name, "") for name in names)])
-    return csv_text(rows)
-
-
-def trace(found: SweepResults) -> tuple[str, list[str]]:
-    """The sweep as a trace of the simulator's format `sweep`, and what it lacks. Raises `SweepFileError`."""
-    on_gpus = [training for training in found.trainings if training.gpus]
-    usable = [training for training in on_gpus if len(training.curve) >= _LEAST_REPORTS]
-    if not usable:
-        raise SweepFileError(
-            f"sweep {found.sweep!r}: no training with GPUs has reported {found.metric} twice: nothing to export"
-        )
-    began_s = min(training.submit_s for training in usable)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(TRACE_COLUMNS)
-    for training in sorted(usable, key=lambda training: (training.submit_s, training.job)):
-        curve = " ".join(f"{point.step}:{point.run_s:.3f}:{point.value!r}" for point in training.curve)
-        told = json.dumps(dict(training.params))
-        start = (training.job, round(training.submit_s - began_s, 3), training.gpus, round(_whole_s(training), 3))
-        writer.writerow([*start, found.sweep, curve, found.user, found.metric, found.direction.value, told])
-    return text.getvalue(), list(_lacks(found, on_gpus, usable))
-
-
-def draw(found: SweepResults, path: Path) -> None:
-    """A picture: each training's values over its GPU-hours, and the best so far over all of them.
-
-    Raises `SweepFileError` for a suffix that is none of `PICTURES`, without matplotlib, and if it cannot be written.
-    """
-    if path.suffix.lower() not in PICTURES:
-        raise SweepFileError(f"{path}: unknown kind of picture {path.suffix!r}; accepted: {', '.join(PICTURES)}")
-    if find_spec("matplotlib") is None:
-        raise SweepFileError(f"{path}: pictures need matplotlib: {with_extra('plots')}")
-    from matplotlib import rc_context
-
-    with rc_context({"text.parse_math": False}):  # two dollars in a user's name for something are no formula
-        picture = _picture(found, path.suffix.lower()[1:])
-    write(path, picture)
-
-
-def _picture(found: SweepResults, kind: str) -> bytes:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    own, total = figure.subplots(1, 2, sharey=True)
-    best = found.best
-    for training in found.trainings:
-        is_best = training is best
-        label = f"best: job {training.job}" + (f" ({listed(training.params)})" if training.params else "")
-        own.plot(
-            [training.held_gpus * point.run_s / 3600 for point in training.curve],
-            [point.value for point in training.curve],
-            color="#D55E00" if is_best else "#999999",
-            linewidth=1.6 if is_best else 0.7,
-            zorder=2 if is_best else 1,
-            label=label[:80] if is_best else None,
-        )
-    spent, values = zip(*_best_so_far(found), strict=True) if best else ((), ())
-    total.step(spent, values, where="post", color="#0072B2")
-    own.set(xlabel="GPU-hours of a training", ylabel=found.metric, title=f"sweep {found.sweep}")
-    total.set(xlabel="GPU-hours of all trainings, one after the other by their reports", title="best so far")
-    if best:
-        own.legend(fontsize="small")
-    picture = io.BytesIO()
-    figure.savefig(picture, format=kind)
-    return picture.getvalue()
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file at once or not at all. Raises `SweepFileError`."""
-    try:
-        with output(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise SweepFileError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _whole_s(training: SweepTraining) -> float:
-    """Run time to its last step, as far as its steps tell; else what it has run."""
-    told_s = None if training.state == "done" else _told_s(training)
-    return max(training.curve[-1].run_s, told_s or 0.0, 0.001)
-
-
-def _lacks(found: SweepResults, on_gpus: list[SweepTraining], usable: list[SweepTraining]) -> Iterator[str]:
-    count = len(found.trainings)
-    if without := count - len(on_gpus):
-        yield f"{without} of {count} trainings are left out: they have no GPUs"
-    if left_out := len(on_gpus) - len(usable):
-        yield f"{left_out} of {count} trainings are left out: they did not report {found.metric} twice"
-    if cut := sum(training.curve[-1].run_s < 0.99 * _whole_s(training) for training in usable):
-        yield f"{cut} of {len(usable)} curves end before their training: what these would have reached is not known"
-    if unknown := sum(not training.params for training in usable):
-        yield f"{unknown} of {len(usable)} trainings have no hyper-parameters: strategies that use them learn nothing"
-
-
-def _best_so_far(found: SweepResults) -> Iterator[tuple[float, float]]:
-    """(GPU-hours of all trainings, the best value by then), taking the reports in the order of their run time."""
-    better = min if found.direction is Direction.MIN else max
-    reports = sorted((p.run_s, t.job, t.held_gpus, p.value) for t in found.trainings for p in t.curve)
-    before: dict[int, float] = {}
-    spent, best = 0.0, None
-    for run_s, job, gpus, value in reports:
-        spent += gpus * (run_s - before.get(job, 0.0)) / 3600
-        before[job] = run_s
-        best = value if best is None else better(best, value)
-        yield spent, best

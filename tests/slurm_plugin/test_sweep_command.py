@@ -37,7 +37,8 @@ from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import state_of
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
-from slurm_plugin.sweeps.results import CurvePoint, SweepResults, SweepTraining, draw, results, table
+from slurm_plugin.sweeps.files import draw, table
+from slurm_plugin.sweeps.results import CurvePoint, SweepResults, SweepTraining, results
 from slurm_plugin.web import answers
 from tests.slurm_kit import FakeSlurm, record
 
