@@ -238,6 +238,7 @@ def _take_back(config: Config, client: CliClient, now_s: float, *, dry_run: bool
     from slurm_plugin.audit import Before, Reasons, apply
     from slurm_plugin.audit_file import AuditTrail
     from slurm_plugin.client.batch import shown
+    from slurm_plugin.observation.rests import Rests
     from slurm_plugin.observation.site_factors import OwnFactors
     from slurm_plugin.steering.reconcile import taken_back
 
@@ -252,7 +253,9 @@ def _take_back(config: Config, client: CliClient, now_s: float, *, dry_run: bool
             "--all-site-factors sets all of them to 0",
             err=True,
         )
-    changes = taken_back(found, others, own.unseen(found.jobs), now_s)
+    rests = Rests(record)
+    begins_s = rests.own_begins_s(found.jobs, now_s) if rests.is_recorded else None
+    changes = taken_back(found, others, own.unseen(found.jobs), begins_s, now_s)
     for change in changes:
         click.echo(f"{'would change' if dry_run else 'change'}  {shown(change)}")
     if dry_run or not changes:

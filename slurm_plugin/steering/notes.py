@@ -45,7 +45,7 @@ class Notes:
         self.memory = Memory()
         self._own_factors = OwnFactors.of_daemon(file)
         self._positions = QueuePositions(file.with_name("lent_places.json"))
-        self._rests = Rests(file.with_name("delayed_starts.json"))
+        self._rests = Rests(file)
         self._waited = OwnPlaces()
         self._ended_runs = EndedRuns(file.with_name("ended_runs.json"))
         self._comment_refused: frozenset[int] = frozenset()  # jobs that run; each refusal may take slurmctld 5 s

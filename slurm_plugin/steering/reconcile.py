@@ -214,18 +214,25 @@ _OURS = (GROUP_PREFIX, PREEMPTION_PREFIX)
 
 
 def taken_back(
-    found: ClusterRecords, others_factors: Mapping[int, int], unseen_factors: Mapping[int, int], now_s: float
+    found: ClusterRecords,
+    others_factors: Mapping[int, int],
+    unseen_factors: Mapping[int, int],
+    own_begins_s: Mapping[int, float] | None,
+    now_s: float,
 ) -> tuple[Change, ...]:
     """The changes that undo everything of ours.
 
     `others_factors` are the parts of site factors that others have set, by job id, and `unseen_factors` those of site
-    factors that Slurm does not show and ours may be in.
+    factors that Slurm does not show and ours may be in. `own_begins_s` has the begin times before our delays; None if
+    there is no record of these.
     """
+    ours = (job.job_id for job in found.jobs if _delayed_by_daemon(job, now_s, is_recorded=own_begins_s is not None))
+    begins_s = dict.fromkeys(ours, 0.0) | dict(own_begins_s or {})
     return (
         *without_own_factors(found.jobs, others_factors),
         *(SetSiteFactor(job_id, theirs) for job_id, theirs in unseen_factors.items()),
         *without_leases(found),
-        *without_rests(found.jobs, {job.job_id: 0.0 for job in found.jobs if _delayed_by_daemon(job, now_s)}, now_s),
+        *without_rests(found.jobs, begins_s, now_s),
         *(change for job in found.jobs for change in _comment(job)),
     )
 
@@ -262,12 +269,15 @@ def without_rests(
             yield from _lifted(job, own_begins_s[job.job_id], now_s)
 
 
-def _delayed_by_daemon(job: SlurmJob, now_s: float) -> bool:
-    """Whether a daemon that is gone has delayed the job, as far as can be told: we have paused it, and not for long."""
+def _delayed_by_daemon(job: SlurmJob, now_s: float, *, is_recorded: bool) -> bool:
+    """Whether a job that we have paused waits because of that, as far as can be told: for Slurm's delay, or shortly.
+
+    Where our own delays are recorded no other one is taken for ours.
+    """
     is_ours = any(word.startswith(PREEMPTION_PREFIX) for word in job.admin_comment.split())
     if not is_ours or job.restarts == 0 or not waits_for_begin(job, now_s):
         return False
-    return waits_for_requeue_delay(job, now_s) or (job.eligible_s or 0.0) - now_s <= REST_S
+    return waits_for_requeue_delay(job, now_s) or (not is_recorded and (job.eligible_s or 0.0) - now_s <= REST_S)
 
 
 def _comment(job: SlurmJob) -> Iterator[TargetJob | SetAdminComment]:

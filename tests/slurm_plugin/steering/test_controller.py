@@ -1004,6 +1004,23 @@ def test_a_daemon_knows_the_delays_of_one_that_was_killed(tmp_path: Path, monkey
     assert starts(wants_it.reconcile(NOW_S + 30).changes) == [StartAtOnce(5)]
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_delay_whose_renewal_never_came_to_pass_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    """Nor where slurmctld has lost its last seconds: the begin time is an older one of ours then."""
+    slurm, loop, plans = resting(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    slurm.set(5, eligible_s=NOW_S + REST_S)
+    assert starts(loop.reconcile(NOW_S + 310).changes) == [DelayStart(5, int(NOW_S + 310 + REST_S))]
+    slurm.set(5, eligible_s=NOW_S + REST_S)
+    if is_killed:
+        loop = controller(slurm, tmp_path, monkeypatch, Plan(scores=SCORES))
+    else:
+        plans(Plan(scores=SCORES))
+    assert starts(loop.reconcile(NOW_S + 325).changes) == [StartAtOnce(5)]
+
+
 @pytest.mark.parametrize("changed", [{"comment": ""}, {"comment": "explsched:sweep=digits"}, {"gpus": 0}])
 def test_who_takes_part_no_more_rests_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]

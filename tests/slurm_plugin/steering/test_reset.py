@@ -29,7 +29,7 @@ def reservation(name: str) -> SlurmReservation:
 
 def changes(*jobs: SlurmJob, reservations: tuple[SlurmReservation, ...] = (), **others: int) -> tuple[Change, ...]:
     parts = {int(name.removeprefix("job")): part for name, part in others.items()}
-    return taken_back(ClusterRecords(NODES, jobs, reservations), parts, {}, NOW_S)
+    return taken_back(ClusterRecords(NODES, jobs, reservations), parts, {}, None, NOW_S)
 
 
 def test_site_factors_become_what_others_had_set() -> None:
@@ -76,3 +76,12 @@ def test_jobs_that_rest_may_start_and_others_begin_times_stay() -> None:
     jobs = (record(5, **comments, **delayed), record(6, **delayed), record(7, **comments, **fresh))
     wanted = [change for change in changes(*jobs) if isinstance(change, StartAtOnce | DelayStart)]
     assert wanted == [StartAtOnce(5), DelayStart(7, math.ceil(NOW_S + SETTLE_S / 2))]
+
+
+def test_where_delays_are_recorded_no_other_one_is_taken_for_ours() -> None:
+    spent = {"admin_comment": "explsched-preemption:since=1&n=1&lost=0", "restarts": 1, "submit_s": NOW_S - 5000.0}
+    hers = record(5, **spent, eligible_s=NOW_S + 300.0)
+    ours = record(6, eligible_s=NOW_S + 500.0)
+    own_s = NOW_S + 100.0
+    wanted = taken_back(ClusterRecords(NODES, (hers, ours), ()), {}, {}, {6: own_s}, NOW_S)
+    assert [change for change in wanted if isinstance(change, StartAtOnce | DelayStart)] == [DelayStart(6, own_s)]
