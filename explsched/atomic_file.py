@@ -33,9 +33,16 @@ def replace_file(path: Path, content: str | bytes, *, mode: int | None = None) -
         file.write(_bytes(content))
 
 
-def replace_file_durably(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
-    """As `replace_file`; content and name are on disk when this returns. Raises OSError."""
+def replace_file_durably(
+    path: Path, content: str | bytes, *, mode: int | None = None, prepare: Callable[[int], object] | None = None
+) -> None:
+    """As `replace_file`; content and name are on disk when this returns. Raises OSError.
+
+    `prepare` is called with the descriptor of the new file, as to give that to another user.
+    """
     with replacing(path, mode=mode) as file:
+        if prepare is not None:
+            prepare(file.fileno())
         file.write(_bytes(content))
         _sync(file)
     _sync_directory(path.parent)

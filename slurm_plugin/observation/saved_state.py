@@ -10,6 +10,7 @@ import msgspec
 
 from explsched.atomic_file import replace_file_durably
 from explsched.log import event
+from slurm_plugin.daemon_user import hand_over
 
 _LOG = logging.getLogger("explsched.notes")
 _Notes = TypeVar("_Notes")
@@ -38,10 +39,17 @@ class SavedState(Generic[_Notes]):
             event(_LOG, logging.WARNING, f"saved {self._about} ignored", why=f"{self.path}: {error}")
             return None
 
-    def write(self, notes: _Notes, *, mode: int | None = None) -> bool:
-        """Replace the state; it is on disk when this returns True. A failure is logged once, until it works."""
+    def write(self, notes: _Notes, *, mode: int = 0o640) -> bool:
+        """Replace the state; it is on disk when this returns True. A failure is logged once, until it works.
+
+        It is the daemon's, also if root writes it by `sexplschedd --once`, whatever root's umask is.
+        """
+
+        def give(descriptor: int) -> None:
+            hand_over(descriptor, self.path.parent)
+
         try:
-            replace_file_durably(self.path, msgspec.json.encode(notes), mode=mode)
+            replace_file_durably(self.path, msgspec.json.encode(notes), mode=mode, prepare=give)
         except OSError as error:
             if self._is_writable:
                 what = f"{self._about} not saved; a restarted daemon {self._if_lost}"

@@ -144,6 +144,21 @@ def test_wrong_usage_is_refused(tmp_path: Path, words: tuple[str | Path, ...], m
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_python_in_a_home_directory_is_refused(tmp_path: Path) -> None:
+    """As of an environment made by root's own python3, where that is one of pyenv, conda or uv."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to("/root/python3")
+    refused = system_files(tmp_path)
+    assert refused.returncode == 2
+    assert f"{tmp_path}/bin/python: is /root/python3, which the service does not see" in refused.stderr
+
+
+def test_a_root_directory_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    refused = system_files(ENVIRONMENT, "/usr", "/usr/bin", tmp_path / "imgae")
+    assert (refused.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert f"{tmp_path}/imgae: no such directory" in refused.stderr
+
+
 def test_an_environment_that_the_service_cannot_read_is_told(tmp_path: Path) -> None:
     """As pip leaves it under root's umask 077."""
     environment = with_our_packages(tmp_path / "environment")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,20 @@ def test_a_damaged_file_is_none(tmp_path: Path, damaged: bytes) -> None:
     path = tmp_path / "notes.json"
     path.write_bytes(damaged)
     assert SavedState(path, dict[int, str], "notes", "starts without them").read() is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for another user")
+def test_what_root_saves_is_the_daemons(tmp_path: Path) -> None:
+    """As by `sexplschedd --once`, also with umask 077."""
+    (directory := tmp_path / "explsched").mkdir()
+    os.chown(directory, 469, 470)
+    before = os.umask(0o077)
+    try:
+        assert SavedState(directory / "notes.json", dict[int, str], "notes", "starts without them").write({5: "a"})
+    finally:
+        os.umask(before)
+    found = (directory / "notes.json").stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (469, 470, 0o640)
 
 
 def test_what_was_there_before_is_somebody_elses_and_stays_so(tmp_path: Path) -> None:
