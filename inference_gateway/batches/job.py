@@ -10,6 +10,7 @@ import os
 import secrets
 import sys
 import time
+from codecs import BOM_UTF8
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -101,8 +102,9 @@ def read_requests(
     faults: list[LineFault] = []
     places: dict[str, tuple[int, int]] = {}
     services: set[str] = set()
-    offset = 0
     with path.open("rb") as file:
+        offset = len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0
+        file.seek(offset)
         for number, text in enumerate(file, 1):
             place, offset = (offset, len(text)), offset + len(text)
             if not text.strip():
@@ -118,8 +120,10 @@ def read_requests(
                     LineFault("request_too_large", f"the body is larger than {limit_mib} MiB", number, "body")
                 )
             faults += _line_faults(line, number, endpoint, line.custom_id in places)
-            faults += _service_faults(line.body.model, service, number, endpoint, now, key)
-            services.add(service)
+            closed = list(_service_faults(line.body.model, service, number, endpoint, now, key))
+            faults += closed
+            if not closed:
+                services.add(service)
             places[line.custom_id] = place
             if len(places) > most:
                 faults.append(LineFault("too_many_requests", f"more than {most} (batches.requests_per_batch)", number))

@@ -259,7 +259,8 @@ def _print(shown: Report, url: str) -> None:
 def _service(service: ServiceReport) -> tuple[object, ...]:
     counts = (getattr(service, name) for name in _COUNTS)
     next_in = None if service.next_in_s is None else f"{service.next_in_s:.0f} s"
-    return service.name, *counts, next_in, "given up after failed starts" if service.given_up else service.reason
+    why = "given up after failed starts; `sexplsched gateway scale` tries again" if service.given_up else service.reason
+    return service.name, *counts, next_in, why
 
 
 def _replica(replica: ReplicaReport) -> tuple[object, ...]:

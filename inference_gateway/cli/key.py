@@ -65,7 +65,7 @@ def key(
     The gateway stores only a hash, so the key cannot be shown again. With --services the line is added to the key file
     instead; `gateway reload` puts it in force.
     """
-    path = None if services_path is None else _keys_file(services_path)
+    path, batches = (None, None) if services_path is None else _keys_file(services_path)
     if action is not None and path is None:
         raise click.UsageError(f"--{action} needs --services")
     if as_json and action != "list":
@@ -92,6 +92,7 @@ def key(
     if action == "revoke" and path is not None:
         key_file.revoke(path, owner)
         click.echo(f"{owner}: revoked; `gateway reload` puts it in force")
+        _tell_of_files(batches, owner)
         return
     secret, line = new_key(owner, days, user, account)
     with _saved(save, secret):
@@ -100,6 +101,7 @@ def key(
     if save is None:
         click.echo(secret)
     click.echo(f"{path}: {owner} is in" if path else f"line for the file of keys, below `keys:`\n{line}", err=True)
+    _tell_of_files(batches, owner)
 
 
 def _as_json(name: str, one: KeySection) -> dict[str, object]:
@@ -133,11 +135,19 @@ def _saved(path: Path | None, secret: str) -> Iterator[None]:
         raise
 
 
-def _keys_file(services_path: Path) -> Path:
-    section, _ = opened(services_path)
+def _keys_file(services_path: Path) -> tuple[Path, Path]:
+    """The key file of a gateway, and the directory of all its batches."""
+    section, paths = opened(services_path)
     if section.listen.keys is None:
         raise GatewayError(f"{services_path}: listen.keys names no file of keys")
-    return section.listen.keys
+    return section.listen.keys, paths.batches
+
+
+def _tell_of_files(batches: Path | None, owner: str) -> None:
+    """Warn of what a key finds: files belong to its name, also where somebody else gets that name."""
+    if batches is not None and (batches / owner).is_dir():
+        told = f"files and batches of earlier keys of this name stay in {batches / owner}; a new one sees them"
+        click.echo(told, err=True)
 
 
 @click.command(epilog=examples("sexplsched gateway usage -s services.yaml --by account --days 7 --csv"))

@@ -100,12 +100,13 @@ class ReplicaRegistry:
         if service and done.served_after_s is not None:
             service.served(done.served_after_s, load_s=now_s - replica.since_s)
         proved_s = done.replica.proved_s(now_s) if done.replica else None
-        if service and proved_s and replica.generation == service.generation:
-            service.attempts = service.attempts.succeeded(proved_s)
-        if service and done.refused:
-            service.attempts = service.attempts.refused(replica.asked_s, now_s)
-        if service and done.failed:
-            self._failed(service, replica, now_s)
+        if service and replica.generation == service.generation:
+            if proved_s:
+                service.attempts = service.attempts.succeeded(proved_s)
+            if done.refused:
+                service.attempts = service.attempts.refused(replica.asked_s, now_s)
+            if done.failed:
+                self._failed(service, replica, now_s)
 
     def move(
         self, service: ServiceControl, found: ClassifiedReplicas, moves: Moves, why: str, now_s: float
@@ -140,7 +141,7 @@ class ReplicaRegistry:
         before = service.given_up
         service.attempts = service.attempts.failed(replica.asked_s, now_s)
         if service.given_up and not before:
-            why = f"{service.attempts.failures} starts failed in a row; `gateway scale` lets it try again"
+            why = f"{service.attempts.failures} starts failed in a row; `sexplsched gateway scale` tries again"
             self._events.note("given up", service.name, reason=why)
 
 

@@ -157,7 +157,7 @@ class ServiceControl:
     """The state of one service: its rule, its failed starts, its start times.
 
     Attributes:
-        attempts: consecutive failed starts.
+        attempts: consecutive failed starts of this configuration.
         decision: the latest decision, None before the first.
         observation: the observation from which it was made.
         next_in_s: seconds until the next replica serves; None if none is starting.
@@ -169,7 +169,7 @@ class ServiceControl:
         self.name = name
         self.section = section
         self.generation = section.generation()
-        self.attempts: Attempts = memory.attempts
+        self.attempts = memory.attempts if memory.generation == self.generation else Attempts()
         self.decision: Decision | None = None
         self.observation: Observation | None = None
         self._starts_s = memory.starts_s
@@ -180,7 +180,8 @@ class ServiceControl:
         self._going_on_s: tuple[float, ...] = ()
         self.next_in_s: float | None = None
         self._estimated = False
-        self._forecast: StartForecast | None = None
+        # Whoever was told that nothing will start is told otherwise; None: nothing has to be told yet.
+        self._forecast = None if self.attempts == memory.attempts else StartForecast(0)
         self._queue_s: float | None = None
         self._traffic = TrafficCounter()
         self._adopted_s = self._decided_s = self._clock_s = now_s
@@ -209,11 +210,6 @@ class ServiceControl:
     def given_up(self) -> bool:
         """Whether so many starts have failed that no more are made until an operator intervenes."""
         return self.attempts.given_up(self.section.scale.attempts)
-
-    @property
-    def measured(self) -> bool:
-        """Whether a start time has been measured."""
-        return bool(self._starts_s)
 
     @property
     def start_s(self) -> float:
@@ -259,7 +255,8 @@ class ServiceControl:
 
     def memory(self) -> ServiceMemory:
         """The state to save."""
-        return ServiceMemory(self.attempts, self._starts_s, self._waits_s, self._loads_s, self._foretold)
+        known = (self._starts_s, self._waits_s, self._loads_s, self._foretold, self.generation)
+        return ServiceMemory(self.attempts, *known)
 
     def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[ReplicaStart], now_s: float) -> None:
         """Record Slurm's estimates of each job's wait and, once it has started, its actual wait."""

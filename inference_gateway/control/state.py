@@ -82,7 +82,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class ServiceMemory:
-    """The history of a service.
+    """The history of a service; `attempts` are of the configuration `generation` alone.
 
     `starts_s` are its latest start times, from submission to serving; `waits_s` are their parts in Slurm's queue,
     `loads_s` those after the start of the job. `foretold` compares Slurm's estimates for its jobs with what happened.
@@ -93,6 +93,7 @@ class ServiceMemory:
     waits_s: tuple[float, ...] = ()
     loads_s: tuple[float, ...] = ()
     foretold: tuple[Foretold, ...] = ()
+    generation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +236,15 @@ def withdraw(paths: GatewayPaths, pid: int, since_s: float) -> None:
         _write_addresses(paths)
 
 
-def forget_requests(paths: GatewayPaths) -> None:
-    """Remove requests that commands left for an earlier gateway of this name."""
+def begin_anew(paths: GatewayPaths) -> None:
+    """Remove requests that commands left for an earlier gateway of this name, and forget its failed starts."""
     for left in (paths.closing, paths.overrides, paths.orders, *(own.reload for own in paths.slots)):
         left.unlink(missing_ok=True)
+    if memory := read(paths.memory, Memory):
+        services = {name: replace(known, generation="") for name, known in memory.services.items()}
+        save(paths.memory, replace(memory, services=services))
 
 
-_LOG = logging.getLogger("explsched.gateway")
 _LARGEST_BYTES = 16 * 1024 * 1024
 
 

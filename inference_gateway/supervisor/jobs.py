@@ -130,7 +130,7 @@ def start(client: SlurmClient, now: Accepted, extra: Sequence[str]) -> tuple[int
     """Submit the first job of each gateway; returns their ids. Raises `SlurmError`, `GatewayError` if one exists."""
     with _starting(now):
         _refuse_another(now, active_jobs(client, now.section.name))
-        state.forget_requests(now.paths)
+        state.begin_anew(now.paths)
         now.keep()  # in force from now on: what is edited while the first job waits is a change
         slots = SLOTS if now.section.job.second is not None else SLOTS[:1]
         submitted: list[int] = []
@@ -150,7 +150,7 @@ def begin_here(client: SlurmClient, now: Accepted) -> None:
     with _starting(now):
         found = active_jobs(client, now.section.name)
         _refuse_another(now, [job for job in found if job.state != "PENDING" or job.eligible_s is not None])
-        state.forget_requests(now.paths)
+        state.begin_anew(now.paths)
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def test_status_says_what_a_person_has_to_know(place: Path) -> None:
     assert (head, gap) == ("gateway t: not up, closing", "")
     assert service.split() == [
         *["chat", "1", "0", "0", "-", "5", "3", "0", "75", "s"],
-        *["given", "up", "after", "failed", "starts"],
+        *["given", "up", "after", "failed", "starts;", "`sexplsched", "gateway", "scale`", "tries", "again"],
     ]
     (told,) = json.loads(invoke("status", "--json").output)["services"]
     figures = columns.lower().split()[1:-1]

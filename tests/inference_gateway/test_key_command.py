@@ -66,6 +66,20 @@ def test_nothing_is_saved_or_changed_where_there_is_a_key_already(services: Path
     assert (tmp_path / "keys.yaml").read_text() == COMMENT
 
 
+def test_whoever_gets_a_name_is_told_of_the_files_of_its_former_key(services: Path, tmp_path: Path) -> None:
+    services.write_text(services.read_text() + "directory: state\n")
+    assert "batches" not in run("alice", "-s", services).stderr
+    assert run("alice", "-s", services, "--revoke").stderr == "", "it had no files"
+    theirs = tmp_path / "state" / "batches" / "alice"
+    theirs.mkdir(parents=True)
+    told = f"files and batches of earlier keys of this name stay in {theirs}; a new one sees them\n"
+    assert run("alice", "-s", services).stderr.endswith(told)
+    taken_back = run("alice", "-s", services, "--revoke")
+    assert (taken_back.stderr, taken_back.exit_code) == (told, 0)
+    assert "batches" not in run("bob", "-s", services).stderr
+    assert "batches" not in run("alice").stderr, "the key of no gateway that is known"
+
+
 def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(COMMENT)

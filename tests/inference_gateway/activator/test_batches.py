@@ -1,5 +1,6 @@
 """`/v1/files` and `/v1/batches` through HAProxy: whose they are, what is refused; nobody works anything off here."""
 
+import codecs
 import json
 import select
 import socket
@@ -179,6 +180,7 @@ SERVICES = """
 listen: {host: 127.0.0.1}
 services:
   chat: {batches: idle, models: [org/chat], also_serves: [lora], replica: {command: "x {port}"}}
+  also: {batches: idle, replica: {command: "x {port}"}}
   shut: {replica: {command: "x {port}"}}
 """
 
@@ -206,6 +208,9 @@ def test_an_input_is_checked_line_by_line(now: Accepted) -> None:
     assert faults(now, {**LINE, "body": {"model": "chat", "stream": True}}) == ["invalid_request"]
     assert faults(now, {**LINE, "body": {"model": "shut"}}) == ["model_not_found"]
     assert faults(now, LINE, key=ApiKey("bob", digest_of("x"), services=("shut",))) == ["model_not_found"]
+    other = {**LINE, "custom_id": "b"}
+    assert faults(now, LINE, {**other, "body": {"model": "nobody"}}) == ["model_not_found"]
+    assert faults(now, LINE, {**other, "body": {"model": "also"}}) == ["mismatched_model"]
     assert faults(now, *({**LINE, "custom_id": f"{n}"} for n in range(4))) == ["too_many_requests"]
 
 
@@ -216,6 +221,17 @@ def test_faults_show_the_beginning_of_what_they_found(now: Accepted, tmp_path: P
     assert isinstance(found, Faults)
     assert len(found.data) == 3
     assert all("'xxx" in fault.message and len(fault.message) < 200 for fault in found.data)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(now: Accepted, tmp_path: Path) -> None:
+    path, body = tmp_path / "in.jsonl", lines(LINE, {**LINE, "custom_id": "b"})
+    path.write_bytes(codecs.BOM_UTF8 + body)
+    found = read_requests(path, ENDPOINT, now, None, 3, 32)
+    assert isinstance(found, Requests)
+    first = body.index(b"\n") + 1
+    assert found.places == ((3, first), (3 + first, len(body) - first))
+    path.write_bytes(codecs.BOM_UTF8)
+    assert isinstance(read_requests(path, ENDPOINT, now, None, 3, 32), Faults), "a file of nothing else is empty"
 
 
 def test_what_is_too_deeply_nested_is_a_fault_of_its_line(now: Accepted, tmp_path: Path) -> None:

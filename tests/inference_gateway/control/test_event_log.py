@@ -22,7 +22,7 @@ FULL = Path("/dev/full")
 
 def test_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
     replica = Replica("chat", "chat-1", "g", Phase.DRAINING, 1.5, 2.5, job_id=7, ends_s=None, reason="é\n")
-    memory = Memory((replica,), {"chat": ServiceMemory(Attempts(2, 3.0, 1), (4.0, 5.0))})
+    memory = Memory((replica,), {"chat": ServiceMemory(Attempts(2, 3.0, 1), (4.0, 5.0), generation="g")})
     path = tmp_path / "state.json"
     assert state.save(path, memory)
     assert state.read(path, Memory) == memory

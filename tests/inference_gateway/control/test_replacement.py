@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from inference_gateway.control import state
 from inference_gateway.control.replica import Phase
 from inference_gateway.control.report import ServiceReport
 from inference_gateway.control.service import ClassifiedReplicas
+from inference_gateway.control.state import Attempts, Memory
 from inference_gateway.model import Traffic
 from tests.inference_gateway.control.doubles import Rig
 from tests.inference_gateway.control.test_fleet import replica, sorted_out
@@ -145,6 +148,47 @@ def test_a_new_command_that_does_not_start_ends_no_replica(tmp_path: Path) -> No
             if found.state == "PENDING":
                 rig.slurm.set(found.job_id, state="FAILED", reason="NonZeroExitCode")
     assert shown.given_up
+
+
+def test_failed_starts_count_for_the_configuration_that_failed(tmp_path: Path) -> None:
+    """Each `with_command` is a reload; that of the same text changes nothing."""
+    rig = Rig(tmp_path, scale={"attempts": 2})
+    fail_until_given_up(rig)
+    submitted = len(rig.slurm.submissions)
+    for _ in range(2):
+        with_command(rig, "serve --port {port}")
+        assert rig.tick(10).given_up
+    assert len(rig.slurm.submissions) == submitted
+    with_command(rig, "serve --mended --port {port}")
+    assert not rig.tick().given_up
+    assert len(rig.slurm.submissions) == submitted + 1
+    told = dict(rig.plane.told)
+    assert not told["chat"].given_up, "HAProxy and the activator remember what the process before told them"
+
+
+def test_an_up_lets_a_service_that_was_given_up_try_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, scale={"attempts": 2})
+    fail_until_given_up(rig)
+    rig.restart()
+    assert rig.tick().given_up, "a handover alone mends nothing"
+    before = state.read(rig.paths.memory, Memory)
+    state.begin_anew(rig.paths)
+    rig.restart()
+    assert not rig.tick().given_up
+    after = state.read(rig.paths.memory, Memory)
+    assert before is not None
+    assert after is not None
+    assert after.services["chat"] == replace(before.services["chat"], attempts=Attempts())
+
+
+def fail_until_given_up(rig: Rig) -> None:
+    """Every job fails as soon as Slurm has it."""
+    for _ in range(100):
+        if rig.tick().given_up:
+            return
+        for found in rig.slurm.active():
+            rig.slurm.set(found.job_id, state="FAILED", reason="NonZeroExitCode")
+    raise AssertionError("it does not give up")
 
 
 @pytest.mark.parametrize("rule", ["slurm", "target", "knative", "dilu"])

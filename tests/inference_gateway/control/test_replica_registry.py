@@ -149,7 +149,8 @@ def test_giving_up_after_failures_is_reported_once(tmp_path: Path) -> None:
     log = Log(tmp_path, attempts=2)
     for number in range(4):
         asked_s = NOW_S + 100 * number
-        one = Replica("chat", f"chat-{number}", "g", Phase.PENDING, asked_s, asked_s, job_id=number)
+        about = ("chat", f"chat-{number}", log.service.generation)
+        one = Replica(*about, Phase.PENDING, asked_s, asked_s, job_id=number)
         log.registry.join([one])
         log.registry.step(one, ReplicaObservation(job(number, one.name, "", state="FAILED"), asked_s), asked_s + 50)
     assert [one["event"] for one in log.events()] == [
@@ -157,6 +158,14 @@ def test_giving_up_after_failures_is_reported_once(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert log.events()[4]["reason"].startswith("2 starts failed in a row")
     assert log.registry.all() == ()
+
+
+def test_a_failure_of_an_earlier_configuration_is_none_of_the_present_one(tmp_path: Path) -> None:
+    log = Log(tmp_path, attempts=1)
+    one = Replica("chat", "chat-1", "before", Phase.PENDING, NOW_S, NOW_S, job_id=1)
+    log.registry.join([one])
+    log.registry.step(one, ReplicaObservation(job(1, one.name, "", state="FAILED"), NOW_S), NOW_S + 50)
+    assert [one["event"] for one in log.events()] == ["adopted", "failed"]
 
 
 def test_replicas_of_a_removed_service_are_cancelled_and_dropped(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_report_has_all_known_fields() -> None:
 
 
 def test_a_report_says_that_a_service_has_given_up() -> None:
-    service = control(ServiceMemory(Attempts(5, 1.0)))
+    service = control(ServiceMemory(Attempts(5, 1.0), generation=control().generation))
     found = report("g", "/run", {"chat": service}, [], [], NOW_S, closing=False)
     assert found.services[0].given_up
     text = exposition(ControlPlaneCollector(found))

@@ -135,13 +135,13 @@ class TestTheHoldAfterARestart:
 class TestStartTimes:
     def test_the_configured_start_time_is_used_before_any_is_measured(self) -> None:
         service = control()
-        assert (service.measured, service.start_s, service.slow_start_s) == (False, 30, 30)
+        assert (service.start_s, service.slow_start_s) == (30, 30)
 
     def test_the_median_and_a_high_quantile_of_measured_starts_are_used(self) -> None:
         service = control()
         for seconds in (50, 10, 20, 40, 30, 60, 70, 80, 100, 90):
             service.served(seconds, load_s=1.0)
-        assert (service.measured, service.start_s, service.slow_start_s) == (True, 50, 90)
+        assert (service.start_s, service.slow_start_s) == (50, 90)
 
     @pytest.mark.parametrize(
         ("present", "queued", "told_s"), [(1, 0, 1), (1, 200, 20), (1, 100_000, 120), (2, 200, 300), (0, 200, 300)]
