@@ -66,7 +66,8 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept;
 // functions below does anything, and a caller can spare itself what they need to be told.
 bool manages(int ordinal) noexcept;
 
-// Whether this process asks a manager to be served as best-effort.
+// Whether this process asks a manager to be served as best-effort, by the environment as it is now: to be
+// asked once, since the program may change it, and crash a reader meanwhile.
 bool is_best_effort() noexcept;
 
 Signals signals(int ordinal) noexcept;
