@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -42,7 +43,8 @@ void close_standard_streams(const manager::Settings& settings) {
     dup2(log.get(), STDERR_FILENO);
 }
 
-// Returns in the daemon. The command itself ends when the daemon is ready (0) or has failed (1).
+// Returns in the daemon. The command itself ends when the daemon is ready, or with the status that it fails
+// with.
 int detach() {
     int ready[2];
     if (pipe2(ready, O_CLOEXEC) != 0) manager::fail("pipe");
@@ -51,7 +53,10 @@ int detach() {
     if (child != 0) {
         close(ready[1]);
         char byte = 0;
-        _exit(read(ready[0], &byte, 1) == 1 ? 0 : 1);
+        if (read(ready[0], &byte, 1) == 1) _exit(0);
+        int status = 0;
+        const bool has_failed = waitpid(child, &status, 0) == child && WIFEXITED(status);
+        _exit(has_failed ? WEXITSTATUS(status) : 1);
     }
     close(ready[0]);
     setsid();
@@ -86,6 +91,9 @@ int main(int argc, char** argv) {
     } catch (const std::invalid_argument& error) {
         manager::log(error.what());
         return 2;
+    } catch (const manager::AnotherServes& error) {
+        manager::log(error.what());
+        return 3;
     } catch (const std::exception& error) {
         manager::log(error.what());
         return 1;

@@ -28,7 +28,9 @@ const char* const kUsage =
     "  --foreground           do not detach; without it the command returns when the socket is ready\n"
     "  --status               print the state of the manager that serves DIR, one line of JSON\n"
     "  --version              print the installed release\n"
-    "  --help                 print this\n";
+    "  --help                 print this\n"
+    "\n"
+    "Ends with 1 if it fails, 2 for a wrong command line, 3 if another manager serves DIR.\n";
 
 namespace {
 

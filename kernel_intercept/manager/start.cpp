@@ -61,7 +61,7 @@ Descriptor locked(const std::string& path, int command) {
     while (!file || fcntl(file.get(), command, &whole) != 0) {
         if (file && errno == EINTR) continue;
         if (file && (errno == EAGAIN || errno == EACCES))
-            throw std::runtime_error(path + ": another manager has it");
+            throw AnotherServes(path + ": another manager has it");
         fail(path);
     }
     return file;
@@ -78,7 +78,7 @@ Descriptor connected_to(const std::string& path, int flags) {
 Descriptor listen_at(const std::string& path) {
     // A living manager has the lock, too, but cleaners of /tmp remove that file; they leave its socket alone.
     if (connected_to(path, SOCK_NONBLOCK) || errno == EAGAIN)  // or many want to talk to it
-        throw std::runtime_error(path + ": another manager serves it");
+        throw AnotherServes(path + ": another manager serves it");
     unlink(path.c_str());  // of a manager that was killed
     Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const sockaddr_un address = address_of(path);

@@ -311,35 +311,6 @@ void close_standard_streams() {
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(fd);
 }
 
-void it_starts_without_standard_streams() {
-    const Daemon daemon(manager_program);  // for its directory
-    const std::string directory = daemon.directory() + "/other", profiles = daemon.profiles();
-    const pid_t other = fork();
-    if (other == 0) {
-        close_standard_streams();
-        execl(manager_program.c_str(), "sexplkmd", "--dir", directory.c_str(), "--profiles", profiles.c_str(),
-              nullptr);
-        _exit(127);
-    }
-    int status = -1;
-    CHECK(waitpid(other, &status, 0) == other && status == 0);
-    const auto pid_of_manager = [&directory] {
-        const int fd = connect_to(directory + "/kernel-manager.sock");
-        const Preamble question = preamble(MessageKind::kStatus);
-        std::string text(kLongestStatus, '\0');
-        const bool answers = send(fd, &question, sizeof(question), MSG_NOSIGNAL) > 0 &&
-                             recv(fd, text.data(), text.size(), 0) > 0;
-        close(fd);
-        return answers ? static_cast<pid_t>(number_in(text, "pid")) : -1;
-    };
-    const pid_t pid = pid_of_manager();
-    REQUIRE(pid > 1);
-    // What Slurm sends to all processes of a step is for the job's command.
-    for (const int number : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM}) CHECK(kill(pid, number) == 0);
-    CHECK(pid_of_manager() == pid);
-    CHECK(kill(pid, SIGTERM) == 0);
-}
-
 // What it prints must not go to the manager.
 void a_program_without_standard_streams_has_none_of_the_gates() {
     const Daemon daemon(manager_program);
@@ -353,20 +324,6 @@ void a_program_without_standard_streams_has_none_of_the_gates() {
     }
     int status = -1;
     CHECK(waitpid(client, &status, 0) == client && status == 0);
-}
-
-void one_manager_per_directory() {
-    const Daemon daemon(manager_program);
-    const pid_t second = fork();
-    if (second == 0) {
-        close(STDERR_FILENO);
-        execl(manager_program.c_str(), "sexplkmd", "--dir", daemon.directory().c_str(), "--foreground",
-              nullptr);
-        _exit(127);
-    }
-    int status = 0;
-    CHECK(waitpid(second, &status, 0) == second && WIFEXITED(status) && WEXITSTATUS(status) == 1);
-    CHECK(!daemon.status().empty());
 }
 
 void it_stops_cleanly() {
@@ -421,9 +378,7 @@ int main(int, char** argv) {
 #ifndef __SANITIZE_ADDRESS__  // UBSan takes a descriptor to look at an exception
     a_gpu_for_which_there_is_no_memory_is_refused();
 #endif
-    it_starts_without_standard_streams();
     a_program_without_standard_streams_has_none_of_the_gates();
-    one_manager_per_directory();
     it_stops_cleanly();
     command_lines_are_checked();
     return check::result();
