@@ -120,6 +120,11 @@ void looked_up(bool routed) noexcept;
 // Hands a measurement to the manager. Drops it when the ring is full.
 void record(int ordinal, const Sample& sample) noexcept;
 
+// To what standard error was when the first GPU was attached, or something first told, if it still is:
+// daemons close it, too. Nothing where whoever reads it is gone (SIGPIPE), or has stopped: no launch waits
+// for that.
+void tell(const char* text) noexcept;
+
 // In the child of a fork: forgets the parent's registration. The next `attach` registers anew.
 void reset_after_fork() noexcept;
 
