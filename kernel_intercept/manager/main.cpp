@@ -7,7 +7,10 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/server.hpp"
@@ -43,6 +46,17 @@ void close_standard_streams(const manager::Settings& settings) {
     dup2(log.get(), STDERR_FILENO);
 }
 
+// All but the standard streams and `kept`: whoever waits for the end of a pipe of the caller's, or unmounts
+// what it has open, is not to wait for the daemon.
+void close_files_of_caller(int kept) {
+    std::vector<int> open;
+    for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd"))
+        open.push_back(std::stoi(file.path().filename()));
+    for (const int fd : open) {
+        if (fd > STDERR_FILENO && fd != kept) close(fd);
+    }
+}
+
 // Returns in the daemon. The command itself ends when the daemon is ready, or with the status that it fails
 // with.
 int detach() {
@@ -58,7 +72,8 @@ int detach() {
         const bool has_failed = waitpid(child, &status, 0) == child && WIFEXITED(status);
         _exit(has_failed ? WEXITSTATUS(status) : 1);
     }
-    close(ready[0]);
+    close_files_of_caller(ready[1]);
+    if (chdir("/") != 0) manager::fail("/");
     setsid();
     // Slurm sends what asks for a checkpoint to all processes of a step, of which this is one by the SPANK
     // plugin.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
 #include <stdexcept>
 
@@ -108,11 +109,15 @@ CommandLine parse_command_line(int argc, char** argv) {
     if (optind < argc)
         throw std::invalid_argument(std::string("argument '") + argv[optind] + "': none is accepted");
     if (settings.directory.empty()) throw std::invalid_argument("--dir: missing; accepted is a directory");
+    if (settings.profiles.empty()) settings.profiles = default_profiles_path();
+    if (line.action == Action::kServe && !settings.foreground) {  // the daemon leaves its directory
+        settings.directory = std::filesystem::absolute(settings.directory);
+        settings.profiles = std::filesystem::absolute(settings.profiles);
+    }
     if (socket_path(settings).size() >= 108) {
         throw std::invalid_argument("--dir: '" + settings.directory +
                                     "' is too long for a socket address of 107 bytes");
     }
-    if (settings.profiles.empty()) settings.profiles = default_profiles_path();
     return line;
 }
 

@@ -1,6 +1,7 @@
 // The manager as a command: what it ends with, and what it takes along from whoever starts it. Argument: its
 // program.
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -66,6 +67,36 @@ void it_starts_without_standard_streams() {
     CHECK(kill(pid, SIGTERM) == 0);
 }
 
+// Whoever waits for the end of a pipe, or unmounts a directory, does not wait for the manager.
+void it_holds_nothing_of_its_callers() {
+    const Daemon daemon(manager_program);  // for its directory
+    namespace fs = std::filesystem;
+    const std::string caller = daemon.directory() + "/caller";
+    fs::create_directory(caller);
+    int pipe_ends[2];
+    REQUIRE(pipe(pipe_ends) == 0);
+    CHECK(status_of({"--dir", "km", "--profiles", "profiles/kernels"}, [&] {
+              if (chdir(caller.c_str()) != 0) _exit(126);
+              for (const int high : {77, 300}) dup2(pipe_ends[1], high);
+          }) == 0);
+    const pid_t pid = pid_of_manager(caller + "/km");
+    REQUIRE(pid > 1);
+    const fs::path process = "/proc/" + std::to_string(pid);
+    CHECK(fs::read_symlink(process / "cwd") == "/");
+    close(pipe_ends[1]);
+    char byte = 0;
+    pollfd ended{pipe_ends[0], POLLIN, 0};
+    CHECK(poll(&ended, 1, 0) == 1 && read(pipe_ends[0], &byte, 1) == 0);
+    close(pipe_ends[0]);
+    const int fd = connect_to(caller + "/km/kernel-manager.sock");
+    const Forget forget{preamble(MessageKind::kForget), {}};  // something to save
+    CHECK(send(fd, &forget, sizeof(forget), MSG_NOSIGNAL) > 0 && read(fd, &byte, 1) == 1);
+    close(fd);
+    CHECK(kill(pid, SIGTERM) == 0);
+    for (int i = 0; i < 20'000 && fs::exists(caller + "/km/kernel-manager.sock"); ++i) usleep(500);
+    CHECK(fs::exists(caller + "/profiles/kernels"));
+}
+
 // Whoever starts one for a user must tell the two apart.
 void its_status_says_whether_another_one_serves() {
     const Daemon daemon(manager_program);
@@ -89,6 +120,7 @@ void its_status_says_whether_another_one_serves() {
 int main(int, char** argv) {
     manager_program = argv[1];
     it_starts_without_standard_streams();
+    it_holds_nothing_of_its_callers();
     its_status_says_whether_another_one_serves();
     return check::result();
 }
