@@ -82,6 +82,7 @@ int detach() {
 }
 
 int serve(const manager::Settings& settings) {
+    manager::open_many_files();
     manager::request_short_timeslice();
     prctl(PR_SET_TIMERSLACK, 1);  // waiting clients are woken when it is time, not 50 us later
     const shared::Descriptor ready(settings.foreground ? -1 : detach());

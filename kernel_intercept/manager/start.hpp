@@ -31,6 +31,9 @@ shared::Descriptor listen_at(const std::string& path);
 // A signalfd of SIGTERM and SIGINT, which are blocked for this thread and those it starts.
 shared::Descriptor stop_signals();  // throws std::system_error
 
+// Raises the limit of open files as far as it may: each client takes two.
+void open_many_files() noexcept;
+
 // Asks the system for short turns on a core, which come sooner where others compute: managers work for
 // microseconds at a time, and launches wait for them. Of use from Linux 6.12 on (EEVDF); before, and where it
 // is refused, nothing changes.

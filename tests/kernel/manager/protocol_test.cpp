@@ -295,6 +295,32 @@ void clients_beyond_its_open_files_wait_and_cost_nothing() {
     close(second);
 }
 
+// Then its end is seen by that of its connection.
+void a_client_whose_process_cannot_be_watched_is_served() {
+    const Daemon daemon(manager_program);
+    const Hello hello = good_hello();
+    const int first = connect_to(daemon.socket());
+    CHECK(answer_to(first, &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+    close(first);
+    daemon.idle_files();
+    let_open(daemon, 1);
+    const int second = connect_to(daemon.socket());
+    CHECK(answer_to(second, &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+    close(second);
+    daemon.idle_files();
+}
+
+void it_opens_as_many_files_as_it_may() {
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    const rlimit few{64, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    const Daemon daemon(manager_program);
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    rlimit found{};
+    CHECK(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &found) == 0 && found.rlim_cur == before.rlim_max);
+}
+
 [[maybe_unused]] void a_gpu_for_which_there_is_no_memory_is_refused() {
     const Daemon daemon(manager_program);
     daemon.idle_files();
@@ -375,6 +401,8 @@ int main(int, char** argv) {
     a_client_of_another_pid_namespace_is_served_until_it_dies();
     there_is_an_end_to_gpus();
     clients_beyond_its_open_files_wait_and_cost_nothing();
+    a_client_whose_process_cannot_be_watched_is_served();
+    it_opens_as_many_files_as_it_may();
 #ifndef __SANITIZE_ADDRESS__  // UBSan takes a descriptor to look at an exception
     a_gpu_for_which_there_is_no_memory_is_refused();
 #endif
