@@ -66,7 +66,8 @@ void attach(int ordinal, const GpuIdentity& gpu) noexcept;
 // functions below does anything, and a caller can spare itself what they need to be told.
 bool manages(int ordinal) noexcept;
 
-// Whether this process asks a manager to be served as best-effort.
+// Whether this process asks a manager to be served as best-effort, by the environment as it is now: to be
+// asked once, since the program may change it, and crash a reader meanwhile.
 bool is_best_effort() noexcept;
 
 Signals signals(int ordinal) noexcept;
@@ -118,6 +119,11 @@ void looked_up(bool routed) noexcept;
 
 // Hands a measurement to the manager. Drops it when the ring is full.
 void record(int ordinal, const Sample& sample) noexcept;
+
+// To what standard error was when the first GPU was attached, or something first told, if it still is:
+// daemons close it, too. Nothing where whoever reads it is gone (SIGPIPE), or has stopped: no launch waits
+// for that.
+void tell(const char* text) noexcept;
 
 // In the child of a fork: forgets the parent's registration. The next `attach` registers anew.
 void reset_after_fork() noexcept;

@@ -68,6 +68,7 @@ void tell_refusal(const shared::Refused& refused) {
 }  // namespace
 
 void tell(const char* text) noexcept {
+    if (standard_error.number() < 0) standard_error.keep(STDERR_FILENO);
     pollfd ready{standard_error.number(), POLLOUT, 0};
     if (!standard_error.is_ours() || poll(&ready, 1, 0) != 1 || ready.revents != POLLOUT) return;
     if (write(ready.fd, text, std::strlen(text)) < 0) return;

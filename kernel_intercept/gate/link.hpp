@@ -95,8 +95,4 @@ class Link {
 
 extern std::array<Link, kMaxGpus> links;  // by CUDA device ordinal
 
-// To what standard error was when the first GPU was attached, if it still is: daemons close it, too. Nothing
-// where whoever reads it is gone (SIGPIPE), or has stopped: no launch waits for that.
-void tell(const char* text) noexcept;
-
 }  // namespace explsched::gate

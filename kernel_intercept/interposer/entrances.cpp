@@ -7,6 +7,8 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/libc_dlsym.hpp"
 #include "kernel_intercept/interposer/routes.hpp"
@@ -25,6 +27,21 @@ bool names_driver_call(const char* name) noexcept {
     return name != nullptr && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
+std::atomic<void*> g_libc{nullptr};
+
+// No function, and in dlerror() that there is none: who is answered null may take the message for granted
+// (Python's ctypes does). So it is looked up where it cannot be.
+DlsymRoute missing(Dlsym find, const char* name) noexcept {
+    void* libc = g_libc.load(std::memory_order_relaxed);
+    const auto open = &dlopen;
+    if (libc == nullptr && open != nullptr) {
+        libc = open("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+        g_libc.store(libc, std::memory_order_relaxed);
+    }
+    if (libc != nullptr && find != nullptr) find(libc, name);
+    return {nullptr, nullptr};
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("hidden"))) DlsymRoute explsched_route_dlsym(void* handle,
@@ -36,10 +53,10 @@ extern "C" __attribute__((visibility("hidden"))) DlsymRoute explsched_route_dlsy
     if (symbol == Symbol::kCount) return pass;
     if (!find_driver()) {
         // Our exports alone must not make a program believe that there is a driver.
-        if (handle == RTLD_DEFAULT) return {nullptr, nullptr};
+        if (handle == RTLD_DEFAULT) return missing(pass.jump_to, name);
         if (handle == RTLD_NEXT || pass.jump_to == nullptr) return pass;
         void* entry = pass.jump_to(handle, name);
-        return {nullptr, entry == hook_of(symbol) ? nullptr : entry};
+        return entry == hook_of(symbol) ? missing(pass.jump_to, name) : DlsymRoute{nullptr, entry};
     }
     const bool searches = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
     // The driver looks up its own functions (from release 570 on) and must get them.
@@ -47,7 +64,8 @@ extern "C" __attribute__((visibility("hidden"))) DlsymRoute explsched_route_dlsy
     if (in_driver(caller)) return searches && entry != nullptr ? DlsymRoute{nullptr, entry} : pass;
     // What the C library would answer to a search depends on the caller, and it cannot be asked in its name.
     // But the driver is loaded, and what it lacks, nobody has.
-    if (searches) return {nullptr, entry == nullptr ? nullptr : hook_of(symbol)};
+    if (searches)
+        return entry == nullptr ? missing(pass.jump_to, name) : DlsymRoute{nullptr, hook_of(symbol)};
     return {nullptr, route(pass.jump_to(handle, name))};
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/driver.hpp"
 #include "kernel_intercept/interposer/functions.hpp"
 #include "kernel_intercept/interposer/launch.hpp"
@@ -38,7 +37,7 @@ constexpr unsigned kMostAttributes = 32;
 bool outranks_others(const LaunchConfig& config) noexcept {
     for (unsigned i = 0; config.attributes != nullptr && i < config.attribute_count; ++i) {
         const LaunchAttribute& attribute = config.attributes[i];
-        if (attribute.id == kAttributePriority && attribute.value.priority < 0) return mode() != Mode::kOff;
+        if (attribute.id == kAttributePriority && attribute.value.priority < 0) return true;
     }
     return false;
 }
@@ -64,7 +63,7 @@ Result launch_ex(const LaunchConfig* config, Function function, void** params, v
     }
     LaunchConfig last = *config;
     std::array<LaunchAttribute, kMostAttributes> attributes;
-    if (outranks_others(*config) && config->attribute_count <= kMostAttributes && gate::is_best_effort()) {
+    if (outranks_others(*config) && config->attribute_count <= kMostAttributes && is_best_effort()) {
         std::copy_n(config->attributes, config->attribute_count, attributes.begin());
         for (unsigned i = 0; i < config->attribute_count; ++i) {
             if (attributes[i].id == kAttributePriority) attributes[i].value.priority = 0;

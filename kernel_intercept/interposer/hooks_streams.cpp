@@ -62,12 +62,10 @@ Result record(Event event, Stream stream, Arguments... arguments) {
     return show<kSymbol>(stream, arguments...);
 }
 
-// Lower numbers go first, and 0 is the last: what is best-effort must not outrank others' default streams.
-bool is_low() noexcept { return mode() != Mode::kOff && gate::is_best_effort(); }
-
+// Of priorities, lower numbers go first, and 0 is the last.
 template <Symbol kSymbol>
 Result set_attribute(Stream stream, int attribute, const LaunchAttributeValue* value) {
-    if (attribute != kAttributePriority || value == nullptr || value->priority >= 0 || !is_low())
+    if (attribute != kAttributePriority || value == nullptr || value->priority >= 0 || !is_best_effort())
         return call_driver<kSymbol>(stream, attribute, value);
     LaunchAttributeValue last = *value;
     last.priority = 0;
@@ -79,8 +77,8 @@ Result set_attribute(Stream stream, int attribute, const LaunchAttributeValue* v
 extern "C" {
 
 Result cuStreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
-    return call_driver<Symbol::cuStreamCreateWithPriority>(stream, flags,
-                                                           is_low() ? std::max(priority, 0) : priority);
+    return call_driver<Symbol::cuStreamCreateWithPriority>(
+        stream, flags, is_best_effort() ? std::max(priority, 0) : priority);
 }
 
 Result cuStreamSetAttribute(Stream stream, int attribute, const LaunchAttributeValue* value) {
@@ -96,7 +94,7 @@ Result cuStreamDestroy_v2(Stream stream) { return destroy<Symbol::cuStreamDestro
 
 Result cuGreenCtxStreamCreate(Stream* stream, Handle green, unsigned flags, int priority) {
     return call_driver<Symbol::cuGreenCtxStreamCreate>(stream, green, flags,
-                                                       is_low() ? std::max(priority, 0) : priority);
+                                                       is_best_effort() ? std::max(priority, 0) : priority);
 }
 
 Result cuEventRecord(Event event, Stream stream) {

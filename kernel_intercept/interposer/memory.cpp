@@ -4,13 +4,13 @@
 
 #include <array>
 #include <atomic>
-#include <charconv>
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "explsched/job_options.h"
 #include "kernel_intercept/gate/gate.hpp"
 #include "kernel_intercept/interposer/handle_table.hpp"
+#include "kernel_intercept/interposer/memory_amount.hpp"
 
 namespace explsched::intercept {
 namespace {
@@ -110,12 +110,20 @@ void drop_each(Which which, Then then) noexcept {
     }
 }
 
-std::uint64_t parsed(const char* text) noexcept {
-    if (text == nullptr) return 0;
-    std::uint64_t mebibytes = 0;  // strtoull would ask for glibc 2.38 where that is there
-    const char* const end = std::from_chars(text, text + std::strlen(text), mebibytes).ptr;
-    const bool valid = end != text && (*end == '\0' || (*end == 'M' && end[1] == '\0'));
-    return valid && mebibytes < kUnread >> 21 ? mebibytes << 20 : 0;
+std::uint64_t limit_of_environment() noexcept {
+    const char* const text = std::getenv(EXPL_MEMORY_VARIABLE);
+    if (text == nullptr || *text == '\0') return 0;
+    const std::uint64_t limit = bytes_of_amount(text);
+    if (limit == 0) {
+        char line[256];
+        std::snprintf(line, sizeof line,
+                      "explsched: " EXPL_MEMORY_VARIABLE
+                      ": found '%.64s', accepted is an amount such as 20G: "
+                      "there is no limit\n",
+                      text);
+        gate::tell(line);
+    }
+    return limit;
 }
 
 }  // namespace
@@ -123,7 +131,7 @@ std::uint64_t parsed(const char* text) noexcept {
 std::uint64_t memory_limit() noexcept {
     std::uint64_t limit = g_limit.load(std::memory_order_relaxed);
     if (__builtin_expect(limit == kUnread, 0)) {
-        limit = parsed(std::getenv(EXPL_MEMORY_VARIABLE));
+        limit = limit_of_environment();
         // A child has no memory of the GPU, and perhaps a lock that one of its parent's threads held.
         if (limit != 0) pthread_atfork(nullptr, nullptr, [] { g_limit = 0; });
         g_limit.store(limit, std::memory_order_relaxed);

@@ -5,11 +5,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernel_intercept/gate/gate.hpp"
+
 namespace explsched::intercept {
 
 std::atomic<Mode> g_mode{Mode::kUnread};
 
 std::atomic<bool> g_gate_on_device{true};
+std::atomic<bool> g_best_effort{false};
 
 namespace {
 
@@ -33,6 +36,7 @@ Mode read_environment() noexcept {
     Mode found = Mode::kOn;
     const char* gate = std::getenv("EXPLSCHED_GATE");
     g_gate_on_device.store(gate == nullptr || std::strcmp(gate, "host") != 0, std::memory_order_relaxed);
+    g_best_effort.store(gate::is_best_effort(), std::memory_order_relaxed);
     if (is_off(std::getenv("EXPLSCHED_INTERCEPT"))) {
         found = Mode::kOff;
     } else if (keep_trace_path(std::getenv("EXPLSCHED_TRACE"))) {

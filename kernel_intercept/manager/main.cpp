@@ -1,12 +1,16 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "kernel_intercept/manager/log.hpp"
 #include "kernel_intercept/manager/server.hpp"
@@ -42,7 +46,19 @@ void close_standard_streams(const manager::Settings& settings) {
     dup2(log.get(), STDERR_FILENO);
 }
 
-// Returns in the daemon. The command itself ends when the daemon is ready (0) or has failed (1).
+// All but the standard streams and `kept`: whoever waits for the end of a pipe of the caller's, or unmounts
+// what it has open, is not to wait for the daemon.
+void close_files_of_caller(int kept) {
+    std::vector<int> open;
+    for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd"))
+        open.push_back(std::stoi(file.path().filename()));
+    for (const int fd : open) {
+        if (fd > STDERR_FILENO && fd != kept) close(fd);
+    }
+}
+
+// Returns in the daemon. The command itself ends when the daemon is ready, or with the status that it fails
+// with.
 int detach() {
     int ready[2];
     if (pipe2(ready, O_CLOEXEC) != 0) manager::fail("pipe");
@@ -51,9 +67,13 @@ int detach() {
     if (child != 0) {
         close(ready[1]);
         char byte = 0;
-        _exit(read(ready[0], &byte, 1) == 1 ? 0 : 1);
+        if (read(ready[0], &byte, 1) == 1) _exit(0);
+        int status = 0;
+        const bool has_failed = waitpid(child, &status, 0) == child && WIFEXITED(status);
+        _exit(has_failed ? WEXITSTATUS(status) : 1);
     }
-    close(ready[0]);
+    close_files_of_caller(ready[1]);
+    if (chdir("/") != 0) manager::fail("/");
     setsid();
     // Slurm sends what asks for a checkpoint to all processes of a step, of which this is one by the SPANK
     // plugin.
@@ -62,6 +82,7 @@ int detach() {
 }
 
 int serve(const manager::Settings& settings) {
+    manager::open_many_files();
     manager::request_short_timeslice();
     prctl(PR_SET_TIMERSLACK, 1);  // waiting clients are woken when it is time, not 50 us later
     const shared::Descriptor ready(settings.foreground ? -1 : detach());
@@ -86,6 +107,9 @@ int main(int argc, char** argv) {
     } catch (const std::invalid_argument& error) {
         manager::log(error.what());
         return 2;
+    } catch (const manager::AnotherServes& error) {
+        manager::log(error.what());
+        return 3;
     } catch (const std::exception& error) {
         manager::log(error.what());
         return 1;

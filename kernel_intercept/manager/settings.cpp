@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
 #include <stdexcept>
 
@@ -28,7 +29,9 @@ const char* const kUsage =
     "  --foreground           do not detach; without it the command returns when the socket is ready\n"
     "  --status               print the state of the manager that serves DIR, one line of JSON\n"
     "  --version              print the installed release\n"
-    "  --help                 print this\n";
+    "  --help                 print this\n"
+    "\n"
+    "Ends with 1 if it fails, 2 for a wrong command line, 3 if another manager serves DIR.\n";
 
 namespace {
 
@@ -106,11 +109,15 @@ CommandLine parse_command_line(int argc, char** argv) {
     if (optind < argc)
         throw std::invalid_argument(std::string("argument '") + argv[optind] + "': none is accepted");
     if (settings.directory.empty()) throw std::invalid_argument("--dir: missing; accepted is a directory");
+    if (settings.profiles.empty()) settings.profiles = default_profiles_path();
+    if (line.action == Action::kServe && !settings.foreground) {  // the daemon leaves its directory
+        settings.directory = std::filesystem::absolute(settings.directory);
+        settings.profiles = std::filesystem::absolute(settings.profiles);
+    }
     if (socket_path(settings).size() >= 108) {
         throw std::invalid_argument("--dir: '" + settings.directory +
                                     "' is too long for a socket address of 107 bytes");
     }
-    if (settings.profiles.empty()) settings.profiles = default_profiles_path();
     return line;
 }
 

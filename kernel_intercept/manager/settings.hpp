@@ -27,7 +27,8 @@ struct CommandLine {
     Settings settings;
 };
 
-// Throws std::invalid_argument that names the option, what was found and what is accepted.
+// Paths are absolute in what detaches. Throws std::invalid_argument that names the option, what was found and
+// what is accepted, and std::filesystem::filesystem_error for a relative path in a directory that is gone.
 CommandLine parse_command_line(int argc, char** argv);
 
 extern const char* const kUsage;

@@ -12,7 +12,7 @@
 
 #include "slurm_plugin/spank/library.h"
 
-enum { PATHS_SIZE = 8192, SOCKET_SIZE = 108, KEEP = 0, REPLACE = 1, START_MS = 5000 };
+enum { PATHS_SIZE = 8192, SOCKET_SIZE = 108, KEEP = 0, REPLACE = 1, START_MS = 5000, ANOTHER_SERVES = 3 };
 
 static const char MANAGER_SOCKET[] =
     "/kernel-manager.sock"; /* in the directory that a manager is started in */
@@ -112,8 +112,8 @@ static int ended(pid_t child) {
     return -1;
 }
 
-/* Sees to it that a manager of the user's answers at `socket`. The program returns as soon as it does; where
- * another one serves already, it says so and fails, which is as good. */
+/* Sees to it that a manager of the user's answers at `socket`. The program returns as soon as it does; that
+ * another one serves already, which is as good, it tells by a status of its own. */
 static void start_manager(spank_t job, const char *program, const char *socket, bool has_quota) {
     size_t const length = strlen(socket), suffix = strlen(MANAGER_SOCKET);
     if (length <= suffix || strcmp(socket + length - suffix, MANAGER_SOCKET) != 0) {
@@ -138,7 +138,7 @@ static void start_manager(spank_t job, const char *program, const char *socket, 
         _exit(127);
     }
     int const status = child < 0 ? -1 : ended(child);
-    if (status == -1 || !WIFEXITED(status) || WEXITSTATUS(status) > 1) {
+    if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != ANOTHER_SERVES)) {
         slurm_error("explsched: kernels are not managed: %s --dir %s does not start", program, directory);
     }
 }

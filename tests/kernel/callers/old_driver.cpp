@@ -1,6 +1,8 @@
 // A driver of CUDA 11.4: no cuLaunchKernelEx, no libraries, no five-argument cuGetProcAddress. What it lacks
 // must stay missing under an interposer, and what it has must work.
 
+#include <dlfcn.h>
+
 #include "tests/kernel/callers/caller.hpp"
 
 int main() {
@@ -8,6 +10,8 @@ int main() {
     for (const char* missing :
          {"cuLaunchKernelEx", "cuLibraryGetKernel", "cuGetProcAddress_v2", "cuFuncGetName"}) {
         caller::require(caller::from_dlopen(missing) == nullptr, missing);
+        dlerror();
+        caller::require(dlsym(RTLD_DEFAULT, missing) == nullptr && dlerror() != nullptr, missing);
     }
     caller::launch_three(caller::from_dlopen);
     const auto get = reinterpret_cast<CUresult (*)(const char*, void**, int, cuuint64_t)>(

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/kernel/interposer/gate_log.hpp"
 #include "tests/kernel/interposer/session.hpp"
 
 using explsched::test::open_context;
@@ -373,9 +374,22 @@ void what_a_green_context_held_stays(CUcontext primary) {
     CHECK_EQUAL(free_bytes(), kLimit);
 }
 
+// Said once, however much is asked for.
+int what_cannot_be_read_is_told() {
+    open_context(0);
+    explsched::test::told_to_gate();
+    CUdeviceptr at = 0;
+    for (int i = 0; i < 2; ++i) DO(cuMemAlloc(&at, 2 * kLimit / 3));
+    const std::string told = explsched::test::told_to_gate();
+    CHECK(told.find("EXPLSCHED_MEMORY: found '32MiB'") != std::string::npos);
+    CHECK_EQUAL(told.find("EXPLSCHED_MEMORY"), told.rfind("EXPLSCHED_MEMORY"));
+    return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+    if (argc == 2 && std::string(argv[1]) == "unread") return what_cannot_be_read_is_told();
     if (argc == 2 && std::string(argv[1]) == "greedy") return over_allocate();
     if (argc == 2) return neighbour(argv[0], std::atoi(argv[1]));
     const CUcontext context = open_context(0);

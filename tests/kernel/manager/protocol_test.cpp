@@ -295,6 +295,32 @@ void clients_beyond_its_open_files_wait_and_cost_nothing() {
     close(second);
 }
 
+// Then its end is seen by that of its connection.
+void a_client_whose_process_cannot_be_watched_is_served() {
+    const Daemon daemon(manager_program);
+    const Hello hello = good_hello();
+    const int first = connect_to(daemon.socket());
+    CHECK(answer_to(first, &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+    close(first);
+    daemon.idle_files();
+    let_open(daemon, 1);
+    const int second = connect_to(daemon.socket());
+    CHECK(answer_to(second, &hello, sizeof(hello)).kind == MessageKind::kWelcome);
+    close(second);
+    daemon.idle_files();
+}
+
+void it_opens_as_many_files_as_it_may() {
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    const rlimit few{64, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    const Daemon daemon(manager_program);
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    rlimit found{};
+    CHECK(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &found) == 0 && found.rlim_cur == before.rlim_max);
+}
+
 [[maybe_unused]] void a_gpu_for_which_there_is_no_memory_is_refused() {
     const Daemon daemon(manager_program);
     daemon.idle_files();
@@ -311,35 +337,6 @@ void close_standard_streams() {
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(fd);
 }
 
-void it_starts_without_standard_streams() {
-    const Daemon daemon(manager_program);  // for its directory
-    const std::string directory = daemon.directory() + "/other", profiles = daemon.profiles();
-    const pid_t other = fork();
-    if (other == 0) {
-        close_standard_streams();
-        execl(manager_program.c_str(), "sexplkmd", "--dir", directory.c_str(), "--profiles", profiles.c_str(),
-              nullptr);
-        _exit(127);
-    }
-    int status = -1;
-    CHECK(waitpid(other, &status, 0) == other && status == 0);
-    const auto pid_of_manager = [&directory] {
-        const int fd = connect_to(directory + "/kernel-manager.sock");
-        const Preamble question = preamble(MessageKind::kStatus);
-        std::string text(kLongestStatus, '\0');
-        const bool answers = send(fd, &question, sizeof(question), MSG_NOSIGNAL) > 0 &&
-                             recv(fd, text.data(), text.size(), 0) > 0;
-        close(fd);
-        return answers ? static_cast<pid_t>(number_in(text, "pid")) : -1;
-    };
-    const pid_t pid = pid_of_manager();
-    REQUIRE(pid > 1);
-    // What Slurm sends to all processes of a step is for the job's command.
-    for (const int number : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM}) CHECK(kill(pid, number) == 0);
-    CHECK(pid_of_manager() == pid);
-    CHECK(kill(pid, SIGTERM) == 0);
-}
-
 // What it prints must not go to the manager.
 void a_program_without_standard_streams_has_none_of_the_gates() {
     const Daemon daemon(manager_program);
@@ -353,20 +350,6 @@ void a_program_without_standard_streams_has_none_of_the_gates() {
     }
     int status = -1;
     CHECK(waitpid(client, &status, 0) == client && status == 0);
-}
-
-void one_manager_per_directory() {
-    const Daemon daemon(manager_program);
-    const pid_t second = fork();
-    if (second == 0) {
-        close(STDERR_FILENO);
-        execl(manager_program.c_str(), "sexplkmd", "--dir", daemon.directory().c_str(), "--foreground",
-              nullptr);
-        _exit(127);
-    }
-    int status = 0;
-    CHECK(waitpid(second, &status, 0) == second && WIFEXITED(status) && WEXITSTATUS(status) == 1);
-    CHECK(!daemon.status().empty());
 }
 
 void it_stops_cleanly() {
@@ -418,12 +401,12 @@ int main(int, char** argv) {
     a_client_of_another_pid_namespace_is_served_until_it_dies();
     there_is_an_end_to_gpus();
     clients_beyond_its_open_files_wait_and_cost_nothing();
+    a_client_whose_process_cannot_be_watched_is_served();
+    it_opens_as_many_files_as_it_may();
 #ifndef __SANITIZE_ADDRESS__  // UBSan takes a descriptor to look at an exception
     a_gpu_for_which_there_is_no_memory_is_refused();
 #endif
-    it_starts_without_standard_streams();
     a_program_without_standard_streams_has_none_of_the_gates();
-    one_manager_per_directory();
     it_stops_cleanly();
     command_lines_are_checked();
     return check::result();
