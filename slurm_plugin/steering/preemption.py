@@ -300,9 +300,8 @@ class PreemptionTracker:
             elif isinstance(change, RequeueJob):
                 self._take_back_requeue(change.job_id)
         self._unanswered = frozenset()
-        if self._file is not None and self._underway != self._written:
+        if self._file is not None and self._underway != self._written and self._file.write(self._underway):
             self._written = dict(self._underway)
-            self._file.write(self._underway)
 
     def _take_back_signal(self, job_id: int) -> None:
         self._begun_s.remove(self._underway.pop(job_id).signalled_s)

@@ -670,3 +670,14 @@ def test_passes_that_are_far_apart_requeue_what_they_have_asked() -> None:
         asked += advance(tracker, [Preemption(5, "", 7)] if now_s else (), jobs, {}, {}, now_s)
     assert SignalJob(5, "USR1") in asked
     assert RequeueJob(5) in asked
+
+
+def test_what_could_not_be_saved_is_saved_in_the_next_pass(tmp_path: Path) -> None:
+    file = tmp_path / "later" / "underway.json"
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
+    assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
+    tracker.answered([SignalJob(5, "USR1")], ())
+    tracker.settle()
+    file.parent.mkdir()
+    tracker.settle()
+    assert PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file).underway == {5}
