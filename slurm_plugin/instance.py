@@ -133,26 +133,36 @@ class Heartbeat:
             event(_LOG, logging.WARNING, "no heartbeat", why=why)
 
     def _remove(self) -> None:
-        for path, beat, _ in self._found(self._prefix):
-            if beat.holder == self._us:
-                path.unlink()
+        for path in self._of_us():
+            path.unlink()
 
     def _beat(self, valid_s: float) -> None:
-        with replacing(self._ours(), mode=0o644) as file:  # everybody's `status` reads it
-            file.write(msgspec.json.encode(Beat(self._us, valid_s)))
-            file.flush()
-            now_s = os.fstat(file.fileno()).st_mtime
-            for path, other, written_s in self._found(PREFIX):
-                if now_s - written_s >= min(other.valid_s, _LONGEST_S):
-                    continue
-                if not is_named(path.name, self._prefix):
-                    raise AnotherDaemonError(
-                        f"{self._spool}: also the daemon of another cluster uses this spool (pid {other.holder.pid} on "
-                        f"host {other.holder.host}), and reports of jobs of the same number would be mixed up; "
-                        "set progress.spool of each cluster to a directory of its own"
-                    )
-                if other.holder.host != self._us.host:
-                    raise other.holder.refusal(self._cluster)
+        try:
+            with replacing(self._ours(), mode=0o644) as file:  # everybody's `status` reads it
+                self._look(os.fstat(file.fileno()).st_mtime)  # first: an empty file fits also where the disk is full
+                file.write(msgspec.json.encode(Beat(self._us, valid_s)))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                for path in self._of_us():  # it says the same, and we are alive
+                    os.utime(path)
+            raise
+
+    def _look(self, now_s: float) -> None:
+        """Raise `AnotherDaemonError` if a daemon that is not to be beside us is alive by the file system's time."""
+        for path, other, written_s in self._found(PREFIX):
+            if now_s - written_s >= min(other.valid_s, _LONGEST_S):
+                continue
+            if not is_named(path.name, self._prefix):
+                raise AnotherDaemonError(
+                    f"{self._spool}: also the daemon of another cluster uses this spool (pid {other.holder.pid} on "
+                    f"host {other.holder.host}), and reports of jobs of the same number would be mixed up; "
+                    "set progress.spool of each cluster to a directory of its own"
+                )
+            if other.holder.host != self._us.host:
+                raise other.holder.refusal(self._cluster)
+
+    def _of_us(self) -> list[Path]:
+        return [path for path, beat, _ in self._found(self._prefix) if beat.holder == self._us]
 
     def _paths(self, prefix: str) -> list[Path]:
         """What has the name of a heartbeat, whoever has put it there."""

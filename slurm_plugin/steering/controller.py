@@ -141,6 +141,7 @@ class Controller:
         limits = self._limits
         self._adopt(found.jobs, now_s)
         self._recalculations.note(found.jobs, now_s)
+        self._tracker.drop_late(now_s)
         remembered = replace(
             self._notes.remembered(found, self._config.order.max_wait_s, now_s),
             asked_to_leave=self._tracker.underway,

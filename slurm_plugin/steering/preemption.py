@@ -6,6 +6,7 @@ after that report, or when the grace period is over. If the daemon dies in betwe
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -34,7 +35,7 @@ from slurm_plugin.steering.requeued import Requeued
 from slurm_plugin.steering.underway import Look, Underway, interruption
 
 _RESUMED_S = 60.0
-"""A preemption begun by an earlier daemon is finished if its grace period ended at most this long ago."""
+"""A preemption at which nobody has looked since its grace period ended is finished for at most this long."""
 _POSTPONED_S = 600.0
 """How long a requeue waits for Slurm to take the record of its cost; the GPUs are counted on meanwhile."""
 
@@ -62,6 +63,8 @@ class PreemptionTracker:
         self._unanswered: frozenset[Change] = frozenset()
         self._clear_from_s = 0.0
         self._closed: frozenset[int] = frozenset()
+        self._looked_s = -math.inf  # the last pass, and how long after the one before it
+        self._pause_s = 0.0
         self._is_restored = False
 
     @property
@@ -142,6 +145,22 @@ class PreemptionTracker:
         """
         self._closed = closed
 
+    def drop_late(self, now_s: float) -> None:
+        """Before planning: drop the preemptions whose moment has passed while no pass was made, to be decided anew.
+
+        We were stopped, or another daemon, or slurmctld was away: a requeue would cost all work since. What was due at
+        the last pass has waited on purpose since then, and passes may be far apart (`backpressure.backoff`). Jobs that
+        leave for the same one are dropped with it.
+        """
+        from_s = now_s - max(_RESUMED_S, self._pause_s)
+        due_s = {n: max(step.signalled_s + self._budget.grace_s, self._looked_s) for n, step in self._underway.items()}
+        late = {job_id for job_id, when_s in due_s.items() if when_s < from_s}
+        served = {self._underway[job_id].beneficiary for job_id in late if not self._underway[job_id].noted} - {None}
+        for job_id, step in tuple(self._underway.items()):
+            is_over = job_id in late or (step.beneficiary in served and not step.noted)
+            if is_over and not (step.noted and self._is_restored):  # a requeue is repeated until the job has left
+                del self._underway[job_id]
+
     def advance(
         self,
         preemptions: Iterable[Preemption],
@@ -160,6 +179,8 @@ class PreemptionTracker:
         a second time.
         """
         self._clear_from_s = clear_from_s
+        self._pause_s = 0.0 if math.isinf(self._looked_s) else look.now_s - self._looked_s
+        self._looked_s = look.now_s
         self._restore(look)
         self._resume_dropped(preemptions, look)
         runs = {job_id: job.restarts for job_id, job in look.jobs.items()}
@@ -279,9 +300,8 @@ class PreemptionTracker:
             elif isinstance(change, RequeueJob):
                 self._take_back_requeue(change.job_id)
         self._unanswered = frozenset()
-        if self._file is not None and self._underway != self._written:
+        if self._file is not None and self._underway != self._written and self._file.write(self._underway):
             self._written = dict(self._underway)
-            self._file.write(self._underway)
 
     def _take_back_signal(self, job_id: int) -> None:
         self._begun_s.remove(self._underway.pop(job_id).signalled_s)
@@ -339,11 +359,9 @@ class PreemptionTracker:
                 self._underway[preemption.job_id] = again
 
     def _restore(self, look: Look) -> None:
-        """Once: drop preemptions that an earlier daemon left too long ago, take over the others and what it spent."""
+        """Once: take over what an earlier daemon has spent, and for whom it has requeued jobs."""
         if self._is_restored:
             return
-        late_s = look.now_s - self._budget.grace_s - _RESUMED_S
-        self._underway = {job_id: step for job_id, step in self._underway.items() if step.signalled_s > late_s}
         times_s = [one.time_s for record in look.records.values() for one in record.latest]
         times_s += [step.signalled_s for step in self._underway.values() if not step.noted]
         self._begun_s.extend(sorted(time_s for time_s in times_s if time_s > look.now_s - HOUR_S))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -149,7 +149,7 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
     monkeypatch.setattr("slurm_plugin.instance.PATIENCE_S", 0.05)
 
     @contextmanager
-    def hanging(_path: Path, **_mode: int) -> Iterator[BytesIO]:
+    def hanging(_path: Path, **_mode: int) -> Iterator[io.BytesIO]:
         answers.wait()
         raise OSError(errno.ESTALE, "it has come back")
         yield
@@ -164,3 +164,31 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
     answers.set()
     while not list(tmp_path.iterdir()):
         heart.beat(60.0)  # as soon as that call has come back
+
+
+def test_on_a_full_disk_a_living_daemon_is_seen_and_stays_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.FileIO):
+        def write(self, _content: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    @contextmanager
+    def on_full_disk(path: Path, **_mode: int) -> Iterator[io.FileIO]:
+        draft = path.with_suffix(".draft")
+        try:
+            with Full(draft, "w") as file:
+                yield file
+        finally:
+            draft.unlink()
+
+    first = beating(tmp_path, THERE)
+    monkeypatch.setattr("slurm_plugin.instance.replacing", on_full_disk)
+    aged(file_of(tmp_path), 50.0)
+    first.beat(60.0)
+    aged(file_of(tmp_path), 50.0)
+    with pytest.raises(AnotherDaemonError, match="host there"):
+        beating(tmp_path, HERE)
+    aged(file_of(tmp_path), 50.0)
+    beating(tmp_path, HERE)  # it has been dead for long, and its file does not become younger by ours
+    beating(tmp_path, HERE)

@@ -9,7 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy.plan import Plan, Preemption, Score
-from slurm_plugin.client.changes import AttachReservation, Change, CreateReservation, RequeueJob, SetSiteFactor
+from slurm_plugin.client.changes import (
+    AttachReservation,
+    Change,
+    CreateReservation,
+    RequeueJob,
+    SetSiteFactor,
+    SignalJob,
+)
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.steering.backpressure import (
     MOST_PUT_OFF,
@@ -241,8 +248,11 @@ def test_a_victim_stays_until_slurm_has_computed_priorities(tmp_path: Path, monk
     waiting = record(7, reason="Resources", natives=(50,), fair_share=1)
     slurm = FakeSlurm((victim, waiting), settings={"PriorityCalcPeriod": "00:05:00"})
     loop = controller(slurm, tmp_path, monkeypatch, Plan(preemptions=(Preemption(5, "why", 7),)))
+    slurm.refuses = lambda change: isinstance(change, SignalJob)
     loop.reconcile(NOW_S)
     slurm.set(7, fair_share=2, natives=(60,))
     loop.reconcile(NOW_S + 15)  # priorities were computed since the last look
+    slurm.refuses = lambda _change: False
+    loop.reconcile(NOW_S + 180)
     assert RequeueJob(5) not in loop.decide(NOW_S + 300).changes
     assert RequeueJob(5) in loop.decide(NOW_S + 316).changes

@@ -713,6 +713,24 @@ def test_a_job_that_may_not_have_its_signal_gets_one_before_it_is_requeued(
     assert interruptions(slurm) == [SignalJob, SetAdminComment, RequeueJob]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_daemon_that_was_away_for_minutes_asks_again_in_its_first_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
+) -> None:
+    """What was asked too long ago does not count as leaving in the plan either."""
+    slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    if is_restarted:
+        own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+        loop = Controller(slurm, replace(configured(tmp_path), order=own))
+    back_s = NOW_S + PreemptionSection().grace_s + 61.0
+    seen = loop.reconcile(back_s).seen
+    assert not {job.job_id: job for job in seen.snapshot.jobs}[1].asked_to_leave
+    assert interruptions(slurm) == [SignalJob, SignalJob]
+    loop.reconcile(back_s + PreemptionSection().grace_s)
+    assert interruptions(slurm) == [SignalJob, SignalJob, SetAdminComment, RequeueJob]
+
+
 def test_a_job_whose_signal_slurm_refuses_is_not_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, loop, _plan = asked_to_make_room(tmp_path, monkeypatch, refuses=lambda change: isinstance(change, SignalJob))
     for after_s in (0.0, 15.0, PreemptionSection().grace_s):

@@ -622,3 +622,62 @@ def test_who_has_saved_first_leaves_for_the_first_in_the_queue(
     assert tracker.beneficiaries == left_for
     tracker.serve_in_order((), Look({}, {}, {}, {}, 10))  # some may have ended, or are out of reach
     assert tracker.beneficiaries == left_for
+
+
+def leaving_together(saved: Mapping[int, JobProgress]) -> tuple[PreemptionTracker, Mapping[int, Job], set[Change]]:
+    """At 0 jobs 5 and 6 were asked to leave for job 7; the requeues at 300, when nobody had looked since 15."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6)} | {7: job(7)}
+    for now_s in (0, 15):
+        tracker.drop_late(now_s)
+        advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, {}, {}, now_s)
+    tracker.drop_late(300)
+    return tracker, jobs, set(advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, saved, {}, 300))
+
+
+def test_a_daemon_that_was_stopped_for_minutes_asks_again_before_it_requeues() -> None:
+    """All work since the checkpoint would be lost."""
+    old = dict.fromkeys((5, 6), JobProgress(checkpoint_s=10))
+    tracker, jobs, changes = leaving_together(old)
+    assert changes == {SignalJob(5, "USR1"), SignalJob(6, "USR1")}
+    tracker.drop_late(400)  # by then both have had their grace period
+    assert {RequeueJob(5), RequeueJob(6)} <= set(advance(tracker, (), jobs, old, {}, 400))
+
+
+def test_after_a_stop_who_has_just_saved_does_not_leave_before_who_has_not() -> None:
+    recently = {5: JobProgress(checkpoint_s=10), 6: JobProgress(checkpoint_s=290)}
+    assert leaving_together(recently)[2] == {SignalJob(5, "USR1"), SignalJob(6, "USR1")}
+
+
+def test_a_preemption_that_waits_on_purpose_is_not_late() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
+    advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
+    for now_s in range(15, 600, 15):
+        tracker.drop_late(now_s)
+        assert advance(tracker, (), jobs, {}, {}, now_s, clear_from_s=600) == ()
+    tracker.drop_late(600)
+    assert RequeueJob(5) in advance(tracker, (), jobs, {}, {}, 600, clear_from_s=600)
+
+
+def test_passes_that_are_far_apart_requeue_what_they_have_asked() -> None:
+    """While slurmctld is busy: otherwise they would ask in each pass, for ever."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
+    asked: list[Change] = []
+    for now_s in (0, 300, 600):
+        tracker.drop_late(now_s)
+        asked += advance(tracker, [Preemption(5, "", 7)] if now_s else (), jobs, {}, {}, now_s)
+    assert SignalJob(5, "USR1") in asked
+    assert RequeueJob(5) in asked
+
+
+def test_what_could_not_be_saved_is_saved_in_the_next_pass(tmp_path: Path) -> None:
+    file = tmp_path / "later" / "underway.json"
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
+    assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
+    tracker.answered([SignalJob(5, "USR1")], ())
+    tracker.settle()
+    file.parent.mkdir()
+    tracker.settle()
+    assert PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file).underway == {5}
