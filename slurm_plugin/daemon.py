@@ -57,6 +57,9 @@ SIGHUP reloads the configuration; an invalid file leaves the running one in forc
 and SIGINT stop after the current pass. Without the daemon, Slurm continues with the last order. One daemon at a
 time steers a cluster: a second one names the first (host, pid, since when) and ends.
 
+--once waits for jobs that it has asked to save, for their grace period at most. The limits on preemption need the
+daemon: what was asked in vain, or refused, is not known to the next --once.
+
 \b
 exit status: 0 after a stop or a pass; 1 if it cannot start, if another daemon steers,
 or if Slurm refused a change of --once; 2 for wrong usage.
@@ -88,6 +91,9 @@ _LOOK_S = 0.25
 _SOONEST = 0.25
 """Passes are at least this share of their interval apart."""
 
+
+_PASSES_TO_LEAVE = 3
+"""After the grace period `--once` makes so many passes more: for the requeue, and to see that the job has left."""
 
 _BEATS_MISSED = 2
 _COMMANDS_OF_A_PASS = 4
@@ -190,16 +196,19 @@ class Daemon:
             return False
 
     def once(self) -> int:
-        """One pass, repeated while it has to wait for backfill; returns the exit code: 1 if Slurm refused a change.
+        """One pass, repeated while it waits for backfill, or for jobs that it has asked to save and leave.
 
+        For the latter at most the grace period and a few intervals. Returns the exit code: 1 if Slurm refused a change.
         Raises `AnotherDaemonError`.
         """
         try:
             self._claim()
             _ = self._load()
             failures = self._controller.reconcile(self._now_s()).failures
-            while self._controller.waits_for_gap:
+            until_s = time.monotonic() + self._config.preemption.grace_s + _PASSES_TO_LEAVE * self._interval_s
+            while self._controller.waits_for_gap or (self._controller.has_asked and time.monotonic() < until_s):
                 self.rest(began_s := time.monotonic(), began_s + self._interval_s)
+                self._claim()
                 failures += self._controller.reconcile(self._now_s()).failures
             return 1 if failures else 0
         finally:
@@ -348,7 +357,7 @@ class Daemon:
 
 @click.command(epilog=_EPILOG)
 @click.option("-f", "--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
-@alternative("--once", "mode", "once", "Make one pass and exit (1 if Slurm refused a change).")
+@alternative("--once", "mode", "once", "Make one pass, finish its preemptions and exit (1 if Slurm refused a change).")
 @alternative("--dry-run", "mode", "dry-run", "Print what one pass would change, change nothing.")
 @alternative(
     "--serve-state",

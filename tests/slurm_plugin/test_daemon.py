@@ -21,10 +21,12 @@ from msgspec.structs import replace
 from explsched.errors import PolicyError, SlurmUnreachableError
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy import catalog
+from sched_policy.plan import Plan, Preemption
 from sched_policy.policy import SchedulingPolicy
+from sched_policy.snapshot import Snapshot
 from slurm_plugin import sighting
 from slurm_plugin.client.capabilities import Capabilities
-from slurm_plugin.client.changes import StartAtOnce, TargetJob
+from slurm_plugin.client.changes import Change, RequeueJob, SignalJob, StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
@@ -483,3 +485,32 @@ def test_status_sees_a_daemon_as_long_as_it_runs(config: Path, tmp_path: Path, m
     lived(Eventful(events=[lambda: seen.append(sighting.last_heartbeat(tmp_path))]), config, monkeypatch)
     assert [found.holder.pid for found in seen if found] == [os.getpid()]
     assert sighting.last_heartbeat(tmp_path) is None
+
+
+def test_a_single_pass_sees_its_preemptions_through(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From cron, less often than a grace period lasts, each would find the last one's signals too old to act on."""
+    one = {"gpus": 4, "gpu_nodes": (("n1", 4),), "node_names": ("n1",), "requeues": True}
+    one |= {"submit_s": time.time() - 3000, "eligible_s": time.time() - 3000}  # not overdue
+    victim = record(5, state="RUNNING", start_s=time.time() - 3000, comment="explsched:checkpoint=USR1", **one)
+    slurm = FakeSlurm((victim, record(7, reason="Resources")))
+    config.write_text(f"{config.read_text()}preemption: {{grace_s: 0.05}}\n")
+
+    class Leaving(msgspec.Struct):
+        name: str = "leaving"
+        summary: str = ""
+        needs_durations: bool = False
+
+        def plan(self, snapshot: Snapshot) -> Plan:
+            return Plan(preemptions=tuple(Preemption(5, "why", 7) for one in snapshot.running if one.is_preemptible))
+
+    monkeypatch.setattr(catalog, "build", lambda _name, _options: Leaving())
+
+    def leaves(change: Change) -> bool:
+        if change == RequeueJob(5):
+            slurm.set(5, state="COMPLETED")
+        return False
+
+    slurm.refuses = leaves
+    lived_once(slurm, config, monkeypatch)
+    steps = [change for change in slurm.carried_out if isinstance(change, SignalJob | RequeueJob)]
+    assert steps == [SignalJob(5, "USR1"), RequeueJob(5)]
