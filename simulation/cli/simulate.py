@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.cli import json_option
+from explsched.cli import input_file, json_option
 from explsched.tables import room
 from simulation.cli.outputs import (
     PolicyColumn,
@@ -205,6 +205,7 @@ example:
     "path",
     required=True,
     type=click.Path(path_type=Path),
+    callback=input_file,
     help="Output of sacct; `sexplsched trace --help` shows the command line.",
 )
 @cluster_option(required=False)
