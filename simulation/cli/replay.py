@@ -181,8 +181,8 @@ def check_policies(replay: TraceReplay, names: Sequence[str]) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
-    """JSON fields that describe a replay under these policies, without their figures."""
+def replay_json(replay: TraceReplay, policies: Sequence[str], warnings: Sequence[str] = ()) -> dict[str, object]:
+    """JSON fields that describe a replay under these policies, without their figures; `warnings` are of its outcome."""
     more: dict[str, object] = {}
     if "themis" in policies:
         from simulation.finish_time import SOLVERS, TIES  # numpy, which other policies may do without
@@ -199,7 +199,7 @@ def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, objec
         "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
         "cluster": to_builtins(replay.cluster),
         "rejected": len(replay.trace.rejected),
-        "warnings": replay.warnings(policies),
+        "warnings": (*replay.warnings(policies), *warnings),
         **more,
     }
 

@@ -328,8 +328,11 @@ def test_jct_of_a_policy_that_completes_fewer_jobs_is_warned_of(trace: Path) -> 
     trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s\n1,0,1,300,400\n2,0,1,300,400\n")
     words = ("compare", "--trace", str(trace), "--cluster", "1x1", "-j", 1)
     assert "completed" not in call(*words, "--policies", "fifo,srsf").stderr
-    warned = call(*words, "--policies", "fifo,sjf-ffs").stderr
-    assert "fewer jobs completed their work (sjf-ffs 0; fifo 2), which shortens JCTs" in warned
+    warning = "fewer jobs completed their work (sjf-ffs 0; fifo 2), which shortens JCTs"
+    assert f"warning: {warning}\n" in call(*words, "--policies", "fifo,sjf-ffs").stderr
+    asked = call(*words, "--policies", "fifo,sjf-ffs", "--json")
+    assert f"warning: {warning}\n" in asked.stderr
+    assert warning in json.loads(asked.stdout)["warnings"]
 
 
 def test_a_table_goes_on_below_where_it_is_too_wide() -> None:
