@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from explsched.strict_yaml import Key
 
 FC = TypeVar("FC", bound=Callable[..., object])
+_Name = TypeVar("_Name", bound=Path | str | None)
 
 _EPILOG = """\
 Exit status: 0 success, 1 failure, 2 wrong usage.
@@ -112,11 +113,36 @@ def is_stdout(path: Path) -> bool:
     return path == Path("-") or (path.exists() and stdout.exists() and path.samefile(stdout))
 
 
-def output_file(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file in a missing directory before a long run starts. A click callback."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise click.BadParameter(f"{path}: directory {path.absolute().parent} does not exist")
+def input_file(ctx: click.Context, param: click.Parameter, name: _Name) -> _Name:
+    """Refuse a file that an option with `output_file` also names. A click callback."""
+    if name is not None:
+        _keep_apart(ctx, param, Path(name), is_written=False)
+    return name
+
+
+def output_file(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file in a missing directory, or one of the command's other files, before a long run. A click callback.
+
+    Other files are those of options with `input_file` and `output_file`.
+    """
+    if path is not None:
+        if not path.absolute().parent.is_dir():
+            raise click.BadParameter(f"{path}: directory {path.absolute().parent} does not exist")
+        _keep_apart(ctx, param, path, is_written=True)
     return path
+
+
+def _keep_apart(ctx: click.Context, param: click.Parameter, path: Path, *, is_written: bool) -> None:
+    """Note a file of this command; raise `UsageError` if it is also another one and one of them is written."""
+    files: list[tuple[str, Path, bool]] = ctx.meta.setdefault("explsched.files", [])
+    hint, here = param.get_error_hint(ctx), path.resolve()
+    if here.exists() and not here.is_file():
+        return  # a pipe or a device loses nothing
+    for other, place, is_other_written in files:
+        is_same = here == place or (here.exists() and place.exists() and here.samefile(place))
+        if is_same and (is_written or is_other_written):
+            raise click.UsageError(f"{other} and {hint} are the same file: {path}", ctx)
+    files.append((hint, here, is_written))
 
 
 def alternative(flag: str, parameter: str, value: object, about: str) -> Callable[[FC], FC]:

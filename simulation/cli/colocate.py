@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from msgspec import Struct, to_builtins
 
-from explsched.cli import json_option
+from explsched.cli import input_file, json_option, output_file
 from explsched.errors import PolicyError
 from explsched.tables import Column, is_terminal, lines, room
 from simulation.cli.outputs import picture_file
@@ -62,13 +62,23 @@ def _names(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[st
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--events", "events_path", type=click.Path(path_type=Path), help="File of instance events (JSON lines).")
+@click.option(
+    "--events",
+    "events_path",
+    type=click.Path(path_type=Path),
+    callback=input_file,
+    help="File of instance events (JSON lines).",
+)
 @click.option("--instances", type=click.IntRange(1, 1_000_000), help="Generate events of this many instances instead.")
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed of generated events."
 )
 @click.option(
-    "--write-events", "written_path", type=click.Path(path_type=Path), help="Also write the events to this file."
+    "--write-events",
+    "written_path",
+    type=click.Path(path_type=Path),
+    callback=output_file,
+    help="Also write the events to this file.",
 )
 @click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000), help="Number of nodes.")
 @click.option("--gpus-per-node", default=4, show_default=True, type=click.IntRange(1, 64), help="GPUs per node.")

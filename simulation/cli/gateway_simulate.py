@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from explsched.cli import examples, json_option
+from explsched.cli import examples, input_file, json_option
 from explsched.tables import room
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.rules import DEFAULT, Bounds, ScalingError, build, rules
@@ -100,6 +100,7 @@ _OPTIONS = (
         "requests_path",
         required=True,
         type=click.Path(path_type=Path),
+        callback=input_file,
         metavar="FILE",
         help="CSV of Azure's LLM traces, JSON lines of Mooncake's, or CSV with arrival_s,service_s.",
     ),

@@ -12,6 +12,7 @@ import click
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from explsched.cli import input_file
 from explsched.errors import PolicyError
 from simulation.cluster.settings import Estimates, EstimateSource, Settings, SimulationSettingsError, shard_rule
 from simulation.traces import formats
@@ -164,6 +165,7 @@ def cluster_option(*, required: bool) -> _Decorator:
         "--cluster",
         required=required,
         metavar="NODESxGPUS|FILE",
+        callback=input_file,
         help="Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
     )
 
@@ -179,8 +181,8 @@ def check_policies(replay: TraceReplay, names: Sequence[str]) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, object]:
-    """JSON fields that describe a replay under these policies, without their figures."""
+def replay_json(replay: TraceReplay, policies: Sequence[str], warnings: Sequence[str] = ()) -> dict[str, object]:
+    """JSON fields that describe a replay under these policies, without their figures; `warnings` are of its outcome."""
     more: dict[str, object] = {}
     if "themis" in policies:
         from simulation.finish_time import SOLVERS, TIES  # numpy, which other policies may do without
@@ -197,7 +199,7 @@ def replay_json(replay: TraceReplay, policies: Sequence[str]) -> dict[str, objec
         "settings": {name: str(value) if isinstance(value, Estimates) else value for name, value in how.items()},
         "cluster": to_builtins(replay.cluster),
         "rejected": len(replay.trace.rejected),
-        "warnings": replay.warnings(policies),
+        "warnings": (*replay.warnings(policies), *warnings),
         **more,
     }
 
@@ -319,6 +321,7 @@ _OPTIONS: tuple[_Decorator, ...] = (
         "trace_path",
         required=True,
         type=click.Path(path_type=Path),
+        callback=input_file,
         help="File of jobs; `sexplsched trace --help` describes the formats.",
     ),
     click.option(
@@ -340,6 +343,7 @@ _OPTIONS: tuple[_Decorator, ...] = (
         "--history",
         "history_path",
         type=click.Path(path_type=Path),
+        callback=input_file,
         help="Trace of earlier jobs, for --estimates learnt.  [slurm conventions]",
     ),
     click.option(

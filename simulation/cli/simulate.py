@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explsched.cli import json_option
+from explsched.cli import input_file, json_option
 from explsched.tables import room
 from simulation.cli.outputs import (
     PolicyColumn,
@@ -159,25 +159,26 @@ def compare(
     with bars(policies) as report:
         work = run if plot_path else run_for_figures
         finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
+    columns = [PolicyColumn(one.policy, one.values) for one in finished]
+    fewer = _completing_fewer(columns)
     if as_json:
-        click.echo(json.dumps({**replay_json(replay, policies), "policies": _ratios(finished)}, indent=1))
+        about = replay_json(replay, policies, fewer)
+        click.echo(json.dumps({**about, "policies": _ratios(finished)}, indent=1))
     else:
-        _show(finished)
+        click.echo("\n".join(table(columns, room())))
+    for warning in fewer:
+        click.echo(f"warning: {warning}", err=True)
     write_files([one.outcome for one in finished if one.outcome], plot_path, None)
 
 
-def _show(finished: Sequence[Finished]) -> None:
-    columns = [PolicyColumn(one.policy, one.values) for one in finished]
-    click.echo("\n".join(table(columns, room())))
-    fewer = [(one.policy, one.values["completed"]) for one in columns if _completes_less(one, columns[0])]
-    if fewer:
-        counts = ", ".join(f"{policy} {completed:g}" for policy, completed in fewer)
-        whole = f"{columns[0].policy} {columns[0].values['completed']:g}"
-        click.echo(f"warning: fewer jobs completed their work ({counts}; {whole}), which shortens JCTs", err=True)
-
-
-def _completes_less(column: PolicyColumn, first: PolicyColumn) -> bool:
-    return (column.values["completed"] or 0) < (first.values["completed"] or 0)
+def _completing_fewer(columns: Sequence[PolicyColumn]) -> tuple[str, ...]:
+    """A warning if jobs complete their work under the first policy and not under others."""
+    first, *others = ((one.policy, one.values["completed"] or 0) for one in columns)
+    fewer = [f"{policy} {completed:g}" for policy, completed in others if completed < first[1]]
+    if not fewer:
+        return ()
+    counts = f"{', '.join(fewer)}; {first[0]} {first[1]:g}"
+    return (f"fewer jobs completed their work ({counts}), which shortens JCTs",)
 
 
 def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
@@ -205,6 +206,7 @@ example:
     "path",
     required=True,
     type=click.Path(path_type=Path),
+    callback=input_file,
     help="Output of sacct; `sexplsched trace --help` shows the command line.",
 )
 @cluster_option(required=False)

@@ -13,7 +13,7 @@ import click
 import numpy as np
 from msgspec import Struct, to_builtins
 
-from explsched.cli import Commands, examples, is_stdout, json_option
+from explsched.cli import Commands, examples, input_file, is_stdout, json_option, output_file
 from explsched.tables import Column, lines, room
 from simulation.traces import formats
 from simulation.traces.formats import own, sacct
@@ -28,8 +28,8 @@ examples:
   sexplsched trace generate --jobs 1000 --seed 1 --load 1.2 jobs.csv
 """
 
-_file = click.argument("file", type=click.Path(path_type=Path))
-_out = click.argument("out", type=click.Path(path_type=Path, allow_dash=True))
+_file = click.argument("file", type=click.Path(path_type=Path), callback=input_file)
+_out = click.argument("out", type=click.Path(path_type=Path, allow_dash=True), callback=output_file)
 _format = click.option(
     "--format", "form", type=click.Choice(formats.NAMES), help="Format of FILE.  [default: detected from the header]"
 )

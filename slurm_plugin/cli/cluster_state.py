@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slurm_plugin.client.records import SlurmJob
     from slurm_plugin.state.view import View
 
-_JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
+_JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _BACKOFFS = 3
 """Time between two passes while slurmctld is busy, in longest intervals: those before, each twice as long, included."""
 Wanted = Callable[["View", Config], Sequence["Change"]]
@@ -38,14 +38,16 @@ def _nothing(_view: View, _config: Config) -> Sequence[Change]:
 
 
 def job_number(text: str) -> int:
-    """A parameter's type: a job's number, or a task of an array as squeue has it, `4711_3`, whose number Slurm tells.
+    """A parameter's type: a job's number, or a part of a job as squeue has it, whose number Slurm tells.
 
-    Raises `click.BadParameter`, and `SlurmError` for a task that Slurm does not know.
+    Parts are tasks of arrays, `4711_3`, and components of heterogeneous jobs, `4711+1`.
+    Raises `click.BadParameter`, and `SlurmError` for a part that Slurm does not know.
     """
     name = text.strip()
     if _JOB_ID.fullmatch(name) is None:
-        raise click.BadParameter(f"{name!r}: accepted are job ids such as 4711, and tasks of arrays such as 4711_3")
-    return CliClient().task(name) if "_" in name else int(name)
+        parts = "tasks of arrays such as 4711_3 and components of heterogeneous jobs such as 4711+1"
+        raise click.BadParameter(f"{name!r}: accepted are job ids such as 4711, {parts}")
+    return int(name) if name.isdecimal() else CliClient().part(name)
 
 
 fresh_option = click.option("--fresh", is_flag=True, help="Ask Slurm now, whatever the daemon has published.")

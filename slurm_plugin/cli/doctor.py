@@ -153,8 +153,9 @@ def _daemon(spool: Path) -> Finding:
     if seen is None:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
     where = f"on {seen.holder.host}, pid {seen.holder.pid}"
-    if not seen.is_alive(time.time()):
-        return Finding("daemon", "note", f"ended or hangs {where}", "see its log")
+    if not seen.is_alive(now_s := time.time()):  # one that is stopped removes its heartbeat
+        found = f"ended or hangs {where}: its last heartbeat is {max(0.0, now_s - seen.time_s):.0f} s old"
+        return Finding("daemon", "fault", found, "journalctl -u sexplschedd there, then: systemctl restart sexplschedd")
     return Finding("daemon", "ok", f"runs {where}")
 
 

@@ -69,13 +69,13 @@ def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
 
 
 _ALONE = "="
-"""Before the id of a task that was asked for by its own name, whose record may have the id of its array."""
+"""Before the id of a part that was asked for by its own name, whose record may have the id of its array or job."""
 
 
 def _job_ids(_ctx: click.Context, _param: click.Parameter, text: str | None) -> frozenset[str] | None:
-    """As `_values` has them: an id stands for a whole array or heterogeneous job, as in squeue, `4711_3` for a task."""
+    """As `_values` has them: an id stands for a whole array or heterogeneous job, as in squeue, `4711_3` for a part."""
     words = text.split(",") if text else ()
-    return frozenset(_ALONE * ("_" in word) + str(job_number(word)) for word in words) or None
+    return frozenset(_ALONE * (not word.strip().isdecimal()) + str(job_number(word)) for word in words) or None
 
 
 @click.command(epilog=_EXAMPLES)

@@ -102,19 +102,23 @@ class CliClient:
         out = self._read("squeue", *selection, "--noheader", "-o", squeue.QUEUE_FORMAT)
         return readable("squeue", squeue.queued, out.splitlines())
 
-    def task(self, name: str) -> int:
-        """The id of a task of a job array, such as 4711_3; of one that waits in its array's record, that record's.
+    def part(self, name: str) -> int:
+        """The id of a task of a job array, such as 4711_3, or of a component of a heterogeneous job, such as 4711+1.
 
-        Raises `SlurmError` for a task that Slurm does not know, or no longer.
+        That of a task that waits in its array's record is that record's. Raises `SlurmError` for a part that Slurm does
+        not know, or no longer.
         """
+        whole, plus, _ = name.partition("+")  # of components squeue tells all
         try:
-            found = self._read("squeue", "--local", "--noheader", "--states=all", "--jobs", name, "-o", "%A").split()
-            return int(found[0])
+            out = self._read("squeue", "--local", "--noheader", "--states=all", "--jobs", whole, "-o", "%A %i")
+            found = [row.split() for row in out.splitlines()]
+            return [int(job_id) for job_id, shown in found if not plus or shown == name][0]  # noqa: RUF015  LookupError
         except SlurmUnreachableError:
             raise
         except (SlurmError, LookupError) as error:
+            part = "component" if plus else "task"
             raise SlurmError(
-                f"job {name}: Slurm has no such task, or no longer has it; sacct shows its JobIDRaw"
+                f"job {name}: Slurm has no such {part}, or no longer has it; sacct shows its JobIDRaw"
             ) from error
 
     def run_time_s(self, job_id: int) -> float:

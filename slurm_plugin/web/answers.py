@@ -132,14 +132,19 @@ def sweeps(state: State) -> dict[str, object]:
     return {"total": len(found), "sweeps": found[: 5 * MOST_ROWS]}
 
 
-def sweep(state: State, name: str, user: str, audited: Sequence[AuditEntry]) -> dict[str, object]:
-    """The trainings of a sweep that have reported, best first, why some were paused or stopped, and its jobs."""
+def sweep(state: State, name: str, user: str, audited: Sequence[AuditEntry]) -> dict[str, object] | None:
+    """The trainings of a sweep that have reported, best first, why some were paused or stopped, and its jobs.
+
+    None for one of which this state has neither jobs nor curves.
+    """
     rows = {row.jobid: row for row in state.jobs if row.sweep == name and (not user or row.user == user)}
     curves = [
         curve
         for curve in part(state.curves, tuple[Curve, ...])
         if curve.sweep == name and (not user or curve.user == user)
     ]
+    if not rows and not curves:
+        return None
     curves.sort(key=lambda curve: -curve.best if curve.direction == "max" else curve.best)
     why = {entry.job: entry for entry in audited if entry.rule in _INTERRUPTIONS and not entry.refused and entry.reason}
     trainings = [_training(curve, rows.get(curve.jobid), why.get(curve.jobid)) for curve in curves]

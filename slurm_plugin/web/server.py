@@ -140,7 +140,11 @@ def _job(look: CachedView, request: web.Request) -> object:
 
 
 def _sweep(look: CachedView, request: web.Request) -> object:
-    return answers.sweep(look.state, request.query.get("name", ""), request.query.get("user", ""), look.changes)
+    found = answers.sweep(look.state, request.query.get("name", ""), request.query.get("user", ""), look.changes)
+    if found is None:
+        told = "no job of this sweep waits or runs; `sexplsched sweep show NAME` shows past ones\n"
+        raise web.HTTPNotFound(text=told)
+    return found
 
 
 def _changes(look: CachedView, request: web.Request) -> object:

@@ -90,6 +90,8 @@ def test_no_component_of_a_heterogeneous_job_gets_a_lease(
     whole = ("--nodes=1", "--gpus-per-node=4", "--time=60")
     first = submit(small, *whole, ":", *whole)
     until(lambda: {job.het_job_id for job in client.jobs()} == {None, first}, "both components wait")
+    (second,) = (job.job_id for job in client.jobs() if job.het_job_id == first and job.job_id != first)
+    assert [client.part(f"{first}+{number}") for number in range(2)] == [first, second]
     log = tmp_path / "log"
     with a_daemon(small, tmp_path, config(spool, "fifo")):
         until(lambda: len(changes(log)) >= 10, "some passes are made")

@@ -256,11 +256,19 @@ def test_status_names_what_it_accepts(option: list[str]) -> None:
 
 
 def test_a_task_of_an_array_is_found_by_squeues_name_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool(tmp_path, "squeue", 'case "$*" in *--jobs\\ 39_2\\ *) echo 41;; *) echo Invalid job id >&2; exit 1;; esac')
+    tool(tmp_path, "squeue", 'case "$*" in *--jobs\\ 39_2\\ *) echo 41 39_2;; *) echo Invalid >&2; exit 1;; esac')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert job_number("39_2") == 41
     with pytest.raises(SlurmError, match="job 39_3: Slurm has no such task, or no longer has it"):
         job_number("39_3")
+
+
+def test_a_component_is_found_by_squeues_name_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "squeue", 'case "$*" in *--jobs\\ 8\\ *) echo 8 8+0; echo 9 8+1;; *) exit 1;; esac')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert (job_number("8+0"), job_number("8+1")) == (8, 9)
+    with pytest.raises(SlurmError, match=r"job 8\+2: Slurm has no such component, or no longer has it"):
+        job_number("8+2")
 
 
 def test_a_job_that_is_gone_is_looked_for_in_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

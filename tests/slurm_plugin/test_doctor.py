@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -308,6 +309,20 @@ def test_a_daemon_that_runs_is_the_one_that_must_be_in_the_spools_group(
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="u", pw_uid=uid, pw_gid=uid))
     monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid])
     assert findings(site, f"progress: {{spool: {spool}}}")["progress spool"][0] == level
+
+
+def test_a_daemon_that_died_is_a_fault_and_one_that_never_ran_is_a_note(site: Path, spool: Path) -> None:
+    named = f"progress: {{spool: {spool}}}"
+    assert findings(site, named)["daemon"][0] == "note"
+    heartbeat = Heartbeat(spool, "c", Holder.here())
+    heartbeat.beat(90.0)
+    assert findings(site, named)["daemon"][0] == "ok"
+    (beat,) = spool.iterdir()
+    os.utime(beat, (time.time() - 200, time.time() - 200))
+    level, found, _ = findings(site, named)["daemon"]
+    assert (level, bool(re.search(r"ended or hangs on .*: its last heartbeat is 20\d s old", found))) == ("fault", True)
+    heartbeat.stop()
+    assert findings(site, named)["daemon"][0] == "note"
 
 
 @pytest.mark.parametrize(("asks", "level"), [(0, "ok"), (1000, "note")])

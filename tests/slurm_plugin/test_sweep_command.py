@@ -266,7 +266,8 @@ def test_trainings_that_aim_at_different_things_have_no_best_in_common(digits: F
     digits.known[5] = training(5, COMMENT + "&metric=error")
     reported(tmp_path, 5, 0.1, metric="error")
     state = state_of(View.of(config(tmp_path), digits.look(), NOW_S), (), ())
-    assert answers.sweep(state, "digits", "ada", ())["best"] is None
+    page = answers.sweep(state, "digits", "ada", ())
+    assert page is not None and page["best"] is None
 
 
 def test_a_training_without_sxrun_is_done_after_its_last_step(digits: FakeSlurm, tmp_path: Path) -> None:

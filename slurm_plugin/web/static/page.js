@@ -24,7 +24,7 @@ export async function get(address) {
   const age = response.headers.get("X-State-Age");
   if (age !== null) state.age = Number(age);
   if (response.status === 304) return known.told;
-  if (!response.ok) throw new Error((await response.text()) || response.statusText);
+  if (!response.ok) throw new Error((await response.text()).trim() || response.statusText);
   const told = await response.json();
   if (seen.size > 50) seen.clear();
   seen.set(address, { etag: response.headers.get("ETag"), told });

@@ -200,6 +200,42 @@ def test_files_are_written(trace: Path, tmp_path: Path) -> None:
     assert len(jobs.read_text().splitlines()) == 4
 
 
+@pytest.mark.parametrize(
+    ("words", "hints"),
+    [
+        (("simulate", "--policy", "fifo", "--trace", "{x}", "--jobs-csv", "{x}"), ("--trace", "--jobs-csv")),
+        (("simulate", "--policy", "fifo", "--cluster-csv", "{link}", "--trace", "{x}"), ("--cluster-csv", "--trace")),
+        (("simulate", "--policy", "fifo", "--trace", "{x}", "--cluster", "{y}", "--jobs-csv", "{y}"), ("--cluster",)),
+        (
+            ("simulate", "--policy", "fifo", "--trace", "{x}", "--jobs-csv", "{new}", "--cluster-csv", "{new}"),
+            ("--jobs-csv", "--cluster-csv"),
+        ),
+        (("simulate", "--trace", "{y}", "--history", "{x}", "--jobs-csv", "{hard}"), ("--history", "--jobs-csv")),
+        (("metrics", "--from-sacct", "{x}", "--jobs-csv", "{x}"), ("--from-sacct", "--jobs-csv")),
+        (("colocate", "--events", "{x}", "--write-events", "{x}"), ("--events", "--write-events")),
+    ],
+)
+def test_no_file_is_lost_to_another_of_the_command(
+    words: tuple[str, ...], hints: tuple[str, ...], tmp_path: Path
+) -> None:
+    files = {name: tmp_path / name for name in ("x", "y", "link", "hard", "new")}
+    files["x"].write_text("precious")
+    files["y"].write_text("nodes: 1\ngpus_per_node: 2\n")
+    files["link"].symlink_to(files["x"])
+    files["hard"].hardlink_to(files["x"])
+    result = call(*(word.format(**files) for word in words))
+    assert result.exit_code == 2
+    assert "are the same file" in result.stderr
+    assert all(hint in result.stderr for hint in hints)
+    assert files["x"].read_text() == "precious"
+    assert not files["new"].exists()
+
+
+def test_a_device_may_be_named_twice(trace: Path) -> None:
+    shape = ("--trace", trace, "--cluster", "1x2", "--policy", "fifo")
+    assert call("simulate", *shape, "--jobs-csv", "/dev/null", "--cluster-csv", "/dev/null").exit_code == 0
+
+
 def test_policies_side_by_side(trace: Path, tmp_path: Path) -> None:
     words = ("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "--estimates", "exact")
     found = told(*words, "--interval", 10, "--plot", tmp_path / "a.svg", "-j", 2)
@@ -292,8 +328,11 @@ def test_jct_of_a_policy_that_completes_fewer_jobs_is_warned_of(trace: Path) -> 
     trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s\n1,0,1,300,400\n2,0,1,300,400\n")
     words = ("compare", "--trace", str(trace), "--cluster", "1x1", "-j", 1)
     assert "completed" not in call(*words, "--policies", "fifo,srsf").stderr
-    warned = call(*words, "--policies", "fifo,sjf-ffs").stderr
-    assert "fewer jobs completed their work (sjf-ffs 0; fifo 2), which shortens JCTs" in warned
+    warning = "fewer jobs completed their work (sjf-ffs 0; fifo 2), which shortens JCTs"
+    assert f"warning: {warning}\n" in call(*words, "--policies", "fifo,sjf-ffs").stderr
+    asked = call(*words, "--policies", "fifo,sjf-ffs", "--json")
+    assert f"warning: {warning}\n" in asked.stderr
+    assert warning in json.loads(asked.stdout)["warnings"]
 
 
 def test_a_table_goes_on_below_where_it_is_too_wide() -> None:

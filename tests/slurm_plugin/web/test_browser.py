@@ -147,7 +147,17 @@ def test_old_and_missing_state_is_told(browser: Any, tmp_path: Path) -> None:
         assert "what you see is old" in tab.page.inner_text("#age")
         assert tab.serious_findings() == []
         (tmp_path / "state" / "state.json").unlink()
-        assert "no daemon publishes in" in tab.go("queue")
+        told = tab.go("queue")
+        assert "no daemon publishes in" in told and "\ufffd" not in told
+        tab.page.close()
+
+
+def test_a_sweep_that_is_over_is_told_as_such(browser: Any, tmp_path: Path) -> None:
+    _ = published(tmp_path)
+    with serving(tmp_path) as address:
+        tab = Tab(browser, address)
+        told = tab.go("sweep/past/ada")
+        assert told.endswith("no job of this sweep waits or runs; `sexplsched sweep show NAME` shows past ones")
         tab.page.close()
 
 

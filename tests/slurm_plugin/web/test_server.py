@@ -130,8 +130,9 @@ def test_whom_the_proxy_names_sees_only_his_own_where_slurm_hides_jobs(tmp_path:
     AuditTrail(tmp_path / "audit.jsonl", 1, 1).write(entries)
     access = Access(user_header="X-Remote-User")
     assert ask(tmp_path, access, "/api/jobs")[0].status == 401
-    for answer in ask(tmp_path, access, *(f"/api/{view}" for view in VIEWS), headers={"X-Remote-User": "ada"}):
-        assert answer.status == 200
+    paths = [f"/api/{view}" for view in VIEWS]
+    for path, answer in zip(paths, ask(tmp_path, access, *paths, headers={"X-Remote-User": "ada"}), strict=True):
+        assert answer.status == (404 if "sweep?" in path else 200), "the sweep is bob's"
         assert "bob" not in answer.text
         assert '"jobid": 42' not in answer.text
     assert ask(tmp_path, access, "/api/jobs/42", headers={"X-Remote-User": "ada"})[0].status == 404
@@ -246,6 +247,8 @@ def test_a_gateway_whose_clock_was_ahead_is_shown_all_the_same(tmp_path: Path) -
         ("/api/jobs?offset=" + "9" * 40, 400),
         ("/api/jobs/9999", 404),
         ("/api/jobs/" + "9" * 40, 404),
+        ("/api/sweep?name=none", 404),
+        ("/api/sweep?name=digits&user=nobody", 404),
         ("/static/..%2fserver.py", 404),
         ("/static/nothing.js", 404),
     ],
@@ -293,6 +296,7 @@ def test_a_large_sweep_says_how_many_of_its_trainings_paused_and_stopped(tmp_pat
     curves += [replace(one, jobid=one.jobid + 2000, state="ENDED", best=9.0) for one in curves]
     stopped = [AuditEntry(1.0, one.jobid, "JobState", "", "CANCELLED", "p", "stop", "why") for one in curves[300:]]
     told = answers.sweep(replace(state, curves=encoded(curves)), "digits", "bob", stopped)
+    assert told is not None
     assert {name: told[name] for name in ("waiting", "paused", "stopped", "total")} == {
         "waiting": 7,
         "paused": 300,
