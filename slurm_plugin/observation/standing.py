@@ -141,9 +141,9 @@ def may_be_planned(
 ) -> bool:
     """Whether a pending job belongs in the plan: Slurm may start it once there is room, as far as is known.
 
-    Slurm's delay after a requeue is no obstacle if the daemon lifts it (`requeues.returns_at_once`), for a job that
-    allows preemption: so the GPUs of a job that returns in a few seconds are not given away, and its size is decided
-    before it starts.
+    Slurm's delay after a requeue is no obstacle if the daemon lifts it (`requeue_delay.returns_at_once`), for a job
+    that allows preemption: so the GPUs of a job that returns in a few seconds are not given away, and its size is
+    decided before it starts.
 
     Nor is a delay by the daemon, for which `own_begin_s` is known: the begin time that the job had before.
 

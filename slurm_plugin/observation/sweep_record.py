@@ -188,7 +188,7 @@ def _read(path: Path) -> tuple[Note, ...]:
 def ended_before(
     notes: Iterable[Note], jobs: Iterable[SlurmJob], spool: ProgressSpool, scope: Scope, now_s: float
 ) -> dict[int, SeenTraining]:
-    """The ended trainings of sweeps that still have pending or running ones, for `memory.SweepTrainings`.
+    """The ended trainings of sweeps that still have pending or running ones, for `trainings.SweepTrainings`.
 
     `jobs` are those that Slurm lists. A name may be reused for a new sweep after the last has ended, so a training
     counts only if it had not ended when the first of the others was submitted.
