@@ -403,7 +403,7 @@ def test_an_array_is_all_of_its_tasks(tmp_path: Path, monkeypatch: pytest.Monkey
     rest = record(60, array_tasks=3, **ARRAY)
     tasks = [running(number, array_job_id=60, array_task_id=number) for number in (68, 69)]
     parts = [running(number, het_job_id=70) for number in (70, 71)]
-    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.task", lambda _self, name: {"60_68": 68, "60_5": 60}[name])
+    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.part", lambda _self, name: {"60_68": 68, "60_5": 60}[name])
 
     def listed(*ids: str) -> set[int]:
         told = invoke(tmp_path, "status", "--json", "-j", ",".join(ids))
