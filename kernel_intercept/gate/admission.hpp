@@ -19,8 +19,6 @@ inline bool is_high(const shared::Page& page, std::uint32_t slot) {
     return (page.control.high.load(std::memory_order_relaxed) >> slot & 1) != 0;
 }
 
-enum class Patience : std::uint8_t { kMayWait, kMustNotWait };
-
 Decision admit_managed(Link& link, shared::Page& page, int stream, const KernelCost& cost, Patience patience,
                        std::uint64_t now_ns) noexcept;
 

@@ -45,17 +45,6 @@ shared::Page* served_page(Link& link, std::uint64_t now_ns) {
     return bounded ? link.own_page() : nullptr;
 }
 
-Decision decide(int ordinal, int stream, const KernelCost& cost, Patience patience) {
-    Link* link = link_of(ordinal);
-    if (link == nullptr || !link->wanted()) return {};
-    const std::uint64_t now_ns = shared::now_ns();
-    shared::Page* page = served_page(*link, now_ns);
-    if (page == nullptr) return {};
-    Decision decision = admit_managed(*link, *page, stream, cost, patience, now_ns);
-    if (!manager_alive(page->control, now_ns)) decision.admission = Admission::kPassThrough;
-    return decision;
-}
-
 // What this process has with the manager of a GPU; false where it has nothing.
 struct Place {
     Link* link;
@@ -124,12 +113,15 @@ bool sampling_due(std::uint64_t key_hash) noexcept {
            (count != 0 && count % (count < kSeldom ? kSampleEvery : kSeldom) == 0);
 }
 
-Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept {
-    return decide(ordinal, stream, cost, Patience::kMayWait);
-}
-
-Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept {
-    return decide(ordinal, stream, cost, Patience::kMustNotWait).boundary;
+Decision admit(int ordinal, int stream, const KernelCost& cost, Patience patience) noexcept {
+    Link* link = link_of(ordinal);
+    if (link == nullptr || !link->wanted()) return {};
+    const std::uint64_t now_ns = shared::now_ns();
+    shared::Page* page = served_page(*link, now_ns);
+    if (page == nullptr) return {};
+    Decision decision = admit_managed(*link, *page, stream, cost, patience, now_ns);
+    if (!manager_alive(page->control, now_ns)) decision.admission = Admission::kPassThrough;
+    return decision;
 }
 
 Boundary tail(int ordinal, int stream) noexcept {

@@ -38,6 +38,9 @@ struct Boundary {
     std::uint64_t done_ns{0};
 };
 
+// Blocks of a cooperative kernel wait for each other, and a collective for other GPUs: such must not wait.
+enum class Patience : std::uint8_t { kMayWait, kMustNotWait };
+
 struct Decision {
     Admission admission{Admission::kPassThrough};
     Boundary boundary{};
@@ -93,12 +96,9 @@ KernelCost lookup(std::uint64_t key_hash, const KernelCost& estimate) noexcept;
 // To be asked at each launch that has paid: whether it should be timed and given to `record`.
 bool sampling_due(std::uint64_t key_hash) noexcept;
 
-// Waits, for at most 50 ms, until the launch may go to the GPU, and charges its cost.
-Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept;
-
-// Charges the cost of a launch that must not wait: blocks of a cooperative kernel wait for each other, and a
-// collective waits for other GPUs.
-Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept;
+// Waits, for at most 50 ms, until the launch may go to the GPU, unless it must not; and charges its cost.
+Decision admit(int ordinal, int stream, const KernelCost& cost,
+               Patience patience = Patience::kMayWait) noexcept;
 
 // A kernel that waits for other GPUs is about to be launched. Says so on standard error if another process
 // has such kernels on the same GPU: where they run at the same time, each may wait for the other for ever.

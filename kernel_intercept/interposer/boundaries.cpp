@@ -196,7 +196,9 @@ Hold::Hold(Stream stream, NullStream null_stream) noexcept : stream_(stream), nu
     if (context == nullptr) return;
     const int number = counted_stream(*context, stream, null_stream);
     if (number == gate::kUncounted) return;
-    const gate::Boundary boundary = gate::charge(context->ordinal, number, {kHoldNs, 0, 0});
+    const KernelCost cost{kHoldNs, 0, 0};
+    const gate::Boundary boundary =
+        gate::admit(context->ordinal, number, cost, gate::Patience::kMustNotWait).boundary;
     if (boundary.writes) put_boundary(*context, number, stream, null_stream, boundary);
 }
 

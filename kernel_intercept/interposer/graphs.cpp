@@ -197,7 +197,7 @@ GraphLaunch graph_launch(GraphExec exec, const ContextRecord& gpu) noexcept {
     return {gate::lookup(key_hash, estimate),
             {key, estimate, name.text},
             key_hash,
-            graph && graph->total.collective ? Waiting::kForbidden : Waiting::kAllowed};
+            graph && graph->total.collective ? gate::Patience::kMustNotWait : gate::Patience::kMayWait};
 }
 
 }  // namespace explsched::intercept

@@ -38,7 +38,7 @@ struct GraphLaunch {
     KernelCost cost;        // the manager's figure if it has one
     gate::Sample estimate;  // for a timing: the shares are those of its kernels as they are known now
     std::uint64_t key_hash;
-    Waiting waiting;  // forbidden if a kernel in it must not wait
+    gate::Patience patience;  // must not wait if a kernel in it must not wait
 };
 
 // Of a graph never seen (or forgotten, see handle_table.hpp), the cost of one unknown kernel.

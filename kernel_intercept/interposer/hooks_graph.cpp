@@ -71,7 +71,7 @@ Result launch_graph(GraphExec exec, Stream stream) {
         return call_driver<kSymbol>(exec, stream);
     }
     const GraphLaunch graph = graph_launch(exec, *context);
-    launch.waiting = graph.waiting;
+    launch.patience = graph.patience;
     const Admitted admitted = admit(launch, graph.cost, graph.estimate, graph.key_hash, *context);
     const Result result = call_driver<kSymbol>(exec, stream);
     launched(admitted, launch, result);

@@ -53,7 +53,7 @@ Result launch_ex(const LaunchConfig* config, Function function, void** params, v
     for (unsigned i = 0; config->attributes != nullptr && i < config->attribute_count; ++i) {
         const LaunchAttribute& attribute = config->attributes[i];
         if (attribute.id == kAttributeCooperative && attribute.value.cooperative != 0) {
-            kernel.launch.waiting = Waiting::kForbidden;
+            kernel.launch.patience = gate::Patience::kMustNotWait;
         }
         if ((attribute.id == kAttributeProgrammaticSerialization &&
              attribute.value.programmatic_serialization != 0) ||
@@ -75,7 +75,7 @@ Result launch_ex(const LaunchConfig* config, Function function, void** params, v
 }
 
 KernelLaunch without_waiting(KernelLaunch kernel) {
-    kernel.launch.waiting = Waiting::kForbidden;
+    kernel.launch.patience = gate::Patience::kMustNotWait;
     return kernel;
 }
 

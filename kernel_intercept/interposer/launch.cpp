@@ -19,16 +19,11 @@ void trace_kernel(const KernelLaunch& kernel, const char* name, gate::Admission 
            admission == gate::Admission::kGranted});
 }
 
-gate::Admission pay(const Launch& launch, Waiting waiting, const KernelCost& cost,
+gate::Admission pay(const Launch& launch, gate::Patience patience, const KernelCost& cost,
                     ContextRecord& context) noexcept {
     note_stream(context, stream_identity(launch.stream, launch.null_stream));
     const int stream = counted_stream(context, launch.stream, launch.null_stream);
-    gate::Decision decision;
-    if (waiting == Waiting::kAllowed) {
-        decision = gate::admit(context.ordinal, stream, cost);
-    } else {
-        decision.boundary = gate::charge(context.ordinal, stream, cost);
-    }
+    const gate::Decision decision = gate::admit(context.ordinal, stream, cost, patience);
     if (__builtin_expect(decision.boundary.writes || decision.boundary.waits, 0))
         put_boundary(context, stream, launch.stream, launch.null_stream, decision.boundary);
     return decision.admission;
@@ -52,7 +47,7 @@ ContextRecord* managed_context(const Launch& launch) noexcept {
 
 Admitted admit(const Launch& launch, const KernelCost& cost, const gate::Sample& sample,
                std::uint64_t key_hash, ContextRecord& context) noexcept {
-    const gate::Admission admission = pay(launch, launch.waiting, cost, context);
+    const gate::Admission admission = pay(launch, launch.patience, cost, context);
     if (__builtin_expect(mode() == Mode::kTracing, 0)) {
         trace({launch.entry, sample.name, sample.key.grid, sample.key.block, sample.key.dynamic_shared_bytes,
                admission == gate::Admission::kGranted});
@@ -80,7 +75,7 @@ Admitted admit(const KernelLaunch& kernel) noexcept {
     const KernelCost cost = expected_cost(facts);
     if (__builtin_expect(facts.collective, 0)) gate::collective_launched(context->ordinal);
     const gate::Admission admission =
-        pay(launch, facts.collective ? Waiting::kForbidden : launch.waiting, cost, *context);
+        pay(launch, facts.collective ? gate::Patience::kMustNotWait : launch.patience, cost, *context);
     if (__builtin_expect(now == Mode::kTracing, 0)) trace_kernel(kernel, facts.name.text, admission);
     Admitted admitted{context, nullptr};
     if (sample_is_due(launch, facts.key_hash, *context)) {
@@ -96,7 +91,7 @@ void charge(const KernelLaunch& kernel, ContextRecord* context) noexcept {
     const Launch& launch = kernel.launch;
     if (context != nullptr && !is_capturing(launch.stream, launch.null_stream)) {
         const LaunchFacts facts = launch_facts(*context, kernel.shape);
-        pay(launch, Waiting::kForbidden, expected_cost(facts), *context);
+        pay(launch, gate::Patience::kMustNotWait, expected_cost(facts), *context);
     }
     if (now == Mode::kTracing) {
         trace_kernel(kernel, function_facts(kernel.shape.function, 0).name.text,

@@ -10,11 +10,6 @@
 
 namespace explsched::intercept {
 
-enum class Waiting : std::uint8_t {
-    kAllowed,
-    kForbidden,  // charged only: blocks or GPUs wait for each other, and would wait for us
-};
-
 enum class Timing : std::uint8_t {
     kAllowed,
     kForbidden,  // events around the launch would change what it overlaps with
@@ -24,7 +19,7 @@ struct Launch {
     const char* entry;  // the driver's entry point
     Stream stream;
     NullStream null_stream;
-    Waiting waiting{Waiting::kAllowed};
+    gate::Patience patience{gate::Patience::kMayWait};
     Timing timing{Timing::kAllowed};
 };
 

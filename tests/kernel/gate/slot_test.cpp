@@ -409,7 +409,7 @@ void a_slot_of_another_is_left_alone(Manager& manager) {
     gate::drained(0);
     gate::record(0, {{42, {1, 1, 1}, {32, 1, 1}, 0, 90}, kLong, "name"});
     CHECK(gate::admit(0, 1, kLong).admission == gate::Admission::kPassThrough);
-    CHECK(!gate::charge(0, 1, kLong).writes);
+    CHECK(!gate::admit(0, 1, kLong, gate::Patience::kMustNotWait).boundary.writes);
     CHECK(slot.counters.launches == launches && !shared::progress_of(manager.own()).idle());
     CHECK(slot.ring.written == slot.ring.read && slot.counters.unmanaged == unmanaged);
 }

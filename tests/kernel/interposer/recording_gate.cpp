@@ -87,16 +87,10 @@ KernelCost lookup(std::uint64_t, const KernelCost& estimate) noexcept {
 
 bool sampling_due(std::uint64_t) noexcept { return std::getenv("GATE_SAMPLE") != nullptr; }
 
-Decision admit(int ordinal, int stream, const KernelCost& cost) noexcept {
-    write_line("admit %d %lu %u %u\n", ordinal, static_cast<unsigned long>(cost.gpu_ns),
-               cost.compute_permille, cost.bandwidth_permille);
+Decision admit(int ordinal, int stream, const KernelCost& cost, Patience patience) noexcept {
+    write_line("%s %d %lu %u %u\n", patience == Patience::kMayWait ? "admit" : "charge", ordinal,
+               static_cast<unsigned long>(cost.gpu_ns), cost.compute_permille, cost.bandwidth_permille);
     return {Admission::kGranted, boundary_for(stream)};
-}
-
-Boundary charge(int ordinal, int stream, const KernelCost& cost) noexcept {
-    write_line("charge %d %lu %u %u\n", ordinal, static_cast<unsigned long>(cost.gpu_ns),
-               cost.compute_permille, cost.bandwidth_permille);
-    return boundary_for(stream);
 }
 
 Boundary tail(int ordinal, int stream) noexcept {

@@ -104,7 +104,7 @@ void what_never_fits_passes_in_the_end() {
         const pid_t other = hour_long_client();
         CHECK(soon(our_gate_is_shut));
         const shared::Counters& counters = gate::links[0].own_page()->slots[gate::links[0].slot].counters;
-        gate::charge(0, gate::kUncounted, {1000, 500, 500});
+        gate::admit(0, gate::kUncounted, {1000, 500, 500}, gate::Patience::kMustNotWait);
         CHECK(counters.waits == 0);
         CHECK(soon([&] {
             const bool passes = admission_of({1000, 500, 500}) == Admission::kPassThrough;
@@ -226,7 +226,8 @@ void a_new_manager_leaves_a_stream_to_the_thread_that_counts_in_it() {
     in_client(daemon, "best-effort", [&] {
         CHECK(granted_soon(kSmall));
         gate::CountedStream& held = gate::links[0].streams[2];
-        for (int stream = 2; stream < 4; ++stream) gate::charge(0, stream, kSmall);
+        for (int stream = 2; stream < 4; ++stream)
+            gate::admit(0, stream, kSmall, gate::Patience::kMustNotWait);
         held.taken = true;
         daemon.kill_hard();
         CHECK(soon([] { return admission_of(kSmall) == Admission::kPassThrough && !gate::links[0].page; }));
