@@ -10,9 +10,9 @@ namespace explsched::manager {
 // One line to standard error, which starts with the program's name.
 inline void log(const std::string& text) { std::fprintf(stderr, "sexplkmd: %s\n", text.c_str()); }
 
-// Throws std::system_error that names what has failed, and errno.
-[[noreturn]] inline void fail(const std::string& what) {
-    throw std::system_error(errno, std::generic_category(), what);
+// Throws std::system_error that names what has failed, and why.
+[[noreturn]] inline void fail(const std::string& what, int error = errno) {
+    throw std::system_error(error, std::generic_category(), what);
 }
 
 }  // namespace explsched::manager

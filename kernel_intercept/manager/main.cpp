@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "kernel_intercept/manager/log.hpp"
@@ -49,10 +51,9 @@ void close_standard_streams(const manager::Settings& settings) {
 // All but the standard streams and `kept`: whoever waits for the end of a pipe of the caller's, or unmounts
 // what it has open, is not to wait for the daemon.
 void close_files_of_caller(int kept) {
-    std::vector<int> open;
-    for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd"))
-        open.push_back(std::stoi(file.path().filename()));
-    for (const int fd : open) {
+    using Files = std::filesystem::directory_iterator;
+    for (const auto& file : std::vector(Files("/proc/self/fd"), Files())) {
+        const int fd = std::stoi(file.path().filename());
         if (fd > STDERR_FILENO && fd != kept) close(fd);
     }
 }
@@ -75,14 +76,16 @@ int detach() {
     close_files_of_caller(ready[1]);
     if (chdir("/") != 0) manager::fail("/");
     setsid();
-    // Slurm sends what asks for a checkpoint to all processes of a step, of which this is one by the SPANK
-    // plugin.
+    // Slurm sends what asks for a checkpoint to all processes of a step: by the SPANK plugin this is one.
     for (const int number : {SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM}) signal(number, SIG_IGN);
     return ready[1];
 }
 
 int serve(const manager::Settings& settings) {
-    manager::open_many_files();
+    if (rlimit files{}; getrlimit(RLIMIT_NOFILE, &files) == 0) {  // each client takes two
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     manager::request_short_timeslice();
     prctl(PR_SET_TIMERSLACK, 1);  // waiting clients are woken when it is time, not 50 us later
     const shared::Descriptor ready(settings.foreground ? -1 : detach());
@@ -107,9 +110,9 @@ int main(int argc, char** argv) {
     } catch (const std::invalid_argument& error) {
         manager::log(error.what());
         return 2;
-    } catch (const manager::AnotherServes& error) {
+    } catch (const std::system_error& error) {
         manager::log(error.what());
-        return 3;
+        return error.code() == std::errc::address_in_use ? 3 : 1;
     } catch (const std::exception& error) {
         manager::log(error.what());
         return 1;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -18,24 +20,19 @@ namespace explsched::manager {
 
 namespace {
 
-using shared::Descriptor;
-
 std::string contents(const std::string& path) {
-    const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::ifstream file(path, std::ios::binary);
     if (!file && errno == ENOENT) return {};
-    if (!file) fail(path);
-    std::string text;
-    char part[65536];
-    for (ssize_t got = 0; (got = read(file.get(), part, sizeof(part))) != 0;) {
-        if (got < 0 && errno != EINTR) fail(path);
-        if (got > 0) text.append(part, static_cast<std::size_t>(got));
-    }
-    return text;
+    std::ostringstream text;
+    text << file.rdbuf();
+    if (!file || text.bad()) fail(path);
+    return text.str();
 }
 
 void replace(const std::string& path, const std::string& text) {
     const std::string temporary = path + "." + std::to_string(getpid());
-    Descriptor file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    shared::Descriptor file(
+        open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!file) fail(temporary);
     std::size_t done = 0;
     while (done < text.size()) {
@@ -47,8 +44,7 @@ void replace(const std::string& path, const std::string& text) {
     if (done < text.size() || fsync(file.get()) != 0 || rename(temporary.c_str(), path.c_str()) != 0) {
         const int error = errno;
         unlink(temporary.c_str());
-        errno = error;
-        fail(temporary);
+        fail(temporary, error);
     }
 }
 
@@ -67,7 +63,7 @@ std::vector<Profile> save_profiles(const std::string& path, const std::vector<Pr
     const std::filesystem::path directory = std::filesystem::path(path).parent_path();
     std::error_code error;
     if (std::filesystem::create_directories(directory, error)) chmod(directory.c_str(), 0700);
-    const Descriptor held = locked(path + ".lock", F_OFD_SETLKW);
+    const shared::Descriptor held = locked(path + ".lock", F_OFD_SETLKW);
     std::map<std::uint64_t, Profile> all;
     for (const Profile& profile : ours) all.insert_or_assign(hash_of(profile.key), profile);
     for (const Profile& profile : load_profiles(path).profiles) {

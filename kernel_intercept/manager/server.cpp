@@ -93,11 +93,8 @@ void Server::accept_clients() {
         if (getsockopt(connection.socket.get(), SOL_SOCKET, kPeerPidfd, &process, &size) != 0)
             process = static_cast<int>(syscall(SYS_pidfd_open, connection.pid, 0));
         connection.process.reset(process);
-        if (!connection.process && connection.pid != 0) {
-            if (errno == ESRCH) continue;  // already gone
-            // Its end is that of its connection then, which a child of its own may hold open.
-            log("pid " + std::to_string(connection.pid) + ": pidfd: " + std::strerror(errno));
-        }
+        if (!connection.process && errno == ESRCH) continue;  // already gone
+        // Without a pidfd its end is that of its connection, which a child of its own may hold open.
         ++totals_.accepted;
         const std::uint64_t id = next_id_++;
         watch(connection.socket.get(), 2 * id);

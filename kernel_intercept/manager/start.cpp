@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -61,8 +60,7 @@ Descriptor locked(const std::string& path, int command) {
     whole.l_whence = SEEK_SET;
     while (!file || fcntl(file.get(), command, &whole) != 0) {
         if (file && errno == EINTR) continue;
-        if (file && (errno == EAGAIN || errno == EACCES))
-            throw AnotherServes(path + ": another manager has it");
+        if (file && (errno == EAGAIN || errno == EACCES)) fail(path + ": another manager has it", EADDRINUSE);
         fail(path);
     }
     return file;
@@ -79,7 +77,7 @@ Descriptor connected_to(const std::string& path, int flags) {
 Descriptor listen_at(const std::string& path) {
     // A living manager has the lock, too, but cleaners of /tmp remove that file; they leave its socket alone.
     if (connected_to(path, SOCK_NONBLOCK) || errno == EAGAIN)  // or many want to talk to it
-        throw AnotherServes(path + ": another manager serves it");
+        fail(path + ": another manager serves it", EADDRINUSE);
     unlink(path.c_str());  // of a manager that was killed
     Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const sockaddr_un address = address_of(path);
@@ -99,13 +97,6 @@ Descriptor stop_signals() {
     Descriptor descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!descriptor) fail("signalfd");
     return descriptor;
-}
-
-void open_many_files() noexcept {
-    rlimit files{};
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
 }
 
 void request_short_timeslice() noexcept {

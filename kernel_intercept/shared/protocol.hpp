@@ -17,14 +17,7 @@ constexpr std::uint32_t kMessageMagic = 0x4d505845;  // "EXPM"
 constexpr std::uint16_t kProtocolVersion = 1;
 constexpr const char* kSocketVariable = "EXPLSCHED_KM_SOCKET";
 
-enum class MessageKind : std::uint16_t {
-    kHello = 1,
-    kWelcome = 2,
-    kRefused = 3,
-    kStatus = 4,
-    kNotify = 5,
-    kForget = 6
-};
+enum class MessageKind : std::uint16_t { kHello = 1, kWelcome, kRefused, kStatus, kNotify, kForget };
 
 struct Preamble {
     std::uint32_t magic;
