@@ -251,28 +251,6 @@ class SharePlace(Protocol):
         ...
 
 
-def place_in_order(
-    place: SharePlace, loads: GpuLoads, pending: Iterable[tuple[int, Instance]]
-) -> tuple[tuple[Hosted, ...], tuple[int, ...]]:
-    """Place waiting instances, given as (key, instance) in order of arrival; `loads` stays as it is.
-
-    Returns what starts, in the same order, and the keys of those that do not fit. Raises `PolicyError` if a key is in
-    use already.
-    """
-    trial = loads.copy()
-    started: list[Hosted] = []
-    waiting: list[int] = []
-    for key, instance in pending:
-        shares = place.choose(instance, trial)
-        if shares is None:
-            waiting.append(key)
-            continue
-        hosted = Hosted(key, instance, shares)
-        trial.add(hosted)
-        started.append(hosted)
-    return tuple(started), tuple(waiting)
-
-
 class BestFit(Struct, frozen=True):
     """Best fit over requests and memory, within bounds on requests, limits and memory.
 

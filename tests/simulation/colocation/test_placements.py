@@ -1,6 +1,5 @@
 """Which GPUs instances get: each rule of Dilu on a cluster small enough to follow by hand."""
 
-import numpy as np
 import pytest
 
 from explsched.errors import PolicyError
@@ -11,7 +10,7 @@ from simulation.colocation.dilu import (
     InflessByLimit,
     InflessByRequest,
 )
-from simulation.colocation.instance import BestFit, Instance, InstanceShare, SharePlace, place_in_order
+from simulation.colocation.instance import BestFit, Instance, InstanceShare, SharePlace
 from simulation.colocation.placements import share_placement
 from tests.simulation.colocation.builders import GIB, cluster, inference, llm, on, training
 
@@ -226,20 +225,6 @@ def test_infless_charges_one_fixed_quota() -> None:
     assert by_limit is not None and by_request is not None
     assert [(s.gpu, s.request_ppb, s.limit_ppb) for s in by_limit] == [(1, 600_000_000, 600_000_000)]
     assert [(s.gpu, s.request_ppb, s.limit_ppb) for s in by_request] == [(0, 300_000_000, 300_000_000)]
-
-
-def test_waiting_instances_are_placed_in_order_and_the_books_stay_as_they_are() -> None:
-    loads = cluster(on(0, inference("a", request=0.5), 0), nodes=1, gpus=1)
-    waiting = [
-        (7, inference("b", request=0.4)),
-        (8, inference("c", request=0.3)),
-        (9, inference("d", request=0.1, limit=0.1)),
-    ]
-    started, left = place_in_order(Complementary(), loads, waiting)
-    assert [hosted.key for hosted in started] == [7, 9]
-    assert left == (8,)
-    assert loads.instances.tolist() == [1]
-    assert np.array_equal(loads.request_ppb, [500_000_000])
 
 
 def test_an_unknown_placement_is_named_with_the_nearest() -> None:
