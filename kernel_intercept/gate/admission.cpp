@@ -1,5 +1,7 @@
 #include "kernel_intercept/gate/admission.hpp"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 
 #include "kernel_intercept/gate/timed_wait.hpp"
@@ -54,7 +56,8 @@ Admission wait_for_room(Link& link, shared::Page& page, shared::Signals& signals
     const std::uint64_t done_ns = done.load(std::memory_order_relaxed);
     bool room = false;
     std::uint64_t now_ns = since_ns, open_ns = 0;
-    const FineTimer fine;
+    const int slack_ns = prctl(PR_GET_TIMERSLACK);
+    prctl(PR_SET_TIMERSLACK, 1);  // by default the kernel may end waits 50 us late
     while (!room && now_ns < since_ns + kLongestWaitNs && is_served(link, page, now_ns)) {
         timed_wait(kLookAgainNs);
         const std::uint64_t looked_ns = now_ns;
@@ -62,6 +65,7 @@ Admission wait_for_room(Link& link, shared::Page& page, shared::Signals& signals
         if (shared::is_open(own.gate.load(std::memory_order_relaxed))) open_ns += now_ns - looked_ns;
         room = has_room(page, signals, index, stream, counted);
     }
+    prctl(PR_SET_TIMERSLACK, slack_ns);
     if (!room && stream != kUncounted && open_ns >= kStuckNs && done.load() == done_ns)
         counted.stuck_at = done_ns;
     if (link.is_tenant(page)) count_wait(page.slots[index], now_ns - since_ns, !room);

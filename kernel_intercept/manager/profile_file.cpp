@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -21,12 +19,16 @@ namespace explsched::manager {
 namespace {
 
 std::string contents(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
+    const shared::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!file && errno == ENOENT) return {};
-    std::ostringstream text;
-    text << file.rdbuf();
-    if (!file || text.bad()) fail(path);
-    return text.str();
+    if (!file) fail(path);
+    std::string text;
+    char part[65536];
+    for (ssize_t got = 0; (got = read(file.get(), part, sizeof(part))) != 0;) {
+        if (got < 0 && errno != EINTR) fail(path);
+        if (got > 0) text.append(part, static_cast<std::size_t>(got));
+    }
+    return text;
 }
 
 void replace(const std::string& path, const std::string& text) {

@@ -176,6 +176,17 @@ void files_are_written_with_what_others_added() {
     std::filesystem::remove_all(pattern);
 }
 
+// Else a save would take it for an empty one, and replace it.
+void a_file_that_cannot_be_read_is_an_error() {
+    bool refused = false;
+    try {
+        load_profiles("/proc/self/mem");  // EIO
+    } catch (const std::system_error&) {
+        refused = true;
+    }
+    CHECK(refused);
+}
+
 // Of a full disk, say: what was there stays.
 void a_file_that_cannot_be_written_is_not_replaced() {
     std::string pattern = (std::filesystem::temp_directory_path() / "profiles-XXXXXX").string();
@@ -318,6 +329,7 @@ int main() {
     files_are_written_with_what_others_added();
     profiles_are_saved_where_no_thread_can_be_started();
     what_is_forgotten_stays_so_until_it_runs_again();
+    a_file_that_cannot_be_read_is_an_error();
     a_file_that_cannot_be_written_is_not_replaced();
     the_table_has_all_and_never_overflows();
     a_full_file_leaves_room_for_new_kernels();
