@@ -25,7 +25,6 @@ struct GraphRecord {
     std::uint64_t content;   // since it was instantiated or updated
     std::uint64_t original;  // the content it was instantiated with
     Context waits_in;
-    bool alive;
 };
 
 HandleTable<GraphRecord, 4096> g_graphs;
@@ -36,11 +35,7 @@ HandleTable<GraphCost, 32768> g_nodes;       // by content and node: what it cos
 HandleTable<GraphNode, 32768> g_node_order;  // by original content and place: which node it is
 std::atomic<std::uint64_t> g_last_content{0};
 
-struct DisabledNode {
-    GraphCost cost;  // when it is enabled
-    bool is_disabled;
-};
-HandleTable<DisabledNode, 4096> g_disabled;  // by content and node
+HandleTable<GraphCost, 4096> g_disabled;  // by content and node: what it costs when it is enabled again
 
 std::uint64_t key_of_node(std::uint64_t content, GraphNode node) noexcept {
     return mixed(content) + key_of(node);
@@ -74,16 +69,14 @@ void each_kernel_node(Graph graph, int depth, const Visit& visit) noexcept {
 
 std::uint64_t new_content() noexcept { return g_last_content.fetch_add(1, std::memory_order_relaxed) + 1; }
 
-std::optional<GraphRecord> record_of(GraphExec exec) noexcept {
-    const auto found = g_graphs.find(key_of(exec), kAlways);
-    return found && found->alive ? found : std::nullopt;
-}
+std::optional<GraphRecord> record_of(GraphExec exec) noexcept { return g_graphs.find(key_of(exec), kAlways); }
 
-void keep(GraphExec exec, const GraphCost& total, std::uint64_t content, std::uint64_t original,
+// False if there is no room for one more.
+bool keep(GraphExec exec, const GraphCost& total, std::uint64_t content, std::uint64_t original,
           Context waits_in) noexcept {
     char name[32];
     std::snprintf(name, sizeof name, "graph:%016" PRIx64, total.identity);
-    g_graphs.put(key_of(exec), kAlways, {total, kept_name(name), content, original, waits_in, true});
+    return g_graphs.put_if_room(key_of(exec), kAlways, {total, kept_name(name), content, original, waits_in});
 }
 
 GraphCost node_cost(const GraphRecord& graph, GraphNode node, const ContextRecord& gpu) noexcept {
@@ -95,9 +88,8 @@ GraphCost node_cost(const GraphRecord& graph, GraphNode node, const ContextRecor
 void change_node(GraphExec exec, const GraphRecord& graph, GraphNode node, const GraphCost& after,
                  const ContextRecord& gpu) noexcept {
     const std::uint64_t node_key = key_of_node(graph.content, node);
-    const auto disabled = g_disabled.find(node_key, kAlways);
-    if (disabled && disabled->is_disabled) {
-        g_disabled.put(node_key, kAlways, {after, true});
+    if (g_disabled.find(node_key, kAlways)) {
+        g_disabled.put(node_key, kAlways, after);
         return;
     }
     GraphCost sum = graph.total;
@@ -109,7 +101,7 @@ void change_node(GraphExec exec, const GraphRecord& graph, GraphNode node, const
 
 }  // namespace
 
-void note_graph(GraphExec exec, Graph graph, Context waits_in, const ContextRecord& gpu) noexcept {
+bool note_graph(GraphExec exec, Graph graph, Context waits_in, const ContextRecord& gpu) noexcept {
     const std::uint64_t content = new_content();
     GraphCost sum{};
     std::uint64_t place = 0;
@@ -119,7 +111,7 @@ void note_graph(GraphExec exec, Graph graph, Context waits_in, const ContextReco
         g_nodes.put(key_of_node(content, node), kAlways, total);
         g_node_order.put(key_of_place(content, place++), kAlways, node);
     });
-    keep(exec, sum, content, content, waits_in);
+    return keep(exec, sum, content, content, waits_in);
 }
 
 void note_update(GraphExec exec, Graph graph, const ContextRecord& gpu) noexcept {
@@ -165,15 +157,14 @@ void note_enabled(GraphExec exec, GraphNode node, bool enabled, const ContextRec
     if (!graph) return;
     const std::uint64_t node_key = key_of_node(graph->content, node);
     const auto disabled = g_disabled.find(node_key, kAlways);
-    const bool is_disabled = disabled && disabled->is_disabled;
-    if (is_disabled != enabled) return;
+    if (disabled.has_value() != enabled) return;
     if (enabled) {
-        g_disabled.put(node_key, kAlways, {});
-        change_node(exec, *graph, node, disabled->cost, gpu);
+        g_disabled.forget(node_key);
+        change_node(exec, *graph, node, *disabled, gpu);
     } else {
         const GraphCost cost = node_cost(*graph, node, gpu);
         change_node(exec, *graph, node, {}, gpu);
-        g_disabled.put(node_key, kAlways, {cost, true});
+        g_disabled.put(node_key, kAlways, cost);
     }
 }
 
@@ -182,9 +173,7 @@ const ContextRecord* waiting_context(GraphExec exec) noexcept {
     return graph && graph->waits_in != nullptr ? known_context(graph->waits_in) : nullptr;
 }
 
-void forget_graph(GraphExec exec) noexcept {
-    if (record_of(exec)) g_graphs.put(key_of(exec), kAlways, {});
-}
+void forget_graph(GraphExec exec) noexcept { g_graphs.forget(key_of(exec)); }
 
 GraphLaunch graph_launch(GraphExec exec, const ContextRecord& gpu) noexcept {
     const auto graph = record_of(exec);

@@ -11,8 +11,8 @@ namespace explsched::intercept {
 
 // Adds up the kernel nodes of a graph, child graphs included. Bodies of conditional nodes are not seen: how
 // often they run is decided on the GPU, and timing covers it. `waits_in` is the context for whose gate it
-// waits; null: for none.
-void note_graph(GraphExec exec, Graph graph, Context waits_in, const ContextRecord& gpu) noexcept;
+// waits; null: for none. False if there is no room to know it: an update would not find its waits.
+bool note_graph(GraphExec exec, Graph graph, Context waits_in, const ContextRecord& gpu) noexcept;
 
 // The context for whose gate it waits, whichever is current now: an update may not change it. Null if it does
 // not wait.

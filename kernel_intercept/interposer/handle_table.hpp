@@ -1,9 +1,9 @@
 // What is known about a handle: a table of fixed size that is read without locks.
 //
 // Each slot is a seqlock over atomic words: a reader copies the words and takes them only if no writer was
-// there meanwhile; a writer that meets another one gives up. So the table may forget, under collisions or
-// when full, and is right otherwise: callers must be able to do without an entry. All zero is empty, hence
-// no constructor, and pages never used cost no memory.
+// there meanwhile; a writer that meets another one leaves the slot to it. So the table may forget, under
+// collisions or when full, and is right otherwise: callers must be able to do without an entry. All zero is
+// empty, hence no constructor, and pages never used cost no memory.
 //
 // Handles are reused by the driver. An entry carries the epoch of its making and is found in that one only.
 #pragma once
@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <type_traits>
 
@@ -49,9 +50,7 @@ class HandleTable {
         const std::size_t start = place_of(key);
         for (std::size_t i = 0; i < kProbes; ++i) {
             const Slot& slot = slots_[(start + i) & (kCapacity - 1)];
-            const std::uint64_t held = slot.key.load(std::memory_order_acquire);
-            if (held == 0) return false;
-            if (held == key && slot.read(key, epoch, value)) return true;
+            if (slot.key.load(std::memory_order_acquire) == key && slot.read(key, epoch, value)) return true;
         }
         return false;
     }
@@ -62,24 +61,37 @@ class HandleTable {
         return value;
     }
 
-    void put(std::uint64_t key, std::uint32_t epoch, const Value& value) noexcept {
-        Words words{};
-        std::memcpy(words.data(), &value, sizeof value);
-        const std::size_t start = place_of(key);
-        // Its own slot, else an empty one, else one of those in its reach, chosen by its hash.
-        std::size_t place = start + (mixed(key) % kProbes);
-        for (std::size_t i = 0; i < kProbes; ++i) {
-            const std::uint64_t held =
-                slots_[(start + i) & (kCapacity - 1)].key.load(std::memory_order_relaxed);
-            if (held == key || held == 0) {
-                place = start + i;
-                break;
+    // False if there is no room. In a table in which all is put so, each key by one thread at a time, entries
+    // stay until they are forgotten.
+    bool put_if_room(std::uint64_t key, std::uint32_t epoch, const Value& value) noexcept {
+        const Words words = words_of(value);
+        for (const std::uint64_t held : {key, std::uint64_t{0}}) {  // its own slot, else an empty one
+            for (std::size_t i = 0; i < kProbes; ++i) {
+                if (slot_of(key, i).replace(held, key, epoch, words)) return true;
             }
         }
-        slots_[place & (kCapacity - 1)].write(key, epoch, words);
+        return false;
+    }
+
+    // Without room, in one of the slots in its reach, chosen by its hash.
+    void put(std::uint64_t key, std::uint32_t epoch, const Value& value) noexcept {
+        if (put_if_room(key, epoch, value)) return;
+        Slot& taken = slot_of(key, mixed(key) % kProbes);
+        taken.replace(taken.key.load(std::memory_order_relaxed), key, epoch, words_of(value));
+    }
+
+    // In all slots: threads that put one key at the same time may each have taken one.
+    void forget(std::uint64_t key) noexcept {
+        for (std::size_t i = 0; i < kProbes; ++i) slot_of(key, i).replace(key, 0, 0, {});
     }
 
    private:
+    static Words words_of(const Value& value) noexcept {
+        Words words{};
+        std::memcpy(words.data(), &value, sizeof value);
+        return words;
+    }
+
     struct Slot {
         std::atomic<std::uint32_t> sequence;  // odd while written
         std::atomic<std::uint32_t> epoch;
@@ -106,17 +118,27 @@ class HandleTable {
             return true;
         }
 
-        void write(std::uint64_t new_key, std::uint32_t new_epoch, const Words& in) noexcept {
-            std::uint32_t before = sequence.load(std::memory_order_relaxed);
-            if ((before & 1) != 0) return;
-            if (!sequence.compare_exchange_strong(before, before + 1, std::memory_order_acquire)) return;
+        // Only if it holds `held`: no writer was there since that was read, if the sequence is as it was.
+        // While it holds another key it is not even taken for a moment, in which that key's readers would
+        // miss it.
+        bool replace(std::uint64_t held, std::uint64_t new_key, std::uint32_t new_epoch,
+                     const Words& in) noexcept {
+            std::uint32_t before = sequence.load(std::memory_order_acquire);
+            if ((before & 1) != 0 || key.load(std::memory_order_relaxed) != held) return false;
+            if (!sequence.compare_exchange_strong(before, before + 1, std::memory_order_acquire))
+                return false;
             std::atomic_thread_fence(std::memory_order_release);
             epoch.store(new_epoch, std::memory_order_relaxed);
             for (std::size_t i = 0; i < kWords; ++i) words[i].store(in[i], std::memory_order_relaxed);
             key.store(new_key, std::memory_order_relaxed);
             sequence.store(before + 2, std::memory_order_release);
+            return true;
         }
     };
+
+    Slot& slot_of(std::uint64_t key, std::size_t probe) noexcept {
+        return slots_[(place_of(key) + probe) & (kCapacity - 1)];
+    }
 
     std::array<Slot, kCapacity> slots_;
 };

@@ -30,8 +30,10 @@ Result instantiate(const GraphExec* exec, Graph graph, Instantiate call) noexcep
         }
         if (added.any()) waits_in = gpu->context.load(std::memory_order_relaxed);
     }
-    if (result == kSuccess && exec != nullptr) note_graph(*exec, graph, waits_in, *gpu);
-    return result;
+    if (result != kSuccess || exec == nullptr || note_graph(*exec, graph, waits_in, *gpu)) return result;
+    if (waits_in == nullptr) return result;
+    call_driver<Symbol::cuGraphExecDestroy>(*exec);  // made anew without waits, it can be updated unknown
+    return call();
 }
 
 template <typename Update>

@@ -23,7 +23,7 @@ Device current_gpu() noexcept {
     return known && gpu >= 0 && gpu < gate::kMaxGpus ? gpu : -1;
 }
 
-// As pools were made; of type 0 are those that are gone.
+// As pools were made.
 constexpr std::uint32_t kAlways = 1;
 HandleTable<MemoryPlace, 256> g_pools;
 
@@ -37,7 +37,7 @@ Device gpu_of(const MemoryPlace& place) noexcept {
 Device gpu_of_pool() noexcept { return current_gpu(); }
 Device gpu_of_pool(Handle pool) noexcept {
     MemoryPlace place{};
-    if (g_pools.read(key_of(pool), kAlways, place) && place.type != 0) return gpu_of(place);
+    if (g_pools.read(key_of(pool), kAlways, place)) return gpu_of(place);
     const auto ask = [&](int attribute, int& value) {
         return call_driver<Symbol::cuMemPoolGetAttribute>(pool, attribute, &value) == kSuccess;
     };
@@ -149,7 +149,7 @@ Result cuMemPoolCreate(Handle* pool, const MemoryPlace* props) {
     return result;
 }
 Result cuMemPoolDestroy(Handle pool) {
-    if (is_limited()) g_pools.put(key_of(pool), kAlways, {});
+    if (is_limited()) g_pools.forget(key_of(pool));
     return call_driver<Symbol::cuMemPoolDestroy>(pool);
 }
 Result cuMemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, Handle pool, Stream stream) {

@@ -183,6 +183,27 @@ void a_graph_waits_for_the_gate_of_its_own_context(CUstream stream, CUfunction f
     DO(cuGraphDestroy(graph));
 }
 
+// More than can be known at a time: those without a place do not wait, since an update must find the same
+// nodes.
+void each_of_many_graphs_can_be_updated(CUstream stream, CUfunction function) {
+    CUgraph graph = captured(stream, std::vector<CUfunction>(6, function));
+    std::vector<CUgraphExec> execs(6000);
+    CUgraphExecUpdateResultInfo info{};
+    for (CUgraphExec& exec : execs) DO(cuGraphInstantiate(&exec, graph, 0));
+    for (CUgraphExec exec : execs) DO(cuGraphExecUpdate(exec, graph, &info));
+    for (CUgraphExec exec : execs) DO(cuGraphExecDestroy(exec));
+
+    CUgraphExec next{};  // in a place that one of them had
+    DO(cuGraphInstantiate(&next, graph, 0));
+    set_gate(function, true);
+    DO(cuGraphLaunch(next, stream));
+    if (takes_waits()) CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+    set_gate(function, false);
+    CHECK(ends(stream));
+    DO(cuGraphExecDestroy(next));
+    DO(cuGraphDestroy(graph));
+}
+
 // A launch has adopted another manager, whose memory this context does not know yet.
 void a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(CUstream stream,
                                                                          CUfunction function) {
@@ -215,5 +236,6 @@ int main() {
     a_collective_in_a_graph_does_not_wait(stream, module, function);
     a_collective_within_a_node_does_not_wait(stream, module, function);
     a_graph_waits_for_the_gate_of_its_own_context(stream, function);
+    each_of_many_graphs_can_be_updated(stream, function);
     a_graph_made_after_a_change_of_managers_waits_for_no_gate_of_others(stream, function);
 }
