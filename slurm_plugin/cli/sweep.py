@@ -208,7 +208,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
     from slurm_plugin.sweeps.search import Search
 
     search = Search(path, file, settings, config_path)
-    standing = search.advance(time.time())
+    standing = search.advance(time.time(), resumes=True)
     fault, told = "", (-1, "")
     while wait and not standing.finished:
         if told != (standing.ended, fault):  # a search takes hours, and Ctrl-C does not end it

@@ -45,7 +45,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
-from explsched.errors import SlurmError
+from explsched.errors import SlurmError, warn
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation import sweep_record
@@ -55,6 +55,8 @@ from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSectio
 from slurm_plugin.sweeps.search_jobs import Identity, SearchJobs, is_under_way
 
 _MOST_FAILURES = 10
+_RESUMED = "resumed_at"
+"""The attribute of the study that has the number of trials from which failures count."""
 
 
 class Result(Struct, frozen=True):
@@ -91,10 +93,14 @@ class Search:
         self._jobs = SearchJobs(self._path, file, config, config_path)
         self._spool = WholeProgressSpool(config.progress.spool)
 
-    def advance(self, now_s: float) -> SearchStanding:
-        """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job."""
+    def advance(self, now_s: float, *, resumes: bool = False) -> SearchStanding:
+        """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job.
+
+        `resumes`: go on after failures in a row, as a person wants it who may have mended the command; no pass of
+        Slurm's does.
+        """
         try:
-            return self._pass(now_s)
+            return self._pass(now_s, resumes=resumes and self._jobs.own_job is None)
         except SlurmError as error:
             self._jobs.repeat(str(error))
             raise
@@ -103,14 +109,14 @@ class Search:
             self._jobs.repeat(why)
             raise SearchError(f"{why}; nothing is lost, repeat the command") from error
 
-    def _pass(self, now_s: float) -> SearchStanding:
+    def _pass(self, now_s: float, *, resumes: bool) -> SearchStanding:
         self._directory.mkdir(exist_ok=True)
         with self._locked() as lock:
             identity = self._identify()
             study = self._study()
             self._jobs.look(identity, lock)
             try:
-                results = self._begin(study, now_s)
+                results = self._begin(study, now_s, resumes=resumes)
             except SlurmError:
                 if self._jobs.under_way:
                     self._jobs.watch()
@@ -121,7 +127,7 @@ class Search:
             self._jobs.watch()
             return self._standing(study, results)
 
-    def _begin(self, study: optuna.Study, now_s: float) -> Mapping[int, Result]:
+    def _begin(self, study: optuna.Study, now_s: float, *, resumes: bool) -> Mapping[int, Result]:
         """Settle what is over and submit what there is room for; returns what came of trials.
 
         Those that explsched has paused leave their places to others, once: without a result nobody knows what trials
@@ -131,7 +137,11 @@ class Search:
         results = self._results(study)
         most = self._file.parallel + min(self._jobs.paused, self._file.parallel)
         proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
+        since = study.user_attrs.get(_RESUMED, 0)
         while (under_way := len(self._jobs.under_way)) < most and self._may_begin(results, under_way):
+            if _failed_in_a_row(results, since):
+                since = max(results) + 1
+                self._go_on_after_failures(study, since, resumes=resumes)
             if (trial := next(proposals, None)) is None:
                 break
             self._jobs.submit(*trial)
@@ -270,31 +280,22 @@ class Search:
         return next((note.held_gpus for note in notes if note.training == training), 0.0)
 
     def _may_begin(self, results: Mapping[int, Result], under_way: int) -> bool:
-        """Whether the budget has room for another trial. Those under way are taken to cost what the others did.
-
-        Raises `SearchError` after failures in a row. One under way breaks it: those that fail are over sooner.
-        """
+        """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""
         begun = len(results) + under_way
         if self._file.budget.trials is not None and begun >= self._file.budget.trials:
             return False
-        last = sorted(results)[-_MOST_FAILURES:]
-        in_a_row = len(last) == _MOST_FAILURES and last[-1] - last[0] == _MOST_FAILURES - 1
-        if in_a_row and all(results[number].value is None for number in last):
-            if under_way:
-                remedy = "no more are begun, those under way go on"
-            elif (best := self._best(results)) is None:
-                remedy = f"fix the command, remove {self._directory} and run again"
-            else:
-                remedy = (
-                    f"fix the command and choose another name, or set budget.trials to {begun}, and the search is "
-                    f"finished; best so far {results[best].value:.6g}, trial {best}"
-                )
-            raise SearchError(
-                f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
-                f"{self._directory}/trials/*/output; {remedy}"
-            )
         budget, spent = self._file.budget.gpu_hours, sum(result.gpu_h for result in results.values())
         return budget is None or spent + under_way * _usual_gpu_h(results) < budget
+
+    def _go_on_after_failures(self, study: optuna.Study, since: int, *, resumes: bool) -> None:
+        """Count failures from trial `since` on, for whoever resumes the search; else raise `SearchError`."""
+        why = f"the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}"
+        told = f"{self._path}: {why}: see {self._directory}/trials/*/output"
+        if not resumes:
+            ends = "; those under way go on" if self._jobs.under_way else ""
+            raise SearchError(f"{told}; no more are begun{ends}; fix the command and run `sweep run` again")
+        warn("sexplsched", f"{told}; the search goes on")
+        study.set_user_attr(_RESUMED, since)
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result]) -> SearchStanding:
         best = self._best(results)
@@ -352,6 +353,14 @@ class Search:
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._jobs.directory(number) / "result").read_bytes(), type=Result)
+
+
+def _failed_in_a_row(results: Mapping[int, Result], since: int) -> bool:
+    """Whether the last trials have failed, all begun since. One under way breaks that: those that fail end sooner."""
+    last = sorted(results)[-_MOST_FAILURES:]
+    if len(last) < _MOST_FAILURES or last[0] < since or last[-1] - last[0] >= _MOST_FAILURES:
+        return False
+    return all(results[number].value is None for number in last)
 
 
 def _cost_key(number: int) -> str:

@@ -97,7 +97,7 @@ class SearchJobs:
         passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
         self.waiting = {job.job_id for job in passes if job.state == "PENDING"}
         self._reserved: set[int] = set()
-        if self._own_job is not None:
+        if self.own_job is not None:
             with suppress(SlurmError):  # without it this pass is repeated itself, if need be
                 self._reserve(f"--begin=now+{_AGAIN_S}")
 
@@ -160,7 +160,7 @@ class SearchJobs:
         try:
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
         except SlurmError:
-            if self.under_way or self._own_job is None or not self._reserved:
+            if self.under_way or self.own_job is None or not self._reserved:
                 raise
             self._take_back(self._reserved)  # Slurm may have one place beside ours: without a trial no pass would help
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
@@ -191,7 +191,7 @@ class SearchJobs:
 
         Nothing is done where another pass waits. While slurmctld does not answer it is asked until Slurm ends the job.
         """
-        job_id, repeats = self._own_job, int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        job_id, repeats = self.own_job, int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         if job_id is None or self.waiting or repeats >= _MOST_REPEATS:
             return
         warn("sexplsched", f"{why}; this pass is repeated")  # before Slurm ends us
@@ -204,7 +204,7 @@ class SearchJobs:
                 return
 
     @property
-    def _own_job(self) -> str | None:
+    def own_job(self) -> str | None:
         """The job of Slurm that makes this pass, None where a person does."""
         own = os.environ.get("SLURM_JOB_ID")
         return own if os.environ.get("SLURM_JOB_NAME") == self._name_of_passes else None

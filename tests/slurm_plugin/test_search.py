@@ -173,7 +173,7 @@ def test_waiting_tells_how_far_the_search_is(tmp_path: Path, monkeypatch: pytest
     first = SearchStanding("digits", str(tmp_path), 0, 0, 2, 0.0, None, None, {}, finished=False)
     found = iter([first, first, replace(first, ended=1), replace(first, ended=2, under_way=0, finished=True)])
     monkeypatch.setattr("slurm_plugin.cli.sweep.POLL_S", 0.0)
-    monkeypatch.setattr("slurm_plugin.sweeps.search.Search.advance", lambda _search, _now_s: next(found))
+    monkeypatch.setattr("slurm_plugin.sweeps.search.Search.advance", lambda _search, _now_s, **_how: next(found))
     done = run(path, "--wait")
     assert [line.split(" (")[0] for line in done.stderr.splitlines()] == [f"digits: {n} trials ended" for n in (0, 1)]
     assert all(line.endswith("it continues without this command") for line in done.stderr.splitlines())
@@ -186,7 +186,7 @@ def test_who_waits_goes_on_waiting_while_slurmctld_does_not_answer(
     first = SearchStanding("digits", str(tmp_path), 0, 0, 2, 0.0, None, None, {}, finished=False)
     found = iter([first, None, None, first, replace(first, ended=2, finished=True)])
 
-    def advance(_search: Search, _now_s: float) -> SearchStanding:
+    def advance(_search: Search, _now_s: float, **_how: bool) -> SearchStanding:
         if (standing := next(found)) is None:
             raise SlurmUnreachableError("squeue: Connection refused")
         return standing
@@ -245,8 +245,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def in_slurm(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A search of which Slurm runs a pass now, as job 90; returns its file."""
-    monkeypatch.setenv("SLURM_JOB_ID", "90")
-    monkeypatch.setenv("SLURM_JOB_NAME", "digits-next")
+    by_slurm(monkeypatch)
     return written(tmp_path, parallel=2)
 
 
@@ -847,14 +846,57 @@ def test_trials_beyond_those_that_slurm_watches_are_seen_to_in_time(tmp_path: Pa
 
 
 @optuna_is_needed
-def test_a_command_that_never_reports_does_not_go_on_for_ever(tmp_path: Path, slurm: Path) -> None:
+def test_a_command_that_never_reports_does_not_go_on_for_ever(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, parallel=10, budget={"gpu_hours": 10})
     run(path)
-    for number in range(10):
-        (tmp_path / "digits.sweep" / "trials" / str(number) / "claim").symlink_to(str(100 + number))
+    all_are_over(path)
+    by_slurm(monkeypatch)
     told = str(run(path).exception)
     assert "the last 10 trials ended without a report of 'loss'" in told
-    assert told.endswith(f"fix the command, remove {tmp_path}/digits.sweep and run again")
+    assert told.endswith("; no more are begun; fix the command and run `sweep run` again")
+    assert len(trials_of(slurm)) == 10
+
+
+@optuna_is_needed
+def test_after_ten_failures_a_person_resumes_the_search_and_failures_count_anew(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken node or file system may be mended since. `--wait` is a person's in its first pass only."""
+    path = written(tmp_path, parallel=10, budget={"trials": 40})
+    run(path)
+    all_are_over(path)
+    done = run(path)
+    assert done.exit_code == 0, done.output
+    assert f"see {tmp_path}/digits.sweep/trials/*/output; the search goes on" in done.stderr
+    assert trials_of(slurm)[10:] == [f"digits-{number}" for number in range(10, 20)]
+    all_are_over(path)
+    with monkeypatch.context() as passes:
+        by_slurm(passes)
+        assert "the last 10 trials ended" in str(run(path).exception)
+    monkeypatch.setattr("slurm_plugin.cli.sweep.POLL_S", 0.0)
+    monkeypatch.setattr("slurm_plugin.cli.sweep._standing", lambda _standing: all_are_over(path))
+    assert "the last 10 trials ended" in str(run(path, "--wait").exception)
+    assert trials_of(slurm)[20:] == [f"digits-{number}" for number in range(20, 30)]
+
+
+def by_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on Slurm makes the passes, as job 90."""
+    monkeypatch.setenv("SLURM_JOB_ID", "90")
+    monkeypatch.setenv("SLURM_JOB_NAME", "digits-next")
+
+
+def all_are_over(path: Path) -> None:
+    """All trials that were begun have run, as jobs 100 and up."""
+    for trial in (path.parent / "digits.sweep" / "trials").glob("*"):
+        if not (trial / "claim").is_symlink():
+            (trial / "claim").symlink_to(f"{100 + int(trial.name)}")
+
+
+def trials_of(notes: Path) -> list[str]:
+    """The names of the jobs of trials that were submitted."""
+    return [name for name, _when in jobs_of(notes) if name != "digits-next"]
 
 
 def runs(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
@@ -863,9 +905,8 @@ def runs(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
     mark = f"explsched-trial:{json.loads((directory / 'id').read_text())['id']}"
     job = record(1, state="RUNNING", comment=f"explsched: {mark}:{number}")
     monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: (job,))
-    for trial in (directory / "trials").glob("*"):
-        if trial.name != str(number):
-            (trial / "claim").symlink_to(f"{100 + int(trial.name)}")
+    all_are_over(path)
+    (directory / f"trials/{number}/claim").unlink()
 
 
 @optuna_is_needed
@@ -876,20 +917,19 @@ def test_failures_in_a_row_leave_the_trials_under_way_their_results(
     assert run(path).exit_code == 0
     runs(monkeypatch, path, 0)
     slurm.unlink()
+    by_slurm(monkeypatch)
     told = str(run(path).exception)
     assert "the last 10 trials ended without a report" in told
-    assert told.endswith("no more are begun, those under way go on")
-    assert jobs_of(slurm) == [("digits-next", "afterany:1")]
+    assert "; no more are begun; those under way go on; " in told
+    assert jobs_of(slurm) == [("digits-next", "now+600"), ("digits-next", "afterany:1")]
     monkeypatch.setattr(CliClient, "tagged_jobs", lambda _client, _prefix: ())
     (tmp_path / "digits.sweep/trials/0/claim").symlink_to("1")
     (tmp_path / "1.jsonl").write_text(json.dumps({"time_s": 1.0, "step": 1, "metric": "loss", "value": 0.5}) + "\n")
-    told = str(run(path).exception)
-    assert "remove" not in told
-    assert told.endswith("or set budget.trials to 11, and the search is finished; best so far 0.5, trial 0")
+    assert "the last 10 trials ended without a report" in str(run(path).exception)
     found = json.loads(run(written(tmp_path, budget={"trials": 11}), "--json").stdout)
     assert (found["finished"], found["best"]) == (True, 0.5)
     assert json.loads((tmp_path / "digits.sweep/trials/0/result").read_text())["value"] == 0.5
-    assert len(calls(slurm)) == 1
+    assert trials_of(slurm) == []
 
 
 @optuna_is_needed
