@@ -67,6 +67,10 @@ class Result(Struct, frozen=True):
     gpu_h: float
 
 
+class SearchStoppedError(SearchError):
+    """Trials have failed in a row, and a person should look before more are begun."""
+
+
 class SearchStanding(Struct, frozen=True):
     """How far a search is, after a pass. `best_params` are the hyper-parameters of the best trial."""
 
@@ -94,20 +98,22 @@ class Search:
         self._spool = WholeProgressSpool(config.progress.spool)
 
     def advance(self, now_s: float, *, resumes: bool = False) -> SearchStanding:
-        """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job.
+        """One pass.
 
-        `resumes`: go on after failures in a row, as a person wants it who may have mended the command; no pass of
-        Slurm's does.
+        Raises `SearchError`, `SearchStoppedError` after failures in a row, and `SlurmError` if Slurm does not answer or
+        refuses a job. `resumes`: go on after failures in a row, as a person wants it who may have mended the command;
+        no pass of Slurm's does.
         """
         try:
-            return self._pass(now_s, resumes=resumes and self._jobs.own_job is None)
-        except SlurmError as error:
-            self._jobs.repeat(str(error))
-            raise
+            return self._pass(now_s, resumes=resumes and not self.is_made_by_slurm)
         except OSError as error:
             why = f"{self._path}: {error.filename or self._directory}: {error.strerror}"
-            self._jobs.repeat(why)
             raise SearchError(f"{why}; nothing is lost, repeat the command") from error
+
+    @property
+    def is_made_by_slurm(self) -> bool:
+        """Whether this process is a pass of Slurm's, which has it made again if it fails."""
+        return self._jobs.own_job is not None
 
     def _pass(self, now_s: float, *, resumes: bool) -> SearchStanding:
         self._directory.mkdir(exist_ok=True)
@@ -288,12 +294,12 @@ class Search:
         return budget is None or spent + under_way * _usual_gpu_h(results) < budget
 
     def _go_on_after_failures(self, study: optuna.Study, since: int, *, resumes: bool) -> None:
-        """Count failures from trial `since` on, for whoever resumes the search; else raise `SearchError`."""
+        """Count failures from trial `since` on, for whoever resumes the search; else raise `SearchStoppedError`."""
         why = f"the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}"
         told = f"{self._path}: {why}: see {self._directory}/trials/*/output"
         if not resumes:
             ends = "; those under way go on" if self._jobs.under_way else ""
-            raise SearchError(f"{told}; no more are begun{ends}; fix the command and run `sweep run` again")
+            raise SearchStoppedError(f"{told}; no more are begun{ends}; fix the command and run `sweep run` again")
         warn("sexplsched", f"{told}; the search goes on")
         study.set_user_attr(_RESUMED, since)
 

@@ -2,14 +2,13 @@
 
 A job is found by its comment, which names the search and the trial. What follows a pass that cannot come to its end:
 the pass that waits for the end of a trial; else the one that each pass of Slurm's submits first, for `_AGAIN_S` later;
-else that pass itself, which Slurm requeues, as that takes no further job of its user.
+else that pass itself, which its script has Slurm requeue, as that takes no further job of its user.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from explsched import interpreter, preemption_record
 from explsched.atomic_file import replace_file_durably
-from explsched.errors import SlurmError, SlurmUnreachableError, warn
+from explsched.errors import SlurmError
 from explsched.job_options.table import SCHEDULED
 from explsched.job_options.values import PAIRS_BYTES
 from explsched.parameters import listed, of_value, shown
@@ -53,7 +52,7 @@ _AGAIN_S = 600
 """Until a pass of Slurm's that did not come to its end is made again."""
 _MOST_REPEATS = 5_000
 """So often a pass is requeued: for a week."""
-_PATIENCE_S = 10.0
+_PATIENCE_S = 10
 """Between two tries of a pass to be requeued, while slurmctld does not answer."""
 _REQUEUE = ("scontrol", "requeue", "Incomplete")
 """Does nothing for a job that Slurm has ended or requeued meanwhile, as of an order that it answered too late."""
@@ -186,23 +185,6 @@ class SearchJobs:
             self._watched, self._watching = self.under_way, watching
         self._take_back(self.waiting - self._watching)
 
-    def repeat(self, why: str) -> None:
-        """After an error that may pass: have Slurm make this very pass again in two minutes, if it makes this one.
-
-        Nothing is done where another pass waits. While slurmctld does not answer it is asked until Slurm ends the job.
-        """
-        job_id, repeats = self.own_job, int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        if job_id is None or self.waiting or repeats >= _MOST_REPEATS:
-            return
-        warn("sexplsched", f"{why}; this pass is repeated")  # before Slurm ends us
-        while True:
-            try:
-                process.read([*_REQUEUE, job_id], self._timeout_s, process.environment({}))
-            except SlurmUnreachableError:
-                time.sleep(_PATIENCE_S)
-            else:
-                return
-
     @property
     def own_job(self) -> str | None:
         """The job of Slurm that makes this pass, None where a person does."""
@@ -244,7 +226,7 @@ class SearchJobs:
         words += [f"--chdir={self._working_directory}"]
         shared = ("partition", "account", "qos")
         words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]
-        return self._sbatch(["sbatch", *words], {}, _script_of_pass(command))
+        return self._sbatch(["sbatch", *words], {}, _script_of_pass(command, f"{_NEXT}{self._id}"))
 
     def _sbatch(self, argv: Sequence[str], added: Mapping[str, str], script: str | None = None) -> int:
         ours = process.submission(process.environment({}))
@@ -280,17 +262,23 @@ def _ours(module: str, *words: str) -> list[str]:
     return interpreter.of_module(module, *words)
 
 
-def _script_of_pass(words: Sequence[str]) -> str:
-    """A pass that is killed, as for want of memory, or finds no Python on its node is made again.
+def _script_of_pass(words: Sequence[str], comment: str) -> str:
+    """A pass that fails in any way is made again in two minutes, by Slurm, unless another waits with this comment.
 
-    `repeat` is for all other errors.
+    It may be killed, find no Python on its node, or find a file or a disk in a state that will pass. While slurmctld
+    does not answer it is asked until Slurm ends the job.
     """
     return f"""#!/bin/sh
 {shlex.join(words)}
 status=$?
-if [ $status -ge 126 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {_MOST_REPEATS} ]; then
-  {shlex.join(_REQUEUE)} "$SLURM_JOB_ID"
+if [ $status -eq 0 ] || [ "${{SLURM_RESTART_COUNT:-0}}" -ge {_MOST_REPEATS} ]; then
+  exit $status
 fi
+waits() {{
+  squeue --noheader --me --states=PENDING --name="$SLURM_JOB_NAME" --format=%k | grep -qx {shlex.quote(comment)}
+}}
+echo "sexplsched: this pass is repeated unless another waits" >&2
+until waits || {shlex.join(_REQUEUE)} "$SLURM_JOB_ID"; do sleep {_PATIENCE_S}; done
 exit $status
 """
 
