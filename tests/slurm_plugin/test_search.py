@@ -118,6 +118,16 @@ def test_gpu_hours_are_enough_where_sbatch_is_asked_for_gpus(tmp_path: Path, opt
             {"job": {"sbatch": ["--hold", "-a0-3"]}},
             "job.sbatch: found '-a0-3', accepted is what leaves a trial one job",
         ),
+        (
+            {"job": {"sbatch": ["--direction=max"]}},
+            "found '--direction=max', which the key direction of this file says",
+        ),
+        (
+            {"job": {"sbatch": ["--nice", "--metric", "acc"]}},
+            "found '--metric', which the key metric of this file says",
+        ),
+        ({"job": {"sbatch": ["--params=lr=1"]}}, "found '--params=lr=1', which the key space of this file says"),
+        ({"job": {"sbatch": ["--expl-sw=x"]}}, "found '--expl-sw=x', which the key name of this file says"),
         ({"job": {"sbatch": ["--partition", "a", "run.sh"]}}, "job.sbatch: found 'run.sh', accepted are options of"),
         ({"job": {"checkpoint": "KILL"}}, "job.checkpoint: found 'KILL', accepted: USR1, USR2"),
     ],
@@ -139,6 +149,11 @@ def test_numbers_and_time_limits_are_read_as_they_are_meant(tmp_path: Path) -> N
     found = load(path)
     assert (found.space["lr"].low, found.space["lr"].high, found.budget.trials) == (1e-4, 1.0, 100)
     assert (found.job.time, found.space["decay"].values) == ("2:00:00", ("1e-4", "1e-3"))
+
+
+def test_job_options_that_the_file_has_no_key_for_are_accepted(tmp_path: Path) -> None:
+    given = ("--limit=0.5", "--expl-share=best-effort", "--expl-job-class", "opportunistic", "--exclusive")
+    assert load(written(tmp_path, job={"sbatch": [*given]})).job.sbatch == given
 
 
 def test_one_wrong_key_is_one_fault(tmp_path: Path) -> None:
