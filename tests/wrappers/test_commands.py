@@ -380,7 +380,19 @@ def test_sxreport(job: Path) -> None:
     assert {e["metric"]: e["value"] for e in entries(job)} == {"acc": 0.9, "loss": 0.5}
 
 
-@pytest.mark.parametrize("arguments", [[], ["--step", "1"], ["--step", "-1", "--loss", "1"], ["--metric", "x"]])
+@pytest.mark.parametrize(
+    ("word", "value", "bad"), [("-1e-05", -1e-05, None), ("-0.5", -0.5, None), ("-inf", None, "-inf")]
+)
+def test_sxreport_takes_negative_values_in_any_form(job: Path, word: str, value: float | None, bad: str | None) -> None:
+    assert sxreport.main(["--step", "4", "--loss", word, "--total-steps", "8"]) == 0
+    (entry,) = entries(job)
+    assert (entry["value"], entry.get("bad")) == (value, bad)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--step", "1"], ["--step", "-1", "--loss", "1"], ["--metric", "x"], ["--loss", "--step", "1"]],
+)
 def test_sxreport_refuses_nonsense(job: Path, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         sxreport.main(arguments)
