@@ -44,6 +44,7 @@ examples:
   sexplsched sweep export digits digits.csv
 """
 POLL_S = 5.0
+_MOST_NAMED = 10
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
 
 
@@ -237,9 +238,12 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 def _standing(standing: SearchStanding) -> str:
     best = "" if standing.best is None else f"; best {standing.best:.6g}, trial {standing.best_trial}"
     see = f": see {standing.directory}/trials/*/output" if standing.failed else ""
+    held = standing.held
+    first = ",".join(map(str, held[:_MOST_NAMED])) + ",..." * (len(held) > _MOST_NAMED)
+    waits = f" ({len(held)} of them held: `scontrol release {first}`)" if held else ""
     return (
         f"{standing.name}: {standing.ended} trials ended ({standing.failed} without a report{see}), "
-        f"{standing.under_way} under way, {standing.gpu_h:.2f} GPU-hours{best}"
+        f"{standing.under_way} under way{waits}, {standing.gpu_h:.2f} GPU-hours{best}"
     )
 
 

@@ -72,13 +72,18 @@ class SearchStoppedError(SearchError):
 
 
 class SearchStanding(Struct, frozen=True):
-    """How far a search is, after a pass. `best_params` are the hyper-parameters of the best trial."""
+    """How far a search is, after a pass.
+
+    `held` are the jobs of those of its trials under way that Slurm does not start before they are released.
+    `best_params` are the hyper-parameters of the best trial.
+    """
 
     name: str
     directory: str
     ended: int
     failed: int
     under_way: int
+    held: tuple[int, ...]
     gpu_h: float
     best: float | None
     best_trial: int | None
@@ -311,6 +316,7 @@ class Search:
             len(results),
             sum(result.value is None for result in results.values()),
             len(self._jobs.under_way),
+            self._jobs.held,
             sum(result.gpu_h for result in results.values()),
             None if best is None else results[best].value,
             best,

@@ -127,8 +127,17 @@ class SearchJobs:
     @property
     def paused(self) -> int:
         """How many of the trials under way wait because explsched has preempted them."""
+        return sum(map(_is_paused, self._waiting_or_running()))
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The jobs of those under way that Slurm does not start before they are released."""
+        return tuple(sorted(job.job_id for job in self._waiting_or_running() if job.is_held))
+
+    def _waiting_or_running(self) -> list[SlurmJob]:
+        """Of the jobs that the pass has found those under way."""
         under_way = frozenset(self.under_way)
-        return sum(job.job_id in under_way and _is_paused(job) for job in self._found.values())
+        return [job for job in self._found.values() if job.job_id in under_way]
 
     def submit(self, number: int, params: Mapping[str, Value]) -> None:
         """Submit a trial, through sxbatch's own code. The file says all about it, and the environment nothing."""

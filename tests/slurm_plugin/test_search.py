@@ -184,7 +184,7 @@ def test_a_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_waiting_tells_how_far_the_search_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path)
-    first = SearchStanding("digits", str(tmp_path), 0, 0, 2, 0.0, None, None, {}, finished=False)
+    first = SearchStanding("digits", str(tmp_path), 0, 0, 2, (), 0.0, None, None, {}, finished=False)
     found = iter([first, first, replace(first, ended=1), replace(first, ended=2, under_way=0, finished=True)])
     monkeypatch.setattr("slurm_plugin.cli.sweep.POLL_S", 0.0)
     monkeypatch.setattr("slurm_plugin.sweeps.search.Search.advance", lambda _search, _now_s, **_how: next(found))
@@ -197,7 +197,7 @@ def test_waiting_tells_how_far_the_search_is(tmp_path: Path, monkeypatch: pytest
 def test_who_waits_goes_on_waiting_while_slurmctld_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = SearchStanding("digits", str(tmp_path), 0, 0, 2, 0.0, None, None, {}, finished=False)
+    first = SearchStanding("digits", str(tmp_path), 0, 0, 2, (), 0.0, None, None, {}, finished=False)
     found = iter([first, None, None, first, replace(first, ended=2, finished=True)])
 
     def advance(_search: Search, _now_s: float, **_how: bool) -> SearchStanding:
@@ -674,6 +674,19 @@ def test_trials_that_explsched_has_paused_leave_their_places_once(
         slurm.unlink()
         assert run(path).exit_code == 0
         assert [name for name, _ in jobs_of(slurm) if name != "digits-next"] == begun
+
+
+@optuna_is_needed
+def test_trials_that_slurm_holds_are_told(tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their places until somebody releases them."""
+    path = written(tmp_path, parallel=4)
+    assert "held" not in run(path).stdout
+    mark = f"explsched-trial:{json.loads((tmp_path / 'digits.sweep' / 'id').read_text())['id']}"
+    reasons = ("JobHeldUser", "launch failed requeued held", "JobHoldMaxRequeue", "QOSUsageThreshold")
+    jobs = tuple(record(n + 11, reason=reason, comment=f"explsched: {mark}:{n}") for n, reason in enumerate(reasons))
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda *_: jobs)
+    assert "4 under way (3 of them held: `scontrol release 11,12,13`), 0.00 GPU-hours" in run(path).stdout
+    assert json.loads(run(path, "--json").stdout)["held"] == [11, 12, 13]
 
 
 @optuna_is_needed
