@@ -209,6 +209,7 @@ class Search:
         space = msgspec.json.encode(list(fixed.values())).decode()
         path = self._directory / "id"
         if not path.exists():
+            self._tell_of_namesakes()
             told = {"id": uuid.uuid4().hex[:16], "space": space, "working_directory": str(Path.cwd())}
             create_file_durably(path, json.dumps({**told, "directory": str(self._directory)}))
         begun = json.loads(path.read_text())
@@ -218,10 +219,19 @@ class Search:
         pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
         if differ := ", ".join(name for name, before, now in pairs if before != now):
             raise SearchError(
-                f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name, or "
-                "remove that directory"
+                f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name"
             )
         return Identity(str(begun["id"]), Path(begun.get("working_directory") or Path.cwd()))
+
+    def _tell_of_namesakes(self) -> None:
+        """Warn of trainings that count with those of this search, as a sweep is known by its name and user alone."""
+        notes, name = sweep_record.read(self._config.progress.spool), self._file.name
+        if former := {note.training for note in notes if note.uid == os.geteuid() and note.sweep == name}:
+            warn(
+                "sexplsched",
+                f"{self._path}: your sweep {name!r} has trainings already ({len(former)}): `sweep show` mixes them "
+                "with this search's, and early stopping compares them; choose another name to keep them apart",
+            )
 
     def _study(self) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -889,6 +889,19 @@ def test_gpu_hours_of_a_trial_that_slurm_has_forgotten_are_those_that_the_daemon
 
 
 @optuna_is_needed
+def test_a_search_by_the_name_of_another_sweep_of_its_user_says_that_they_mix(tmp_path: Path, slurm: Path) -> None:
+    """As after its directory was removed to start over."""
+    other = {"time_s": 1.0, "what": "joined", "job": 100, "user": "ada", "uid": os.geteuid(), "sweep": "digits"}
+    notes = ({**other, "sweep": "letters"}, {**other, "uid": os.geteuid() + 1})
+    (tmp_path / "sweeps.jsonl").write_text("".join(json.dumps(note) + "\n" for note in notes))
+    assert run(written(tmp_path)).stderr == ""
+    shutil.rmtree(tmp_path / "digits.sweep")
+    (tmp_path / "sweeps.jsonl").write_text("".join(json.dumps(note) + "\n" for note in (*notes, other)))
+    assert "your sweep 'digits' has trainings already (1): `sweep show` mixes them" in run(written(tmp_path)).stderr
+    assert run(written(tmp_path)).stderr == ""
+
+
+@optuna_is_needed
 def test_trials_beyond_those_that_slurm_watches_are_seen_to_in_time(tmp_path: Path, slurm: Path) -> None:
     run(written(tmp_path, parallel=101, sampler="random", budget={"trials": 101}))
     (_, watches), (name, when) = jobs_of(slurm)[-2:]
