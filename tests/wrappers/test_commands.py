@@ -419,6 +419,19 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize(("most", "is_told"), [("3", True), ("4", False), ("(null)", False)])
+def test_a_grid_with_more_tasks_than_the_site_takes_says_so(
+    sbatch: Path, capfd: pytest.CaptureFixture[str], most: str, *, is_told: bool
+) -> None:
+    scontrol = sbatch.with_name("scontrol")
+    scontrol.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && echo "MaxArraySize            = {most}"\n')
+    scontrol.chmod(0o755)
+    grid = [word for pair in ("lr=1,2", "width=1,2") for word in ("--param-grid", pair)]
+    assert sxbatch.main(["--template", "sweep", *grid, "--array-limit", "1", "--", "true"]) == 5
+    told = "sxbatch: the grid has 4 tasks, and MaxArraySize of this site is 3: split the grid, or use `sexplsched "
+    assert capfd.readouterr().err.startswith(told) is is_told
+
+
 def test_foreign_options_and_the_exit_status_pass_through(sbatch: Path, script: str) -> None:
     words = ["--sweep=s", "-o", script, "--gres", "gpu:1", "--parsable", script, "--sweep", "of the script"]
     assert sxbatch.main(words) == 5
