@@ -20,29 +20,19 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import json
 import os
 import uuid
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import optuna
 from msgspec import Struct
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
 from explsched.errors import SlurmError, warn
@@ -51,7 +41,8 @@ from slurm_plugin.config import Config
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.spool import WholeProgressSpool, submitted_s
-from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection, Value, argument
+from slurm_plugin.sweeps.proposals import proposals, sampler
+from slurm_plugin.sweeps.search_file import SearchError, SearchFile
 from slurm_plugin.sweeps.search_jobs import Identity, SearchJobs, is_under_way
 
 _MOST_FAILURES = 10
@@ -147,39 +138,16 @@ class Search:
         self._settle(study, now_s)
         results = self._results(study)
         most = self._file.parallel + min(self._jobs.paused, self._file.parallel)
-        proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
+        proposed = proposals(study, self._file)
         since = study.user_attrs.get(_RESUMED, 0)
         while (under_way := len(self._jobs.under_way)) < most and self._may_begin(results, under_way):
             if _failed_in_a_row(results, since):
                 since = max(results) + 1
                 self._go_on_after_failures(study, since, resumes=resumes)
-            if (trial := next(proposals, None)) is None:
+            if (trial := next(proposed, None)) is None:
                 break
             self._jobs.submit(*trial)
         return results
-
-    def _sampled(self, study: optuna.Study) -> Iterator[tuple[int, Mapping[str, Value]]]:
-        """New trials without end: number and hyper-parameters."""
-        while True:
-            trial = study.ask(self._distributions())
-            yield trial.number, trial.params
-
-    def _grid(self, study: optuna.Study) -> Iterator[tuple[int, Mapping[str, Value]]]:
-        """A new trial for each point of the grid that none has, in the order of the seed.
-
-        Optuna's own grid sampler takes a point for tried whose trial was begun by half, and ends by an error.
-        """
-        trials = study.get_trials(deepcopy=False)
-        number = itertools.count(len(trials))
-        tried = {_point(trial.params) for trial in trials}
-        points = list(itertools.product(*(one.values for one in self._file.space.values())))
-        for place in np.random.default_rng(self._file.seed).permutation(len(points)):
-            params = dict(zip(self._file.space, points[place], strict=True))
-            if _point(params) not in tried:
-                study.add_trial(
-                    create_trial(state=TrialState.RUNNING, params=params, distributions=self._distributions())
-                )
-                yield next(number), params
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -246,7 +214,7 @@ class Search:
                 storage=storage,
                 direction="minimize" if self._file.direction == "min" else "maximize",
             )
-        study.sampler = _sampler(self._file, len(study.get_trials(deepcopy=False)))
+        study.sampler = sampler(self._file, len(study.get_trials(deepcopy=False)))
         return study
 
     def _settle(self, study: optuna.Study, now_s: float) -> None:
@@ -339,9 +307,6 @@ class Search:
         known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
         return min(known)[1] if known else None
 
-    def _distributions(self) -> dict[str, BaseDistribution]:
-        return {name: _distribution(one) for name, one in self._file.space.items()}
-
     def _results(self, study: optuna.Study) -> dict[int, Result]:
         """What came of the trials that are over, by their numbers; those that never had a job are left out.
 
@@ -421,24 +386,3 @@ def _mend(journal: Path) -> None:
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.truncate(journal, whole)
-
-
-def _distribution(one: SpaceSection) -> BaseDistribution:
-    if one.values:
-        return CategoricalDistribution(one.values)
-    low, high = one.low or 0.0, one.high or 0.0
-    if one.integer:
-        return IntDistribution(int(low), int(high), log=one.log)
-    return FloatDistribution(low, high, log=one.log)
-
-
-def _point(params: Mapping[str, Value]) -> frozenset[tuple[str, str]]:
-    """What tells the hyper-parameters of one trial from those of another, as its command does."""
-    return frozenset((name, argument(value)) for name, value in params.items())
-
-
-def _sampler(file: SearchFile, begun: int) -> BaseSampler:
-    """The sampler of a pass that finds so many trials: no pass of a search with any seed may draw what another drew."""
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    seed = int(np.random.SeedSequence([file.seed, begun]).generate_state(1)[0])
-    return TPESampler(seed=seed, constant_liar=True) if file.sampler == "tpe" else RandomSampler(seed=seed)

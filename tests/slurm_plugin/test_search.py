@@ -939,8 +939,7 @@ def test_after_ten_failures_a_person_resumes_the_search_and_failures_count_anew(
     with monkeypatch.context() as passes:
         by_slurm(passes)
         assert "the last 10 trials ended" in run(path).stderr
-    monkeypatch.setattr("slurm_plugin.cli.sweep.POLL_S", 0.0)
-    monkeypatch.setattr("slurm_plugin.cli.sweep._standing", lambda _standing: all_are_over(path))
+    monkeypatch.setattr("time.sleep", lambda _seconds: all_are_over(path))
     assert "the last 10 trials ended" in str(run(path, "--wait").exception)
     assert trials_of(slurm)[20:] == [f"digits-{number}" for number in range(20, 30)]
 
