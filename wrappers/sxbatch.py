@@ -25,7 +25,7 @@ from explsched.job_options import comment
 from explsched.job_options.command_line import add, add_version, exported, read_for_submission, variable_lines
 from explsched.job_options.table import CHECKPOINT, PARAMS, SCHEDULED, SWEEP
 from explsched.parameters import is_plain, listed, of_command
-from wrappers import template
+from wrappers import array_size, template
 from wrappers.inherited import for_submission
 from wrappers.sbatch_options import CommandLine, SbatchOption, directives, read_script, script_value, split
 
@@ -300,7 +300,10 @@ def show(submission: Submission, *, as_json: bool) -> None:
 def submit(submission: Submission, *, as_json: bool) -> int:
     """Run sbatch; returns its exit code, or 2 if there is none. With `as_json` prints the job's id and the command."""
     try:
-        return _run(submission, as_json=as_json)
+        status = _run(submission, as_json=as_json)
+        if status and submission.is_generated and (why := array_size.why_refused(submission.shown or "")):
+            sys.stderr.write(f"sxbatch: {why}\n")
+        return status
     except (FileNotFoundError, PermissionError):  # the latter if PATH has a directory closed to this user
         sys.stderr.write(_NO_SBATCH)
         return 2

@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +25,7 @@ from explsched.progress import event, report_values
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 
 _LARGEST_PID = 2**31 - 1
+_LOSS = "--loss"
 _EPILOG = rf"""
 exit status: 0, or 2 for wrong usage. A report that cannot be written is no error: the job continues.
 
@@ -43,7 +44,7 @@ examples:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, or 2 for a call that cannot be right."""
     parser = options_parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(_with_values_joined(sys.argv[1:] if arguments is None else arguments))
     if options.event:
         event(options.event, options.step)
         return 0
@@ -71,7 +72,7 @@ def options_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--step", type=int, help="steps done so far")
-    parser.add_argument("--loss", type=float, help="the same as --metric loss=VALUE")
+    parser.add_argument(_LOSS, type=float, help="the same as --metric loss=VALUE")
     parser.add_argument(
         "--metric",
         type=_metric,
@@ -94,6 +95,17 @@ def options_parser() -> argparse.ArgumentParser:
     follow.add_argument("--from-start", action="store_true", help="also read what the file already contains")
     add_version(parser)
     return parser
+
+
+def _with_values_joined(words: Sequence[str]) -> list[str]:
+    """`--loss` and its value as one word: argparse takes -1e-05 and -inf for options where they stand alone."""
+    joined: list[str] = []
+    for word in words:
+        if joined[-1:] == [_LOSS] and not word.startswith("--"):
+            joined[-1] = f"{_LOSS}={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _reader(options: argparse.Namespace) -> LineReader:

@@ -24,7 +24,7 @@ from explsched.cli import (
     known_users,
     own_name,
 )
-from explsched.errors import ExplschedError, SlurmUnreachableError, UnknownNameError, with_extra
+from explsched.errors import ExplschedError, SlurmUnreachableError, UnknownNameError, warn, with_extra
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
@@ -44,6 +44,7 @@ examples:
   sexplsched sweep export digits digits.csv
 """
 POLL_S = 5.0
+_MOST_NAMED = 10
 _STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
 
 
@@ -198,17 +199,22 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
     """
     from slurm_plugin import config as configuration
     from slurm_plugin.sweeps import search_file
-    from slurm_plugin.sweeps.search_jobs import SearchJobs
 
     file, settings = search_file.load(path), configuration.load(config_path)
     if find_spec("optuna") is None:
-        why = f"{path}: sweep run needs Optuna on every node, {platform.node()} lacks it: {with_extra('optuna')}"
-        SearchJobs(path, file, settings, config_path).repeat(why)  # on another node, or once it is there
-        raise search_file.SearchError(why)
-    from slurm_plugin.sweeps.search import Search
+        raise search_file.SearchError(
+            f"{path}: sweep run needs Optuna on every node, {platform.node()} lacks it: {with_extra('optuna')}"
+        )
+    from slurm_plugin.sweeps.search import Search, SearchStoppedError
 
     search = Search(path, file, settings, config_path)
-    standing = search.advance(time.time())
+    try:
+        standing = search.advance(time.time(), resumes=True)
+    except SearchStoppedError as error:
+        if not search.is_made_by_slurm:
+            raise
+        warn("sexplsched", str(error))  # and no failure, after which Slurm makes this pass again
+        return
     fault, told = "", (-1, "")
     while wait and not standing.finished:
         if told != (standing.ended, fault):  # a search takes hours, and Ctrl-C does not end it
@@ -232,9 +238,12 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
 def _standing(standing: SearchStanding) -> str:
     best = "" if standing.best is None else f"; best {standing.best:.6g}, trial {standing.best_trial}"
     see = f": see {standing.directory}/trials/*/output" if standing.failed else ""
+    held = standing.held
+    first = ",".join(map(str, held[:_MOST_NAMED])) + ",..." * (len(held) > _MOST_NAMED)
+    waits = f" ({len(held)} of them held: `scontrol release {first}`)" if held else ""
     return (
         f"{standing.name}: {standing.ended} trials ended ({standing.failed} without a report{see}), "
-        f"{standing.under_way} under way, {standing.gpu_h:.2f} GPU-hours{best}"
+        f"{standing.under_way} under way{waits}, {standing.gpu_h:.2f} GPU-hours{best}"
     )
 
 

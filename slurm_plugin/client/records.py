@@ -162,6 +162,12 @@ class SlurmJob(Struct, frozen=True, gc=False):
         return tuple(self.partition.split(","))
 
     @property
+    def is_held(self) -> bool:
+        """Whether it waits for `scontrol release`, as Slurm's reason tells: JobHeldUser, JobHoldMaxRequeue, ..."""
+        waits_for = self.reason.lower()
+        return self.state == "PENDING" and ("held" in waits_for or waits_for.startswith("jobhold"))
+
+    @property
     def reservations(self) -> frozenset[str]:
         """Those it may start in: a user may name several, and Slurm takes `name,` as well."""
         return frozenset(self.reservation.split(",")) - {""}

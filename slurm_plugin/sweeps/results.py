@@ -252,6 +252,8 @@ def _training(
         state = "paused" if job.restarts else "waiting"
         past = seen.preempted.get(job_id)
         reason = (past.latest[-1].reason if past and past.latest else last_word.reason if last_word else "") or why
+        record = seen.jobs[job_id]
+        reason = f"held: Slurm says {record.reason}" if record.is_held else reason
         reason = f"{job.array_tasks} tasks; {reason}" if job.array_tasks > 1 else reason
     else:
         state, reason = "running", why

@@ -20,41 +20,34 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import json
 import os
 import uuid
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import optuna
 from msgspec import Struct
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
-from explsched.errors import SlurmError
+from explsched.errors import SlurmError, warn
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.spool import WholeProgressSpool, submitted_s
-from slurm_plugin.sweeps.search_file import SearchError, SearchFile, SpaceSection, Value, argument
+from slurm_plugin.sweeps.proposals import proposals, sampler
+from slurm_plugin.sweeps.search_file import SearchError, SearchFile
 from slurm_plugin.sweeps.search_jobs import Identity, SearchJobs, is_under_way
 
 _MOST_FAILURES = 10
+_RESUMED = "resumed_at"
+"""The attribute of the study that has the number of trials from which failures count."""
 
 
 class Result(Struct, frozen=True):
@@ -65,14 +58,23 @@ class Result(Struct, frozen=True):
     gpu_h: float
 
 
+class SearchStoppedError(SearchError):
+    """Trials have failed in a row, and a person should look before more are begun."""
+
+
 class SearchStanding(Struct, frozen=True):
-    """How far a search is, after a pass. `best_params` are the hyper-parameters of the best trial."""
+    """How far a search is, after a pass.
+
+    `held` are the jobs of those of its trials under way that Slurm does not start before they are released.
+    `best_params` are the hyper-parameters of the best trial.
+    """
 
     name: str
     directory: str
     ended: int
     failed: int
     under_way: int
+    held: tuple[int, ...]
     gpu_h: float
     best: float | None
     best_trial: int | None
@@ -91,26 +93,32 @@ class Search:
         self._jobs = SearchJobs(self._path, file, config, config_path)
         self._spool = WholeProgressSpool(config.progress.spool)
 
-    def advance(self, now_s: float) -> SearchStanding:
-        """One pass. Raises `SearchError`, and `SlurmError` if Slurm does not answer or refuses a job."""
+    def advance(self, now_s: float, *, resumes: bool = False) -> SearchStanding:
+        """One pass.
+
+        Raises `SearchError`, `SearchStoppedError` after failures in a row, and `SlurmError` if Slurm does not answer or
+        refuses a job. `resumes`: go on after failures in a row, as a person wants it who may have mended the command;
+        no pass of Slurm's does.
+        """
         try:
-            return self._pass(now_s)
-        except SlurmError as error:
-            self._jobs.repeat(str(error))
-            raise
+            return self._pass(now_s, resumes=resumes and not self.is_made_by_slurm)
         except OSError as error:
             why = f"{self._path}: {error.filename or self._directory}: {error.strerror}"
-            self._jobs.repeat(why)
             raise SearchError(f"{why}; nothing is lost, repeat the command") from error
 
-    def _pass(self, now_s: float) -> SearchStanding:
+    @property
+    def is_made_by_slurm(self) -> bool:
+        """Whether this process is a pass of Slurm's, which has it made again if it fails."""
+        return self._jobs.own_job is not None
+
+    def _pass(self, now_s: float, *, resumes: bool) -> SearchStanding:
         self._directory.mkdir(exist_ok=True)
         with self._locked() as lock:
             identity = self._identify()
             study = self._study()
             self._jobs.look(identity, lock)
             try:
-                results = self._begin(study, now_s)
+                results = self._begin(study, now_s, resumes=resumes)
             except SlurmError:
                 if self._jobs.under_way:
                     self._jobs.watch()
@@ -121,7 +129,7 @@ class Search:
             self._jobs.watch()
             return self._standing(study, results)
 
-    def _begin(self, study: optuna.Study, now_s: float) -> Mapping[int, Result]:
+    def _begin(self, study: optuna.Study, now_s: float, *, resumes: bool) -> Mapping[int, Result]:
         """Settle what is over and submit what there is room for; returns what came of trials.
 
         Those that explsched has paused leave their places to others, once: without a result nobody knows what trials
@@ -130,35 +138,16 @@ class Search:
         self._settle(study, now_s)
         results = self._results(study)
         most = self._file.parallel + min(self._jobs.paused, self._file.parallel)
-        proposals = self._grid(study) if self._file.sampler == "grid" else self._sampled(study)
+        proposed = proposals(study, self._file)
+        since = study.user_attrs.get(_RESUMED, 0)
         while (under_way := len(self._jobs.under_way)) < most and self._may_begin(results, under_way):
-            if (trial := next(proposals, None)) is None:
+            if _failed_in_a_row(results, since):
+                since = max(results) + 1
+                self._go_on_after_failures(study, since, resumes=resumes)
+            if (trial := next(proposed, None)) is None:
                 break
             self._jobs.submit(*trial)
         return results
-
-    def _sampled(self, study: optuna.Study) -> Iterator[tuple[int, Mapping[str, Value]]]:
-        """New trials without end: number and hyper-parameters."""
-        while True:
-            trial = study.ask(self._distributions())
-            yield trial.number, trial.params
-
-    def _grid(self, study: optuna.Study) -> Iterator[tuple[int, Mapping[str, Value]]]:
-        """A new trial for each point of the grid that none has, in the order of the seed.
-
-        Optuna's own grid sampler takes a point for tried whose trial was begun by half, and ends by an error.
-        """
-        trials = study.get_trials(deepcopy=False)
-        number = itertools.count(len(trials))
-        tried = {_point(trial.params) for trial in trials}
-        points = list(itertools.product(*(one.values for one in self._file.space.values())))
-        for place in np.random.default_rng(self._file.seed).permutation(len(points)):
-            params = dict(zip(self._file.space, points[place], strict=True))
-            if _point(params) not in tried:
-                study.add_trial(
-                    create_trial(state=TrialState.RUNNING, params=params, distributions=self._distributions())
-                )
-                yield next(number), params
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -188,6 +177,7 @@ class Search:
         space = msgspec.json.encode(list(fixed.values())).decode()
         path = self._directory / "id"
         if not path.exists():
+            self._tell_of_namesakes()
             told = {"id": uuid.uuid4().hex[:16], "space": space, "working_directory": str(Path.cwd())}
             create_file_durably(path, json.dumps({**told, "directory": str(self._directory)}))
         begun = json.loads(path.read_text())
@@ -197,10 +187,19 @@ class Search:
         pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
         if differ := ", ".join(name for name, before, now in pairs if before != now):
             raise SearchError(
-                f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name, or "
-                "remove that directory"
+                f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name"
             )
         return Identity(str(begun["id"]), Path(begun.get("working_directory") or Path.cwd()))
+
+    def _tell_of_namesakes(self) -> None:
+        """Warn of trainings that count with those of this search, as a sweep is known by its name and user alone."""
+        notes, name = sweep_record.read(self._config.progress.spool), self._file.name
+        if former := {note.training for note in notes if note.uid == os.geteuid() and note.sweep == name}:
+            warn(
+                "sexplsched",
+                f"{self._path}: your sweep {name!r} has trainings already ({len(former)}): `sweep show` mixes them "
+                "with this search's, and early stopping compares them; choose another name to keep them apart",
+            )
 
     def _study(self) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -215,7 +214,7 @@ class Search:
                 storage=storage,
                 direction="minimize" if self._file.direction == "min" else "maximize",
             )
-        study.sampler = _sampler(self._file, len(study.get_trials(deepcopy=False)))
+        study.sampler = sampler(self._file, len(study.get_trials(deepcopy=False)))
         return study
 
     def _settle(self, study: optuna.Study, now_s: float) -> None:
@@ -270,31 +269,22 @@ class Search:
         return next((note.held_gpus for note in notes if note.training == training), 0.0)
 
     def _may_begin(self, results: Mapping[int, Result], under_way: int) -> bool:
-        """Whether the budget has room for another trial. Those under way are taken to cost what the others did.
-
-        Raises `SearchError` after failures in a row. One under way breaks it: those that fail are over sooner.
-        """
+        """Whether the budget has room for another trial. Those under way are taken to cost what the others did."""
         begun = len(results) + under_way
         if self._file.budget.trials is not None and begun >= self._file.budget.trials:
             return False
-        last = sorted(results)[-_MOST_FAILURES:]
-        in_a_row = len(last) == _MOST_FAILURES and last[-1] - last[0] == _MOST_FAILURES - 1
-        if in_a_row and all(results[number].value is None for number in last):
-            if under_way:
-                remedy = "no more are begun, those under way go on"
-            elif (best := self._best(results)) is None:
-                remedy = f"fix the command, remove {self._directory} and run again"
-            else:
-                remedy = (
-                    f"fix the command and choose another name, or set budget.trials to {begun}, and the search is "
-                    f"finished; best so far {results[best].value:.6g}, trial {best}"
-                )
-            raise SearchError(
-                f"{self._path}: the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}: see "
-                f"{self._directory}/trials/*/output; {remedy}"
-            )
         budget, spent = self._file.budget.gpu_hours, sum(result.gpu_h for result in results.values())
         return budget is None or spent + under_way * _usual_gpu_h(results) < budget
+
+    def _go_on_after_failures(self, study: optuna.Study, since: int, *, resumes: bool) -> None:
+        """Count failures from trial `since` on, for whoever resumes the search; else raise `SearchStoppedError`."""
+        why = f"the last {_MOST_FAILURES} trials ended without a report of {self._file.metric!r}"
+        told = f"{self._path}: {why}: see {self._directory}/trials/*/output"
+        if not resumes:
+            ends = "; those under way go on" if self._jobs.under_way else ""
+            raise SearchStoppedError(f"{told}; no more are begun{ends}; fix the command and run `sweep run` again")
+        warn("sexplsched", f"{told}; the search goes on")
+        study.set_user_attr(_RESUMED, since)
 
     def _standing(self, study: optuna.Study, results: Mapping[int, Result]) -> SearchStanding:
         best = self._best(results)
@@ -304,6 +294,7 @@ class Search:
             len(results),
             sum(result.value is None for result in results.values()),
             len(self._jobs.under_way),
+            self._jobs.held,
             sum(result.gpu_h for result in results.values()),
             None if best is None else results[best].value,
             best,
@@ -315,9 +306,6 @@ class Search:
         sign = 1.0 if self._file.direction == "min" else -1.0
         known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
         return min(known)[1] if known else None
-
-    def _distributions(self) -> dict[str, BaseDistribution]:
-        return {name: _distribution(one) for name, one in self._file.space.items()}
 
     def _results(self, study: optuna.Study) -> dict[int, Result]:
         """What came of the trials that are over, by their numbers; those that never had a job are left out.
@@ -352,6 +340,14 @@ class Search:
 
     def _result(self, number: int) -> Result:
         return msgspec.json.decode((self._jobs.directory(number) / "result").read_bytes(), type=Result)
+
+
+def _failed_in_a_row(results: Mapping[int, Result], since: int) -> bool:
+    """Whether the last trials have failed, all begun since. One under way breaks that: those that fail end sooner."""
+    last = sorted(results)[-_MOST_FAILURES:]
+    if len(last) < _MOST_FAILURES or last[0] < since or last[-1] - last[0] >= _MOST_FAILURES:
+        return False
+    return all(results[number].value is None for number in last)
 
 
 def _cost_key(number: int) -> str:
@@ -390,24 +386,3 @@ def _mend(journal: Path) -> None:
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.truncate(journal, whole)
-
-
-def _distribution(one: SpaceSection) -> BaseDistribution:
-    if one.values:
-        return CategoricalDistribution(one.values)
-    low, high = one.low or 0.0, one.high or 0.0
-    if one.integer:
-        return IntDistribution(int(low), int(high), log=one.log)
-    return FloatDistribution(low, high, log=one.log)
-
-
-def _point(params: Mapping[str, Value]) -> frozenset[tuple[str, str]]:
-    """What tells the hyper-parameters of one trial from those of another, as its command does."""
-    return frozenset((name, argument(value)) for name, value in params.items())
-
-
-def _sampler(file: SearchFile, begun: int) -> BaseSampler:
-    """The sampler of a pass that finds so many trials: no pass of a search with any seed may draw what another drew."""
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    seed = int(np.random.SeedSequence([file.seed, begun]).generate_state(1)[0])
-    return TPESampler(seed=seed, constant_liar=True) if file.sampler == "tpe" else RandomSampler(seed=seed)

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from explsched import strict_yaml
 from explsched.errors import ExplschedError
-from explsched.job_options.table import CHECKPOINT
+from explsched.job_options.table import CHECKPOINT, DIRECTION, METRIC, PARAMS, SPANK_PREFIX, SWEEP
 from explsched.parameters import is_name, shown
 from explsched.strict_yaml import Key, Section
 from wrappers.sbatch_options import split
@@ -26,6 +26,9 @@ _LARGEST_GRID = 100_000  # Optuna lists all points in each pass
 _SHORT = {"-A": "account", "-M": "clusters", "-W": "wait", "-a": "array", "-p": "partition", "-q": "qos"}
 _REFUSED = frozenset({"array", "clusters", "comment", "test-only", "wait", "wrap"})
 """Options of sbatch with which a trial is not one job of this cluster that a pass could find by its comment."""
+
+_KEYS = {SWEEP.name: "name", METRIC.name: "metric", DIRECTION.name: "direction", PARAMS.name: "space"}
+"""What says in the file what these job options say of other jobs."""
 
 
 class SearchError(ExplschedError):
@@ -172,8 +175,19 @@ def _contradictions(found: SearchFile) -> Iterator[str]:
     for name, words in found.job.sbatch_options():
         if name in _REFUSED:
             yield f"job.sbatch: found {words[0]!r}, accepted is what leaves a trial one job with the search's comment"
+        elif key := _key_instead(words[0].partition("=")[0]):
+            yield f"job.sbatch: found {words[0]!r}, which the key {key} of this file says"
     if found.job.checkpoint is not None:
         try:
             CHECKPOINT.canonical(found.job.checkpoint)
         except ValueError as error:
             yield f"job.checkpoint: {error}"
+
+
+def _key_instead(option: str) -> str:
+    """The key of the file that says what an option does, empty if none. sbatch takes beginnings of our plugin's."""
+    beginning = option.removeprefix(f"--{SPANK_PREFIX}")
+    for name, key in _KEYS.items():
+        if option == f"--{name}" or (option != beginning and beginning and name.startswith(beginning)):
+            return key
+    return ""

@@ -2,14 +2,13 @@
 
 A job is found by its comment, which names the search and the trial. What follows a pass that cannot come to its end:
 the pass that waits for the end of a trial; else the one that each pass of Slurm's submits first, for `_AGAIN_S` later;
-else that pass itself, which Slurm requeues, as that takes no further job of its user.
+else that pass itself, which its script has Slurm requeue, as that takes no further job of its user.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from explsched import interpreter, preemption_record
 from explsched.atomic_file import replace_file_durably
-from explsched.errors import SlurmError, SlurmUnreachableError, warn
+from explsched.errors import SlurmError
 from explsched.job_options.table import SCHEDULED
 from explsched.job_options.values import PAIRS_BYTES
 from explsched.parameters import listed, of_value, shown
@@ -53,7 +52,7 @@ _AGAIN_S = 600
 """Until a pass of Slurm's that did not come to its end is made again."""
 _MOST_REPEATS = 5_000
 """So often a pass is requeued: for a week."""
-_PATIENCE_S = 10.0
+_PATIENCE_S = 10
 """Between two tries of a pass to be requeued, while slurmctld does not answer."""
 _REQUEUE = ("scontrol", "requeue", "Incomplete")
 """Does nothing for a job that Slurm has ended or requeued meanwhile, as of an order that it answered too late."""
@@ -97,7 +96,7 @@ class SearchJobs:
         passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
         self.waiting = {job.job_id for job in passes if job.state == "PENDING"}
         self._reserved: set[int] = set()
-        if self._own_job is not None:
+        if self.own_job is not None:
             with suppress(SlurmError):  # without it this pass is repeated itself, if need be
                 self._reserve(f"--begin=now+{_AGAIN_S}")
 
@@ -128,8 +127,17 @@ class SearchJobs:
     @property
     def paused(self) -> int:
         """How many of the trials under way wait because explsched has preempted them."""
+        return sum(map(_is_paused, self._waiting_or_running()))
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The jobs of those under way that Slurm does not start before they are released."""
+        return tuple(sorted(job.job_id for job in self._waiting_or_running() if job.is_held))
+
+    def _waiting_or_running(self) -> list[SlurmJob]:
+        """Of the jobs that the pass has found those under way."""
         under_way = frozenset(self.under_way)
-        return sum(job.job_id in under_way and _is_paused(job) for job in self._found.values())
+        return [job for job in self._found.values() if job.job_id in under_way]
 
     def submit(self, number: int, params: Mapping[str, Value]) -> None:
         """Submit a trial, through sxbatch's own code. The file says all about it, and the environment nothing."""
@@ -160,7 +168,7 @@ class SearchJobs:
         try:
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
         except SlurmError:
-            if self.under_way or self._own_job is None or not self._reserved:
+            if self.under_way or self.own_job is None or not self._reserved:
                 raise
             self._take_back(self._reserved)  # Slurm may have one place beside ours: without a trial no pass would help
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
@@ -186,25 +194,8 @@ class SearchJobs:
             self._watched, self._watching = self.under_way, watching
         self._take_back(self.waiting - self._watching)
 
-    def repeat(self, why: str) -> None:
-        """After an error that may pass: have Slurm make this very pass again in two minutes, if it makes this one.
-
-        Nothing is done where another pass waits. While slurmctld does not answer it is asked until Slurm ends the job.
-        """
-        job_id, repeats = self._own_job, int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        if job_id is None or self.waiting or repeats >= _MOST_REPEATS:
-            return
-        warn("sexplsched", f"{why}; this pass is repeated")  # before Slurm ends us
-        while True:
-            try:
-                process.read([*_REQUEUE, job_id], self._timeout_s, process.environment({}))
-            except SlurmUnreachableError:
-                time.sleep(_PATIENCE_S)
-            else:
-                return
-
     @property
-    def _own_job(self) -> str | None:
+    def own_job(self) -> str | None:
         """The job of Slurm that makes this pass, None where a person does."""
         own = os.environ.get("SLURM_JOB_ID")
         return own if os.environ.get("SLURM_JOB_NAME") == self._name_of_passes else None
@@ -244,7 +235,7 @@ class SearchJobs:
         words += [f"--chdir={self._working_directory}"]
         shared = ("partition", "account", "qos")
         words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]
-        return self._sbatch(["sbatch", *words], {}, _script_of_pass(command))
+        return self._sbatch(["sbatch", *words], {}, _script_of_pass(command, f"{_NEXT}{self._id}"))
 
     def _sbatch(self, argv: Sequence[str], added: Mapping[str, str], script: str | None = None) -> int:
         ours = process.submission(process.environment({}))
@@ -280,17 +271,23 @@ def _ours(module: str, *words: str) -> list[str]:
     return interpreter.of_module(module, *words)
 
 
-def _script_of_pass(words: Sequence[str]) -> str:
-    """A pass that is killed, as for want of memory, or finds no Python on its node is made again.
+def _script_of_pass(words: Sequence[str], comment: str) -> str:
+    """A pass that fails in any way is made again in two minutes, by Slurm, unless another waits with this comment.
 
-    `repeat` is for all other errors.
+    It may be killed, find no Python on its node, or find a file or a disk in a state that will pass. While slurmctld
+    does not answer it is asked until Slurm ends the job.
     """
     return f"""#!/bin/sh
 {shlex.join(words)}
 status=$?
-if [ $status -ge 126 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {_MOST_REPEATS} ]; then
-  {shlex.join(_REQUEUE)} "$SLURM_JOB_ID"
+if [ $status -eq 0 ] || [ "${{SLURM_RESTART_COUNT:-0}}" -ge {_MOST_REPEATS} ]; then
+  exit $status
 fi
+waits() {{
+  squeue --noheader --me --states=PENDING --name="$SLURM_JOB_NAME" --format=%k | grep -qx {shlex.quote(comment)}
+}}
+echo "sexplsched: this pass is repeated unless another waits" >&2
+until waits || {shlex.join(_REQUEUE)} "$SLURM_JOB_ID"; do sleep {_PATIENCE_S}; done
 exit $status
 """
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -88,20 +90,40 @@ def test_a_search_goes_on_without_us(client: CliClient, small: Cluster, spool: P
     assert all(dict(training["params"])["lr"] in tried for training in found["trainings"])
 
 
-def test_a_search_goes_on_once_slurm_takes_jobs_again(
-    client: CliClient, small: Cluster, spool: Path, tmp_path: Path
+@contextmanager
+def no_place(cluster: Cluster, _directory: Path) -> Iterator[None]:
+    """Slurm lets nothing at all be submitted, as at a limit of its user's."""
+    run(cluster, "scontrol", "update", "PartitionName=main", "State=DRAIN")
+    try:
+        yield
+    finally:
+        run(cluster, "scontrol", "update", "PartitionName=main", "State=UP")
+
+
+@contextmanager
+def no_file(_cluster: Cluster, directory: Path) -> Iterator[None]:
+    """The search's file is away."""
+    away = (directory / "sweep.yaml").rename(directory / "away.yaml")
+    yield
+    away.rename(directory / "sweep.yaml")
+
+
+@pytest.mark.parametrize("fault", [no_place, no_file])
+def test_a_search_goes_on_once_a_fault_is_over(
+    client: CliClient,
+    small: Cluster,
+    spool: Path,
+    tmp_path: Path,
+    fault: Callable[[Cluster, Path], AbstractContextManager[None]],
 ) -> None:
-    """A pass that Slurm lets submit nothing at all, as at a limit of its user's, leaves itself behind."""
+    """A pass that can do nothing, and leave no other, leaves itself behind."""
     argv, env = search(tmp_path, spool, small, trials=2, parallel=1), in_cluster(small, spool)
     passed(argv, env, tmp_path)
-    run(small, "scontrol", "update", "PartitionName=main", "State=DRAIN")
-    try:
+    with fault(small, tmp_path):
         until(
             lambda: any(job.restarts == 1 and job.state == "PENDING" for job in client.jobs()), "the pass is requeued"
         )
         (waits,) = client.jobs()
-    finally:
-        run(small, "scontrol", "update", "PartitionName=main", "State=UP")
     start_again(client, waits.job_id)
     until(lambda: len(began(tmp_path)) == 2 and not client.jobs(), "the requeued pass has begun the second trial")
     assert "this pass is repeated" in (tmp_path / "searched.sweep/passes.log").read_text()

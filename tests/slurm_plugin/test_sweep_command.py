@@ -299,6 +299,12 @@ def test_a_training_that_reports_another_metric_is_told_what_to_do(digits: FakeS
     )
 
 
+def test_a_training_that_slurm_holds_says_so(digits: FakeSlurm) -> None:
+    digits.known[4] = msgspec.structs.replace(digits.known[4], reason="JobHeldUser", priority=0)
+    (held,) = [t for t in shown()["trainings"] if t["job"] == 4]
+    assert (held["state"], held["reason"]) == ("waiting", "held: Slurm says JobHeldUser")
+
+
 def test_a_paused_training_says_why(digits: FakeSlurm) -> None:
     note = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,others+go+first"
     digits.set(3, state="PENDING", start_s=None, restarts=1, admin_comment=note)

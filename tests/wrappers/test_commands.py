@@ -380,7 +380,19 @@ def test_sxreport(job: Path) -> None:
     assert {e["metric"]: e["value"] for e in entries(job)} == {"acc": 0.9, "loss": 0.5}
 
 
-@pytest.mark.parametrize("arguments", [[], ["--step", "1"], ["--step", "-1", "--loss", "1"], ["--metric", "x"]])
+@pytest.mark.parametrize(
+    ("word", "value", "bad"), [("-1e-05", -1e-05, None), ("-0.5", -0.5, None), ("-inf", None, "-inf")]
+)
+def test_sxreport_takes_negative_values_in_any_form(job: Path, word: str, value: float | None, bad: str | None) -> None:
+    assert sxreport.main(["--step", "4", "--loss", word, "--total-steps", "8"]) == 0
+    (entry,) = entries(job)
+    assert (entry["value"], entry.get("bad")) == (value, bad)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--step", "1"], ["--step", "-1", "--loss", "1"], ["--metric", "x"], ["--loss", "--step", "1"]],
+)
 def test_sxreport_refuses_nonsense(job: Path, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         sxreport.main(arguments)
@@ -405,6 +417,19 @@ def script(tmp_path: Path) -> str:
     path = tmp_path / "train.sh"
     path.write_text("#!/bin/sh\n#SXBATCH --sweep=fromscript --metric=acc\ntrue\n")
     return str(path)
+
+
+@pytest.mark.parametrize(("most", "is_told"), [("3", True), ("4", False), ("(null)", False)])
+def test_a_grid_with_more_tasks_than_the_site_takes_says_so(
+    sbatch: Path, capfd: pytest.CaptureFixture[str], most: str, *, is_told: bool
+) -> None:
+    scontrol = sbatch.with_name("scontrol")
+    scontrol.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && echo "MaxArraySize            = {most}"\n')
+    scontrol.chmod(0o755)
+    grid = [word for pair in ("lr=1,2", "width=1,2") for word in ("--param-grid", pair)]
+    assert sxbatch.main(["--template", "sweep", *grid, "--array-limit", "1", "--", "true"]) == 5
+    told = "sxbatch: the grid has 4 tasks, and MaxArraySize of this site is 3: split the grid, or use `sexplsched "
+    assert capfd.readouterr().err.startswith(told) is is_told
 
 
 def test_foreign_options_and_the_exit_status_pass_through(sbatch: Path, script: str) -> None:
