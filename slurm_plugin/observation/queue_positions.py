@@ -14,8 +14,8 @@ of submission.
 
 A preempted job waits on the position that it has freed: that of the job which runs instead, or if there is none, the
 one from which it had started. Slurm itself would reset its age, and users whose jobs are preempted would have fewer
-GPUs than users whose jobs report nothing and are never preempted. Its fair share is that of now: what its owner has
-used since counts.
+GPUs than users whose jobs report nothing and are never preempted. Its fair share is that of now, since what its owner
+has used meanwhile counts, and so is the site factor that others have set, which Slurm keeps.
 """
 
 from __future__ import annotations
@@ -44,29 +44,30 @@ class _Exchanged(Struct, frozen=True, array_like=True):
 
 
 class _Stood(Struct, frozen=True, array_like=True):
-    """The priority with which a job has waited, as a job of this kind (`_kind`), and the fair share that is part of it.
+    """The priority with which a job has waited, as a job of this kind (`_kind`).
 
-    Files of earlier releases have no fair share; it then counts as unchanged.
+    `varying` is the part of it that counts as it is later: fair share, and the site factor of others. Files of earlier
+    releases have none; it then counts as fair share that is unchanged.
     """
 
     priority: int
     kind: str
-    fair_share: int | None = None
+    varying: int | None = None
 
 
 class _Swap(Struct, frozen=True, array_like=True):
     """The priority with which a preempted job waits once the job that needs its GPUs, if there is one, runs.
 
     It counts while the job is of this `kind`: at a larger --nice the difference to its own would be larger, and its
-    owner could take that back. `run` is the job's run that the requeue was to end. `fair_share` as in `_Stood`. Files
-    of earlier releases have -1, no kind and no fair share.
+    owner could take that back. `run` is the job's run that the requeue was to end. `varying` is as in `_Stood`.
+    Files of earlier releases have -1, no kind and none.
     """
 
     beneficiary: int | None
     priority: int
     run: int = -1
     kind: str = ""
-    fair_share: int | None = None
+    varying: int | None = None
 
 
 class _Notes(Struct, frozen=True):
@@ -181,13 +182,15 @@ class QueuePositions:
         changes: Sequence[Change],
         most: int,
         beneficiaries: Mapping[int, int | None],
+        others_factors: Mapping[int, int],
         unwritten: AbstractSet[int] = frozenset(),
     ) -> None:
         """Record which job gets which position in this pass; `ranked` are the snapshot's jobs in the wanted order.
 
         A pass writes at most `most` site factors; if it has reached that number, some jobs may keep their old
         positions, as do those whose new site factors are `unwritten`, postponed or refused. `beneficiaries` has the job
-        that needs the GPUs, by requeued job. May be called again for the same pass.
+        that needs the GPUs, by requeued job, and `others_factors` the part of each site factor that others have set.
+        May be called again for the same pass.
         """
         snapshot, records = seen.snapshot, seen.jobs
         row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
@@ -211,7 +214,7 @@ class QueuePositions:
             job.job_id: _Stood(
                 round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0),
                 _kind(records[job.job_id]),
-                share,
+                share + others_factors.get(job.job_id, 0),
             )
             for job in snapshot.jobs
             if (job.allows_preemption or job.job_id in served) and job.state is JobState.PENDING
@@ -224,7 +227,7 @@ class QueuePositions:
             cleared = _cleared(records[job_id], records.get(other or 0), self._notes.stood.get(job_id), stands)
             if cleared is not None:
                 run = records[job_id].restarts
-                swaps[job_id] = _Swap(other, cleared.priority, run, cleared.kind, cleared.fair_share)
+                swaps[job_id] = _Swap(other, cleared.priority, run, cleared.kind, cleared.varying)
         self._notes = replace(self._notes, loans=loans, swaps=swaps)
 
     def save(self) -> None:
@@ -248,7 +251,7 @@ def _settled(swaps: Mapping[int, _Swap], records: Mapping[int, SlurmJob]) -> tup
             continue  # the beneficiary does not run, so no position has been freed
         is_free = other is None or other.state != "PENDING"
         if is_free and job.state == "PENDING" and job.fair_share is not None and swap.kind in ("", _kind(job)):
-            risen = 0 if swap.fair_share is None else job.fair_share - swap.fair_share
+            risen = 0 if swap.varying is None else job.fair_share - swap.varying
             settled[job_id] = max(0, swap.priority + risen - job.priority_with(0))
         else:
             left[job_id] = swap
@@ -273,8 +276,8 @@ def _cleared(
         return position
     if stood is None:
         return None
-    # Fair share may have changed since the job waited, and is that of now for either position.
-    lower = min(position, stood, key=lambda at: at.priority - (at.fair_share or 0))
+    # What varies may have changed since the job waited, and is that of later for either position.
+    lower = min(position, stood, key=lambda at: at.priority - (at.varying or 0))
     return replace(lower, kind=stood.kind)
 
 

@@ -45,16 +45,18 @@ def a_pass(
     best: Sequence[int],
     most: int = ALL,
     requeued: Mapping[int, int | None] | None = None,
+    others: Mapping[int, int] | None = None,
 ) -> list[SlurmJob]:
     """What a daemon does in a pass whose policy wants jobs in this order; the jobs as Slurm shows them afterwards.
 
-    `requeued` make room, each for a waiting job.
+    `requeued` make room, each for a waiting job; `others` are the parts of site factors that others have set.
     """
-    going = requeued or {}
+    going, theirs = requeued or {}, others or {}
     places.take_in({job.job_id: job for job in jobs})
-    seen = look(jobs, places.used(jobs, NOW_S, WEEK_S))
+    lowered = places.used(jobs, NOW_S, WEEK_S)
+    seen = look(jobs, {job.job_id: lowered.get(job.job_id, 0) + theirs.get(job.job_id, 0) for job in jobs})
     changes = place_changes(seen, best, most)
-    places.note(best, seen, (*changes, *map(RequeueJob, going)), most, going)
+    places.note(best, seen, (*changes, *map(RequeueJob, going)), most, going, theirs)
     factors = {change.job_id: change.site_factor for change in changes}
     return [_with_factor(job, factors.get(job.job_id)) for job in jobs]
 
@@ -191,8 +193,8 @@ def test_a_pass_at_its_cap_lends_no_positions_that_it_has_not_written_when_one_i
     seen = look(jobs, {})
     changes = place_changes(seen, best, 1)
     assert [change.job_id for change in changes] == [3]
-    places.note(best, seen, changes, 1, {})
-    places.note(best, seen, changes, 1, {}, frozenset({3}))
+    places.note(best, seen, changes, 1, {}, {})
+    places.note(best, seen, changes, 1, {}, {}, frozenset({3}))
     assert used(places, without(jobs, 5)) == {}
 
 
@@ -298,6 +300,15 @@ def test_who_made_room_has_the_fair_share_of_now(share: int, beneficiary: int | 
     a_pass(places, jobs, [1, 2], requeued={1: beneficiary})
     back = consenting(waiting(1, share + 100, fair_share=share, restarts=1))  # Slurm has taken 400 of its age
     assert used(places, [back, running(other)]) == {1: 400}
+
+
+@pytest.mark.parametrize("now", [0, 500, 900])
+def test_a_site_factor_that_others_have_set_is_no_part_of_a_freed_place(now: int) -> None:
+    """Slurm keeps it, so it would be there twice, and once more with each requeue."""
+    places = QueuePositions()
+    a_pass(places, [consenting(waiting(1, 900, site_factor=500))], [1], others={1: 500})
+    a_pass(places, [running(consenting(waiting(1, 900)))], [1], requeued={1: None})
+    assert used(places, [consenting(waiting(1, 500, site_factor=now, restarts=1))]) == {1: 400}
 
 
 def test_for_a_job_of_another_kind_it_waits_no_higher_than_where_it_stood_with_the_fair_share_of_now() -> None:
