@@ -60,7 +60,7 @@ class SlurmSection(Section, frozen=True):
         ),
     ] = 1000
     max_per_pass: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="maximum site factors written per pass, head of the queue first")
+        int, Meta(ge=1, le=1_000_000, description="maximum site factors written per pass, users (or accounts) in turn")
     ] = 200
 
 

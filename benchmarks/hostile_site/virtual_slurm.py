@@ -56,7 +56,7 @@ class Times:
 class VirtualJob:
     """A job. `saved_s` is what a requeue leaves of `done_s`.
 
-    `native` is the priority without a site factor, `age` a part of it.
+    `native` is the priority without a site factor, `age` and `fair_share` are parts of it.
     """
 
     job_id: int
@@ -84,6 +84,7 @@ class VirtualJob:
     site_factor: int = 0
     native: int = 0
     age: int = 0
+    fair_share: int = 0
     admin_comment: str = ""
 
     @property
@@ -122,6 +123,7 @@ class VirtualJob:
             node_names=(self.node,) if runs else (),
             natives=() if runs else (self.native,),
             nice=self.nice,
+            fair_share=None if runs else self.fair_share,
             age_lag=age_by_now - self.age,
             requeues=self.requeues,
         )
@@ -196,7 +198,8 @@ class VirtualSlurm:
     def _compute(self, job: VirtualJob) -> None:
         job.age = self._age(job)
         extra = _HIGH_QOS * (job.qos == "high") + _LONG_PARTITION * (job.partition == "long")
-        job.native = int(job.age + _FAIR_SHARE * self._fair_share[job.account] + extra - job.nice)
+        job.fair_share = int(_FAIR_SHARE * self._fair_share[job.account])
+        job.native = job.age + job.fair_share + extra - job.nice
 
     def _age(self, job: VirtualJob) -> int:
         return int(_AGE * min(1.0, max(0.0, self.now_s - job.eligible_s) / self.times.max_age_s))

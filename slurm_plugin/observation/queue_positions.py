@@ -14,7 +14,8 @@ of submission.
 
 A preempted job waits on the position that it has freed: that of the job which runs instead, or if there is none, the
 one from which it had started. Slurm itself would reset its age, and users whose jobs are preempted would have fewer
-GPUs than users whose jobs report nothing and are never preempted.
+GPUs than users whose jobs report nothing and are never preempted. Its fair share is that of now, since what its owner
+has used meanwhile counts, and so is the site factor that others have set, which Slurm keeps.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from msgspec.structs import replace
 from sched_policy.model import JobState
 from sched_policy.queue_order import assignment
 from slurm_plugin.client.changes import Change, RequeueJob, SetSiteFactor
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import LEAST_PRIORITY, SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.saved_state import SavedState
 
@@ -43,24 +44,30 @@ class _Exchanged(Struct, frozen=True, array_like=True):
 
 
 class _Stood(Struct, frozen=True, array_like=True):
-    """The priority with which a job has waited, as a job of this kind (`_kind`)."""
+    """The priority with which a job has waited, as a job of this kind (`_kind`).
+
+    `varying` is the part of it that counts as it is later: fair share, and the site factor of others. Files of earlier
+    releases have none; it then counts as fair share that is unchanged.
+    """
 
     priority: int
     kind: str
+    varying: int | None = None
 
 
 class _Swap(Struct, frozen=True, array_like=True):
     """The priority with which a preempted job waits once the job that needs its GPUs, if there is one, runs.
 
     It counts while the job is of this `kind`: at a larger --nice the difference to its own would be larger, and its
-    owner could take that back. `run` is the job's run that the requeue was to end. Files of earlier releases have -1
-    and no kind.
+    owner could take that back. `run` is the job's run that the requeue was to end. `varying` is as in `_Stood`.
+    Files of earlier releases have -1, no kind and none.
     """
 
     beneficiary: int | None
     priority: int
     run: int = -1
     kind: str = ""
+    varying: int | None = None
 
 
 class _Notes(Struct, frozen=True):
@@ -175,13 +182,15 @@ class QueuePositions:
         changes: Sequence[Change],
         most: int,
         beneficiaries: Mapping[int, int | None],
+        others_factors: Mapping[int, int],
         unwritten: AbstractSet[int] = frozenset(),
     ) -> None:
         """Record which job gets which position in this pass; `ranked` are the snapshot's jobs in the wanted order.
 
         A pass writes at most `most` site factors; if it has reached that number, some jobs may keep their old
         positions, as do those whose new site factors are `unwritten`, postponed or refused. `beneficiaries` has the job
-        that needs the GPUs, by requeued job. May be called again for the same pass.
+        that needs the GPUs, by requeued job, and `others_factors` the part of each site factor that others have set.
+        May be called again for the same pass.
         """
         snapshot, records = seen.snapshot, seen.jobs
         row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
@@ -205,9 +214,11 @@ class QueuePositions:
             job.job_id: _Stood(
                 round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0),
                 _kind(records[job.job_id]),
+                share + others_factors.get(job.job_id, 0),
             )
             for job in snapshot.jobs
-            if (job.allows_preemption or job.job_id in served) and job.state is JobState.PENDING and job.native_priority
+            if (job.allows_preemption or job.job_id in served) and job.state is JobState.PENDING
+            if (share := records[job.job_id].fair_share) is not None and job.native_priority > LEAST_PRIORITY
         }
         self._waited = stands
         swaps = dict(self._notes.swaps)
@@ -215,7 +226,8 @@ class QueuePositions:
             other = beneficiaries.get(job_id)
             cleared = _cleared(records[job_id], records.get(other or 0), self._notes.stood.get(job_id), stands)
             if cleared is not None:
-                swaps[job_id] = _Swap(other, cleared.priority, records[job_id].restarts, cleared.kind)
+                run = records[job_id].restarts
+                swaps[job_id] = _Swap(other, cleared.priority, run, cleared.kind, cleared.varying)
         self._notes = replace(self._notes, loans=loans, swaps=swaps)
 
     def save(self) -> None:
@@ -238,8 +250,9 @@ def _settled(swaps: Mapping[int, _Swap], records: Mapping[int, SlurmJob]) -> tup
         if swap.beneficiary is not None and (other is None or other.state == "CANCELLED"):
             continue  # the beneficiary does not run, so no position has been freed
         is_free = other is None or other.state != "PENDING"
-        if is_free and job.state == "PENDING" and job.natives and swap.kind in ("", _kind(job)):
-            settled[job_id] = max(0, swap.priority - job.priority_with(0))
+        if is_free and job.state == "PENDING" and job.fair_share is not None and swap.kind in ("", _kind(job)):
+            risen = 0 if swap.varying is None else job.fair_share - swap.varying
+            settled[job_id] = max(0, swap.priority + risen - job.priority_with(0))
         else:
             left[job_id] = swap
     return settled, left
@@ -261,7 +274,11 @@ def _cleared(
         return None
     if _kind(job) == _kind(other):
         return position
-    return None if stood is None else replace(stood, priority=min(position.priority, stood.priority))
+    if stood is None:
+        return None
+    # What varies may have changed since the job waited, and is that of later for either position.
+    lower = min(position, stood, key=lambda at: at.priority - (at.varying or 0))
+    return replace(lower, kind=stood.kind)
 
 
 def _kind(job: SlurmJob) -> str:

@@ -119,7 +119,8 @@ class Notes:
         """Take in who gets whose position by these changes, as `QueuePositions.note`. Not in scope `partition`."""
         if limits.scope != "partition":
             ranked, most = queue_order(plan, seen.snapshot), limits.order.max_per_pass
-            self._positions.note(ranked, seen, changes, most, beneficiaries, unwritten)
+            others = self.others_factors(seen.jobs.values())
+            self._positions.note(ranked, seen, changes, most, beneficiaries, others, unwritten)
             self._waited = on_own_places(seen.snapshot)
 
     def save(self) -> None:

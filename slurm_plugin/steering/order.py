@@ -1,7 +1,7 @@
 """From the order of a plan to the fewest new site factors, where a policy orders all jobs of a partition. Pure.
 
 Each change costs slurmctld a lock, a new priority and a scheduling pass soon after. So correct labels stay, those far
-back in a long queue are not set at all, and a pass writes a limited number, near the head of the queue first.
+back in a long queue are not set at all, and a pass writes a limited number, owners in turn (`in_turn`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -32,6 +33,35 @@ class OrderLimits(Struct, frozen=True):
     max_per_pass: int
 
 
+class Write(Struct, frozen=True, gc=False):
+    """A new site factor for a waiting job. Its `owner` is who exchanges places: a user, or an account.
+
+    `height` is the larger of the labels, or priorities, that the job has and gets: one that is too high does as much
+    harm at the head of the queue as one that is missing there.
+    """
+
+    owner: str
+    height: int
+    change: SetSiteFactor
+
+
+def in_turn(writes: Iterable[Write], most: int) -> tuple[SetSiteFactor, ...]:
+    """The first `most` changes: owners take turns, and each one's highest come first.
+
+    By height alone, a user whose jobs change places in each pass could leave no writes to users whose jobs come later.
+    Of an owner's two jobs at one height, one leaves the place that the other gets: these go in one turn.
+    """
+    at_height: Counter[tuple[str, int]] = Counter()
+    turn: Counter[str] = Counter()
+    turns: list[tuple[int, SetSiteFactor]] = []
+    for write in sorted(writes, key=lambda write: -write.height):
+        at_height[write.owner, write.height] += 1
+        turn[write.owner] += at_height[write.owner, write.height] % 2
+        turns.append((turn[write.owner], write.change))
+    turns.sort(key=itemgetter(0))
+    return tuple(change for _, change in turns[:most])
+
+
 def order_changes(jobs: Iterable[SlurmJob], limits: OrderLimits) -> tuple[SetSiteFactor, ...]:
     """New site factors for waiting jobs, given in the wanted order.
 
@@ -41,15 +71,12 @@ def order_changes(jobs: Iterable[SlurmJob], limits: OrderLimits) -> tuple[SetSit
     """
     labelled, rest = _head(jobs, limits.depth)
     labels = [*relabel([job.site_factor for job in labelled], limits.highest), *(0 for _ in rest)]
-    wrong = [
-        (job.site_factor, SetSiteFactor(job.job_id, label))
+    wrong = (
+        Write(job.user, max(job.site_factor or 0, label), SetSiteFactor(job.job_id, label))
         for job, label in zip((*labelled, *rest), labels, strict=True)
         if (job.site_factor or 0) != label or not job.is_in_force
-    ]
-    if len(wrong) > limits.max_per_pass:
-        # A job that is too high does as much harm at the head of the queue as one that is missing there.
-        wrong.sort(key=lambda change: -max(change[0] or 0, change[1].site_factor))
-    return tuple(change for _, change in wrong[: limits.max_per_pass])
+    )
+    return in_turn(wrong, limits.max_per_pass)
 
 
 def _head(jobs: Iterable[SlurmJob], depth: int) -> tuple[list[SlurmJob], list[SlurmJob]]:

@@ -32,7 +32,7 @@ from sched_policy.snapshot import Nodes, Snapshot
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
-from slurm_plugin.steering.order import longest_falling
+from slurm_plugin.steering.order import Write, in_turn, longest_falling
 
 STEP = 10
 """Distance between newly assigned priorities, where no other job's priority is near."""
@@ -76,12 +76,13 @@ class _Anchor(Struct, frozen=True, gc=False):
 
 
 def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[SetSiteFactor, ...]:
-    """New site factors for the pending jobs in `ranked` (best first): at most `most`, those at the queue's head first.
+    """New site factors for the pending jobs in `ranked` (best first): at most `most`, owners in turn.
 
     A correct site factor is written again if Slurm does not use it: its backfill thread may have restored an older
     priority.
     """
     items = _items(seen, ranked)
+    owner = {job.job_id: job.scope for job in seen.snapshot.jobs}
     wrong = list(_of_cut_off_jobs(seen))
     for item, priority in zip(items, _priorities(items), strict=True):
         stays = priority == item.has
@@ -89,18 +90,17 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
             continue
         factor = item.job.site_factor or 0 if stays else priority - max(item.job.natives) - item.job.age_lag
         if abs(factor) <= _HIGHEST:
-            # A job that is too high does as much harm at the head of the queue as one that is missing there.
-            wrong.append((max(priority, item.job.priority), SetSiteFactor(item.job.job_id, factor)))
-    wrong.sort(key=lambda change: -change[0])
-    return tuple(change for _, change in wrong[:most])
+            height = max(priority, item.job.priority)
+            wrong.append(Write(owner[item.job.job_id], height, SetSiteFactor(item.job.job_id, factor)))
+    return in_turn(wrong, most)
 
 
-def _of_cut_off_jobs(seen: Observation) -> Iterator[tuple[int, SetSiteFactor]]:
-    """Their priorities, and the site factors of others alone: ours is from before their --nice, or they were served."""
-    for job in (seen.jobs[one.job_id] for one in seen.snapshot.jobs):
-        theirs = seen.others_factors.get(job.job_id, 0)
+def _of_cut_off_jobs(seen: Observation) -> Iterator[Write]:
+    """Give them the site factors of others alone: ours is from before their --nice, or they were served."""
+    for one in seen.snapshot.jobs:
+        job, theirs = seen.jobs[one.job_id], seen.others_factors.get(one.job_id, 0)
         if _is_cut_off(seen, job) and job.site_factor not in (None, theirs):
-            yield job.priority, SetSiteFactor(job.job_id, theirs)
+            yield Write(one.scope, job.priority, SetSiteFactor(job.job_id, theirs))
 
 
 def put_first(served: AbstractSet[int], seen: Observation, order: Sequence[SetSiteFactor]) -> tuple[SetSiteFactor, ...]:

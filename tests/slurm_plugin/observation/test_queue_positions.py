@@ -27,11 +27,11 @@ ALL = 1_000_000
 def waiting(job_id: int, native: int, user: str = "ada", **fields: Any) -> SlurmJob:
     """A job as Slurm shows it before anybody has changed it."""
     base = {"user": user, "natives": (native,), "priority": native, "site_factor": 0, "submit_s": float(job_id)}
-    return record(job_id, **{**base, "eligible_s": float(job_id), **fields})
+    return record(job_id, **{**base, "eligible_s": float(job_id), "fair_share": 0, **fields})
 
 
 def running(job: SlurmJob) -> SlurmJob:
-    return replace(job, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None)
+    return replace(job, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None, fair_share=None)
 
 
 def look(jobs: Sequence[SlurmJob], used: Mapping[int, int]) -> Observation:
@@ -45,16 +45,18 @@ def a_pass(
     best: Sequence[int],
     most: int = ALL,
     requeued: Mapping[int, int | None] | None = None,
+    others: Mapping[int, int] | None = None,
 ) -> list[SlurmJob]:
     """What a daemon does in a pass whose policy wants jobs in this order; the jobs as Slurm shows them afterwards.
 
-    `requeued` make room, each for a waiting job.
+    `requeued` make room, each for a waiting job; `others` are the parts of site factors that others have set.
     """
-    going = requeued or {}
+    going, theirs = requeued or {}, others or {}
     places.take_in({job.job_id: job for job in jobs})
-    seen = look(jobs, places.used(jobs, NOW_S, WEEK_S))
+    lowered = places.used(jobs, NOW_S, WEEK_S)
+    seen = look(jobs, {job.job_id: lowered.get(job.job_id, 0) + theirs.get(job.job_id, 0) for job in jobs})
     changes = place_changes(seen, best, most)
-    places.note(best, seen, (*changes, *map(RequeueJob, going)), most, going)
+    places.note(best, seen, (*changes, *map(RequeueJob, going)), most, going, theirs)
     factors = {change.job_id: change.site_factor for change in changes}
     return [_with_factor(job, factors.get(job.job_id)) for job in jobs]
 
@@ -191,8 +193,8 @@ def test_a_pass_at_its_cap_lends_no_positions_that_it_has_not_written_when_one_i
     seen = look(jobs, {})
     changes = place_changes(seen, best, 1)
     assert [change.job_id for change in changes] == [3]
-    places.note(best, seen, changes, 1, {})
-    places.note(best, seen, changes, 1, {}, frozenset({3}))
+    places.note(best, seen, changes, 1, {}, {})
+    places.note(best, seen, changes, 1, {}, {}, frozenset({3}))
     assert used(places, without(jobs, 5)) == {}
 
 
@@ -256,7 +258,7 @@ def test_a_job_that_has_started_again_at_once_keeps_no_place_for_later() -> None
     places = QueuePositions()
     a_pass(places, [consenting(waiting(1, 900))], [1])
     a_pass(places, [running(consenting(waiting(1, 900)))], [1], requeued={1: None})
-    again = consenting(waiting(1, 100, restarts=1, natives=()))
+    again = consenting(waiting(1, 100, restarts=1, natives=(), fair_share=None))
     assert used(places, [again]) == {}
     assert used(places, [running(again)]) == {}
     assert used(places, [consenting(waiting(1, 50, restarts=2))]) == {}  # its owner has requeued it
@@ -286,6 +288,62 @@ def test_who_makes_room_for_nobody_in_particular_keeps_the_place_from_which_it_s
     assert used(places, jobs) == {}
     a_pass(places, jobs, [1], requeued={1: None})
     assert used(places, [consenting(waiting(1, 100, restarts=1))]) == {1: 800}
+
+
+@pytest.mark.parametrize("beneficiary", [None, 2])
+@pytest.mark.parametrize("share", [300, 400, 450])
+def test_who_made_room_has_the_fair_share_of_now(share: int, beneficiary: int | None) -> None:
+    """What its owner has used in the meantime counts, or nothing would ever lower the priority of its long jobs."""
+    places, other = QueuePositions(), waiting(2, 900, fair_share=400)
+    a_pass(places, [consenting(waiting(1, 900, fair_share=400)), other], [1, 2])
+    jobs = [running(consenting(waiting(1, 900))), other]
+    a_pass(places, jobs, [1, 2], requeued={1: beneficiary})
+    back = consenting(waiting(1, share + 100, fair_share=share, restarts=1))  # Slurm has taken 400 of its age
+    assert used(places, [back, running(other)]) == {1: 400}
+
+
+@pytest.mark.parametrize("now", [0, 500, 900])
+def test_a_site_factor_that_others_have_set_is_no_part_of_a_freed_place(now: int) -> None:
+    """Slurm keeps it, so it would be there twice, and once more with each requeue."""
+    places = QueuePositions()
+    a_pass(places, [consenting(waiting(1, 900, site_factor=500))], [1], others={1: 500})
+    a_pass(places, [running(consenting(waiting(1, 900)))], [1], requeued={1: None})
+    assert used(places, [consenting(waiting(1, 500, site_factor=now, restarts=1))]) == {1: 400}
+
+
+def test_for_a_job_of_another_kind_it_waits_no_higher_than_where_it_stood_with_the_fair_share_of_now() -> None:
+    places, other = QueuePositions(), waiting(2, 5000, qos="high", fair_share=100)
+    a_pass(places, [consenting(waiting(1, 900, fair_share=400)), other], [1, 2])
+    jobs = [running(consenting(waiting(1, 900))), other]
+    a_pass(places, jobs, [2, 1], requeued={1: 2})
+    assert used(places, [consenting(waiting(1, 200, fair_share=100, restarts=1)), running(other)]) == {1: 400}
+
+
+def test_a_priority_that_its_owner_lowers_meanwhile_earns_no_place() -> None:
+    """Users may set lower priorities, which site factors do not change, and give them up again."""
+    lowered: dict[str, Any] = {"fair_share": None, "site_factor": None}
+    places = QueuePositions()
+    a_pass(places, [consenting(waiting(1, 900, fair_share=400))], [1])
+    jobs = [running(consenting(waiting(1, 900)))]
+    assert used(places, jobs) == {}
+    a_pass(places, jobs, [1], requeued={1: None})
+    assert used(places, [consenting(waiting(1, 2, restarts=1, **lowered))]) == {}
+    assert used(places, [consenting(waiting(1, 400, fair_share=300, restarts=1))]) == {1: 400}
+    a_pass(places, [consenting(waiting(1, 800, **lowered))], [1])
+    a_pass(places, jobs, [1], requeued={1: None})
+    assert used(places, [consenting(waiting(1, 400, fair_share=300, restarts=1))]) == {}
+
+
+def test_a_requeue_that_an_earlier_release_has_noted_keeps_its_position(tmp_path: Path) -> None:
+    """It wrote no fair shares."""
+    kind = "\\u001fmain\\u001f\\u001f0"
+    stood, swaps = f'{{"7": [1200, "{kind}"]}}', f'{{"8": [null, 1200, 0, "{kind}"]}}'
+    file = tmp_path / "lent_places.json"
+    file.write_text(f'{{"used": {{}}, "loans": {{}}, "counted": [7], "stood": {stood}, "swaps": {swaps}}}')
+    places = QueuePositions(file)
+    back = [waiting(job_id, 300, fair_share=50, restarts=1) for job_id in (7, 8)]
+    a_pass(places, [running(waiting(7, 1200)), back[1]], [], requeued={7: None})
+    assert used(places, back) == {7: 900, 8: 900}
 
 
 CHEAPER = [{"nice": 80}, {"partition": "low"}, {"qos": "low"}, {"account": "guests"}]

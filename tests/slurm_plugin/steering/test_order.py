@@ -110,6 +110,12 @@ def test_a_pass_writes_the_head_first() -> None:
     assert as_slurm_orders(after)[:20] == list(range(1, 21))
 
 
+def test_users_take_turns_where_a_pass_cannot_write_all() -> None:
+    jobs = [*waiting(50), *(record(job_id, user="bob") for job_id in (51, 52))]
+    changes = order_changes(jobs, LIMITS)
+    assert {change.job_id for change in changes} == {*range(1, 19), 51, 52}
+
+
 def test_who_stands_too_high_goes_in_the_first_pass() -> None:
     jobs, _ = settled(waiting(60))
     turned = [*jobs[1:], jobs[0]]  # the first is wanted last

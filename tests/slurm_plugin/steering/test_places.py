@@ -77,6 +77,14 @@ def test_the_head_is_written_first() -> None:
     assert {change.job_id for change in changes} == {*range(1, 6), *range(46, 51)}  # who stands too high goes, too
 
 
+def test_users_take_turns_where_a_pass_cannot_write_all() -> None:
+    """Or one whose jobs change places in each pass would leave none of the writes to users whose jobs come later."""
+    first = [waiting(i, "eve", 1000 - 20 * i) for i in range(1, 11)]
+    later = [waiting(i, "ada", 1000 - 20 * i) for i in range(11, 15)]
+    changes = place_changes(look([*first, *later]), [*range(10, 0, -1), *range(14, 10, -1)], 6)
+    assert [{one.job_id for one in changes[at : at + 2]} for at in (0, 2, 4)] == [{1, 10}, {11, 14}, {2, 9}]
+
+
 def test_a_job_that_moves_to_the_front_costs_a_write_for_each_user_it_passes() -> None:
     """Not one for each job: between two jobs of others only their order counts."""
     jobs = [waiting(i, "ada", 10_000 - 20 * i) for i in range(1, 101)]
