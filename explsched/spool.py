@@ -48,11 +48,11 @@ RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
 _OF_USER = re.compile(r"[0-9]+(?:-[0-9a-f]{8})?\Z", re.ASCII)
 
 
-def directories(spool: int) -> Iterator[tuple[str, int]]:
-    """Users' directories below an open spool, and the uids of their owners. Raises OSError."""
+def directories(spool: int, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Users' directories below an open spool, of such names, and the uids of their owners. Raises OSError."""
     with os.scandir(spool) as entries:
         for entry in entries:
-            if _OF_USER.match(entry.name):
+            if entry.name.startswith(prefix) and _OF_USER.match(entry.name):
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except OSError:  # removed meanwhile
@@ -67,7 +67,11 @@ def open_directory(path: str | Path, above: int | None = None) -> int:
 
 
 def _owned(spool: int, uid: int) -> list[str]:
-    return sorted(name for name, owner in directories(spool) if owner == uid)
+    """The user's directories, sorted. Others are not looked at, as far as that goes: there may be very many."""
+    status = os.stat(str(uid), dir_fd=spool, follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == uid:
+        return [str(uid)]
+    return sorted(name for name, owner in directories(spool, f"{uid}-") if owner == uid)
 
 
 class Writer:

@@ -4,11 +4,12 @@ The lock is a name that the kernel gives away once, and takes back from the dead
 no file that could be left over, that a sandbox could hide, or that a daemon with another configuration would look for
 elsewhere. Any user of the machine may take such a name, so the kernel is asked whose it is.
 
-The heartbeat is a file in the spool that the daemon writes anew again and again. Daemons of one cluster read the same
-reports, so they have the same spool, on a file system that they share. Those of two clusters must not have it: reports
-are known by the numbers of jobs, which each cluster counts by itself. Ages are differences of the file system's own
-times: the hosts' clocks need not agree. A lock of the file system would do as well where it locks across hosts, and do
-harm where it hangs.
+The heartbeat is a file below the spool that the daemon writes anew again and again, in a directory of its own: what
+users put into the spool, where all can write, and how much of it, should not matter. Daemons of one cluster read the
+same reports, so they have the same spool, on a file system that they share. Those of two clusters must not have it:
+reports are known by the numbers of jobs, which each cluster counts by itself. Ages are differences of the file
+system's own times: the hosts' clocks need not agree. A lock of the file system would do as well where it locks across
+hosts, and do harm where it hangs.
 
 What a daemon keeps in other directories is by the numbers of jobs, too, and outlives it. So a file in them names their
 cluster.
@@ -20,12 +21,11 @@ import errno
 import hashlib
 import logging
 import os
-import secrets
 import socket
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -38,7 +38,9 @@ from msgspec import Struct
 from explsched.atomic_file import create_file_durably, replacing
 from explsched.errors import ExplschedError
 from explsched.log import event
+from explsched.spool import open_directory
 from slurm_plugin.client.process import BoundedCall
+from slurm_plugin.daemon_user import hand_over, owner_in
 
 
 class AnotherDaemonError(ExplschedError):
@@ -67,8 +69,8 @@ class Holder(Struct, frozen=True):
         )
 
 
-PREFIX, SUFFIX = ".sexplschedd-", ".json"
-"""Between them stands a digest of the cluster's name, and something random where another user has taken that."""
+HEARTBEATS = ".sexplschedd"
+"""The directory of heartbeats, in the spool; their names are digests of the clusters' names."""
 
 CLAIM = "explsched-cluster"
 """The file that says whose directory it is."""
@@ -95,7 +97,9 @@ class Heartbeat:
 
     def __init__(self, spool: Path, cluster: str, us: Holder) -> None:
         self._spool = spool
-        self._prefix = PREFIX + hashlib.sha256(cluster.encode()).hexdigest()[:16]
+        digest = hashlib.sha256(cluster.encode()).hexdigest()[:16]
+        self._path = spool / HEARTBEATS / f"{digest}.json"
+        self._former = spool / f"{HEARTBEATS}-{digest}.json"  # of a daemon of release 0.1
         self._cluster = cluster
         self._us = us
         self._fault = ""
@@ -133,26 +137,42 @@ class Heartbeat:
             event(_LOG, logging.WARNING, "no heartbeat", why=why)
 
     def _remove(self) -> None:
-        for path in self._of_us():
-            path.unlink()
+        if self._is_ours():
+            self._path.unlink()
 
     def _beat(self, valid_s: float) -> None:
+        self._make_directory()
         try:
-            with replacing(self._ours(), mode=0o644) as file:  # everybody's `status` reads it
+            with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it
                 self._look(os.fstat(file.fileno()).st_mtime)  # first: an empty file fits also where the disk is full
                 file.write(msgspec.json.encode(Beat(self._us, valid_s)))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                for path in self._of_us():  # it says the same, and we are alive
-                    os.utime(path)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and self._is_ours():
+                os.utime(self._path)  # it says the same, and we are alive
             raise
+
+    def _make_directory(self) -> None:
+        """Make the directory of heartbeats if there is none. Raises `OSError`, also if it is somebody else's."""
+        with suppress(FileExistsError):
+            os.mkdir(self._path.parent, 0o755)  # noqa: PTH102  as a system call: a link there is not followed
+        directory = open_directory(self._path.parent)
+        try:
+            uid = os.fstat(directory).st_uid
+            if uid not in (os.geteuid(), owner_in(self._spool)):
+                raise PermissionError(errno.EPERM, f"{HEARTBEATS} in it belongs to uid {uid}: have root remove it")
+            if uid == os.geteuid():
+                os.fchmod(directory, 0o755)  # also where a umask such as 077 has closed it to `status`
+                hand_over(directory, self._spool)
+        finally:
+            os.close(directory)
 
     def _look(self, now_s: float) -> None:
         """Raise `AnotherDaemonError` if a daemon that is not to be beside us is alive by the file system's time."""
-        for path, other, written_s in self._found(PREFIX):
-            if now_s - written_s >= min(other.valid_s, _LONGEST_S):
+        for path in (*self._path.parent.glob("*.json"), self._former):
+            other, written_s = self._trusted(path) or (None, 0.0)
+            if other is None or now_s - written_s >= min(other.valid_s, _LONGEST_S):
                 continue
-            if not is_named(path.name, self._prefix):
+            if path not in (self._path, self._former):
                 raise AnotherDaemonError(
                     f"{self._spool}: also the daemon of another cluster uses this spool (pid {other.holder.pid} on "
                     f"host {other.holder.host}), and reports of jobs of the same number would be mixed up; "
@@ -161,35 +181,17 @@ class Heartbeat:
             if other.holder.host != self._us.host:
                 raise other.holder.refusal(self._cluster)
 
-    def _of_us(self) -> list[Path]:
-        return [path for path, beat, _ in self._found(self._prefix) if beat.holder == self._us]
+    def _is_ours(self) -> bool:
+        found = self._trusted(self._path)
+        return found is not None and found[0].holder == self._us
 
-    def _paths(self, prefix: str) -> list[Path]:
-        """What has the name of a heartbeat, whoever has put it there."""
-        return [self._spool / name for name in sorted(os.listdir(self._spool)) if is_named(name, prefix)]  # noqa: PTH208  names
-
-    def _ours(self) -> Path:
-        """Our user's file. It is ours by its owner: in a spool where all may write others may have taken the name."""
-        taken = self._paths(self._prefix)
-        for path in taken:
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-                return path
-        usual = self._spool / f"{self._prefix}{SUFFIX}"
-        return usual.with_name(f"{self._prefix}-{secrets.token_hex(8)}{SUFFIX}") if usual in taken else usual
-
-    def _found(self, prefix: str) -> Iterator[tuple[Path, Beat, float]]:
-        """Heartbeats of root and of our user, and when each was written; without what others have put there."""
-        for path in self._paths(prefix):
-            with suppress(OSError):  # removed meanwhile, closed to us, or a link
-                found = read_beat(path)
-                if found is not None and found[1].st_uid in (0, os.geteuid()):
-                    yield path, found[0], found[1].st_mtime
-
-
-def is_named(name: str, prefix: str = PREFIX) -> bool:
-    """Whether a file of that name may be a heartbeat."""
-    return name.startswith(prefix) and name.endswith(SUFFIX)
+    def _trusted(self, path: Path) -> tuple[Beat, float] | None:
+        """A heartbeat of root or the daemon's user, and when it was written; None if there is none."""
+        with suppress(OSError):  # not there, closed to us, or a link
+            found = read_beat(path)
+            if found is not None and found[1].st_uid in (0, os.geteuid(), owner_in(self._spool)):
+                return found[0], found[1].st_mtime
+        return None
 
 
 def read_beat(path: Path) -> tuple[Beat, os.stat_result] | None:

@@ -63,7 +63,7 @@ class JobOptionError(ExplschedError):
     """The job's comment has an `explsched:` word that cannot be understood."""
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=20_000)  # of 13 KB each where somebody wants them large
 def parse(text: str) -> JobOptions | None:
     """The job's options; None if its comment has no `explsched:` word. Raises `JobOptionError`."""
     try:

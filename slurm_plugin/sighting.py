@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_plugin.daemon_user import may_be_daemons
-from slurm_plugin.instance import Holder, is_named, read_beat
+from slurm_plugin.instance import HEARTBEATS, Holder, read_beat
 
 _LEAST_FREE_BYTES = 1 << 20
 
@@ -35,16 +35,18 @@ class Sighting(Struct, frozen=True):
 def last_heartbeat(spool: Path) -> Sighting | None:
     """The newest heartbeat of a spool; None if there is none that can be read.
 
-    Anybody may write there. So a file counts only if it is root's, ours, or of the spool's owner or of a user with its
-    group, as the daemon has: see `docs/admin.md#requirements`.
+    Anybody may write there. So their directory and a file in it count only if they are root's, ours, or of the spool's
+    owner or of a user with its group, as the daemon has: see `docs/admin.md#requirements`.
     """
+    directory = spool / HEARTBEATS
     try:
-        names = os.listdir(spool)  # noqa: PTH208  names; Path.glob raises for closed directories
-        status = spool.stat()
-    except OSError:  # missing, or closed to us: `directory_fault` says so
+        status, own = spool.stat(), directory.lstat()
+        if not stat.S_ISDIR(own.st_mode) or not may_be_daemons(own.st_uid, status):
+            return None
+        names = os.listdir(directory)  # noqa: PTH208  names; Path.glob raises for closed directories
+    except OSError:  # missing, or closed to us: `directory_fault` says so of the spool
         return None
-    there = (spool / name for name in names if is_named(name))
-    found = (seen for path in there if (seen := _sighting(path, status)) is not None)
+    found = (seen for name in names if (seen := _sighting(directory / name, status)) is not None)
     return max(found, key=lambda seen: seen.time_s, default=None)
 
 

@@ -45,12 +45,12 @@ def read(comment: str) -> dict[str, str] | None:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError as error:
-        raise ValueError(f"{ours[0]!r} is not of the form {PREFIX}key=value&key=value") from error
+        raise ValueError(f"{ours[0][:80]!r} is not of the form {PREFIX}key=value&key=value") from error
     unknown = [key for key, _ in pairs if key not in _KEYS]
     if unknown:
-        raise ValueError(f"unknown key {unknown[0]!r} in {ours[0]!r} (known: {', '.join(_KEYS)})")
+        raise ValueError(f"unknown key {unknown[0][:80]!r} in {ours[0][:80]!r} (known: {', '.join(_KEYS)})")
     if len(dict(pairs)) != len(pairs):
-        raise ValueError(f"{ours[0]!r} names a key twice")
+        raise ValueError(f"{ours[0][:80]!r} names a key twice")
     return {_KEYS[key].name: _canonical(_KEYS[key], text) for key, text in pairs if text}
 
 

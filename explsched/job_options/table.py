@@ -99,7 +99,7 @@ class Option(NamedTuple):
         try:
             return self.kind.canonical(text)
         except ValueError as error:
-            raise ValueError(f"found {text!r}, accepted: {self.kind.accepted}") from error
+            raise ValueError(f"found {text[:80]!r}, accepted: {self.kind.accepted}") from error
 
 
 SWEEP = Option(

@@ -3,7 +3,8 @@
 Slurm forgets jobs minutes after their end and does not know why a policy ended one. Users read this record, and so does
 a daemon that has just started, because ended trainings help to predict the others. It is `sweeps.jsonl` in the spool,
 which, unlike the audit file, every user can read on every host, unless Slurm hides others' jobs; each line is one note.
-Notes of trainings without a new one for `KEPT_S` are dropped when a daemon starts.
+When a daemon starts, notes of trainings without a new one for `KEPT_S` are dropped, and of each user all but the newest
+`MOST_BYTES_OF_USER`, which bounds what whoever submits without end has others keep in memory.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +41,7 @@ NAME = "sweeps.jsonl"
 KEPT_S = 90 * 86_400.0
 PATIENCE_S = 10.0
 MOST_KEPT = 10_000
+MOST_BYTES_OF_USER = 8 << 20
 OPEN_MODE, PRIVATE_MODE = 0o644, 0o640
 
 _LOG = logging.getLogger("explsched.sweep_record")
@@ -72,6 +74,14 @@ class Note(Struct, frozen=True, omit_defaults=True):
         return self.job, self.uid, self.sweep
 
 
+class _Joined(NamedTuple):
+    """What was last noted of a job that is there, and in which of its runs; None if it did not run, or not known."""
+
+    sweep: str
+    held_gpus: float
+    run: int | None
+
+
 class SweepRecord:
     """Writes the record. A spool that hangs or cannot be written does not stop the daemon; it is logged once.
 
@@ -84,7 +94,7 @@ class SweepRecord:
         self._fault = ""
         self._known: tuple[Note, ...] | None = None
         self._has_begun = False
-        self._held_gpus: dict[tuple[int, int, str], float] = {}
+        self._joined: dict[tuple[int, int], _Joined] = {}  # by the job's id and its owner's uid
         self._unwritten: deque[Note] = deque(maxlen=MOST_KEPT)
         self._taken: list[Note] = []  # by the call that writes them
         self._mode = 0  # of the file, as far as we have seen to it
@@ -120,13 +130,21 @@ class SweepRecord:
         if not self._has_begun and (found := self.read()) is not None:
             self._has_begun = True
             kept = _recent(found, now_s)
-            self._held_gpus |= {note.training: note.held_gpus for note in kept if note.what == "joined"}
-            if len(kept) < len(found):
-                self._try(partial(_replace, self._path, b"".join(map(_line, kept)), mode))
+            before = {_job(note): _Joined(note.sweep, note.held_gpus, None) for note in kept if note.what == "joined"}
+            self._joined = before | self._joined
+            if found:
+                self._try(partial(_trim, self._path, b"".join(map(_line, kept)), mode))
+        # Not only those of sweeps: whoever takes a job out of its sweep and back adds no lines.
+        there = {(job_id, record.uid) for job_id, record in records.items()}
+        self._joined = {key: joined for key, joined in self._joined.items() if key in there}
         trainings = {job.job_id: job for job in jobs if job.exploration and job.exploration.sweep}
         present = [(job, _note("joined", job, records, now_s)) for job in trainings.values() if job.array_tasks == 1]
-        fresh = [note for job, note in present if self._is_news(job, note)]
-        self._held_gpus |= {note.training: note.held_gpus for note in fresh}
+        fresh = []
+        for job, note in present:
+            if self._is_news(job, note):
+                fresh.append(note)
+                run = job.restarts if job.allocation else None
+                self._joined[_job(note)] = _Joined(note.sweep, note.held_gpus, run)
         why = {preemption.job_id: preemption.reason for preemption in plan.preemptions}
         why |= {stop.job_id: stop.reason for stop in plan.stops}
         for change in changes:
@@ -138,9 +156,14 @@ class SweepRecord:
             self._try(partial(self._write, mode))
 
     def _is_news(self, job: Job, note: Note) -> bool:
-        """Whether the training is new, or runs on more or fewer GPUs than were noted."""
-        known = self._held_gpus.get(note.training)
-        return known is None or (bool(job.allocation) and known != note.held_gpus)
+        """Whether the training is new, or runs on other GPUs, or in another sweep, than were noted.
+
+        Its owner can change the sweep at any time, so that counts once in each run.
+        """
+        known = self._joined.get(_job(note))
+        if known is None or not job.allocation:
+            return known is None
+        return known.held_gpus != note.held_gpus or (known.sweep != note.sweep and known.run != job.restarts)
 
     def _look(self) -> None:
         self._known = _read(self._path)
@@ -173,7 +196,7 @@ def read(spool: Path, patience_s: float = PATIENCE_S) -> tuple[Note, ...]:
 
 
 def _read(path: Path) -> tuple[Note, ...]:
-    """The notes of a file; incomplete and invalid lines are skipped, and those that were written twice."""
+    """The newest notes of each user; incomplete and invalid lines are skipped, and those that were written twice."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -182,7 +205,17 @@ def _read(path: Path) -> tuple[Note, ...]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or not may_be_daemons(status.st_uid, path.parent.stat()):
             return ()  # all users can write to the spool
-        return tuple(dict.fromkeys(_notes(file)))
+        kept: dict[Note, int] = {}  # with the bytes of each
+        of_user: defaultdict[int, deque[Note]] = defaultdict(deque)
+        bytes_of_user: defaultdict[int, int] = defaultdict(int)
+        for note, size in _notes(file):
+            if note not in kept:
+                kept[note] = size
+                of_user[note.uid].append(note)
+                bytes_of_user[note.uid] += size
+                while bytes_of_user[note.uid] > MOST_BYTES_OF_USER:
+                    bytes_of_user[note.uid] -= kept.pop(of_user[note.uid].popleft())
+        return tuple(kept)
 
 
 def ended_before(
@@ -238,10 +271,11 @@ def _told(job: SlurmJob) -> Exploration | None:
     return options.exploration if options else None
 
 
-def _notes(lines: Iterable[bytes]) -> Iterator[Note]:
+def _notes(lines: Iterable[bytes]) -> Iterator[tuple[Note, int]]:
+    """Each note, and the length of its line in bytes."""
     for line in lines:
         try:
-            yield _DECODER.decode(line)
+            yield _DECODER.decode(line), len(line)
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
             event(_LOG, logging.WARNING, "record of a sweep skipped", why=str(error))
 
@@ -280,6 +314,10 @@ def _note(
     )
 
 
+def _job(note: Note) -> tuple[int, int]:
+    return note.job, note.uid
+
+
 def _line(note: Note) -> bytes:
     return msgspec.json.encode(note) + b"\n"
 
@@ -305,7 +343,10 @@ def _append(path: Path, data: bytes, mode: int) -> None:
         os.close(descriptor)
 
 
-def _replace(path: Path, data: bytes, mode: int) -> None:
+def _trim(path: Path, data: bytes, mode: int) -> None:
+    """Write `data`, all that is to be kept, unless the file has no more than that."""
+    if path.stat().st_size <= len(data):
+        return
     with replacing(path, mode=mode) as file:
         hand_over(file.fileno(), path.parent)
         file.write(data)

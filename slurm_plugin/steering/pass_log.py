@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from explsched.log import event
@@ -13,6 +14,7 @@ from slurm_plugin.observation.observe import Observation
 from slurm_plugin.steering.grouping import LiveGroup, live_groups, log_groups, log_placements, pinned
 
 _LOG = logging.getLogger("explsched.controller")
+_SHOWN = 3
 
 
 class PassLog:
@@ -26,9 +28,7 @@ class PassLog:
 
     def note(self, seen: Observation, plan: Plan, changes: Sequence[Change], failures: Sequence[ChangeFailure]) -> None:
         """Log a pass. Refusals and ignored options of the last pass count, but are not logged again."""
-        for job_id, fault in seen.option_faults.items() - self._option_faults.items():
-            event(_LOG, logging.WARNING, "job options ignored", job=job_id, why=fault)
-        self._option_faults = seen.option_faults
+        self._log_option_faults(seen)
         _log_changes(plan, changes)
         for failure in failures:
             if _refusal(failure) in self._refused:
@@ -51,6 +51,18 @@ class PassLog:
         self._groups = groups
         log_placements(self._pinned, seen.jobs)
         self._pinned = pinned(seen.jobs.values())
+
+    def _log_option_faults(self, seen: Observation) -> None:
+        """Of each user the first few: whoever changes the options of many jobs in each pass does not fill the log."""
+        of_user: defaultdict[str, list[int]] = defaultdict(list)
+        for job_id, _fault in sorted(seen.option_faults.items() - self._option_faults.items()):
+            of_user[seen.jobs[job_id].user].append(job_id)
+        self._option_faults = seen.option_faults
+        for user, job_ids in of_user.items():
+            for job_id in job_ids[:_SHOWN]:
+                event(_LOG, logging.WARNING, "job options ignored", job=job_id, why=seen.option_faults[job_id])
+            if more := len(job_ids[_SHOWN:]):
+                event(_LOG, logging.WARNING, "job options of more jobs ignored", user=user, jobs=more)
 
 
 def _log_changes(plan: Plan, changes: Sequence[Change]) -> None:

@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +105,37 @@ def test_a_name_that_somebody_else_has_taken_keeps_nobody_from_reporting(open_sp
     assert own.name.startswith(f"{ADA}-")
     assert len((own / "42.jsonl").read_text().splitlines()) == 2
     assert not list(name.glob("*")) if trap == "directory" else True
+
+
+@pytest.mark.parametrize(("owner", "looked_at"), [(0, set()), (BOB, {"0-"})])
+def test_whoever_fills_the_spool_with_directories_holds_up_no_reports(
+    open_spool: Path, monkeypatch: pytest.MonkeyPatch, owner: int, looked_at: set[str]
+) -> None:
+    """600,000 of them took longer than a training waits for its spool."""
+    for name in ("0", "0-0000000b", "1-0000000a", "7"):
+        (open_spool / name).mkdir()
+        os.chown(open_spool / name, BOB, BOB)
+    os.chown(open_spool / "0", owner, -1)
+    seen: list[str] = []
+
+    @contextmanager
+    def listed(directory: int) -> Iterator[list[SimpleNamespace]]:
+        def entry(found: os.DirEntry[str]) -> SimpleNamespace:
+            def status(*, follow_symlinks: bool) -> os.stat_result:
+                seen.append(found.name)
+                return found.stat(follow_symlinks=follow_symlinks)
+
+            return SimpleNamespace(name=found.name, stat=status)
+
+        with really(directory) as entries:
+            yield [entry(found) for found in entries]
+
+    really = os.scandir
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", listed)
+        Writer(open_spool / "42.jsonl", open_spool).append([b"{}\n"])
+    assert len(list(open_spool.glob("0*/42.jsonl"))) == 1
+    assert {name[:2] for name in seen} == looked_at
 
 
 def test_a_link_of_ones_own_is_not_followed(open_spool: Path) -> None:

@@ -29,7 +29,7 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, RequeueJob, SignalJob, StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.daemon import Daemon
-from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
+from slurm_plugin.instance import CLAIM, HEARTBEATS, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
 from slurm_plugin.state.publish import METRICS_FILE
 from slurm_plugin.state.published import read
 from tests.slurm_kit import FakeSlurm, record
@@ -409,7 +409,7 @@ def test_a_daemon_that_another_host_has_taken_over_from_stops_steering(
     other = Holder("another host", 1, 0.0)
 
     def taken_over() -> None:
-        (path,) = tmp_path.glob(".sexplschedd-*")
+        (path,) = (tmp_path / HEARTBEATS).iterdir()
         path.write_bytes(msgspec.json.encode(Beat(other, 60.0)))
 
     slurm.events = [taken_over, lambda: None]  # before the pass, and before it writes

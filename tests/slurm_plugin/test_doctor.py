@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
-from slurm_plugin.instance import CLAIM, Heartbeat, Holder
+from slurm_plugin.instance import CLAIM, HEARTBEATS, Heartbeat, Holder
 
 CONFIG = """\
 AccountingStorageType   = {accounting}
@@ -304,7 +304,7 @@ def test_a_daemon_that_runs_is_the_one_that_must_be_in_the_spools_group(
     os.chown(spool, 469, 0)
     spool.chmod(0o3777)  # which the change of owner has cleared
     Heartbeat(spool, "c", Holder.here()).beat(90.0)
-    (beat,) = spool.iterdir()
+    (beat,) = (spool / HEARTBEATS).iterdir()
     os.chown(beat, uid, uid)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="u", pw_uid=uid, pw_gid=uid))
     monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid])
@@ -317,7 +317,7 @@ def test_a_daemon_that_died_is_a_fault_and_one_that_never_ran_is_a_note(site: Pa
     heartbeat = Heartbeat(spool, "c", Holder.here())
     heartbeat.beat(90.0)
     assert findings(site, named)["daemon"][0] == "ok"
-    (beat,) = spool.iterdir()
+    (beat,) = (spool / HEARTBEATS).iterdir()
     os.utime(beat, (time.time() - 200, time.time() - 200))
     level, found, _ = findings(site, named)["daemon"]
     assert (level, bool(re.search(r"ended or hangs on .*: its last heartbeat is 20\d s old", found))) == ("fault", True)

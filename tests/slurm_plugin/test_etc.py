@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from explsched import spool
 from slurm_plugin.cli import status
 from slurm_plugin.config import Config
+from slurm_plugin.instance import HEARTBEATS
 from slurm_plugin.observation import sweep_record
 from wrappers import node_mps
 
@@ -105,6 +106,9 @@ def test_the_spool_is_open_and_sticky_and_gives_its_group_away(tmp_path: Path) -
     assert found.st_mode & 0o7777 == spool.MODE
     (group,) = [line for line in (tmp_path / "etc" / "group").read_text().splitlines() if line.startswith("explsched:")]
     assert found.st_gid == int(group.split(":")[2])
+    own = (tmp_path / "var/spool/explsched/progress" / HEARTBEATS).stat()
+    assert (own.st_mode & 0o777, own.st_gid) == (0o755, found.st_gid)
+    assert own.st_uid != 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories to others")
@@ -120,7 +124,7 @@ def test_the_record_of_sweeps_outlives_old_progress_files(tmp_path: Path) -> Non
         (progress / name).touch()
     done = run("systemd-tmpfiles", f"--root={tmp_path}", "--clean", str(rules))
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in progress.iterdir()] == [sweep_record.NAME]
+    assert {path.name for path in progress.iterdir()} == {sweep_record.NAME, HEARTBEATS}
 
 
 def test_signals_for_the_daemon_do_not_reach_its_children(tmp_path: Path) -> None:

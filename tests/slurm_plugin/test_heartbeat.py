@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
+import pwd
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.instance import AnotherDaemonError, Heartbeat, Holder
+from slurm_plugin.instance import HEARTBEATS, AnotherDaemonError, Heartbeat, Holder
 from slurm_plugin.sighting import last_heartbeat
 
 CLUSTER = "alpha"
@@ -28,7 +31,7 @@ def beating(spool: Path, us: Holder, cluster: str = CLUSTER) -> Heartbeat:
 
 
 def file_of(spool: Path) -> Path:
-    (path,) = spool.iterdir()
+    (path,) = (spool / HEARTBEATS).iterdir()
     return path
 
 
@@ -41,7 +44,7 @@ def test_a_daemon_on_another_host_is_named(tmp_path: Path) -> None:
     beating(tmp_path, THERE)
     with pytest.raises(AnotherDaemonError, match="cluster alpha: pid 20 on host there, since 1970-01-01T"):
         beating(tmp_path, HERE)
-    assert len(list(tmp_path.iterdir())) == 1  # nothing of the second one is left
+    file_of(tmp_path)  # nothing of the second one is left
 
 
 @pytest.mark.parametrize("us", [HERE, replace(THERE, pid=21)])
@@ -73,7 +76,7 @@ def test_a_daemon_of_this_host_is_left_to_the_lock(tmp_path: Path) -> None:
 
 def test_a_daemon_that_stops_takes_its_heartbeat_away(tmp_path: Path) -> None:
     beating(tmp_path, HERE).stop()
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / HEARTBEATS).iterdir()) == []
     heart = beating(tmp_path, HERE)
     aged(file_of(tmp_path), 100.0)
     beating(tmp_path, THERE)
@@ -89,29 +92,90 @@ def test_users_cannot_pretend_to_be_a_daemon(tmp_path: Path) -> None:
     beating(tmp_path, HERE)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
-def test_a_name_that_another_user_has_taken_keeps_no_daemon_quiet(open_tmp: Path) -> None:
-    """One left by root's daemon that was killed, or put there: in a spool with the sticky bit it cannot be replaced."""
-    spool = open_tmp / "heartbeats"
-    spool.mkdir()
-    spool.chmod(0o3777)
-    beating(spool, THERE)
-    left = file_of(spool)
-    aged(left, 100.0)
+@contextmanager
+def user(uid: int) -> Iterator[None]:
+    os.seteuid(uid)
     try:
-        os.seteuid(65534)
-        first = beating(spool, HERE)
-        first.beat(60.0)
-        assert len(list(spool.iterdir())) == 2
-        with pytest.raises(AnotherDaemonError, match="host here"):
-            beating(spool, THERE)
-        seen = last_heartbeat(spool)
-        assert seen is not None
-        assert seen.holder == HERE
-        first.stop()
+        yield
     finally:
         os.seteuid(0)
-    assert list(spool.iterdir()) == [left]
+
+
+def noted(call: Callable[..., Any], paths: list[str]) -> Callable[..., Any]:
+    def noting(path: object, *rest: object, **more: object) -> Any:
+        paths.append(str(path))
+        return call(path, *rest, **more)
+
+    return noting
+
+
+@pytest.fixture
+def spool(open_tmp: Path) -> Path:
+    """As the package makes it, for a daemon of the user `daemon`."""
+    path = open_tmp / f"heartbeats-{os.urandom(4).hex()}"
+    path.mkdir()
+    os.chown(path, 0, pwd.getpwnam("daemon").pw_gid)
+    path.chmod(0o3777)
+    return path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+def test_a_heartbeat_that_roots_daemon_has_left_keeps_the_daemons_user_from_nothing(spool: Path) -> None:
+    beating(spool, THERE)
+    aged(file_of(spool), 100.0)
+    with user(pwd.getpwnam("daemon").pw_uid):
+        first = beating(spool, HERE)
+        first.beat(60.0)
+        with pytest.raises(AnotherDaemonError, match="host here"):
+            beating(spool, THERE)
+    with pytest.raises(AnotherDaemonError, match="host here"):
+        beating(spool, THERE)  # root's
+    seen = last_heartbeat(spool)
+    assert seen is not None
+    assert seen.holder == HERE
+    first.stop()
+    assert list((spool / HEARTBEATS).iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+def test_what_users_put_into_the_spool_is_not_even_looked_at(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million names took longer than the daemon has patience."""
+    daemon = pwd.getpwnam("daemon").pw_uid
+    with user(daemon):
+        first = beating(spool, THERE)
+    with user(65534):
+        (spool / ".sexplschedd-1.json").touch()
+    looked: list[str] = []
+    with monkeypatch.context() as noting:
+        for name in ("listdir", "scandir", "open"):
+            noting.setattr(os, name, noted(getattr(os, name), looked))
+        with user(daemon):
+            first.beat(60.0)
+            with pytest.raises(AnotherDaemonError):
+                beating(spool, HERE)
+            first.stop()
+        last_heartbeat(spool)
+    assert str(spool / HEARTBEATS) in looked
+    assert {str(spool), str(spool / ".sexplschedd-1.json")}.isdisjoint(looked)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+def test_who_has_taken_the_name_of_the_directory_is_told(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with user(65534):
+        beating(spool, THERE)
+    with user(pwd.getpwnam("daemon").pw_uid):
+        beating(spool, HERE)
+    beating(spool, HERE)
+    assert caplog.text.count(".sexplschedd in it belongs to uid 65534: have root remove it") == 2
+    assert last_heartbeat(spool) is None
+
+
+def test_a_daemon_of_release_0_1_is_seen(tmp_path: Path) -> None:
+    beating(tmp_path, THERE)
+    path = file_of(tmp_path)
+    path.rename(tmp_path / f"{HEARTBEATS}-{path.name}")
+    with pytest.raises(AnotherDaemonError, match="host there"):
+        beating(tmp_path, HERE)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"holder": 5}', "\xff"])
@@ -135,11 +199,11 @@ def test_a_spool_that_cannot_be_written_to_keeps_nobody_from_steering(
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     beating(tmp_path, THERE)
-    path = file_of(tmp_path)
-    path.rename(tmp_path.parent / "elsewhere.json")
-    path.symlink_to(tmp_path.parent / "elsewhere.json")
+    path, elsewhere = tmp_path / HEARTBEATS, tmp_path.parent / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
     Heartbeat(tmp_path, CLUSTER, HERE).beat(60.0)
-    assert path.is_symlink()
+    assert [json.loads(file.read_bytes())["holder"]["host"] for file in elsewhere.iterdir()] == ["there"]
 
 
 def test_a_file_system_that_hangs_holds_up_no_daemon(
@@ -162,7 +226,7 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
         heart.stop()
     assert caplog.text.count("no answer for") == 1
     answers.set()
-    while not list(tmp_path.iterdir()):
+    while not list((tmp_path / HEARTBEATS).iterdir()):
         heart.beat(60.0)  # as soon as that call has come back
 
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_plugin import sighting
-from slurm_plugin.instance import PREFIX, Heartbeat, Holder
+from slurm_plugin.instance import HEARTBEATS, Heartbeat, Holder
 
 THERE = Holder("there", 20, 2000.0)
 
@@ -24,7 +24,8 @@ def beat(spool: Path, holder: Holder) -> float:
         Heartbeat(spool, "alpha", holder).beat(60.0)
     finally:
         os.umask(before)
-    (path,) = spool.glob(f"{PREFIX}*")
+    (path,) = (spool / HEARTBEATS).iterdir()
+    assert path.parent.stat().st_mode & 0o777 == 0o755
     assert path.stat().st_mode & 0o777 == 0o644  # every user's `status` reads it
     return path.stat().st_mtime
 
@@ -70,14 +71,20 @@ def test_a_full_spool_is_not_taken_for_a_daemon_that_ended(tmp_path: Path, monke
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"holder": 3}', b"\xff\xfe", b"[" * 5000])
 def test_a_file_that_is_no_heartbeat_counts_as_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / f"{PREFIX}0.json").write_bytes(content)
+    (tmp_path / HEARTBEATS).mkdir()
+    (tmp_path / HEARTBEATS / "0.json").write_bytes(content)
     assert sighting.last_heartbeat(tmp_path) is None
 
 
 def test_a_trap_in_the_spool_does_not_hang_the_command(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / f"{PREFIX}0.json")
-    (tmp_path / f"{PREFIX}1.json").mkdir()
-    (tmp_path / f"{PREFIX}2.json").symlink_to(tmp_path / f"{PREFIX}0.json")
+    there = tmp_path / HEARTBEATS
+    os.mkfifo(there)
+    assert sighting.last_heartbeat(tmp_path) is None
+    there.unlink()
+    there.mkdir()
+    os.mkfifo(there / "0.json")
+    (there / "1.json").mkdir()
+    (there / "2.json").symlink_to(there / "0.json")
     assert sighting.last_heartbeat(tmp_path) is None
     beat_s = Heartbeat(tmp_path, "alpha", THERE)
     beat_s.beat(60.0)
@@ -88,8 +95,10 @@ def test_a_trap_in_the_spool_does_not_hang_the_command(tmp_path: Path) -> None:
 def test_a_heartbeat_of_any_user_counts_only_with_the_group_of_the_spool(tmp_path: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     Heartbeat(tmp_path, "alpha", THERE).beat(60.0)
-    (beat,) = tmp_path.iterdir()
-    os.chown(beat, nobody.pw_uid, -1)
-    assert sighting.last_heartbeat(tmp_path) is None
+    (beat,) = (tmp_path / HEARTBEATS).iterdir()
+    for path in (beat, beat.parent):
+        os.chown(path, nobody.pw_uid, -1)
+        assert sighting.last_heartbeat(tmp_path) is None
+        os.chown(beat, 0, -1)
     os.chown(tmp_path, -1, nobody.pw_gid)
     assert sighting.last_heartbeat(tmp_path) is not None

@@ -415,6 +415,24 @@ def test_options_that_are_ignored_are_logged_once(
     assert "unknown key 'chekpoint'" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "comment", ["explsched:{}=1", "explsched:sweep={}", "explsched:{}", "explsched:sweep=s&stages={}"]
+)
+def test_whoever_keeps_changing_the_options_of_many_jobs_does_not_fill_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, comment: str
+) -> None:
+    slurm = FakeSlurm()
+    daemon = controller(slurm, tmp_path, monkeypatch, Plan())
+    for passes in range(2):
+        changed = comment.format(str(passes) * 900)
+        slurm.known = {n: record(n, user="eve" if n < 50 else "ada", comment=changed) for n in range(1, 52)}
+        daemon.reconcile(NOW_S + 15 * passes)
+    told = [line for line in caplog.messages if line.startswith("job options")]
+    assert [line for line in told if "user=" in line] == ['job options of more jobs ignored user="eve" jobs=46'] * 2
+    assert len(told) == 2 * (3 + 1 + 2)  # of eve's jobs three, and of ada's both
+    assert all(len(line) < 900 for line in told)
+
+
 def of_job(change: Change) -> int | None:
     return change.job_id if isinstance(change, JobChange) else None
 
