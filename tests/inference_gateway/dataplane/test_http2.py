@@ -35,3 +35,20 @@ def test_a_connection_that_outlives_a_reload_is_soon_refused(rig: Rig) -> None:
         wait_until(lambda: completed(link) == 503)
     with Http2(rig.port) as link:
         assert completed(link) == 401
+
+
+def stranger(port: int, source: str = "127.0.0.1") -> int:
+    with Http2(port, source=source) as link:
+        return link.status(link.begin("POST", "/v1/chat/completions"))
+
+
+def test_answers_that_strangers_do_not_take_are_bounded(rig: Rig) -> None:
+    """Each holds a buffer. With a hundred of them a source gets no more, but for its keys; other sources do."""
+    with Http2(rig.port, window=0) as full:
+        streams = [full.begin("GET", "/healthz") for _ in range(50)]
+        streams += [full.begin("POST", "/v1/chat/completions") for _ in range(50)]
+        assert [full.status(stream) for stream in streams] == [200] * 50 + [401] * 50
+        assert stranger(rig.port) == 0
+        assert rig.complete("chat").status == 200
+        assert stranger(rig.port, "127.0.0.2") == 401
+    wait_until(lambda: stranger(rig.port) == 401)
