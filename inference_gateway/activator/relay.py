@@ -8,7 +8,6 @@ are the same as for all other requests.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 from collections import Counter
@@ -23,11 +22,18 @@ from aiohttp import StreamReader, web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from inference_gateway.slow_bodies import BodyClock, SlowBodyError
+
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """An error answer in OpenAI's form."""
     body = {"error": {"message": message, "type": "gateway_error", "code": status}}
     return web.json_response(body, status=status, headers=headers)
+
+
+def late() -> web.Response:
+    """The answer to a request whose body came too slowly."""
+    return problem(408, "the request did not arrive in time")
 
 
 def is_compressed(request: web.Request) -> bool:
@@ -98,6 +104,7 @@ async def relay(session: aiohttp.ClientSession, request: web.Request, onward: On
     Raises:
         UnreachableError: nothing was sent.
         BrokenError: the other end disconnected before its answer's head was complete, or exceeded the timeout.
+        SlowBodyError: as the body does, before an answer has begun.
 
     """
     # A client may write the gateway's scheme and host before the path (RFC 9112, section 3.2.2).
@@ -121,6 +128,8 @@ async def relay(session: aiohttp.ClientSession, request: web.Request, onward: On
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise UnreachableError(str(error)) from error
     except (aiohttp.ClientError, TimeoutError) as error:
+        if isinstance(error.__cause__, SlowBodyError):
+            raise error.__cause__ from error
         raise BrokenError(str(error) or type(error).__name__) from error
 
 
@@ -146,10 +155,6 @@ def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in ending)
 
 
-GRACE_S = 60.0
-_LEAST_BYTES_PER_S = 128 << 10
-"""A body may take `GRACE_S`, and beyond that as long as it takes at this rate."""
-
 _PART_BYTES = 256 * 1024
 
 
@@ -159,6 +164,13 @@ class TooLargeError(Exception):
 
 class NoRoomError(Exception):
     """All bodies together would exceed their budget, or one key's its share."""
+
+
+async def in_time(source: StreamReader) -> AsyncIterator[bytes]:
+    """The parts of a body as they come. Raises `SlowBodyError`."""
+    clock = BodyClock()
+    while part := await clock.read(source.readany()):
+        yield part
 
 
 class _Named(msgspec.Struct):
@@ -201,15 +213,10 @@ class Body:
         Raises:
             TooLargeError: it is longer than `limit_bytes`.
             NoRoomError: the key's share, or the budget of all bodies, is used up.
-            TimeoutError: it arrived too slowly.
+            SlowBodyError: it arrived too slowly.
 
         """
-        begun_s = asyncio.get_running_loop().time()
-        while True:
-            async with asyncio.timeout_at(begun_s + GRACE_S + len(self.content) / _LEAST_BYTES_PER_S):
-                part = await source.readany()
-            if not part:
-                return
+        async for part in in_time(source):
             if len(self.content) + len(part) > limit_bytes:
                 raise TooLargeError
             free = self.bodies.budget_bytes - self.bodies.held_bytes - len(part)
@@ -274,8 +281,8 @@ class BodyRouter:
                 return problem(413, f"the body is larger than {limit_bytes >> 20} MiB")
             except NoRoomError:
                 return problem(503, "too many long bodies in transit", _RETRY_AFTER)
-            except TimeoutError:
-                return problem(408, "the request did not arrive in time")
+            except SlowBodyError:
+                return late()
             asked = request.headers.get(ASKED)
             if not asked and is_compressed(request):
                 return problem(400, "a compressed body is not searched for `model`: name it by path or as x-service")

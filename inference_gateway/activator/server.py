@@ -35,6 +35,8 @@ from inference_gateway.activator.relay import (
     Onward,
     UnreachableError,
     client,
+    in_time,
+    late,
     problem,
     relay,
 )
@@ -47,6 +49,7 @@ from inference_gateway.dataplane.settings import BatchSettings, client_context
 from inference_gateway.dataplane.statistics import DataPlaneCollector, HaproxyStatistics, exposition
 from inference_gateway.errors import ActivatorError, NotRunningError
 from inference_gateway.model import StartForecast
+from inference_gateway.slow_bodies import SlowBodyError
 
 _LOG = logging.getLogger("explsched.gateway.activator")
 _ONLY, _KEY = "x-gateway-only", "x-gateway-key"
@@ -180,13 +183,15 @@ class Activator:
             except TimeoutError:
                 return _refused("no replica started in time", retry_after)
             try:
-                body = request.content if request.can_read_body else None
+                body = in_time(request.content) if request.can_read_body else None
                 scheme, proven = ("https", endpoint.name) if self._context else ("http", None)
                 onward = Onward(f"{scheme}://{endpoint.address}", body, line.service.response_timeout_s, proven)
                 return await relay(self._session, request, onward)
             except UnreachableError as error:
                 line.avoid(endpoint)
                 _LOG.warning("unreachable service=%s replica=%s: %s", name, endpoint.name, error)
+            except SlowBodyError:
+                return late()
             except BrokenError as error:
                 _LOG.warning("broke off service=%s replica=%s: %s", name, endpoint.name, error)
                 return problem(502, "the replica broke off or gave no valid answer")

@@ -19,7 +19,8 @@ from pathlib import Path
 from inference_gateway.queueing import ReadingTimer
 from inference_gateway.replicas.ports import Taken
 from inference_gateway.replicas.reports import AnswerReader, BodyReader, Tokens, UsageCounter
-from inference_gateway.replicas.request_stream import LONGEST_HEAD, PART, MalformedError, pass_on
+from inference_gateway.replicas.request_stream import LONGEST_HEAD, PART, pass_on
+from inference_gateway.slow_bodies import SlowBodyError
 
 _HANDSHAKE_S = 10.0
 _SHUTDOWN_S = 2.0
@@ -27,6 +28,11 @@ _BACKLOG = 1024
 _PAUSE_S = 0.1
 _REST_S = 2.0
 """How long a server may continue to write after the gateway has disconnected."""
+_TOO_SLOW = (
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\ncontent-length: 92\r\nconnection: close\r\n\r\n"
+    b'{"error":{"message":"the request did not arrive in time","type":"gateway_error","code":408}}'
+)
+"""HAProxy would count a broken connection as a failure of the replica, and take it out after three."""
 FRESH_S = 1.0
 """Servers close idle connections, gunicorn after 2 s, uvicorn after 5 s: after this time a request gets a new one."""
 
@@ -154,10 +160,11 @@ class Relay:
             for task in tasks:
                 task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
+        refused = any(isinstance(end, SlowBodyError) for end in ends) and answers.refuse(_TOO_SLOW)
         await answers.count_rest(server.reader, server.writer)
         answers.begin(None)
         self._open.discard(answers)
-        broken = any(isinstance(end, (OSError, MalformedError, StrangerError)) for end in ends)
+        broken = not refused and any(isinstance(end, Exception) for end in ends)
         for stream in (server.writer, writer):
             if broken:
                 stream.transport.abort()  # so that the other end does not take it for a complete answer
@@ -263,6 +270,7 @@ class _Answers:
     ) -> None:
         self.idle_since_s = time.monotonic()
         self._sent = self._answered = True
+        self._begun = False
         self._gateway = gateway
         self._finishing = finishing
         self._usage = usage
@@ -279,7 +287,7 @@ class _Answers:
     def begin(self, client: str | None) -> None:
         """Begin a new answer, for this client or none; the last one is complete or never will be."""
         self._end()
-        self._client, self._sent, self._answered = client, False, False
+        self._client, self._sent, self._answered, self._begun = client, False, False, False
 
     def count_so_far(self) -> None:
         """Add what a stream has so far. What is only an estimate then, its end corrects."""
@@ -293,6 +301,12 @@ class _Answers:
             self._usage.add(self._client, self._answer.tokens(), Tokens() - self._counted)
         self._client, self._answer, self._counted = None, AnswerReader(), Tokens()
         self._reading.end(self)
+
+    def refuse(self, answer: bytes) -> bool:
+        """Answer in the server's place, unless it has begun to answer: whether that was so."""
+        if not self._begun:
+            self._gateway.write(answer)
+        return not self._begun
 
     def sent(self, body: BodyReader) -> None:
         """Record that the server has the whole request. Its first token is visible only if it asks for a stream."""
@@ -322,6 +336,7 @@ class _Answers:
     async def copy(self, source: asyncio.StreamReader) -> None:
         """Copy until the source ends. Raises `OSError`."""
         while part := await source.read(PART):
+            self._begun = True
             if self._status is not None:
                 digits = part[9:12]  # of `HTTP/1.1 101 Switching Protocols`
                 self._status.set_result(int(digits) if digits.isdigit() else 0)

@@ -11,8 +11,9 @@ from aiohttp import StreamReader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_gateway.activator import relay
+from inference_gateway import slow_bodies
 from inference_gateway.activator.relay import Bodies, Body, NoRoomError, TooLargeError
+from inference_gateway.slow_bodies import SlowBodyError
 
 BODY = b'{"messages": [], "model": "big"}'
 
@@ -87,7 +88,7 @@ def test_one_key_leaves_room_for_others() -> None:
 
 
 def test_a_body_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "GRACE_S", 0.1)
+    monkeypatch.setattr(slow_bodies, "GRACE_S", 0.1)
 
     async def check() -> None:
         stream = StreamReader(Mock(), limit=1 << 20)
@@ -98,7 +99,7 @@ def test_a_body_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
                 await asyncio.sleep(0.01)
 
         feeding = asyncio.create_task(trickle())
-        with pytest.raises(TimeoutError), Bodies(1 << 30).body("k") as body:
+        with pytest.raises(SlowBodyError), Bodies(1 << 30).body("k") as body:
             await body.receive(stream, 1 << 30)
         feeding.cancel()
 

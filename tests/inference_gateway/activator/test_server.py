@@ -1,18 +1,23 @@
 """The waiting lines as services come, change and go, without HTTP."""
 
 import asyncio
+import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import TestServer
 
+from inference_gateway import slow_bodies
 from inference_gateway.activator import server
 from inference_gateway.activator.server import Activator
 from inference_gateway.dataplane import runtime
-from inference_gateway.dataplane.endpoints import services_text
+from inference_gateway.dataplane.endpoints import EndpointFiles, Listed, services_text
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.health import HealthLoop
 from inference_gateway.dataplane.settings import ServiceSettings
+from inference_gateway.model import Endpoint
 
 CHAT = ServiceSettings("chat", models=("llama",), cold_start_limit=3)
 MORE = ServiceSettings("more")
@@ -100,3 +105,37 @@ def test_a_model_that_was_added_just_now_is_known(tmp_path: Path) -> None:
     tell(tmp_path, CHAT)
     assert made.service("llama") == made.service("chat") == "chat"
     assert made.service("more") is None, "it is gone"
+
+
+def test_a_body_that_trickles_takes_no_replicas_place_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_bodies, "GRACE_S", 0.1)
+    made = activator(tmp_path, CHAT)
+    Files(tmp_path).endpoints.mkdir()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            await reader.read()
+
+    async def run() -> tuple[bytes, bytes]:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as replica, TestServer(made.application()) as own:
+            port = replica.sockets[0].getsockname()[1]
+            EndpointFiles(Files(tmp_path).endpoints).put("chat", Listed.of(Endpoint("r1", "127.0.0.1", port, 1)))
+            reader, writer = await asyncio.open_connection("127.0.0.1", own.port)
+            writer.write(b"POST /v1/x HTTP/1.1\r\nhost: x\r\nx-gateway-service: chat\r\ncontent-length: 99\r\n\r\n")
+
+            async def trickle() -> None:
+                while True:
+                    writer.write(b"x")
+                    await asyncio.sleep(0.02)
+
+            sending = asyncio.create_task(trickle())
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = await reader.readuntil(b"}}")
+            sending.cancel()
+            writer.close()
+            return head, body
+
+    head, body = asyncio.run(run())
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(body)["error"]["code"] == 408
+    assert not made.lines["chat"].relaying, "the place is free"

@@ -162,11 +162,17 @@ def test_quota_and_grants_hold(rig: Rig) -> None:
     assert rig.ask("POST", PATH, {**LONG, "model": "big"}, authorization="Bearer wrong").status == 401
 
 
-def test_marks_of_clients_are_not_believed(rig: Rig) -> None:
-    marks = {"x_gateway_service": "small", "x_gateway_body_limit": "7"}
-    assert rig.complete("big", **marks).headers["x-replica"] == "r1"
-    assert rig.ask("POST", PATH, {**LONG, "model": "big"}, **marks).headers["x-replica"] == "r1"
-    assert rig.ask("GET", "/healthz", **marks).json == {"status": "ok"}
+def test_marks_of_clients_are_not_believed(rig: Rig, servers: list[Replica]) -> None:
+    said = {"x_gateway_service": "small", "x_gateway_body_limit": "7", "x_gateway_batches": "1", "x_gateway_batch": "1"}
+    for body in ({"max_tokens": 1}, LONG):
+        answer = rig.ask("POST", PATH, {**body, "model": "big"}, **said)
+        assert answer.headers["x-replica"] == "r1"
+        seen = servers[0].state["last_headers"]
+        assert [name for name in seen if name.startswith("x-gateway-")] == ["x-gateway-service"]
+        assert seen["x-gateway-service"] == "big/alice"
+    assert rig.ask("GET", "/healthz", **said).json == {"status": "ok"}
+    assert rig.ask("GET", "/v1/models", **said).json["data"]
+    assert b"inference_gateway_" in rig.ask("GET", "/metrics", **said).body
 
 
 @pytest.mark.parametrize("named", ["x-gateway-key", "close, X-Gateway-Key"])
