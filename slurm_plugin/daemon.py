@@ -252,7 +252,7 @@ class Daemon:
             self._claim()
             if self._may_pass():
                 began_s = time.monotonic()
-                done = self._controller.reconcile(self._now_s())
+                done = self._controller.reconcile(self._now_s(), self._interval_s)
                 self._totals = counted(self._totals, done.changes, done.failures, time.monotonic() - began_s)
                 self._publish(done)
         except AnotherDaemonError:

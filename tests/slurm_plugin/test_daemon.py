@@ -32,6 +32,7 @@ from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import CLAIM, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
 from slurm_plugin.state.publish import METRICS_FILE
 from slurm_plugin.state.published import read
+from slurm_plugin.steering.controller import Controller, Pass
 from tests.slurm_kit import FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
@@ -93,6 +94,24 @@ def test_no_failure_of_a_pass_ends_the_daemon(
     assert len(slurm.applied[0]) == 1  # the pass after them puts the job in order
     assert caplog.text.count("pass given up, will try again") == 2
     assert "pass failed, will try again" in caplog.text
+
+
+def test_a_pass_knows_how_far_apart_passes_are_while_slurmctld_is_busy(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was due since the pass before is not late."""
+    config.write_text(f"{config.read_text()}backpressure: {{max_interval_s: 0.004}}\n")
+    slurm, told_s = Eventful((record(5),), events=[lambda: None] * 5), []
+    monkeypatch.setattr(slurm, "load", lambda: replace(Eventful.load(slurm), server_threads=10_000))
+    reconcile = Controller.reconcile
+
+    def noted(self: Controller, now_s: float, interval_s: float) -> Pass:
+        told_s.append(interval_s)
+        return reconcile(self, now_s, interval_s)
+
+    monkeypatch.setattr(Controller, "reconcile", noted)
+    lived(slurm, config, monkeypatch)
+    assert set(told_s) == {0.004}
 
 
 def test_a_spool_that_hangs_does_not_keep_the_daemon_from_starting(
