@@ -246,6 +246,10 @@ class Controller:
         wanted = (*withdrawal(found.jobs), *without_leases(found), *rests, *back)
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
 
+    def ask_no_more(self) -> None:
+        """From now on ask no further job to save and leave; those that have been asked still leave."""
+        self._tracker.limits(replace(self._budget, max_per_hour=0))
+
     @property
     def has_asked(self) -> bool:
         """Whether any job has been asked to save and leave."""
