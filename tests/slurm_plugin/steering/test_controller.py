@@ -1051,6 +1051,21 @@ def test_a_delay_whose_renewal_never_came_to_pass_is_known(
     assert starts(loop.reconcile(NOW_S + 325).changes) == [StartAtOnce(5)]
 
 
+def test_a_delay_that_slurm_has_again_after_two_changes_were_lost_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last never came to slurmctld, which then lost its last seconds, and with them that before."""
+    slurm, loop, plans = resting(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    for after_s, begin_s, made in ((4, NOW_S + REST_S, Plan(scores=SCORES)), (8, NOW_S + 4, RESTS)):
+        slurm.set(5, eligible_s=begin_s)
+        plans(made)
+        assert len(starts(loop.reconcile(NOW_S + after_s).changes)) == 1
+    slurm.set(5, eligible_s=NOW_S + REST_S)
+    plans(Plan(scores=SCORES))
+    assert starts(loop.reconcile(NOW_S + 12).changes) == [StartAtOnce(5)]
+
+
 @pytest.mark.parametrize("changed", [{"comment": ""}, {"comment": "explsched:sweep=digits"}, {"gpus": 0}])
 def test_who_takes_part_no_more_rests_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
