@@ -135,14 +135,23 @@ def output_file(ctx: click.Context, param: click.Parameter, path: Path | None) -
 def _keep_apart(ctx: click.Context, param: click.Parameter, path: Path, *, is_written: bool) -> None:
     """Note a file of this command; raise `UsageError` if it is also another one and one of them is written."""
     files: list[tuple[str, Path, bool]] = ctx.meta.setdefault("explsched.files", [])
-    hint, here = param.get_error_hint(ctx), path.resolve()
-    if here.exists() and not here.is_file():
-        return  # a pipe or a device loses nothing
-    for other, place, is_other_written in files:
-        is_same = here == place or (here.exists() and place.exists() and here.samefile(place))
-        if is_same and (is_written or is_other_written):
-            raise click.UsageError(f"{other} and {hint} are the same file: {path}", ctx)
-    files.append((hint, here, is_written))
+    hint = param.get_error_hint(ctx)
+    try:
+        if path.exists() and not path.is_file():
+            return  # a pipe or a device loses nothing
+        for other, place, is_other_written in files:
+            if (is_written or is_other_written) and _is_same(path, place):
+                raise click.UsageError(f"{other} and {hint} are the same file: {path}", ctx)
+    except OSError:
+        return  # it cannot be looked at, and who opens it says what it is for
+    files.append((hint, path, is_written))
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, which may not exist yet. Raises `OSError`."""
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def alternative(flag: str, parameter: str, value: object, about: str) -> Callable[[FC], FC]:

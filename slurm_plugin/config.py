@@ -27,7 +27,7 @@ _EXAMPLE_HEAD = """\
 ## `sexplsched config check` checks this file, `systemctl reload sexplschedd` applies it.
 """
 _PASSES_TO_LEAVE = 4
-"""Passes from the plan that a job should save and leave to the requeue, its grace period not counted; some to spare."""
+"""Passes until a job that should save and leave has left, its grace period not counted; some to spare."""
 
 
 def _seconds(description: str) -> Meta:
@@ -307,6 +307,11 @@ class Config(Section, frozen=True):
     run_times: RunTimesSection = RunTimesSection()
     backpressure: BackpressureSection = BackpressureSection()
 
+    @property
+    def leave_within_s(self) -> float:
+        """How long it takes at most until a job that the plan asks to save has left, with some passes to spare."""
+        return self.preemption.grace_s + _PASSES_TO_LEAVE * self.interval_s
+
     def preemption_budget(self) -> PreemptionBudget:
         """The part of the configuration that bounds preemption."""
         bounds = self.preemption
@@ -331,7 +336,7 @@ class Config(Section, frozen=True):
             sweep_strategy=self.utility.sweep_strategy,
             resize_restart_s=self.elastic.restart_s,
             resize_gain=self.elastic.gain,
-            resize_lead_s=self.preemption.grace_s + _PASSES_TO_LEAVE * self.interval_s,
+            resize_lead_s=self.leave_within_s,
             las_limits_gpu_s=self.las.limits_gpu_s,
             starvation=self.las.starvation,
         )

@@ -91,9 +91,7 @@ _LOOK_S = 0.25
 _SOONEST = 0.25
 """Passes are at least this share of their interval apart."""
 
-
-_PASSES_TO_LEAVE = 3
-"""After the grace period `--once` makes so many passes more: for the requeue, and to see that the job has left."""
+_GIVEN_UP = "pass given up, will try again"
 
 _BEATS_MISSED = 2
 _COMMANDS_OF_A_PASS = 4
@@ -198,18 +196,25 @@ class Daemon:
     def once(self) -> int:
         """One pass, repeated while it waits for backfill, or for jobs that it has asked to save and leave.
 
-        For the latter at most the grace period and a few intervals. Returns the exit code: 1 if Slurm refused a change.
-        Raises `AnotherDaemonError`.
+        For the latter at most the grace period and a few intervals, in which no further job is asked, and an error of
+        Slurm or of the policy ends a pass only. Returns the exit code: 1 if Slurm refused a change. Raises
+        `AnotherDaemonError`, and such an error of the first pass or the last.
         """
         try:
             self._claim()
             _ = self._load()
             failures = self._controller.reconcile(self._now_s()).failures
-            until_s = time.monotonic() + self._config.preemption.grace_s + _PASSES_TO_LEAVE * self._interval_s
+            self._controller.ask_no_more()
+            until_s = time.monotonic() + self._config.leave_within_s
             while self._controller.waits_for_gap or (self._controller.has_asked and time.monotonic() < until_s):
                 self.rest(began_s := time.monotonic(), began_s + self._interval_s)
-                self._claim()
-                failures += self._controller.reconcile(self._now_s()).failures
+                try:
+                    self._claim()
+                    failures += self._controller.reconcile(self._now_s()).failures
+                except (SlurmError, PolicyError) as error:
+                    if time.monotonic() >= until_s:
+                        raise
+                    log.event(_LOG, logging.ERROR, _GIVEN_UP, why=str(error))
             return 1 if failures else 0
         finally:
             self._only_one.release()
@@ -252,14 +257,14 @@ class Daemon:
             self._claim()
             if self._may_pass():
                 began_s = time.monotonic()
-                done = self._controller.reconcile(self._now_s())
+                done = self._controller.reconcile(self._now_s(), self._interval_s)
                 self._totals = counted(self._totals, done.changes, done.failures, time.monotonic() - began_s)
                 self._publish(done)
         except AnotherDaemonError:
             raise
         except (SlurmError, PolicyError) as error:
             self._count_failed()
-            log.event(_LOG, logging.ERROR, "pass given up, will try again", why=str(error))
+            log.event(_LOG, logging.ERROR, _GIVEN_UP, why=str(error))
         except Exception:
             # A bug of ours must not end the daemon either: the next snapshot may not trigger it.
             self._count_failed()

@@ -145,7 +145,14 @@ def _keys_file(services_path: Path) -> tuple[Path, Path]:
 
 def _tell_of_files(batches: Path | None, owner: str) -> None:
     """Warn of what a key finds: files belong to its name, also where somebody else gets that name."""
-    if batches is not None and (batches / owner).is_dir():
+    if batches is None:
+        return
+    try:
+        is_there = (batches / owner).is_dir()
+    except OSError as error:  # the gateway may be another user's, and the file of keys is changed by now
+        click.echo(f"{batches / owner}: {error.strerror}: a new key would see what may be there", err=True)
+        return
+    if is_there:
         told = f"files and batches of earlier keys of this name stay in {batches / owner}; a new one sees them"
         click.echo(told, err=True)
 

@@ -45,7 +45,8 @@ class Rests:
     They stay while they have the begin time that came of it, so that the delay counts as waiting.
 
     In a file beside that of the site factors: else a delay by a daemon that was killed would count as the job's own
-    begin time. `is_recorded` is whether an earlier daemon has left that file.
+    begin time. The first pass writes it, also if no start is delayed: `is_recorded` is whether an earlier daemon has
+    left that file, so that no other delay is its.
     """
 
     def __init__(self, site_factor_file: Path) -> None:
@@ -53,7 +54,8 @@ class Rests:
         self._file = SavedState(path, dict[int, _Rest], "delays of paused jobs", "will wait for their end")
         saved = self._file.read()
         self.is_recorded = saved is not None
-        self._by_job = self._saved = saved or {}
+        self._saved: Mapping[int, _Rest] | None = saved
+        self._by_job = saved or {}
 
     def own_begins_s(self, jobs: Iterable[SlurmJob], now_s: float) -> Mapping[int, float]:
         """The former begin time of each job whose present one was set by the daemon."""

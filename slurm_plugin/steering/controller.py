@@ -132,8 +132,11 @@ class Controller:
         """Ask Slurm by this client from the next pass on."""
         self._client = client
 
-    def decide(self, now_s: float) -> Pass:
-        """Observe and plan, but change nothing. Raises `PolicyError` if the policy fails or its plan is invalid."""
+    def decide(self, now_s: float, interval_s: float = 0.0) -> Pass:
+        """Observe and plan, but change nothing. Raises `PolicyError` if the policy fails or its plan is invalid.
+
+        `interval_s` is the present time between passes, if they are farther apart than configured.
+        """
         found = self._client.look()
         found = replace(found, jobs=self._notes.memory.with_reasons(found.jobs, now_s))
         if self._probed is None:
@@ -141,7 +144,7 @@ class Controller:
         limits = self._limits
         self._adopt(found.jobs, now_s)
         self._recalculations.note(found.jobs, now_s)
-        self._tracker.drop_late(now_s)
+        self._tracker.drop_late(now_s, max(interval_s, self._config.interval_s))
         remembered = replace(
             self._notes.remembered(found, self._config.order.max_wait_s, now_s),
             asked_to_leave=self._tracker.underway,
@@ -176,10 +179,10 @@ class Controller:
         beside = self._notes.without_refused_comments(beside_order(plan, seen, limits.slack_s, order))
         return Pass(seen, plan, (*order, *beside, *steps), ())
 
-    def reconcile(self, now_s: float) -> Pass:
-        """Observe, plan, and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
+    def reconcile(self, now_s: float, interval_s: float = 0.0) -> Pass:
+        """Observe, plan (as `decide`), and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
         try:
-            decided = self.decide(now_s)
+            decided = self.decide(now_s, interval_s)
             timely = self._timely(replace(decided, changes=self._notes.without_closed(decided.changes, now_s)))
             postponed = _reordered(decided.changes) - _reordered(timely.changes)
             return self._carried_out(timely, postponed, now_s)
@@ -242,6 +245,10 @@ class Controller:
         rests = without_rests(found.jobs, self._notes.own_begins_s(found.jobs, now_s), now_s)
         wanted = (*withdrawal(found.jobs), *without_leases(found), *rests, *back)
         return apply(self._client, self._trail, wanted, before, Reasons.all_for(_STOPPED), now_s)
+
+    def ask_no_more(self) -> None:
+        """From now on ask no further job to save and leave; those that have been asked still leave."""
+        self._tracker.limits(replace(self._budget, max_per_hour=0))
 
     @property
     def has_asked(self) -> bool:

@@ -35,7 +35,7 @@ from slurm_plugin.steering.requeued import Requeued
 from slurm_plugin.steering.underway import Look, Underway, interruption
 
 _RESUMED_S = 60.0
-"""A preemption at which nobody has looked since its grace period ended is finished for at most this long."""
+"""A preemption is still finished by a pass that comes this much later than it should."""
 _POSTPONED_S = 600.0
 """How long a requeue waits for Slurm to take the record of its cost; the GPUs are counted on meanwhile."""
 
@@ -145,20 +145,22 @@ class PreemptionTracker:
         """
         self._closed = closed
 
-    def drop_late(self, now_s: float) -> None:
+    def drop_late(self, now_s: float, interval_s: float) -> None:
         """Before planning: drop the preemptions whose moment has passed while no pass was made, to be decided anew.
 
         We were stopped, or another daemon, or slurmctld was away: a requeue would cost all work since. What was due at
-        the last pass has waited on purpose since then, and passes may be far apart (`backpressure.backoff`). Jobs that
-        leave for the same one are dropped with it.
+        the last pass has waited on purpose since then, and passes may be far apart (`backpressure.backoff`): by
+        `interval_s` at present, but earlier ones may have been longer. Jobs that leave for the same one are dropped
+        with it.
         """
-        from_s = now_s - max(_RESUMED_S, self._pause_s)
-        due_s = {n: max(step.signalled_s + self._budget.grace_s, self._looked_s) for n, step in self._underway.items()}
+        from_s = now_s - _RESUMED_S - max(self._pause_s, interval_s)
+        own = self._leaving if self._is_restored else {}  # our requeues, each repeated until its job has left
+        steps = {job_id: step for job_id, step in self._underway.items() if job_id not in own}
+        due_s = {job_id: max(step.signalled_s + self._budget.grace_s, self._looked_s) for job_id, step in steps.items()}
         late = {job_id for job_id, when_s in due_s.items() if when_s < from_s}
-        served = {self._underway[job_id].beneficiary for job_id in late if not self._underway[job_id].noted} - {None}
-        for job_id, step in tuple(self._underway.items()):
-            is_over = job_id in late or (step.beneficiary in served and not step.noted)
-            if is_over and not (step.noted and self._is_restored):  # a requeue is repeated until the job has left
+        served = {steps[job_id].beneficiary for job_id in late} - {None}
+        for job_id, step in steps.items():
+            if job_id in late or step.beneficiary in served:
                 del self._underway[job_id]
 
     def advance(

@@ -80,6 +80,24 @@ def test_whoever_gets_a_name_is_told_of_the_files_of_its_former_key(services: Pa
     assert "batches" not in run("alice").stderr, "the key of no gateway that is known"
 
 
+def test_where_a_gateway_is_another_users_its_keys_change_all_the_same(
+    services: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.write_text(services.read_text() + "directory: state\n")
+    theirs, is_dir = tmp_path / "state" / "batches" / "alice", Path.is_dir
+
+    def closed(path: Path) -> bool:
+        if path == theirs:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    for words in ((), ("--revoke",)):
+        done = run("alice", "-s", services, *words)
+        assert done.exit_code == 0, done.output
+        assert done.stderr.endswith(f"{theirs}: Permission denied: a new key would see what may be there\n")
+
+
 def test_a_key_is_taken_back(services: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(COMMENT)

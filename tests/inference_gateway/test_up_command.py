@@ -71,7 +71,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 def test_it_submits_one_job(site: Site) -> None:
     site.slurm.known[1] = record(1, "gateway-t2", jobs.tag("t2"), state="RUNNING")
     site.slurm.known[2] = record(2, "gateway-t", jobs.tag("t"), state="COMPLETED")
+    site.paths.closing.touch()
     assert site.up("--partition", "cpu") == "Submitted batch job 3\n"
+    assert not site.paths.closing.exists(), "the `down` was for the one before"
     ((script, options),) = site.slurm.submissions
     assert "--partition=cpu" in options
     assert "--sbatch=--partition=cpu" in script

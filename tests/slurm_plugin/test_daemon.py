@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,12 +28,13 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import sighting
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, RequeueJob, SignalJob, StartAtOnce, TargetJob
-from slurm_plugin.client.records import ControllerLoad
+from slurm_plugin.client.records import ControllerLoad, SlurmJob
 from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import CLAIM, HEARTBEATS, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
 from slurm_plugin.state.publish import METRICS_FILE
 from slurm_plugin.state.published import read
-from tests.slurm_kit import FakeSlurm, record
+from slurm_plugin.steering.controller import Controller, Pass
+from tests.slurm_kit import NOW_S, FakeSlurm, record
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
@@ -93,6 +95,24 @@ def test_no_failure_of_a_pass_ends_the_daemon(
     assert len(slurm.applied[0]) == 1  # the pass after them puts the job in order
     assert caplog.text.count("pass given up, will try again") == 2
     assert "pass failed, will try again" in caplog.text
+
+
+def test_a_pass_knows_how_far_apart_passes_are_while_slurmctld_is_busy(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was due since the pass before is not late."""
+    config.write_text(f"{config.read_text()}backpressure: {{max_interval_s: 0.004}}\n")
+    slurm, told_s = Eventful((record(5),), events=[lambda: None] * 5), []
+    monkeypatch.setattr(slurm, "load", lambda: replace(Eventful.load(slurm), server_threads=10_000))
+    reconcile = Controller.reconcile
+
+    def noted(self: Controller, now_s: float, interval_s: float) -> Pass:
+        told_s.append(interval_s)
+        return reconcile(self, now_s, interval_s)
+
+    monkeypatch.setattr(Controller, "reconcile", noted)
+    lived(slurm, config, monkeypatch)
+    assert set(told_s) == {0.004}
 
 
 def test_a_spool_that_hangs_does_not_keep_the_daemon_from_starting(
@@ -487,30 +507,132 @@ def test_status_sees_a_daemon_as_long_as_it_runs(config: Path, tmp_path: Path, m
     assert sighting.last_heartbeat(tmp_path) is None
 
 
-def test_a_single_pass_sees_its_preemptions_through(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From cron, less often than a grace period lasts, each would find the last one's signals too old to act on."""
-    one = {"gpus": 4, "gpu_nodes": (("n1", 4),), "node_names": ("n1",), "requeues": True}
-    one |= {"submit_s": time.time() - 3000, "eligible_s": time.time() - 3000}  # not overdue
-    victim = record(5, state="RUNNING", start_s=time.time() - 3000, comment="explsched:checkpoint=USR1", **one)
-    slurm = FakeSlurm((victim, record(7, reason="Resources")))
-    config.write_text(f"{config.read_text()}preemption: {{grace_s: 0.05}}\n")
+@dataclass
+class Clock:
+    """The daemon's clock, which a rest sets forward; after a day of passes it fails."""
 
-    class Leaving(msgspec.Struct):
-        name: str = "leaving"
-        summary: str = ""
-        needs_durations: bool = False
+    since_s: float = 0.0
 
-        def plan(self, snapshot: Snapshot) -> Plan:
-            return Plan(preemptions=tuple(Preemption(5, "why", 7) for one in snapshot.running if one.is_preemptible))
+    def monotonic(self) -> float:
+        return self.since_s
 
+    def time(self) -> float:
+        return NOW_S + self.since_s
+
+    def rest(self, until_s: float) -> None:
+        self.since_s = until_s
+        assert until_s < 86_400.0
+
+
+class Leaving(msgspec.Struct):
+    """A policy that preempts all it may for job 7."""
+
+    name: str = "leaving"
+    summary: str = ""
+    needs_durations: bool = False
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        if not any(job.job_id == 7 and job.may_displace for job in snapshot.jobs):
+            return Plan()
+        return Plan(preemptions=tuple(Preemption(one.job_id, "", 7) for one in snapshot.running if one.is_preemptible))
+
+
+def training(job_id: int, node: str) -> SlurmJob:
+    """A training that may be preempted."""
+    where = {"gpu_nodes": ((node, 4),), "node_names": (node,), "requeues": True}
+    since = {"submit_s": NOW_S - 3000, "eligible_s": NOW_S - 3000, "start_s": NOW_S - 3000}
+    return record(job_id, state="RUNNING", comment="explsched:checkpoint=USR1", **where, **since)
+
+
+Single = Callable[[Callable[[Change], None]], FakeSlurm]
+
+
+@pytest.fixture
+def single(config: Path, monkeypatch: pytest.MonkeyPatch) -> Single:
+    """Passes every 15 s, and a training that has 20 s to save; the argument says what happens at each change."""
+    text = config.read_text().replace("interval_s: 0.001", "interval_s: 15")
+    config.write_text(f"{text}preemption: {{grace_s: 20}}\n")
     monkeypatch.setattr(catalog, "build", lambda _name, _options: Leaving())
+    clock = Clock()
+    monkeypatch.setattr("slurm_plugin.daemon.time", clock)
+    monkeypatch.setattr(Daemon, "rest", lambda _daemon, _began_s, until_s: clock.rest(until_s))
 
-    def leaves(change: Change) -> bool:
+    def prepared(happens: Callable[[Change], None]) -> FakeSlurm:
+        def refuses(change: Change) -> bool:
+            happens(change)
+            return False
+
+        return FakeSlurm((training(5, "n1"), record(7, reason="Resources")), refuses=refuses)
+
+    return prepared
+
+
+def interruptions(slurm: FakeSlurm) -> list[Change]:
+    return [change for change in slurm.carried_out if isinstance(change, SignalJob | RequeueJob)]
+
+
+def test_a_single_pass_sees_its_preemptions_through_and_begins_no_more(
+    single: Single, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From cron, less often than a grace period lasts, each would find the last one's signals too old to act on."""
+
+    def happens(change: Change) -> None:
+        if change == SignalJob(5, "USR1"):
+            slurm.known[6] = training(6, "n2")
+        elif change == RequeueJob(5):
+            slurm.set(5, state="COMPLETED")
+
+    slurm = single(happens)
+    lived_once(slurm, config, monkeypatch)
+    assert interruptions(slurm) == [SignalJob(5, "USR1"), RequeueJob(5)]
+
+
+def test_a_single_pass_does_not_wait_for_ever_for_a_job_to_leave(
+    single: Single, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = single(lambda _change: None)
+    lived_once(slurm, config, monkeypatch)
+    assert interruptions(slurm)[:2] == [SignalJob(5, "USR1"), RequeueJob(5)]
+
+
+@pytest.mark.parametrize(("back_s", "is_requeued"), [(35.0, True), (1000.0, False)])
+def test_while_slurm_is_away_a_single_pass_tries_again_for_some_passes(
+    single: Single,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    back_s: float,
+    *,
+    is_requeued: bool,
+) -> None:
+    """It ended, and the job that it had asked saved for nothing."""
+
+    def happens(change: Change) -> None:
         if change == RequeueJob(5):
             slurm.set(5, state="COMPLETED")
-        return False
 
-    slurm.refuses = leaves
-    lived_once(slurm, config, monkeypatch)
-    steps = [change for change in slurm.carried_out if isinstance(change, SignalJob | RequeueJob)]
-    assert steps == [SignalJob(5, "USR1"), RequeueJob(5)]
+    slurm = single(happens)
+    rest = Clock.rest
+
+    def away_at_the_end_of_the_grace_period(clock: Clock, until_s: float) -> None:
+        rest(clock, until_s)
+        slurm.silent = 20.0 < until_s < back_s
+
+    monkeypatch.setattr(Clock, "rest", away_at_the_end_of_the_grace_period)
+    with nullcontext() if is_requeued else pytest.raises(SlurmUnreachableError):
+        lived_once(slurm, config, monkeypatch)
+    assert (RequeueJob(5) in interruptions(slurm)) == is_requeued
+    assert "pass given up, will try again" in caplog.text
+
+
+def test_a_single_pass_that_another_host_has_taken_over_from_requeues_nothing(
+    single: Single, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def happens(_change: Change) -> None:
+        (path,) = tmp_path.glob(".sexplschedd-*")
+        path.write_bytes(msgspec.json.encode(Beat(Holder("another host", 1, 0.0), 60.0)))
+
+    slurm = single(happens)
+    with pytest.raises(AnotherDaemonError, match="on host another host"):
+        lived_once(slurm, config, monkeypatch)
+    assert interruptions(slurm) == [SignalJob(5, "USR1")]

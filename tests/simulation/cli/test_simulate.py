@@ -236,6 +236,28 @@ def test_a_device_may_be_named_twice(trace: Path) -> None:
     assert call("simulate", *shape, "--jobs-csv", "/dev/null", "--cluster-csv", "/dev/null").exit_code == 0
 
 
+def test_a_pipe_may_be_named_twice(trace: Path) -> None:
+    """By a name that leads to one that does not exist, such as pipe:[4711]."""
+    words = ["--trace", str(trace), "--cluster", "1x2", "--policy", "fifo"]
+    words += ["--jobs-csv", "/dev/stdout", "--cluster-csv", "/dev/stdout"]
+    command = [sys.executable, "-m", "explsched.cli", "simulate", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "job_id" in done.stdout
+
+
+def test_a_file_may_be_read_twice(trace: Path) -> None:
+    shape = ("--cluster", "1x2", "--policy", "fifo", "--estimates", "learnt")
+    assert call("simulate", *shape, "--trace", trace, "--history", trace).exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "why"), [("loop", "Too many levels of symbolic links"), (300 * "x", "name too long")])
+def test_what_is_wrong_with_a_path_is_told_by_who_opens_it(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    error = call("simulate", "--policy", "fifo", "--cluster", "1x2", "--trace", tmp_path / name).exception
+    assert isinstance(error, ExplschedError)
+    assert why in str(error)
+
+
 def test_policies_side_by_side(trace: Path, tmp_path: Path) -> None:
     words = ("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "--estimates", "exact")
     found = told(*words, "--interval", 10, "--plot", tmp_path / "a.svg", "-j", 2)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
+from slurm_plugin import config as configuration
 from slurm_plugin.audit_file import AuditEntry, AuditTrail
+from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import ClusterRecords
 from slurm_plugin.instance import HostLock, address
+from slurm_plugin.steering.controller import Controller
+from tests.slurm_kit import NODES, NOW_S, FakeSlurm, record
 
 LONG = "JS1:" + "x" * 900
 
@@ -67,9 +73,8 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     spool = tmp_path / "spool"
-    (tmp_path / "reset.yaml").write_text(
-        f"progress: {{spool: {spool}}}\norder: {{site_factor_file: {tmp_path}/factors.json}}\n"
-    )
+    files = f"order: {{site_factor_file: {tmp_path}/factors.json}}\naudit: {{file: {tmp_path}/audit.jsonl}}\n"
+    (tmp_path / "reset.yaml").write_text(f"progress: {{spool: {spool}}}\n{files}")
     return spool
 
 
@@ -98,6 +103,29 @@ def test_a_reset_does_not_go_on_beside_a_process_that_may_be_a_daemon(spool: Pat
         status, told, why = reset(spool)
     assert (status, told) == (1, "")
     assert f"may be a daemon has the lock of cluster {CLUSTER}" in why
+
+
+@pytest.mark.parametrize(
+    ("recorded", "lifted"), [(None, 1), ("{}", 0), ('{"6": [0.0, [5.0]]}', 0), ('{"5": [0.0, 5]}', 1)]
+)
+def test_a_reset_lifts_begin_times_of_owners_only_where_delays_are_not_recorded(
+    spool: Path, monkeypatch: pytest.MonkeyPatch, recorded: str | None, lifted: int
+) -> None:
+    """It cannot tell them apart there, as after a daemon of an earlier release."""
+    now_s, preempted = time.time(), "explsched-preemption:since=1&n=1&lost=0"
+    hers = record(5, admin_comment=preempted, restarts=1, submit_s=now_s - 5000, eligible_s=now_s + 300)
+    monkeypatch.setattr(CliClient, "look", lambda _client: ClusterRecords(NODES, (hers,), ()))
+    if recorded is not None:
+        (spool.parent / "delayed_starts.json").write_text(recorded)
+    assert reset(spool, "--dry-run")[1].count("StartTime") == lifted
+
+
+def test_a_daemon_records_that_it_has_delayed_nobody(spool: Path) -> None:
+    daemon = Controller(FakeSlurm(()), configuration.load(spool.parent / "reset.yaml"))
+    daemon.decide(NOW_S)
+    assert not (spool.parent / "delayed_starts.json").exists()  # a dry run leaves nothing
+    daemon.reconcile(NOW_S)
+    assert (spool.parent / "delayed_starts.json").read_text() == "{}"
 
 
 def test_a_reset_says_where_daemons_of_other_hosts_cannot_be_seen(spool: Path) -> None:

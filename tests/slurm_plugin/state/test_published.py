@@ -403,7 +403,8 @@ def test_an_array_is_all_of_its_tasks(tmp_path: Path, monkeypatch: pytest.Monkey
     rest = record(60, array_tasks=3, **ARRAY)
     tasks = [running(number, array_job_id=60, array_task_id=number) for number in (68, 69)]
     parts = [running(number, het_job_id=70) for number in (70, 71)]
-    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.part", lambda _self, name: {"60_68": 68, "60_5": 60}[name])
+    ids = {"60_68": 68, "60_5": 60, "70+0": 70}
+    monkeypatch.setattr("slurm_plugin.client.cli.CliClient.part", lambda _self, name: ids[name])
 
     def listed(*ids: str) -> set[int]:
         told = invoke(tmp_path, "status", "--json", "-j", ",".join(ids))
@@ -416,6 +417,7 @@ def test_an_array_is_all_of_its_tasks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert listed("60_68", "41") == {41, 68}
     assert listed("60_5") == {60}
     assert listed("70") == {70, 71}
+    assert listed("70+0") == {70}
     _ = published(tmp_path, jobs=tuple(tasks), now_s=time.time())
     assert listed("60") == {68, 69}
     told = invoke(tmp_path, "explain", "60")

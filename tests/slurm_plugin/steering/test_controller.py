@@ -485,6 +485,18 @@ def test_a_preemption_underway_outlives_the_daemon(tmp_path: Path, monkeypatch: 
     assert RequeueJob(5) not in after_hours.changes
 
 
+@pytest.mark.parametrize(("configured_s", "present_s", "requeues"), [(15, 300, 1), (300, 0, 1), (15, 15, 0)])
+def test_how_late_a_preemption_is_finished_depends_on_the_time_between_passes(
+    configured_s: float, present_s: float, requeues: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm((holding(5, comment=ELASTIC),))
+    loop = controller(slurm, tmp_path, monkeypatch, resized(5, 2))
+    loop.reconfigure(configured(tmp_path, interval_s=configured_s))
+    loop.reconcile(NOW_S)
+    late_s = NOW_S + PreemptionSection().grace_s + 300
+    assert loop.reconcile(late_s, present_s).changes.count(RequeueJob(5)) == requeues
+
+
 def test_the_size_of_a_waiting_job_on_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = FakeSlurm((asking(5, comment="explsched:elastic=1-4"),))
     plan = Plan(resizes=(Resize(5, GpuRequest.on_each(1, 2), "four are not free"),))
@@ -741,7 +753,7 @@ def test_a_daemon_that_was_away_for_minutes_asks_again_in_its_first_pass(
     if is_restarted:
         own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
         loop = Controller(slurm, replace(configured(tmp_path), order=own))
-    back_s = NOW_S + PreemptionSection().grace_s + 61.0
+    back_s = NOW_S + PreemptionSection().grace_s + 76.0
     seen = loop.reconcile(back_s).seen
     assert not {job.job_id: job for job in seen.snapshot.jobs}[1].asked_to_leave
     assert interruptions(slurm) == [SignalJob, SignalJob]
@@ -1055,6 +1067,21 @@ def test_a_delay_whose_renewal_never_came_to_pass_is_known(
     else:
         plans(Plan(scores=SCORES))
     assert starts(loop.reconcile(NOW_S + 325).changes) == [StartAtOnce(5)]
+
+
+def test_a_delay_that_slurm_has_again_after_two_changes_were_lost_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last never came to slurmctld, which then lost its last seconds, and with them that before."""
+    slurm, loop, plans = resting(tmp_path, monkeypatch)
+    loop.reconcile(NOW_S)
+    for after_s, begin_s, made in ((4, NOW_S + REST_S, Plan(scores=SCORES)), (8, NOW_S + 4, RESTS)):
+        slurm.set(5, eligible_s=begin_s)
+        plans(made)
+        assert len(starts(loop.reconcile(NOW_S + after_s).changes)) == 1
+    slurm.set(5, eligible_s=NOW_S + REST_S)
+    plans(Plan(scores=SCORES))
+    assert starts(loop.reconcile(NOW_S + 12).changes) == [StartAtOnce(5)]
 
 
 @pytest.mark.parametrize("changed", [{"comment": ""}, {"comment": "explsched:sweep=digits"}, {"gpus": 0}])

@@ -1,6 +1,6 @@
 """Preemption over several passes: signal, checkpoint, requeue, and what it is allowed to cost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -629,9 +629,9 @@ def leaving_together(saved: Mapping[int, JobProgress]) -> tuple[PreemptionTracke
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6)} | {7: job(7)}
     for now_s in (0, 15):
-        tracker.drop_late(now_s)
+        tracker.drop_late(now_s, 15)
         advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, {}, {}, now_s)
-    tracker.drop_late(300)
+    tracker.drop_late(300, 15)
     return tracker, jobs, set(advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, saved, {}, 300))
 
 
@@ -640,7 +640,7 @@ def test_a_daemon_that_was_stopped_for_minutes_asks_again_before_it_requeues() -
     old = dict.fromkeys((5, 6), JobProgress(checkpoint_s=10))
     tracker, jobs, changes = leaving_together(old)
     assert changes == {SignalJob(5, "USR1"), SignalJob(6, "USR1")}
-    tracker.drop_late(400)  # by then both have had their grace period
+    tracker.drop_late(400, 15)  # by then both have had their grace period
     assert {RequeueJob(5), RequeueJob(6)} <= set(advance(tracker, (), jobs, old, {}, 400))
 
 
@@ -649,27 +649,65 @@ def test_after_a_stop_who_has_just_saved_does_not_leave_before_who_has_not() -> 
     assert leaving_together(recently)[2] == {SignalJob(5, "USR1"), SignalJob(6, "USR1")}
 
 
-def test_a_preemption_that_waits_on_purpose_is_not_late() -> None:
+@pytest.mark.parametrize(
+    ("times_s", "interval_s", "clear_from_s"),
+    [
+        (range(0, 601, 15), 15, 600),
+        ((0, 60, 120, 180, 240.01, 300.03, 360), 60, 350),
+        ((0, 300, 600.3, 900.9), 300, 610),
+        ((0, 101, 221, 341), 120, 230),  # the second as soon as the grace period is over
+        ((0, 300), 300, 0),
+    ],
+)
+def test_a_preemption_that_waits_on_purpose_is_not_late(
+    times_s: Sequence[float], interval_s: float, clear_from_s: float
+) -> None:
+    """It would ask the job again, in the worst case in each pass, for ever."""
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
-    advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
-    for now_s in range(15, 600, 15):
-        tracker.drop_late(now_s)
-        assert advance(tracker, (), jobs, {}, {}, now_s, clear_from_s=600) == ()
-    tracker.drop_late(600)
-    assert RequeueJob(5) in advance(tracker, (), jobs, {}, {}, 600, clear_from_s=600)
+    changes: list[tuple[Change, ...]] = []
+    for now_s in times_s:
+        tracker.drop_late(now_s, interval_s)
+        changes.append(advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, now_s, clear_from_s=clear_from_s))
+    assert changes[0] == (SignalJob(5, "USR1"),)
+    assert not any(changes[1:-1])
+    assert RequeueJob(5) in changes[-1]
 
 
-def test_passes_that_are_far_apart_requeue_what_they_have_asked() -> None:
-    """While slurmctld is busy: otherwise they would ask in each pass, for ever."""
+def test_passes_that_were_far_apart_until_now_requeue_what_they_have_asked() -> None:
+    """As when slurmctld is no longer busy."""
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
-    asked: list[Change] = []
-    for now_s in (0, 300, 600):
-        tracker.drop_late(now_s)
-        asked += advance(tracker, [Preemption(5, "", 7)] if now_s else (), jobs, {}, {}, now_s)
-    assert SignalJob(5, "USR1") in asked
-    assert RequeueJob(5) in asked
+    for now_s, interval_s in ((0, 300), (300, 300), (600, 15)):
+        tracker.drop_late(now_s, interval_s)
+        changes = advance(tracker, [Preemption(5, "", 7)] if now_s else (), jobs, {}, {}, now_s)
+    assert RequeueJob(5) in changes
+
+
+def test_who_was_asked_later_for_the_same_job_does_not_leave_without_who_is_asked_again() -> None:
+    """Its GPUs alone are too few, and would be another job's before the rest are free."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6)} | {7: job(7)}
+    first, both = [Preemption(5, "", 7)], [Preemption(5, "", 7), Preemption(6, "", 7)]
+    for now_s, wanted in ((0, first), (90, both)):
+        advance(tracker, wanted, jobs, {}, {}, now_s)
+    tracker.drop_late(260, 15)
+    assert set(advance(tracker, both, jobs, {}, {}, 260)) == {SignalJob(5, "USR1"), SignalJob(6, "USR1")}
+
+
+def test_a_requeue_is_repeated_until_the_job_has_left_but_not_by_a_later_daemon(tmp_path: Path) -> None:
+    file = tmp_path / "underway.json"
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
+    jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6)} | {7: job(7)}
+    first, both = [Preemption(5, "", 7)], [Preemption(5, "", 7), Preemption(6, "", 7)]
+    for now_s, wanted in ((0, first), (90, first), (100, both)):
+        tracker.answered(advance(tracker, wanted, jobs, {}, {}, now_s), ())
+    tracker.settle()
+    tracker.drop_late(199, 15)
+    assert advance(tracker, both, jobs, {}, {}, 199) == (RequeueJob(5),)  # and the other has its grace period
+    later = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
+    later.drop_late(400, 15)
+    assert set(advance(later, first, jobs, {}, {}, 400)) == {SignalJob(5, "USR1")}
 
 
 def test_what_could_not_be_saved_is_saved_in_the_next_pass(tmp_path: Path) -> None:
