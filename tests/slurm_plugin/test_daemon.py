@@ -629,7 +629,7 @@ def test_a_single_pass_that_another_host_has_taken_over_from_requeues_nothing(
     single: Single, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def happens(_change: Change) -> None:
-        (path,) = tmp_path.glob(".sexplschedd-*")
+        (path,) = (tmp_path / HEARTBEATS).iterdir()
         path.write_bytes(msgspec.json.encode(Beat(Holder("another host", 1, 0.0), 60.0)))
 
     slurm = single(happens)
