@@ -141,18 +141,20 @@ class Heartbeat:
             self._path.unlink()
 
     def _beat(self, valid_s: float) -> None:
-        self._make_directory()
+        self._look(self._touched_directory())
         try:
             with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it
-                self._look(os.fstat(file.fileno()).st_mtime)  # first: an empty file fits also where the disk is full
                 file.write(msgspec.json.encode(Beat(self._us, valid_s)))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) and self._is_ours():
                 os.utime(self._path)  # it says the same, and we are alive
             raise
 
-    def _make_directory(self) -> None:
-        """Make the directory of heartbeats if there is none. Raises `OSError`, also if it is somebody else's."""
+    def _touched_directory(self) -> float:
+        """Make the directory of heartbeats if there is none, and touch it: by the file system's clock.
+
+        That also works where nothing can be written any more. Raises `OSError`, also if it is somebody else's.
+        """
         with suppress(FileExistsError):
             os.mkdir(self._path.parent, 0o755)  # noqa: PTH102  as a system call: a link there is not followed
         directory = open_directory(self._path.parent)
@@ -163,6 +165,8 @@ class Heartbeat:
             if uid == os.geteuid():
                 os.fchmod(directory, 0o755)  # also where a umask such as 077 has closed it to `status`
                 hand_over(directory, self._spool)
+            os.utime(directory)
+            return os.fstat(directory).st_mtime
         finally:
             os.close(directory)
 

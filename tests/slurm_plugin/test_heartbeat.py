@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -233,18 +233,8 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
 def test_on_a_full_disk_a_living_daemon_is_seen_and_stays_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full(io.FileIO):
-        def write(self, _content: object) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    @contextmanager
-    def on_full_disk(path: Path, **_mode: int) -> Iterator[io.FileIO]:
-        draft = path.with_suffix(".draft")
-        try:
-            with Full(draft, "w") as file:
-                yield file
-        finally:
-            draft.unlink()
+    def on_full_disk(_path: Path, **_mode: int) -> NoReturn:  # also of inodes
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     first = beating(tmp_path, THERE)
     monkeypatch.setattr("slurm_plugin.instance.replacing", on_full_disk)
