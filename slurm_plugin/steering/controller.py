@@ -135,7 +135,7 @@ class Controller:
     def decide(self, now_s: float) -> Pass:
         """Observe and plan, but change nothing. Raises `PolicyError` if the policy fails or its plan is invalid."""
         found = self._client.look()
-        found = replace(found, jobs=self._notes.memory.with_reasons(found.jobs, now_s))
+        found = replace(found, jobs=self._notes.memory.completed(found.jobs, now_s))
         if self._probed is None:
             self._probe(found.nodes)
         limits = self._limits
