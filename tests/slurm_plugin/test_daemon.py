@@ -95,6 +95,19 @@ def test_no_failure_of_a_pass_ends_the_daemon(
     assert "pass failed, will try again" in caplog.text
 
 
+def test_a_slurmctld_that_stays_away_is_told_once(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "explsched.daemon")
+    away = fails(SlurmUnreachableError("nobody answers"))
+    slurm = Eventful((record(5),), events=[away, away, away, lambda: None, lambda: None, away])
+    lived(slurm, config, monkeypatch)
+    told = [one.getMessage() for one in caplog.records if one.name == "explsched.daemon"]
+    given_up = 'pass given up, will try again why="nobody answers"'
+    again = "passes are made again"
+    assert [one for one in told if one in (given_up, again)] == [given_up, again, given_up, again]
+
+
 def test_a_spool_that_hangs_does_not_keep_the_daemon_from_starting(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
