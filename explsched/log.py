@@ -24,6 +24,30 @@ def _value(value: object) -> str:
     return json.dumps(value) if isinstance(value, str) else str(value)
 
 
+_REPEATED_S = 600.0
+"""So often a fault that lasts is told again."""
+
+
+class LastingFault:
+    """A fault that is found again and again: worth a word at first, in other words, and every ten minutes."""
+
+    def __init__(self) -> None:
+        self._words = ""
+        self._told_s = 0.0
+
+    def level(self, words: str, now_s: float) -> int:
+        """At which level to log it now: `ERROR`, or `DEBUG` for what has just been said. `now_s` is monotonic."""
+        if words == self._words and now_s < self._told_s + _REPEATED_S:
+            return logging.DEBUG
+        self._words, self._told_s = words, now_s
+        return logging.ERROR
+
+    def end(self) -> bool:
+        """Whether it was there until now; the next one is told at once."""
+        was_there, self._words = bool(self._words), ""
+        return was_there
+
+
 def set_up(level: str, path: str | None) -> None:
     """Send the log to a file, or to standard error (journald) without one.
 

@@ -114,6 +114,7 @@ class Daemon:
         self._publisher = Publisher(self._config.state.directory)
         self._readers = serving.ServerProcess(self._config.state.directory, self._config.state.socket)
         self._totals = Totals()
+        self._fault = log.LastingFault()
         self._wake = threading.Event()
         self._stop = False
         self._reload = False
@@ -260,11 +261,14 @@ class Daemon:
                 done = self._controller.reconcile(self._now_s(), self._interval_s)
                 self._totals = counted(self._totals, done.changes, done.failures, time.monotonic() - began_s)
                 self._publish(done)
+                if self._fault.end():
+                    log.event(_LOG, logging.INFO, "passes are made again")
         except AnotherDaemonError:
             raise
         except (SlurmError, PolicyError) as error:
             self._count_failed()
-            log.event(_LOG, logging.ERROR, _GIVEN_UP, why=str(error))
+            level = self._fault.level(str(error), time.monotonic())
+            log.event(_LOG, level, _GIVEN_UP, why=str(error))
         except Exception:
             # A bug of ours must not end the daemon either: the next snapshot may not trigger it.
             self._count_failed()

@@ -54,8 +54,9 @@ def record(job_id: int, **fields: Any) -> SlurmJob:
 class FakeSlurm:
     """A Slurm with some jobs, which it has by id in `known`.
 
-    It refuses the changes that `refuses` says, and with a `refusal` all of them and every submission, for that reason;
-    those that `postpones` says it refuses for the moment, and those that `loses` says never reach it.
+    It refuses the changes that `refuses` says, in the words of `says`, and with a `refusal` all of them and every
+    submission, for that reason; those that `postpones` says it refuses for the moment, and those that `loses` says
+    never reach it.
     With `silent` nothing answers, or else nothing in `mute`; with `forgets` sbatch takes the job and its answer is
     lost. `asked` are the names of what was called, `applied` has the changes of each call of `apply`, `carried_out`
     those that were not refused. `leases` are all reservations there are.
@@ -65,6 +66,7 @@ class FakeSlurm:
     refuses: Callable[[Change], bool] = lambda _change: False
     postpones: Callable[[Change], bool] = lambda _change: False
     loses: Callable[[Change], bool] = lambda _change: False
+    says: str = "refused"
     refusal: str = ""
     settings: dict[str, str] = field(default_factory=lambda: {"ClusterName": f"fake of process {os.getpid()}"})
     silent: bool = False
@@ -175,7 +177,7 @@ class FakeSlurm:
                 self.carried_out.append(change)
                 if isinstance(change, CancelJob):
                     self.set(change.job_id, state="CANCELLED")
-        told = [ChangeFailure(change, self.refusal or "refused") for change in refused]
+        told = [ChangeFailure(change, self.refusal or self.says) for change in refused]
         told += (NotNow(change, "the DB index is being set") for change in postponed)
         return (*told, *(Unanswered(change, "not known: scontrol ended before it came to this") for change in lost))
 

@@ -237,6 +237,9 @@ def _site_factors(client: CliClient, can: Capabilities, config: Config) -> Itera
     if config.order.scope == "partition":
         yield _whole_range(can, config)
         return
+    if can.lets_users_top:
+        found = "users may use it, and from exchanged positions it can raise a job above those of other users"
+        yield Finding("scontrol top", "note", found, "take enable_user_top out of SchedulerParameters")
     others = OwnFactors.of_daemon(config.order.site_factor_file).others(client.jobs())
     if not others:
         yield Finding("site factors", "ok", "none were set by others")

@@ -212,6 +212,11 @@ class Capabilities(Struct, frozen=True):
         return "disable_job_shrink" not in self._scheduler_parameters
 
     @property
+    def lets_users_top(self) -> bool:
+        """Whether `scontrol top`, which gives a job a negative nice, is open to users. See slurm.conf(5)."""
+        return "enable_user_top" in self._scheduler_parameters
+
+    @property
     def _scheduler_parameters(self) -> list[str]:
         return self.settings.get("SchedulerParameters", "").split(",")
 

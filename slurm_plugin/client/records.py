@@ -54,7 +54,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
         partition: one partition, or a list separated by commas.
         state: Slurm's long name (PENDING, RUNNING, COMPLETING, ...).
         priority: the priority in force.
-        site_factor: None if Slurm does not show it, or if an operator has set the priority, so that it has no effect.
+        site_factor: None if Slurm does not show it, or if it cannot be made to move the job: an operator has set the
+            priority, or the job is one of scrontab.
         eligible_s: earliest start, None while that is unknown (held, dependency).
         start_s: the start of a running job, or slurmctld's estimate for a pending one.
         suspended_s: how long a job that has started has not run since then: it was suspended, or its nodes clean up.
@@ -93,6 +94,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         age_lag: how much higher its natives would be if Slurm computed them now. It computes them at once for a job
             that is changed, and for all others every PriorityCalcPeriod; with the lag they are comparable.
         requeue_delay_s: how long this cluster keeps a requeued job from starting.
+        is_scrontab: whether Slurm has refused to update it, as all jobs of scrontab: squeue of 22.05 does not tell.
 
     """
 
@@ -155,6 +157,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
     least_memory_mib: int = 0
     least_limit_s: float = 0.0
     requeue_delay_s: float = REQUEUE_DELAY_S
+    is_scrontab: bool = False
 
     @property
     def partitions(self) -> tuple[str, ...]:

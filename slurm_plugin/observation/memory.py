@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.snapshot import EndedRun, Snapshot
@@ -23,6 +24,9 @@ from slurm_plugin.observation.requeue_delay import LastRuns
 from slurm_plugin.observation.size_limits import SizeLimits
 from slurm_plugin.observation.standing import leased_job
 from slurm_plugin.observation.trainings import GrantedSteps, RunsWithoutReports, SeenTraining, SweepTrainings
+
+_SCRONTAB = "Cannot modify scrontab jobs"
+"""Slurm's words for each update of such a job, also by root."""
 
 
 class Remembered(Struct, frozen=True):
@@ -105,6 +109,7 @@ class Memory:
         self._size_limits = SizeLimits()
         self._refused_leases = Refusals()
         self._closed = Refusals()
+        self._scrontab: set[int] = set()
         self._runs_without_reports = RunsWithoutReports()
         self._trainings = SweepTrainings()
         self._granted_steps = GrantedSteps()
@@ -113,9 +118,14 @@ class Memory:
         """Take in trainings that ended before this daemon began."""
         self._trainings.adopt(ended)
 
-    def with_reasons(self, jobs: Iterable[SlurmJob], now_s: float) -> tuple[SlurmJob, ...]:
-        """The jobs, with the reasons that our own writes have hidden."""
-        return self._hidden_reasons.restored(jobs, now_s)
+    def completed(self, jobs: Iterable[SlurmJob], now_s: float) -> tuple[SlurmJob, ...]:
+        """The jobs, with the reasons that our own writes have hidden, and those of scrontab marked, as far as known."""
+        found = self._hidden_reasons.restored(jobs, now_s)
+        if not self._scrontab:
+            return found
+        self._scrontab &= {job.job_id for job in found}
+        cron = self._scrontab
+        return tuple(replace(job, is_scrontab=True, site_factor=None) if job.job_id in cron else job for job in found)
 
     def remembered(
         self, jobs: Sequence[SlurmJob], reservations: Iterable[SlurmReservation], now_s: float
@@ -146,13 +156,15 @@ class Memory:
             change = failure.change
             if isinstance(change, CreateReservation) and (job_id := leased_job(change.name)) is not None:
                 self._refused_leases.note(job_id, failure.message, now_s)
+            elif isinstance(change, JobChange) and _SCRONTAB in failure.message:
+                self._scrontab.add(change.job_id)
             elif isinstance(failure, NotNow) and isinstance(change, JobChange):
                 self._closed.note(change.job_id, failure.message, now_s)
         self._size_limits.note(answers, now_s)
 
     def closed(self, now_s: float) -> frozenset[int]:
-        """The jobs that Slurm does not change for now: each try would take it 5 s."""
-        return frozenset(self._closed.at(now_s))
+        """The jobs that Slurm does not change for now, as each try would take it 5 s, and those that it never does."""
+        return frozenset(self._closed.at(now_s)) | self._scrontab
 
     def note_plan(self, snapshot: Snapshot, held_back: Container[int]) -> None:
         """Take in which trainings their sweeps hold back."""

@@ -24,7 +24,14 @@ from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requeue_delay import returns_at_once
-from slurm_plugin.observation.requirements import NO_NODE, Requirements, gpu_request, most_shards_per_gpu, unmodelled
+from slurm_plugin.observation.requirements import (
+    NO_NODE,
+    SCRONTAB,
+    Requirements,
+    gpu_request,
+    most_shards_per_gpu,
+    unmodelled,
+)
 from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.standing import (
@@ -294,6 +301,8 @@ class _QueueRules(Struct, frozen=True):
 
     def spared(self, record: SlurmJob, past: PreemptionRecord | None, reported: JobProgress) -> str:
         """Why the job is not preempted although it may allow that; "" if nothing is against it."""
+        if record.is_scrontab:
+            return SCRONTAB
         if record.het_job_id is not None:
             return "Slurm requeues all components of a heterogeneous job together"
         if record.state in _NOT_SIGNALLED:

@@ -79,6 +79,7 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_.-]+(&[A-Za-z0-9_.-]+)*")
 _ANY_OF = re.compile(r"[A-Za-z0-9_.-]+(\|[A-Za-z0-9_.-]+)+")
 """Features of which a node must have one."""
 
+SCRONTAB = "it is a scrontab job, which Slurm lets nobody change"
 NO_NODE = "no node of its partition has all that it asks for"
 
 
@@ -195,6 +196,8 @@ class NodeSet(Struct, frozen=True):
 
 def unmodelled(record: SlurmJob, topology: Topology) -> str:
     """Why a waiting job is left to Slurm, by what it asks for; empty if all of it is modelled."""
+    if record.is_scrontab:
+        return SCRONTAB
     if record.het_job_id is not None:
         return "it is a component of a heterogeneous job"
     if record.exclusive:

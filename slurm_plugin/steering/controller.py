@@ -138,7 +138,7 @@ class Controller:
         `interval_s` is the present time between passes, if they are farther apart than configured.
         """
         found = self._client.look()
-        found = replace(found, jobs=self._notes.memory.with_reasons(found.jobs, now_s))
+        found = replace(found, jobs=self._notes.memory.completed(found.jobs, now_s))
         if self._probed is None:
             self._probe(found.nodes)
         limits = self._limits

@@ -115,6 +115,19 @@ def test_a_pass_knows_how_far_apart_passes_are_while_slurmctld_is_busy(
     assert set(told_s) == {0.004}
 
 
+def test_a_slurmctld_that_stays_away_is_told_once(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "explsched.daemon")
+    away = fails(SlurmUnreachableError("nobody answers"))
+    slurm = Eventful((record(5),), events=[away, away, away, lambda: None, lambda: None, away])
+    lived(slurm, config, monkeypatch)
+    told = [one.getMessage() for one in caplog.records if one.name == "explsched.daemon"]
+    given_up = 'pass given up, will try again why="nobody answers"'
+    again = "passes are made again"
+    assert [one for one in told if one in (given_up, again)] == [given_up, again, given_up, again]
+
+
 def test_a_spool_that_hangs_does_not_keep_the_daemon_from_starting(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

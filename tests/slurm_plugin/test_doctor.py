@@ -99,6 +99,15 @@ def test_a_plugin_that_sets_site_factors_is_a_fault(site: Path) -> None:
     assert findings(site)["site factor plugin"][0] == "fault"
 
 
+def test_a_slurm_that_lets_users_put_their_jobs_on_top_is_told(site: Path) -> None:
+    settings = (site / "config").read_text()
+    (site / "config").write_text(settings + "SchedulerParameters = bf_continue,enable_user_top\n")
+    assert findings(site)["scontrol top"][0] == "note"
+    assert "scontrol top" not in findings(site, "order: {scope: partition}")
+    (site / "config").write_text(settings + "SchedulerParameters = bf_continue\n")
+    assert "scontrol top" not in findings(site)
+
+
 def test_the_range_of_site_factors_is_held_against_the_weights_of_the_site(site: Path) -> None:
     """Whoever lets the policy order all jobs learns what it outweighs."""
     settings = (site / "config").read_text()
