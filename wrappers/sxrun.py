@@ -42,11 +42,13 @@ from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell, tell_start, told
 from wrappers.event_files import EventReporter, EventTail
 from wrappers.follow import POLL_S, LogTail, Reporter, default_metric, json_reader, log_reader, row_reader
+from wrappers.inherited import with_marked
 from wrappers.output import Follower, OutputReader
 from wrappers.relay import SignalRelay
 from wrappers.share_options import ShareRequest, add_options, chosen
 
 _COLUMN = 27
+_UNBUFFERED = "PYTHONUNBUFFERED"
 _EPILOG = rf"""
 exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it cannot be started, 2 for wrong usage.
 
@@ -65,6 +67,7 @@ environment:
   EXPLSCHED_KM_SOCKET          socket of the kernel manager; set for the command
   EXPLSCHED_NODE_MPS           directory of the MPS that jobs share (default: /run/explsched-mps)
   EXPLSCHED_RENDEZVOUS_PORT    port at which the tasks of templates' jobs meet; chosen by the job
+  {_UNBUFFERED:<{_COLUMN}}  set for the command by --log-regex, unless it is set (also empty): lines come at once
   EXPLSCHED_SET_BY_SXRUN       what was set for the command alone: an sxrun inside and jobs that it submits drop it
 
 examples:
@@ -138,8 +141,9 @@ def _run(
     # The event tells the daemon that signals may come: not before they are held back.
     tell_start(digest)
     tell(of_command(command))
+    stdout = subprocess.PIPE if reporter and not tail else None
     try:
-        child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
+        child = relay.start(command, stdout, _unbuffered(environment, is_read=stdout is not None))
     except OSError as error:
         status = _not_started(command, error)
         event("end", status=status)
@@ -169,6 +173,17 @@ def _not_started(command: list[str], error: OSError) -> int:
     """Say that a command cannot be started; returns the exit status for that."""
     warn("sxrun", f"{command[0]}: {error.strerror}")
     return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _unbuffered(environment: dict[str, str], *, is_read: bool) -> dict[str, str]:
+    """The environment in which Python writes each line at once, if what is printed is read here, or by an sxrun around.
+
+    Into a pipe it writes 8 KiB at a time, which may be hours of a log: no progress would be known, and none of a run
+    that is killed. What the user has set stays, be it empty.
+    """
+    if _UNBUFFERED in environment or not (is_read or _UNBUFFERED in os.environ):
+        return environment
+    return with_marked(environment, {_UNBUFFERED: os.environ.get(_UNBUFFERED, "1")})
 
 
 def _follower(child: subprocess.Popen[bytes], reporter: Reporter, tail: LogTail | None) -> Follower:

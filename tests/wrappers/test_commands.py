@@ -280,6 +280,31 @@ def test_sxrun_reads_progress_from_the_log(job: Path) -> None:
     assert "no progress in" in done.stderr
 
 
+WAITS = """
+import os, pathlib, sys, time
+path, until_s = pathlib.Path(os.environ["EXPLSCHED_PROGRESS_FILE"]), time.monotonic() + 20
+print("step 1 loss 0.5")
+while '"value": 0.5' not in path.read_text() and time.monotonic() < until_s:
+    time.sleep(0.05)
+sys.exit('"value": 0.5' not in path.read_text())
+"""
+
+
+def test_a_line_that_python_prints_is_reported_while_it_runs(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    argv = [*SXRUN, "--log-regex", r"step (?P<step>\d+) loss (?P<loss>\S+)", "--", sys.executable, "-c", WAITS]
+    assert subprocess.run(argv, check=False).returncode == 0
+
+
+def test_jobs_that_a_command_submits_buffer_their_output(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    code = "import os; from wrappers.inherited import for_submission as f; print(f(os.environ).get('PYTHONUNBUFFERED'))"
+    argv = [*SXRUN, "--log-regex", r"(?P<step>\d+) (?P<loss>\S+)", "--", sys.executable, "-c", code]
+    assert subprocess.check_output(argv, text=True) == "None\n"
+    monkeypatch.setenv("PYTHONUNBUFFERED", "yes")  # the user's own
+    assert subprocess.check_output(argv, text=True) == "yes\n"
+
+
 def test_a_command_that_tells_no_progress_where_it_is_sought_is_said(job: Path, tmp_path: Path) -> None:
     def said(*options: str) -> str:
         return subprocess.run([*SXRUN, *options, "--", "echo", "x"], capture_output=True, text=True, check=True).stderr
