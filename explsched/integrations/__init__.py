@@ -96,7 +96,7 @@ class TrainerReports:
         return self._signal is not None and self._signal.requested
 
     def answered(self) -> None:
-        """The checkpoint is on disk; another process reports it."""
+        """Nothing more is to be done here: another process reports the checkpoint, or none could be saved."""
         if self._signal is not None:
             self._signal.requested = False
 
