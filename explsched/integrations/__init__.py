@@ -10,15 +10,17 @@ Each module imports its library; this one, with what they share, imports none.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping
 
-from explsched.checkpoint import CheckpointSignal
+from explsched.checkpoint import CheckpointSignal, signal_name, signal_number
 from explsched.job_options.table import METRIC
 from explsched.progress import report_values, tell
 
 _EVALUATION = ("eval_", "val_", "valid_", "validation_", "test_")
+_PASSED_ON_BY_SRUN = (signal.SIGUSR1, signal.SIGUSR2)  # to tasks, at once; others sxrun keeps from who does not listen
 
 
 class TrainerReports:
@@ -61,10 +63,13 @@ class TrainerReports:
         self._awaits_evaluation = True
 
     def end(self) -> None:
-        """The training is over."""
+        """The training is over. A request may still come, while the model is evaluated or saved: it ends nobody."""
         if self._signal is not None:
             self._signal.__exit__(None, None, None)
             self._signal = None
+            number = signal_number(signal_name(os.environ))
+            if number in _PASSED_ON_BY_SRUN and signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, signal.SIG_IGN)
 
     def report(self, step: int, values: Mapping[str, object], total_steps: float | None = None) -> bool:
         """Report the job's metric if it is among the trainer's values; whether it was. Never raises for a value."""

@@ -82,7 +82,6 @@ def test_nan_is_reported_as_such(job: Path) -> None:
 
 
 def test_a_request_for_a_checkpoint_is_noticed_and_answered(job: Path) -> None:
-    before = signal.getsignal(signal.SIGUSR1)
     trainer = TrainerReports(params={"lr": 0.1})
     trainer.begin({"lr": 0.5, "width": 64})
     assert not trainer.is_checkpoint_wanted
@@ -91,9 +90,37 @@ def test_a_request_for_a_checkpoint_is_noticed_and_answered(job: Path) -> None:
     trainer.saved(7)
     assert not trainer.is_checkpoint_wanted
     trainer.end()
-    assert signal.getsignal(signal.SIGUSR1) == before
     assert lines(job)[0]["params"] == {"lr": 0.1, "width": 64.0}
     assert events(job) == ["checkpoint"]
+
+
+def kept(_number: int, _frame: object) -> None:
+    """A handler of the user's own."""
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "left"),
+    [
+        ("USR1", signal.SIG_DFL, signal.SIG_IGN),
+        ("USR2", signal.SIG_DFL, signal.SIG_IGN),
+        ("HUP", signal.SIG_DFL, signal.SIG_DFL),
+        ("USR1", kept, kept),
+    ],
+)
+def test_a_request_after_the_training_does_not_end_its_process(
+    job: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: signal._HANDLER, left: signal._HANDLER
+) -> None:
+    """srun passes these two on, also while the model is evaluated and saved; others are meant to end who gets them."""
+    monkeypatch.setenv("EXPLSCHED_CHECKPOINT", name)
+    number = signal.Signals[f"SIG{name}"]
+    before = signal.signal(number, found)
+    try:
+        trainer = TrainerReports()
+        trainer.begin()
+        trainer.end()
+        assert signal.getsignal(number) == left
+    finally:
+        signal.signal(number, before)
 
 
 def test_outside_the_main_thread_there_are_reports_all_the_same(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
