@@ -15,7 +15,7 @@ from explsched.integrations import TrainerReports
 from tests.explsched.progress_file import events, lines, reports
 
 
-@pytest.mark.parametrize("name", ["loss", "eval_loss", "val_loss"])
+@pytest.mark.parametrize("name", ["loss", "eval_loss", "val_loss", "val/loss", "eval/loss"])
 def test_the_jobs_metric_is_found_by_the_usual_names(job: Path, name: str) -> None:
     assert TrainerReports().report(3, {"epoch": 1.0, name: 0.5}, 10)
     assert reports(job) == [(3, 0.5)]
@@ -53,6 +53,47 @@ def test_an_evaluation_without_the_metric_is_not_waited_for_again(job: Path) -> 
     assert not trainer.report(1, {"loss": 0.1})
     assert not trainer.report(1, {"eval_others_loss": 1.0})
     assert trainer.report(2, {"loss": 0.1})
+
+
+def test_evaluations_without_the_metric_are_said_once(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As those of the Hugging Face trainer with several data sets."""
+    trainer = TrainerReports()
+    trainer.begin()
+    trainer.await_evaluation()
+    for values in ({"loss": 0.1}, {"eval_a_loss": 1.0}, {"eval_b_loss": 1.0}, {"loss": 0.1}):
+        trainer.report(1, values)
+    trainer.end()
+    told = capfd.readouterr().err
+    assert told.count("\n") == 1
+    assert "eval_a_loss: none is the evaluation's loss" in told
+    assert "ExplschedCallback(NAME)" in told
+
+
+@pytest.mark.parametrize("value", [None, "val_acc"])
+def test_a_training_that_reported_nothing_says_so(
+    job: Path, capfd: pytest.CaptureFixture[str], value: str | None
+) -> None:
+    trainer = TrainerReports(value)
+    trainer.begin()
+    trainer.report(1, {"train_acc": 0.5, "epoch": 1})
+    trainer.report(2, {"epoch": 2})
+    trainer.end()
+    told = capfd.readouterr().err
+    assert f"nothing was reported, for there was no {value or 'loss'} among: epoch, train_acc" in told
+    assert told.count("\n") == 1
+
+
+def test_what_reports_or_has_nothing_to_report_says_nothing(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trainer = TrainerReports()
+    trainer.listen()  # beside the process that reports
+    trainer.end()
+    trainer.begin()  # and fails at once
+    trainer.end()
+    trainer.begin()
+    trainer.report(1, {"epoch": 1})
+    trainer.report(1, {"loss": 1.0, "val_loss": 1.0})
+    trainer.end()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_value_of_another_name_is_reported_as_the_jobs_metric(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
