@@ -152,7 +152,9 @@ def _run(
     if follower:
         follower.finish()
     if reporter and status == 0 and not reporter.has_reported:
-        reporter.warn(f"no progress was found in {tail or 'what the command printed'}: explsched gets none")
+        reporter.warn(
+            f"no progress was found in {tail or 'what the command printed on standard output'}: explsched gets none"
+        )
     if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
         event("end", status=None if relay.was_told_to_end else status)
     return status if status >= 0 else 128 - status
@@ -303,7 +305,7 @@ def options_parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--log-regex",
         metavar="REGEX",
-        help="read progress from the output: a group named step and one per metric, such as (?P<loss>...)",
+        help="read progress from standard output: a group named step and one per metric, such as (?P<loss>...)",
     )
     source.add_argument(
         "--metrics-jsonl", type=Path, metavar="FILE", help=f"as {FOLLOW.flag}, for JSON lines in a file of any name"

@@ -368,7 +368,9 @@ def test_a_command_that_tells_no_progress_where_it_is_sought_is_said(job: Path, 
 
     assert f"no progress was found in {tmp_path}/m.csv: " in said("--follow", f"{tmp_path}/m.csv")
     assert f"no progress was found in {tmp_path}: " in said("--follow", f"{tmp_path}/")
-    assert "no progress was found in what the command printed" in said("--log-regex", r"(?P<step>\d+) (?P<loss>\d)")
+    assert "no progress was found in what the command printed on standard output: " in said(
+        "--log-regex", r"(?P<step>\d+) (?P<loss>\d)"
+    )
     assert said() == ""
 
 
