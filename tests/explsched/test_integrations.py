@@ -183,7 +183,7 @@ def test_hugging_face(job: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
     torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
     pytest.importorskip("accelerate", reason="accelerate is not installed (explsched[examples])")
-    from explsched.integrations.huggingface import ExplschedCallback
+    from explsched.integrations.huggingface import ExplschedCallback, last_checkpoint
 
     class Line(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
         def __init__(self) -> None:
@@ -207,6 +207,23 @@ def test_hugging_face(job: Path, tmp_path: Path) -> None:
     assert [step for step, _ in reports(job)][:4] == [1, 2, 3, 4]
     assert events(job) == ["checkpoint"]
     assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
+    assert last_checkpoint(tmp_path / "out") == str(tmp_path / "out" / "checkpoint-3")
+
+
+def test_a_checkpoint_of_hugging_face_that_was_not_completed_is_passed_over(tmp_path: Path) -> None:
+    """As of a run that was killed while it saved: every later run would fail with it."""
+    pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
+    from explsched.integrations.huggingface import last_checkpoint
+
+    assert last_checkpoint(tmp_path / "none") is None
+    for step in (9, 10, 11):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").touch()
+    (tmp_path / "checkpoint-of-mine").mkdir()
+    assert last_checkpoint(tmp_path) is None
+    for step in (9, 10):
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    assert last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-10")
 
 
 def test_hugging_face_before_eval_strategy(job: Path) -> None:
