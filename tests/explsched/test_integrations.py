@@ -149,7 +149,7 @@ def kept(_number: int, _frame: object) -> None:
     ],
 )
 def test_a_request_after_the_training_does_not_end_its_process(
-    job: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: signal._HANDLER, left: signal._HANDLER
+    job: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: Any, left: Any
 ) -> None:
     """srun passes these two on, also while the model is evaluated and saved; others are meant to end who gets them."""
     monkeypatch.setenv("EXPLSCHED_CHECKPOINT", name)
