@@ -53,12 +53,17 @@ def report(
     lines = _lines(step, metrics, total_steps)
     if params:
         tell(params)
-    _append(lines, about=" ".join(metrics))
+    _append(lines, _about(step, metrics, total_steps))
 
 
 def report_values(step: int, values: Mapping[str, float], total_steps: int | None = None) -> None:
     """Report metrics by names that are data, so that also `step` or `params` can be one. Raises as `report` does."""
-    _append(_lines(step, values, total_steps), about=" ".join(values))
+    _append(_lines(step, values, total_steps), _about(step, values, total_steps))
+
+
+def _about(step: int, values: Mapping[str, float], total_steps: int | None) -> str | None:
+    """What `Writer.append` takes: no report of the last step, counted from 0 or 1, is left out."""
+    return None if total_steps is not None and total_steps - 1 <= step <= total_steps else " ".join(values)
 
 
 def _lines(step: int, values: Mapping[str, float], total_steps: int | None) -> list[dict[str, object]]:

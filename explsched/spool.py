@@ -20,6 +20,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from explsched.errors import warn
@@ -35,7 +36,7 @@ MOST_BYTES = 1 << 26
 
 THIN_FROM_BYTES = 1 << 20
 _THIN_S = 10.0
-"""Where a file is long, a process reports the same metrics no more often than this."""
+"""Where a file is long, a process reports the same metrics no more often than this; the last with the next event."""
 
 PATIENCE_S = 2.0
 """A training waits so long for its spool, and no longer: a network file system may hang for hours."""
@@ -88,6 +89,7 @@ class Writer:
         self._retry_s = RETRY_S
         self._next_try_s = 0.0
         self._written_s: dict[str, float] = {}
+        self._withheld: dict[str, Sequence[bytes]] = {}
         self._told: set[str] = set()
         self._busy = _thread.allocate_lock()
         self._hangs = False
@@ -98,7 +100,8 @@ class Writer:
         Args:
             lines: each with its line break.
             about: what they are about, such as the metrics' names; of each there are fewer once the file is long. None:
-                events, which are few and important, and are written also then and where writing has failed before.
+                events and reports of the last step, which are few and important, and are written also then and where
+                writing has failed before. What was left out last of each precedes them.
 
         """
         now_s = time.monotonic()
@@ -162,19 +165,24 @@ class Writer:
         try:
             size = claim(descriptor)
             written_s = -math.inf if about is None else self._written_s.get(about, -math.inf)
-            if size > THIN_FROM_BYTES and now_s - written_s < _THIN_S:
+            if about is not None and size > THIN_FROM_BYTES and now_s - written_s < _THIN_S:
+                self._withheld[about] = lines
                 return
             if size > MOST_BYTES:
                 raise OSError(errno.EDQUOT, f"is longer than {MOST_BYTES >> 20} MiB")
-            for line in lines:
+            withheld = chain.from_iterable(self._withheld.values()) if about is None else ()
+            for line in chain(withheld, lines):
                 # Ends a partly written line, so that it does not spoil the next.
                 data = b"\n" + line if self._is_broken else line
                 self._is_broken = True
                 if os.write(descriptor, data) != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._is_broken = False
-            if about is not None:
+            if about is None:
+                self._withheld.clear()
+            else:
                 self._written_s[about] = now_s
+                self._withheld.pop(about, None)
         finally:
             os.close(descriptor)
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +161,7 @@ class Reporter:
         self._passed_over: Mapping[str, int] = {}
         self._former: Iterator[bytes] = iter(())
         self._warnings = 0
+        self._goes_back = False
         self.has_reported = False
         self.lines = 0
 
@@ -221,8 +222,19 @@ class Reporter:
         passed_over = self._passed_over
         new = {k: value for k, value in reading.values.items() if k not in passed_over or reading.step > passed_over[k]}
         if new:
+            self._look_back(reading.step, new)
             self.take(Reading(reading.step, new))
             self._last |= {name: max(reading.step, self._last.get(name, 0)) for name in new}
+
+    def _look_back(self, step: int, names: Iterable[str]) -> None:
+        """Say it once when steps go back."""
+        back = next((name for name in names if step < self._last.get(name, 0)), None)
+        if back and not self._goes_back:
+            self._goes_back = True
+            self.warn(
+                f"steps of {back} go back, from {self._last[back]} to {step}: within a run such reports do not count; "
+                "count steps through, over all epochs"
+            )
 
 
 class LogTail:

@@ -44,12 +44,16 @@ def for_submission(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in without_marked(environment).items() if name not in left_out}
 
 
-def marked(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables for one command alone: an `sxrun` inside of it, or a job that it submits, starts without them."""
-    return {**variables, _MARK: urlencode(variables, errors=_BYTES)}
+def with_marked(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of one command, and variables for it alone: a job that it submits starts without them.
+
+    So does an `sxrun` inside of it that shares a GPU. What has been marked before stays so.
+    """
+    told = dict(parse_qsl(environment.get(_MARK, ""), keep_blank_values=True, errors=_BYTES))
+    return {**environment, **variables, _MARK: urlencode({**told, **variables}, errors=_BYTES)}
 
 
 def without_marked(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what `marked` has set in it; what has another value since is somebody else's."""
+    """The environment without what `with_marked` has set in it; what has another value since is somebody else's."""
     theirs = {(_MARK, told := environment.get(_MARK, "")), *parse_qsl(told, keep_blank_values=True, errors=_BYTES)}
     return {name: value for name, value in environment.items() if (name, value) not in theirs}

@@ -16,7 +16,7 @@ from pathlib import Path
 from explsched.errors import warn
 from explsched.job_options.table import MPS
 from wrappers import kernel_manager, mps, node_mps, runtime_directory
-from wrappers.inherited import marked, without_marked
+from wrappers.inherited import with_marked, without_marked
 from wrappers.kernel_manager import NotInstalledError, kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, is_of_another_job, place, shared_place
 from wrappers.share_options import ShareRequest
@@ -66,7 +66,7 @@ def _for_it_alone(command: Mapping[str, str], environment: Mapping[str, str]) ->
     given = for_containers(command, environment)
     new = {**mps.BELOW_NORMAL, **given}.keys() - environment.keys() - set(_BIND)
     found = {**command, **given}
-    return found | marked({name: value for name, value in found.items() if name in new})
+    return with_marked(found, {name: value for name, value in found.items() if name in new})
 
 
 def of_this_job(environment: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from signal import Signals
-from urllib.parse import parse_qs
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.errors import warn
@@ -40,13 +39,16 @@ from explsched.job_options.table import (
 )
 from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell, tell_start, told
+from wrappers import own_job
 from wrappers.event_files import EventReporter, EventTail
 from wrappers.follow import POLL_S, LogTail, Reporter, default_metric, json_reader, log_reader, row_reader
+from wrappers.inherited import with_marked
 from wrappers.output import Follower, OutputReader
 from wrappers.relay import SignalRelay
 from wrappers.share_options import ShareRequest, add_options, chosen
 
 _COLUMN = 27
+_UNBUFFERED = "PYTHONUNBUFFERED"
 _EPILOG = rf"""
 exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it cannot be started, 2 for wrong usage.
 
@@ -65,6 +67,7 @@ environment:
   EXPLSCHED_KM_SOCKET          socket of the kernel manager; set for the command
   EXPLSCHED_NODE_MPS           directory of the MPS that jobs share (default: /run/explsched-mps)
   EXPLSCHED_RENDEZVOUS_PORT    port at which the tasks of templates' jobs meet; chosen by the job
+  {_UNBUFFERED:<{_COLUMN}}  set for the command by --log-regex, unless it is set (also empty): lines come at once
   EXPLSCHED_SET_BY_SXRUN       what was set for the command alone: an sxrun inside and jobs that it submits drop it
 
 examples:
@@ -76,9 +79,7 @@ _TASK_COUNTS = ("SLURM_NTASKS", "SLURM_NPROCS")
 _ROWS = (".csv", ".tsv")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _EVENTS = "tfevents"
-_RECORD = "explsched-preemption:"  # as in `explsched.preemption_record`, which takes more than the standard library
 _PASS_S = 60.0  # longer than from the daemon's decision to the requeue
-_PATIENCE_S = 10.0
 _SUB_BATCHES = "EXPLSCHED_SUB_BATCHES"
 
 
@@ -89,6 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("no command given")
+    os.environ.update(own_job.options(os.environ))
     if options.signals_only:
         if any(getattr(options, option.yaml_key) for option in (STEP_KEY, VALUE_KEY, MEASURE_STAGES, *SHARING)):
             parser.error("--signals-only leaves no use for other options")
@@ -138,8 +140,9 @@ def _run(
     # The event tells the daemon that signals may come: not before they are held back.
     tell_start(digest)
     tell(of_command(command))
+    stdout = subprocess.PIPE if reporter and not tail else None
     try:
-        child = relay.start(command, subprocess.PIPE if reporter and not tail else None, environment)
+        child = relay.start(command, stdout, _unbuffered(environment, is_read=stdout is not None))
     except OSError as error:
         status = _not_started(command, error)
         event("end", status=status)
@@ -149,7 +152,9 @@ def _run(
     if follower:
         follower.finish()
     if reporter and status == 0 and not reporter.has_reported:
-        reporter.warn(f"no progress was found in {tail or 'what the command printed'}: explsched gets none")
+        reporter.warn(
+            f"no progress was found in {tail or 'what the command printed on standard output'}: explsched gets none"
+        )
     if status >= 0:  # a run that a signal has ended, as a requeue does, is not the end of the job
         event("end", status=None if relay.was_told_to_end else status)
     return status if status >= 0 else 128 - status
@@ -171,6 +176,17 @@ def _not_started(command: list[str], error: OSError) -> int:
     return 127 if isinstance(error, FileNotFoundError) else 126
 
 
+def _unbuffered(environment: dict[str, str], *, is_read: bool) -> dict[str, str]:
+    """The environment in which Python writes each line at once, if what is printed is read here, or by an sxrun around.
+
+    Into a pipe it writes 8 KiB at a time, which may be hours of a log: no progress would be known, and none of a run
+    that is killed. What the user has set stays, be it empty.
+    """
+    if _UNBUFFERED in environment or not (is_read or _UNBUFFERED in os.environ):
+        return environment
+    return with_marked(environment, {_UNBUFFERED: os.environ.get(_UNBUFFERED, "1")})
+
+
 def _follower(child: subprocess.Popen[bytes], reporter: Reporter, tail: LogTail | None) -> Follower:
     """Reads progress from files, or from what the command prints."""
     if tail is None:
@@ -186,7 +202,7 @@ def _accumulation(environment: Mapping[str, str]) -> dict[str, str]:
     node = environment.get("SLURMD_NODENAME", "")
     if not held.isdecimal() or not int(held) or not node or _SUB_BATCHES in environment:
         return {}
-    gres = re.search(r"^\s*Gres=(\S+)", _scontrol("how many shards a GPU has", "node", node), re.MULTILINE)
+    gres = re.search(r"^\s*Gres=(\S+)", own_job.scontrol("how many shards a GPU has", "node", node), re.MULTILINE)
     counts = re.findall(r"(gpu|shard):(?:[^:,()]+:)?(\d+)", gres[1]) if gres else []
     gpus, shards = (sum(int(count) for kind, count in counts if kind == wanted) for wanted in ("gpu", "shard"))
     return {_SUB_BATCHES: str(sub_batches(int(held), shards // gpus))} if gpus and shards else {}
@@ -225,7 +241,9 @@ def _was_complete(digest: str, environment: Mapping[str, str]) -> bool:
     if not run.isdecimal() or int(run) == 0 or not is_alone:
         return False
     ended_s = done_at(told().splitlines(), int(run) - 1, digest)
-    return ended_s is not None and _requeued_s(environment.get("SLURM_JOB_ID", ""), int(run) - 1) >= ended_s - _PASS_S
+    if ended_s is None:
+        return False
+    return own_job.requeued_s(environment.get("SLURM_JOB_ID", ""), int(run) - 1) >= ended_s - _PASS_S
 
 
 def done_at(lines: Iterable[bytes], run: int, command: str) -> float | None:
@@ -254,34 +272,6 @@ def done_at(lines: Iterable[bytes], run: int, command: str) -> float | None:
             continue  # a line that was cut, or that somebody else wrote
     is_known = len(set(began)) == len(began) and len(set(again)) == len(again) and set(began) >= set(again)
     return end_s if is_known and len(began) == ended and total is not None and last >= total - 1 else None
-
-
-def _requeued_s(job_id: str, run: int) -> float:
-    """When explsched decided to end a run of the job, by Slurm's record; 0 if it did not, or Slurm does not tell."""
-    told_by_slurm = _scontrol("why the job was requeued", "job", job_id)
-    # The last task of an array has the array's own id, by which Slurm shows all tasks.
-    shown = re.split(r"^(?=JobId=)", told_by_slurm, flags=re.MULTILINE)
-    own = next((one for one in shown if re.match(rf"JobId={re.escape(job_id)}\b", one)), "")
-    record = re.search(rf"^\s*AdminComment=.*?{_RECORD}(\S+)", own, re.MULTILINE)
-    found = parse_qs(record[1]).get("p", []) if record else []
-    times_s = {number: time_s for number, time_s, *_ in (one.split(",") for one in found if one.count(",") > 1)}
-    return float(times_s.get(str(run), 0.0))
-
-
-def _scontrol(what: str, *entity: str) -> str:
-    """What Slurm tells of a job or a node; nothing if it does not, which is said."""
-    try:
-        return subprocess.run(
-            ["scontrol", "show", *entity],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=True,
-            timeout=_PATIENCE_S,
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        warn("sxrun", f"Slurm does not report {what}: {error}")
-        return ""
 
 
 def _prepared(share: ShareRequest, relay: SignalRelay) -> AbstractContextManager[dict[str, str]]:
@@ -315,7 +305,7 @@ def options_parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--log-regex",
         metavar="REGEX",
-        help="read progress from the output: a group named step and one per metric, such as (?P<loss>...)",
+        help="read progress from standard output: a group named step and one per metric, such as (?P<loss>...)",
     )
     source.add_argument(
         "--metrics-jsonl", type=Path, metavar="FILE", help=f"as {FOLLOW.flag}, for JSON lines in a file of any name"

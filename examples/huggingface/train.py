@@ -2,13 +2,11 @@
 
 import argparse
 import os
-from pathlib import Path
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
-from explsched.integrations.huggingface import ExplschedCallback
+from explsched.integrations.huggingface import ExplschedCallback, last_checkpoint
 
 
 class Words(torch.utils.data.Dataset):
@@ -47,7 +45,7 @@ def main() -> None:
         train_dataset=Words(1024),
         callbacks=[ExplschedCallback(params={"lr": options.lr})],
     )
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(directory) if Path(directory).is_dir() else None)
+    trainer.train(resume_from_checkpoint=last_checkpoint(directory))
 
 
 if __name__ == "__main__":

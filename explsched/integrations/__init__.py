@@ -10,15 +10,19 @@ Each module imports its library; this one, with what they share, imports none.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from explsched.checkpoint import CheckpointSignal
+from explsched.checkpoint import CheckpointSignal, signal_name, signal_number
+from explsched.errors import warn
 from explsched.job_options.table import METRIC
 from explsched.progress import report_values, tell
 
-_EVALUATION = ("eval_", "val_", "valid_", "validation_", "test_")
+_EVALUATION = tuple(name + end for end in "_/" for name in ("eval", "val", "valid", "validation", "test"))
+_LONGEST_LIST = 400
+_PASSED_ON_BY_SRUN = (signal.SIGUSR1, signal.SIGUSR2)  # to tasks, at once; others sxrun keeps from who does not listen
 
 
 class TrainerReports:
@@ -26,7 +30,8 @@ class TrainerReports:
 
     Args:
         value: the name that the trainer has for the job's metric. By default that with eval_, val_, valid_, validation_
-            or test_ before it; the metric's own name, often a value of the training, until one of these has come.
+            or test_ (or eval/ and so on) before it; the metric's own name, often a value of the training, until one of
+            these has come.
         params: hyper-parameters to report.
 
     """
@@ -35,6 +40,9 @@ class TrainerReports:
         self._value = value
         self._evaluation: str | None = None
         self._awaits_evaluation = False
+        self._has_reported = False
+        self._lacked_metric = False
+        self._seen: set[str] = set()
         self._params = dict(params or {})
         self._signal: CheckpointSignal | None = None
 
@@ -46,6 +54,7 @@ class TrainerReports:
     def announce(self, params: Mapping[str, object] | None = None) -> None:
         """The training starts: report its hyper-parameters."""
         self._evaluation, self._awaits_evaluation = None, False
+        self._has_reported, self._lacked_metric, self._seen = False, False, set()
         tell({**(params or {}), **self._params})
 
     def listen(self) -> None:
@@ -61,14 +70,25 @@ class TrainerReports:
         self._awaits_evaluation = True
 
     def end(self) -> None:
-        """The training is over."""
+        """The training is over. A request may still come, while the model is evaluated or saved: it ends nobody.
+
+        A training of which no value was reported says what there was.
+        """
+        if self._seen and not self._has_reported:
+            name = self._value or _metric()
+            self._warn(f"nothing was reported, for there was no {name} among: {_listed(self._seen)}")
+        self._seen = set()
         if self._signal is not None:
             self._signal.__exit__(None, None, None)
             self._signal = None
+            number = signal_number(signal_name(os.environ))
+            if number in _PASSED_ON_BY_SRUN and signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, signal.SIG_IGN)
 
     def report(self, step: int, values: Mapping[str, object], total_steps: float | None = None) -> bool:
         """Report the job's metric if it is among the trainer's values; whether it was. Never raises for a value."""
-        metric = os.environ.get(METRIC.variable) or "loss"
+        metric = _metric()
+        self._seen.update(values)
         name = self._value or self._name(metric, values)
         try:
             number = float(values.get(name))  # type: ignore[arg-type]  # tensors with one element; what is none raises
@@ -76,6 +96,7 @@ class TrainerReports:
             return False
         known = total_steps is not None and 1 <= total_steps < float("inf")
         report_values(step, {metric: number}, int(total_steps or 0) if known else None)
+        self._has_reported = True
         return True
 
     def _name(self, metric: str, values: Mapping[str, object]) -> str:
@@ -86,9 +107,15 @@ class TrainerReports:
         if self._evaluation is None:
             names = (prefix + metric for prefix in _EVALUATION)
             self._evaluation = next((name for name in names if values.get(name) is not None), None)
-        if any(name.startswith(_EVALUATION) for name in values):
+        if others := [name for name in values if name.startswith(_EVALUATION)]:
             self._awaits_evaluation = False
+            if self._evaluation is None and not self._lacked_metric:
+                self._lacked_metric = True
+                self._warn(f"{_listed(others)}: none is the evaluation's {metric}; that of the training counts")
         return self._evaluation or ("" if self._awaits_evaluation else metric)
+
+    def _warn(self, text: str) -> None:
+        warn("explsched", f"{text}; another name: ExplschedCallback(NAME)")
 
     @property
     def is_checkpoint_wanted(self) -> bool:
@@ -96,7 +123,7 @@ class TrainerReports:
         return self._signal is not None and self._signal.requested
 
     def answered(self) -> None:
-        """The checkpoint is on disk; another process reports it."""
+        """Nothing more is to be done here: another process reports the checkpoint, or none could be saved."""
         if self._signal is not None:
             self._signal.requested = False
 
@@ -104,3 +131,13 @@ class TrainerReports:
         """The checkpoint of that step is on disk."""
         if self._signal is not None:
             self._signal.saved(step)
+
+
+def _metric() -> str:
+    return os.environ.get(METRIC.variable) or "loss"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """As many as fit a line of a log."""
+    text = ", ".join(sorted(names))
+    return text if len(text) <= _LONGEST_LIST else f"{text[:_LONGEST_LIST]}..."

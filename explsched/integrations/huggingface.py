@@ -1,20 +1,36 @@
 """Hugging Face's Trainer.
 
     trainer = Trainer(model, arguments, ..., callbacks=[ExplschedCallback()])
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.output_dir))
+    trainer.train(resume_from_checkpoint=last_checkpoint(arguments.output_dir))
 
 Evaluations that have the job's metric become reports; without evaluations, what is logged of the training. When the
 scheduler asks for a checkpoint, the trainer saves one at the end of the step; with several processes it does not, for
-these would have to agree on the step.
+these would have to agree on the step. The trainer saves it itself: where that fails, as on a full disk, the training
+ends.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from explsched.integrations import TrainerReports
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)\Z", re.ASCII)
+_WRITTEN_LAST = "trainer_state.json"
+
+
+def last_checkpoint(directory: Path | str) -> str | None:
+    """The newest checkpoint in a trainer's `output_dir` that is complete; None if there is none, or no directory.
+
+    `get_last_checkpoint` of transformers also takes one of a run that was killed while it saved.
+    """
+    complete = (path.parent for path in Path(directory).glob(f"checkpoint-*/{_WRITTEN_LAST}"))
+    steps = {int(found[1]): path for path in complete if (found := _CHECKPOINT.match(path.name))}
+    return str(steps[max(steps)]) if steps else None
 
 
 class ExplschedCallback(TrainerCallback):

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import keras
 
+from explsched.errors import warn
 from explsched.integrations import TrainerReports
 
 
@@ -52,6 +54,13 @@ class ExplschedCallback(keras.callbacks.Callback):
         if self._path is None or not self._reports.is_checkpoint_wanted:
             return
         draft = self._path.with_name(f".{os.getpid()}.{self._path.name}")
-        self.model.save(draft)
-        draft.replace(self._path)
-        self._reports.saved(self._epoch)
+        try:
+            self.model.save(draft)
+            draft.replace(self._path)
+        except OSError as error:  # a full disk, say: the training goes on
+            warn("explsched", f"no checkpoint is saved: {error}")
+            with suppress(OSError):  # of what has been told of already
+                draft.unlink(missing_ok=True)
+            self._reports.answered()
+        else:
+            self._reports.saved(self._epoch)

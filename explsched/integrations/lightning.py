@@ -4,8 +4,8 @@
     trainer.fit(model, ckpt_path="last.ckpt" if Path("last.ckpt").exists() else None)
 
 Validations of `fit` that log the job's metric become reports, or its epochs if it has no validations, and the module's
-`hparams` the hyper-parameters. With a path for it a checkpoint is saved at the end of a batch when the scheduler asks
-for one; all processes agree on the batch.
+`hparams` the hyper-parameters. With a path for it a checkpoint is saved after a step of the optimizer when the
+scheduler asks for one; all processes agree on the step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import Strategy
 
 from explsched.checkpoint import signal_name
+from explsched.errors import warn
 from explsched.integrations import TrainerReports
 
 
@@ -34,6 +36,7 @@ class ExplschedCallback(Callback):
         self._reports = TrainerReports(value, params)
         self._path = checkpoint
         self._fits = False
+        self._step = 0
         self._ended_epoch: tuple[int, float] | None = None
         """The step and the total steps of one that is not reported yet."""
 
@@ -47,6 +50,7 @@ class ExplschedCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen in the place of Lightning, which has meanwhile begun to end the training at SIGTERM."""
+        self._step = trainer.global_step
         if _is_lightnings(signal_name(os.environ)):
             self._reports.listen()
 
@@ -94,15 +98,32 @@ class ExplschedCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        """A checkpoint can be saved now."""
-        if self._path is None:
+        """A checkpoint can be saved now, unless gradients are accumulated: it would not have them."""
+        before, self._step = self._step, trainer.global_step
+        counts_steps = pl_module.automatic_optimization or self._step > 0  # not those of a torch optimizer by itself
+        if self._path is None or (counts_steps and self._step == before):
             return
         if trainer.strategy.reduce_boolean_decision(self._reports.is_checkpoint_wanted, all=False):
-            trainer.save_checkpoint(self._path)
-            if trainer.is_global_zero:
+            if self._save(trainer, self._path) and trainer.is_global_zero:
                 self._reports.saved(trainer.global_step)
             else:
                 self._reports.answered()
+
+    def _save(self, trainer: Trainer, path: Path | str) -> bool:
+        """Save a checkpoint; whether it is saved, as all processes agree: a full disk does not end the training.
+
+        Raises OSError where each process writes a part (FSDP, DeepSpeed): others may wait for what one has not done.
+        """
+        is_saved = True
+        try:
+            trainer.save_checkpoint(path)
+        except OSError as error:
+            if type(trainer.strategy).save_checkpoint is not Strategy.save_checkpoint:
+                raise
+            is_saved = False
+            warn("explsched", f"no checkpoint is saved: {error}")
+            trainer.strategy.barrier("Trainer.save_checkpoint")  # at which the others wait
+        return trainer.strategy.reduce_boolean_decision(is_saved)
 
 
 def _is_lightnings(name: str) -> bool:

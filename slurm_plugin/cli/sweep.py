@@ -317,7 +317,7 @@ def _page(one: SweepResults) -> Iterator[str]:
     if changed := sum(bool(training.params_changed) for training in one.trainings):
         yield f"{changed} trainings reported other hyper-parameters after a restart: the latest are used"
     if strange := sum(training.malformed for training in one.trainings):
-        yield f"{strange} reports were not usable (no number, or malformed) and do not count"
+        yield f"{strange} reports were not usable (no number, malformed, or a step that goes back) and do not count"
     columns = [
         Column("JOB", ">"),
         Column("STATE"),

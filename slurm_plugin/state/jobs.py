@@ -215,7 +215,10 @@ def _progress(view: View, job: Job) -> Iterator[str]:
     if progress.parameters.changed:
         yield f"{len(progress.parameters.changed)} of them differed between its runs: those of the last run count."
     if progress.malformed:
-        yield f"Malformed lines of its progress file, which are not counted: {progress.malformed}."
+        yield (
+            f"Lines of its progress file that are not counted: {progress.malformed}; they are malformed, or their step "
+            "is before one that was reported in the same run."
+        )
 
 
 def _consent(view: View, job: Job) -> Iterator[str]:

@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from explsched.integrations import TrainerReports
-
-QUIET: dict[str, Any] = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "accelerator": "cpu",
-}
-"""A trainer of Lightning that does nothing else than to train."""
+from tests.explsched.progress_file import events, lines, reports
 
 
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A job's environment and its progress file. After a failure Lightning restores the handlers that it found."""
-    before = signal.getsignal(signal.SIGUSR1)
-    path = tmp_path / "progress.jsonl"
-    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(path))
-    for name in ("SLURM_RESTART_COUNT", "EXPLSCHED_METRIC", "EXPLSCHED_CHECKPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    yield path
-    signal.signal(signal.SIGUSR1, before)
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def reports(path: Path, metric: str = "loss") -> list[tuple[int, float]]:
-    return [(line["step"], line["value"]) for line in lines(path) if line.get("metric") == metric]
-
-
-def events(path: Path) -> list[str]:
-    return [line["event"] for line in lines(path) if "event" in line]
-
-
-@pytest.mark.parametrize("name", ["loss", "eval_loss", "val_loss"])
+@pytest.mark.parametrize("name", ["loss", "eval_loss", "val_loss", "val/loss", "eval/loss"])
 def test_the_jobs_metric_is_found_by_the_usual_names(job: Path, name: str) -> None:
     assert TrainerReports().report(3, {"epoch": 1.0, name: 0.5}, 10)
     assert reports(job) == [(3, 0.5)]
@@ -92,6 +55,47 @@ def test_an_evaluation_without_the_metric_is_not_waited_for_again(job: Path) -> 
     assert trainer.report(2, {"loss": 0.1})
 
 
+def test_evaluations_without_the_metric_are_said_once(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As those of the Hugging Face trainer with several data sets."""
+    trainer = TrainerReports()
+    trainer.begin()
+    trainer.await_evaluation()
+    for values in ({"loss": 0.1}, {"eval_a_loss": 1.0}, {"eval_b_loss": 1.0}, {"loss": 0.1}):
+        trainer.report(1, values)
+    trainer.end()
+    told = capfd.readouterr().err
+    assert told.count("\n") == 1
+    assert "eval_a_loss: none is the evaluation's loss" in told
+    assert "ExplschedCallback(NAME)" in told
+
+
+@pytest.mark.parametrize("value", [None, "val_acc"])
+def test_a_training_that_reported_nothing_says_so(
+    job: Path, capfd: pytest.CaptureFixture[str], value: str | None
+) -> None:
+    trainer = TrainerReports(value)
+    trainer.begin()
+    trainer.report(1, {"train_acc": 0.5, "epoch": 1})
+    trainer.report(2, {"epoch": 2})
+    trainer.end()
+    told = capfd.readouterr().err
+    assert f"nothing was reported, for there was no {value or 'loss'} among: epoch, train_acc" in told
+    assert told.count("\n") == 1
+
+
+def test_what_reports_or_has_nothing_to_report_says_nothing(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trainer = TrainerReports()
+    trainer.listen()  # beside the process that reports
+    trainer.end()
+    trainer.begin()  # and fails at once
+    trainer.end()
+    trainer.begin()
+    trainer.report(1, {"epoch": 1})
+    trainer.report(1, {"loss": 1.0, "val_loss": 1.0})
+    trainer.end()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_value_of_another_name_is_reported_as_the_jobs_metric(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPLSCHED_METRIC", "acc")
     trainer = TrainerReports("eval_f1")
@@ -119,7 +123,6 @@ def test_nan_is_reported_as_such(job: Path) -> None:
 
 
 def test_a_request_for_a_checkpoint_is_noticed_and_answered(job: Path) -> None:
-    before = signal.getsignal(signal.SIGUSR1)
     trainer = TrainerReports(params={"lr": 0.1})
     trainer.begin({"lr": 0.5, "width": 64})
     assert not trainer.is_checkpoint_wanted
@@ -128,9 +131,37 @@ def test_a_request_for_a_checkpoint_is_noticed_and_answered(job: Path) -> None:
     trainer.saved(7)
     assert not trainer.is_checkpoint_wanted
     trainer.end()
-    assert signal.getsignal(signal.SIGUSR1) == before
     assert lines(job)[0]["params"] == {"lr": 0.1, "width": 64.0}
     assert events(job) == ["checkpoint"]
+
+
+def kept(_number: int, _frame: object) -> None:
+    """A handler of the user's own."""
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "left"),
+    [
+        ("USR1", signal.SIG_DFL, signal.SIG_IGN),
+        ("USR2", signal.SIG_DFL, signal.SIG_IGN),
+        ("HUP", signal.SIG_DFL, signal.SIG_DFL),
+        ("USR1", kept, kept),
+    ],
+)
+def test_a_request_after_the_training_does_not_end_its_process(
+    job: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: Any, left: Any
+) -> None:
+    """srun passes these two on, also while the model is evaluated and saved; others are meant to end who gets them."""
+    monkeypatch.setenv("EXPLSCHED_CHECKPOINT", name)
+    number = signal.Signals[f"SIG{name}"]
+    before = signal.signal(number, found)
+    try:
+        trainer = TrainerReports()
+        trainer.begin()
+        trainer.end()
+        assert signal.getsignal(number) == left
+    finally:
+        signal.signal(number, before)
 
 
 def test_outside_the_main_thread_there_are_reports_all_the_same(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +183,7 @@ def test_hugging_face(job: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
     torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
     pytest.importorskip("accelerate", reason="accelerate is not installed (explsched[examples])")
-    from explsched.integrations.huggingface import ExplschedCallback
+    from explsched.integrations.huggingface import ExplschedCallback, last_checkpoint
 
     class Line(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
         def __init__(self) -> None:
@@ -176,6 +207,23 @@ def test_hugging_face(job: Path, tmp_path: Path) -> None:
     assert [step for step, _ in reports(job)][:4] == [1, 2, 3, 4]
     assert events(job) == ["checkpoint"]
     assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
+    assert last_checkpoint(tmp_path / "out") == str(tmp_path / "out" / "checkpoint-3")
+
+
+def test_a_checkpoint_of_hugging_face_that_was_not_completed_is_passed_over(tmp_path: Path) -> None:
+    """As of a run that was killed while it saved: every later run would fail with it."""
+    pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
+    from explsched.integrations.huggingface import last_checkpoint
+
+    assert last_checkpoint(tmp_path / "none") is None
+    for step in (9, 10, 11):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").touch()
+    (tmp_path / "checkpoint-of-mine").mkdir()
+    assert last_checkpoint(tmp_path) is None
+    for step in (9, 10):
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    assert last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-10")
 
 
 def test_hugging_face_before_eval_strategy(job: Path) -> None:
@@ -228,280 +276,6 @@ def test_hugging_face_reports_evaluations_alone(job: Path, tmp_path: Path) -> No
     assert all(value > 1000 for _, value in reports(job))
 
 
-@pytest.mark.filterwarnings("default")  # Lightning warns of its own and of torch's next releases
-@pytest.mark.parametrize("name", ["USR1", "TERM"])
-def test_lightning(job: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EXPLSCHED_CHECKPOINT", name)
-    number = signal.Signals[f"SIG{name}"]
-    before = signal.getsignal(number)
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
-    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    from explsched.integrations.lightning import ExplschedCallback
-
-    class Line(lightning.LightningModule):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self, lr: float) -> None:
-            super().__init__()
-            self.save_hyperparameters()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            if self.global_step == 2:
-                os.kill(os.getpid(), number)
-            loss = (self.layer(batch) ** 2).mean()
-            self.log("loss", loss)
-            return loss
-
-        def validation_step(self, batch: Any, index: int) -> None:
-            self.log("val_loss", (self.layer(batch) ** 2).mean() + 1000)
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), self.hparams["lr"])
-
-    data = torch.utils.data.DataLoader(torch.ones(2, 1))
-    path = tmp_path / "last.ckpt"
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        callbacks=[ExplschedCallback(checkpoint=path)],
-        default_root_dir=tmp_path,
-        **QUIET,
-    )
-    trainer.fit(Line(0.1), data, data)
-    assert [(step, value > 1000) for step, value in reports(job)] == [(2, True), (4, True)]
-    assert lines(job)[0]["params"] == {"lr": 0.1}
-    assert (events(job), path.exists()) == (["checkpoint"], True)
-    assert signal.getsignal(number) == before
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    ("max_steps", "every", "told"),
-    [
-        (-1, {0: 1, 1: 2, 2: 3}, [(2, 12), (4, 12), (5, 8), (6, 8), (6, 8), (8, 8)]),
-        (7, {0: 1}, [(2, 7), (4, 7), (6, 7)]),
-        (-1, {0: 3}, [(0, 6), (2, 6), (2, 6), (4, 6), (4, 6), (6, 6)]),
-    ],
-)
-def test_lightning_where_batches_are_accumulated(
-    job: Path, tmp_path: Path, max_steps: int, every: dict[int, int], told: list[tuple[int, int]]
-) -> None:
-    """Four batches an epoch, of which every second is followed by a validation."""
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
-    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    from explsched.integrations.lightning import ExplschedCallback
-
-    scheduler = lightning.callbacks.GradientAccumulationScheduler(every)
-    trainer = lightning.Trainer(
-        max_epochs=3,
-        max_steps=max_steps,
-        val_check_interval=2,
-        callbacks=[ExplschedCallback(), scheduler],
-        default_root_dir=tmp_path,
-        **QUIET,
-    )
-    data = torch.utils.data.DataLoader(torch.ones(4, 1))
-    trainer.fit(plain(lightning, torch, ["validation_step"]), data, data)
-    assert [(line["step"], line["total_steps"]) for line in lines(job) if "step" in line] == told
-
-
-@pytest.mark.filterwarnings("default")
-def test_lightning_without_validations_reports_the_training(job: Path, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
-    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    from explsched.integrations.lightning import ExplschedCallback
-
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        callbacks=[ExplschedCallback()],
-        default_root_dir=tmp_path,
-        **QUIET,
-    )
-    trainer.fit(plain(lightning, torch, []), torch.utils.data.DataLoader(torch.ones(4, 1)))
-    assert [(line["step"], line["total_steps"]) for line in lines(job) if line.get("metric") == "loss"] == [
-        (4, 8),
-        (8, 8),
-    ]
-
-
-@pytest.mark.filterwarnings("default")
-def test_lightning_reports_what_the_module_logs_at_the_end_of_an_epoch(job: Path, tmp_path: Path) -> None:
-    """Modules are called after callbacks."""
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
-    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    from explsched.integrations.lightning import ExplschedCallback
-
-    class Line(lightning.LightningModule):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            return (self.layer(batch) ** 2).mean()
-
-        def on_train_epoch_end(self) -> None:
-            self.log("loss", 100.0 + self.current_epoch)
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    trainer = lightning.Trainer(
-        max_epochs=3,
-        callbacks=[ExplschedCallback()],
-        default_root_dir=tmp_path,
-        **QUIET,
-    )
-    trainer.fit(Line(), torch.utils.data.DataLoader(torch.ones(5, 1)))
-    assert reports(job) == [(5, 100.0), (10, 101.0), (15, 102.0)]
-
-
-@pytest.mark.filterwarnings("default")
-def test_lightning_reports_an_epoch_at_whose_end_the_training_fails(job: Path, tmp_path: Path) -> None:
-    """As where Lightning ends it for SIGTERM once the epoch's last step is done."""
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
-    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    from explsched.integrations.lightning import ExplschedCallback
-
-    class Failing(lightning.Callback):  # type: ignore[misc,name-defined,unused-ignore]
-        def on_train_epoch_end(self, *_: Any) -> None:
-            raise OSError("no space left for a checkpoint")
-
-    trainer = lightning.Trainer(
-        max_epochs=3,
-        callbacks=[ExplschedCallback(), Failing()],
-        default_root_dir=tmp_path,
-        **QUIET,
-    )
-    with pytest.raises(OSError, match="no space"):
-        trainer.fit(plain(lightning, torch, []), torch.utils.data.DataLoader(torch.ones(5, 1)))
-    assert [step for step, _ in reports(job)] == [5]
-
-
-def plain(lightning: Any, torch: Any, validates: list[str]) -> Any:
-    """A module that logs its loss, and validates if asked to."""
-
-    class Line(lightning.LightningModule):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            loss = (self.layer(batch) ** 2).mean()
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    def validation_step(self: Any, batch: Any, index: int) -> None:
-        self.log("val_loss", 0.5)
-
-    return type("Line", (Line,), dict.fromkeys(validates, validation_step))()
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("max_steps", "total_steps"), [(-1, 12), (10, 10)])
-def test_lightning_where_a_batch_is_a_step_of_several_optimizers(
-    job: Path, tmp_path: Path, max_steps: int, total_steps: int
-) -> None:
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
-    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    from explsched.integrations.lightning import ExplschedCallback
-
-    class Both(lightning.LightningModule):  # type: ignore[misc,name-defined,unused-ignore]
-        automatic_optimization = False
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch: Any, index: int) -> None:
-            for optimizer in self.optimizers():
-                optimizer.zero_grad()
-                self.manual_backward((self.layer(batch) ** 2).mean())
-                optimizer.step()
-
-        def validation_step(self, batch: Any, index: int) -> None:
-            self.log("val_loss", 0.5)
-
-        def configure_optimizers(self) -> Any:
-            return [torch.optim.SGD([parameter], 0.1) for parameter in self.parameters()], []
-
-    data = torch.utils.data.DataLoader(torch.ones(2, 1))
-    trainer = lightning.Trainer(
-        max_epochs=3,
-        max_steps=max_steps,
-        callbacks=[ExplschedCallback()],
-        default_root_dir=tmp_path,
-        **QUIET,
-    )
-    trainer.fit(Both(), data, data)
-    told = [(line["step"], line["total_steps"]) for line in lines(job) if "step" in line]
-    assert told == [(step, total_steps) for step in (4, 8, 12) if step <= total_steps]
-
-
-SEVERAL = """\
-import os, signal, sys, lightning.pytorch, torch
-from lightning.pytorch.plugins.environments import LightningEnvironment
-from explsched.integrations.lightning import ExplschedCallback
-
-class Line(lightning.pytorch.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def training_step(self, batch, index):
-        if index == 2:
-            os.kill(os.getpid(), signal.SIGUSR1)
-        return (self.layer(batch) ** 2).mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-trainer = lightning.pytorch.Trainer(
-    max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", plugins=[LightningEnvironment()], logger=False,
-    callbacks=[ExplschedCallback(checkpoint=sys.argv[1])], enable_checkpointing=False, enable_progress_bar=False,
-)
-trainer.fit(Line(), torch.utils.data.DataLoader(torch.ones(8, 1)))
-"""
-
-
-def test_lightning_in_several_processes_that_all_get_the_signal(job: Path, tmp_path: Path) -> None:
-    pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
-    (tmp_path / "train.py").write_text(SEVERAL)
-    path = tmp_path / "last.ckpt"
-    argv = [sys.executable, str(tmp_path / "train.py"), str(path)]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (events(job), path.exists()) == (["checkpoint"], True)
-
-
-def test_a_validation_after_the_training_is_none_of_its_reports(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning asks the module for data to train on where it is to say how many steps a `validate` has, and fails."""
-
-    class Trainer:
-        is_global_zero, sanity_checking, global_step, max_epochs, max_steps = True, False, 4, -1, -1
-        callback_metrics: ClassVar = {"val_loss": 0.5}
-
-        @property
-        def estimated_stepping_batches(self) -> int:
-            if not trains:
-                raise RuntimeError("`train_dataloader` must be implemented")
-            return 8
-
-    library = SimpleNamespace(Callback=object, LightningModule=object, Trainer=Trainer)
-    monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace(pytorch=library))
-    monkeypatch.setitem(sys.modules, "lightning.pytorch", library)
-    monkeypatch.delitem(sys.modules, "explsched.integrations.lightning", raising=False)
-    callback = importlib.import_module("explsched.integrations.lightning").ExplschedCallback()
-    del sys.modules["explsched.integrations.lightning"]
-    trainer, module, trains = Trainer(), SimpleNamespace(hparams={}, automatic_optimization=True), True
-    callback.on_fit_start(trainer, module)
-    callback.on_validation_end(trainer, module)
-    callback.on_fit_end(trainer, module)
-    trains = False
-    callback.on_validation_end(trainer, module)
-    assert reports(job) == [(4, 0.5)]
-
-
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # of torch's tensors, which Keras saves
 def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "KERAS_BACKEND" not in os.environ:
@@ -525,3 +299,31 @@ def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [(step, value > 1000) for step, value in reports(job)] == [(1, True), (2, True), (3, True)]
     assert lines(job)[0]["total_steps"] == 3
     assert (events(job), path.exists()) == (["checkpoint"], True)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_keras_goes_on_where_no_checkpoint_can_be_saved(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if "KERAS_BACKEND" not in os.environ:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
+    keras = pytest.importorskip("keras", reason="keras is not installed (explsched[examples])")
+    numpy = pytest.importorskip("numpy")
+    from explsched.integrations.keras import ExplschedCallback
+
+    class Asking(keras.callbacks.Callback):  # type: ignore[misc,name-defined,unused-ignore]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    path = tmp_path / "taken.keras"
+    (path / "x").mkdir(parents=True)  # no file can take its place
+    data = numpy.ones((4, 1))
+    model.fit(data, data, epochs=3, verbose=0, callbacks=[Asking(), ExplschedCallback(checkpoint=path)])
+    assert [step for step, _ in reports(job)] == [1, 2, 3]
+    assert events(job) == []
+    assert list(tmp_path.glob(".*")) == []
+    assert capfd.readouterr().err.count("no checkpoint is saved") == 1

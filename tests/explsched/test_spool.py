@@ -276,7 +276,7 @@ def test_a_long_file_grows_slowly_and_ends(tmp_path: Path, capsys: pytest.Captur
     for _ in range(50):
         writer.append([b"report\n"], "loss")
     writer.append([b"event\n"])
-    assert path.read_bytes().strip().split() == [b"report", b"event"]
+    assert path.read_bytes().strip().split() == [b"report", b"report", b"event"]
     os.truncate(path, spool.MOST_BYTES + 1)
     writer.append([b"event\n"])
     assert path.stat().st_size == spool.MOST_BYTES + 1
@@ -313,3 +313,25 @@ def test_a_forked_process_reports_although_its_parent_was_reporting(
     os.waitpid(child, 0)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2]
     answers.set()
+
+
+def test_in_a_long_file_what_was_withheld_last_comes_with_the_next_event(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b"\n" * (spool.THIN_FROM_BYTES + 1))
+    writer = Writer(path)
+    for line, about in ((b"1", "loss"), (b"2", "loss"), (b"3", "acc"), (b"4", "loss"), (b"5", "acc")):
+        writer.append([line + b"\n"], about)
+    assert path.read_bytes().split() == [b"1", b"3"]
+    writer.append([b"end\n"])
+    assert path.read_bytes().split() == [b"1", b"3", b"4", b"5", b"end"]
+    writer.append([b"start\n"])
+    assert path.read_bytes().split()[5:] == [b"start"]
+
+
+def test_in_a_long_file_the_last_step_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b"\n" * (spool.THIN_FROM_BYTES + 1))
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(path))
+    for step in range(11):
+        progress.report(step=step, loss=1.0, total_steps=10)
+    assert [json.loads(line)["step"] for line in path.read_bytes().split(b"\n") if line] == [0, 8, 9, 10]

@@ -324,6 +324,15 @@ def test_explain_says_that_a_training_rests_until_when_and_how_to_end_that(tmp_p
     assert "scontrol update JobId=4 Comment=" in told.sentences[3]
 
 
+def test_explain_says_why_lines_do_not_count(tmp_path: Path) -> None:
+    steps = [{"time_s": NOW_S, "step": step, "metric": "loss", "value": 1.0} for step in (1, 2, 1)]
+    (tmp_path / "3.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+    seen = observe(FakeSlurm([training(3)]).look(), ProgressSpool(tmp_path), NOW_S)
+    (told,) = explanations(View.planned(config(tmp_path), seen, Plan()))
+    (why,) = (sentence for sentence in told.sentences if "not counted: 1;" in sentence)
+    assert "their step is before one that was reported in the same run" in why
+
+
 def test_what_was_given_at_submission_is_known_of_trainings_that_are_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def _build(directory: Path) -> GpuNode:
     ours = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "SLURM_JOB_ID": "42",
+        "EXPLSCHED_CHECKPOINT": "USR1",  # else Slurm would be asked what the job's comment says
         "SLURM_TMPDIR": str(temporary),
         "EXPLSCHED_PROGRESS_FILE": str(directory / "progress"),
         "EXPLSCHED_INTERCEPT_LIBRARY": str(directory / "libstand_in.so"),

@@ -81,6 +81,63 @@ def slurm_says(directory: Path, monkeypatch: pytest.MonkeyPatch, admin_comment: 
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
 
 
+def comment_is(directory: Path, monkeypatch: pytest.MonkeyPatch, comment: str) -> None:
+    """A job that sbatch was given this comment for, and no variable. Its scontrol notes that it was asked."""
+    shown = f"JobId=4 ArrayJobId=5\n   Comment=explsched:checkpoint=HUP\n\nJobId=5 ArrayJobId=5\n   Comment={comment}\n"
+    (directory / "shown").write_text(shown)
+    (directory / "scontrol").write_text(f"#!/bin/sh\necho asked >> {directory}/asked\ncat {directory}/shown\n")
+    (directory / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    for name in [name for name in os.environ if name.startswith("EXPLSCHED_") and not name.endswith("_FILE")]:
+        monkeypatch.delenv(name)
+
+
+OPTIONS_OF_JOB = "echo $EXPLSCHED_CHECKPOINT $EXPLSCHED_METRIC"
+
+
+def test_a_comment_alone_tells_the_command_its_options(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comment_is(tmp_path, monkeypatch, "explsched:sweep=s&checkpoint=USR2&metric=accuracy mine")
+    regex = ["--log-regex", r"step (?P<step>\d+) acc (?P<value>\S+)"]
+    script = f"{OPTIONS_OF_JOB}; echo step 1 acc 0.5; {sys.executable} -m wrappers.sxrun true"
+    told = subprocess.check_output([*SXRUN, *regex, "--", "sh", "-c", script], text=True)
+    assert told.splitlines()[0] == "USR2 accuracy"
+    assert [entry["metric"] for entry in entries(job) if "value" in entry] == ["accuracy"]
+    assert (tmp_path / "asked").read_text() == "asked\n", "an sxrun inside is told"
+    launcher = [*SXRUN, "--signals-only", "--", "sh", "-c", OPTIONS_OF_JOB]
+    assert subprocess.check_output(launcher, text=True) == "USR2 accuracy\n"
+    monkeypatch.setenv("EXPLSCHED_METRIC", "loss")
+    assert subprocess.check_output([*SXRUN, "sh", "-c", OPTIONS_OF_JOB], text=True) == "USR2 loss\n"
+
+
+@pytest.mark.parametrize(
+    ("comment", "variables", "told", "said"),
+    [
+        ("explsched:checkpoint=KILL", {}, "USR1", "sxrun: the job's options are ignored: checkpoint: found 'KILL'"),
+        ("mine", {}, "USR1", ""),
+        ("explsched:checkpoint=USR2", {"EXPLSCHED_SWEEP": "s"}, "USR1", ""),  # sxbatch had set the others
+        ("explsched:checkpoint=USR2", {"PATH": "/nowhere"}, "USR1", ""),
+    ],
+)
+def test_a_comment_of_no_use_does_not_keep_the_command_from_running(
+    job: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    comment: str,
+    variables: dict[str, str],
+    told: str,
+    said: str,
+) -> None:
+    comment_is(tmp_path, monkeypatch, comment)
+    argv = [*SXRUN, "/bin/sh", "-c", OPTIONS_OF_JOB]
+    done = subprocess.run(argv, env=os.environ | variables, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [told]
+    assert done.stderr.startswith(said)
+    assert bool(done.stderr) is bool(said)
+
+
 def trained_before(job: Path, lines: list[dict[str, object]]) -> None:
     """The job's progress file of a run of `echo trains` that told these lines."""
     before = os.environ | {"SLURM_RESTART_COUNT": "0"}
@@ -280,13 +337,40 @@ def test_sxrun_reads_progress_from_the_log(job: Path) -> None:
     assert "no progress in" in done.stderr
 
 
+WAITS = """
+import os, pathlib, sys, time
+path, until_s = pathlib.Path(os.environ["EXPLSCHED_PROGRESS_FILE"]), time.monotonic() + 20
+print("step 1 loss 0.5")
+while '"value": 0.5' not in path.read_text() and time.monotonic() < until_s:
+    time.sleep(0.05)
+sys.exit('"value": 0.5' not in path.read_text())
+"""
+
+
+def test_a_line_that_python_prints_is_reported_while_it_runs(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    argv = [*SXRUN, "--log-regex", r"step (?P<step>\d+) loss (?P<loss>\S+)", "--", sys.executable, "-c", WAITS]
+    assert subprocess.run(argv, check=False).returncode == 0
+
+
+def test_jobs_that_a_command_submits_buffer_their_output(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    code = "import os; from wrappers.inherited import for_submission as f; print(f(os.environ).get('PYTHONUNBUFFERED'))"
+    argv = [*SXRUN, "--log-regex", r"(?P<step>\d+) (?P<loss>\S+)", "--", sys.executable, "-c", code]
+    assert subprocess.check_output(argv, text=True) == "None\n"
+    monkeypatch.setenv("PYTHONUNBUFFERED", "yes")  # the user's own
+    assert subprocess.check_output(argv, text=True) == "yes\n"
+
+
 def test_a_command_that_tells_no_progress_where_it_is_sought_is_said(job: Path, tmp_path: Path) -> None:
     def said(*options: str) -> str:
         return subprocess.run([*SXRUN, *options, "--", "echo", "x"], capture_output=True, text=True, check=True).stderr
 
     assert f"no progress was found in {tmp_path}/m.csv: " in said("--follow", f"{tmp_path}/m.csv")
     assert f"no progress was found in {tmp_path}: " in said("--follow", f"{tmp_path}/")
-    assert "no progress was found in what the command printed" in said("--log-regex", r"(?P<step>\d+) (?P<loss>\d)")
+    assert "no progress was found in what the command printed on standard output: " in said(
+        "--log-regex", r"(?P<step>\d+) (?P<loss>\d)"
+    )
     assert said() == ""
 
 

@@ -74,6 +74,17 @@ def test_a_metric_may_have_the_name_of_a_field(
     assert capsys.readouterr().err == ""
 
 
+def test_that_steps_go_back_is_said_once(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where a log counts anew in each epoch, or fold: the scheduler takes none of a run that go back."""
+    reporter = Reporter(log_reader(r"(?P<step>\d+) (?P<loss>\S+)"), "test")
+    reporter.feed(b"1 0.5\n2 0.4\n2 0.4\n")
+    assert capsys.readouterr().err == ""
+    reporter.feed(b"1 0.3\n2 0.2\n1 0.1\n")
+    told = capsys.readouterr().err
+    assert told.count("steps of loss go back, from 2 to 1") == 1
+    assert told.count("\n") == 1
+
+
 def test_what_tells_nothing_is_passed_over(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Reporter(json_reader(), "test").feed(b'\n[]\n{"step": 1}\n{"loss": 1.0}\n{"step": 1, "loss": null}\n')
     assert reports(job) == []

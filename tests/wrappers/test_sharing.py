@@ -17,7 +17,7 @@ import pytest
 from slurm_plugin.cli.doctor import sharing
 from tests.wrappers.gpu_node import GpuNode, gpu_node
 from wrappers import mps, runtime_directory
-from wrappers.inherited import marked, without_marked
+from wrappers.inherited import with_marked, without_marked
 from wrappers.runtime_directory import place
 
 SHARE = ("--share", "high")
@@ -127,9 +127,17 @@ def test_a_job_submitted_inside_gets_nothing_for_containers_of_the_outer_one(nod
     assert "CUDA_MPS_CLIENT_PRIORITY" not in told
 
 
+def test_the_output_that_an_sxrun_around_reads_stays_unbuffered(node: GpuNode) -> None:
+    node.environment.pop("PYTHONUNBUFFERED", None)
+    inner = [sys.executable, "-m", "wrappers.sxrun", "--memory", "20G", "--", "env"]
+    given = node.sxrun("--log-regex", r"(?P<step>\d+) (?P<loss>\d)", "--", *inner).variables()
+    assert given["PYTHONUNBUFFERED"] == "1"
+    assert "PYTHONUNBUFFERED" not in without_marked(given)
+
+
 def test_what_was_changed_since_is_not_sxruns() -> None:
     ours = {"APPTAINERENV_A": "x\n\udcff&=%", "APPTAINERENV_B": "", "APPTAINERENV_C": "1"}
-    assert without_marked({"HOME": "/h", **marked(ours), "APPTAINERENV_C": "2"}) == {
+    assert without_marked({**with_marked({"HOME": "/h"}, ours), "APPTAINERENV_C": "2"}) == {
         "HOME": "/h",
         "APPTAINERENV_C": "2",
     }
