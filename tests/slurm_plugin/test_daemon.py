@@ -39,6 +39,10 @@ from tests.slurm_kit import NOW_S, FakeSlurm, record
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
 
+ALPHA = {"ClusterName": "alpha", "SlurmctldPort": str(os.getpid())}
+"""Of this test process: others on this host may steer a cluster of that name meanwhile."""
+
+
 @dataclass
 class Eventful(FakeSlurm):
     """Something happens at each look at its load; after the last event the daemon is told to stop."""
@@ -376,9 +380,7 @@ def test_a_reload_takes_nothing_of_another_cluster(
     own, theirs = config.read_text(), tmp_path / "theirs"
     foreign, good = reloading(config, taken(key, own, theirs)), reloading(config, own.replace("fifo", "srsf"))
     there = set(theirs.iterdir())
-    slurm = Eventful(
-        (record(5),), settings={"ClusterName": "alpha"}, events=[lambda: None, foreign, good, lambda: None]
-    )
+    slurm = Eventful((record(5),), settings=ALPHA, events=[lambda: None, foreign, good, lambda: None])
     lived(slurm, config, monkeypatch)
     assert f'configuration not reloaded, the old one stays in force why="{theirs}: ' in caplog.text
     assert f"set {key} of each cluster to a directory of its own" in caplog.text
@@ -405,7 +407,7 @@ def test_nor_does_a_second_reload_while_slurm_is_away(
                 raise SlurmUnreachableError("nobody answers")
             return super().capabilities()
 
-    slurm = Away((record(5),), settings={"ClusterName": "alpha"}, events=[lambda: None, good, lambda: None])
+    slurm = Away((record(5),), settings=ALPHA, events=[lambda: None, good, lambda: None])
     lived(slurm, config, monkeypatch)
     assert not second
     assert slurm.events == []
@@ -416,7 +418,7 @@ def test_a_directory_that_the_daemon_makes_is_its_clusters(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another cluster's daemon would claim it, and keep this one from its next start."""
-    slurm = Eventful((record(5),), settings={"ClusterName": "alpha"}, events=[lambda: None, lambda: None])
+    slurm = Eventful((record(5),), settings=ALPHA, events=[lambda: None, lambda: None])
     lived(slurm, config, monkeypatch)
     assert claimed_by(tmp_path / "state") == "alpha"
 
@@ -427,7 +429,7 @@ def test_a_directory_that_cannot_be_claimed_keeps_no_daemon_from_its_work_and_is
     obstacle = tmp_path / "state" / CLAIM
     obstacle.mkdir(parents=True)
     events = [lambda: None, lambda: None, obstacle.rmdir, lambda: None]
-    slurm = Eventful((record(5),), settings={"ClusterName": "alpha"}, events=events)
+    slurm = Eventful((record(5),), settings=ALPHA, events=events)
     lived(slurm, config, monkeypatch)
     assert len(slurm.applied[0]) == 1
     told = f'directory not claimed for this cluster key="state.directory" why="{tmp_path}/state: Is a'
