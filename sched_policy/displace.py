@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 
 from msgspec import Struct
 
-from sched_policy.model import GpuRequest, Job, JobState
+from sched_policy.model import GpuRequest, Job
 from sched_policy.place import Place
 from sched_policy.plan import Preemption, Ranking
 from sched_policy.profile import AvailabilityProfile, FreeGpus
@@ -64,9 +64,8 @@ class Displace(Struct, frozen=True):
         free = profile.free_now()
         victims = _Victims(able, value, self.margin, free)
         best = {snapshot.jobs[int(rows[0])].scope: ranking.values[rows].max() for rows in snapshot.rows_by_scope}
-        for job in snapshot.running:  # GPUs that earlier plans have freed go to the best blocked jobs first
-            if job.asked_to_leave or job.state is JobState.COMPLETING:
-                free.release(job.allocation)
+        # GPUs that earlier plans have freed go to the best blocked jobs first.
+        free.release(share for job in snapshot.running if job.is_leaving for share in job.allocation)
         chosen: list[Preemption] = []
         ahead: defaultdict[_Shape, set[str]] = defaultdict(set)  # scopes with an earlier blocked job of the shape
         crowded: set[_Shape] = set()  # shapes that do not fit until another job leaves
@@ -107,8 +106,7 @@ class Displace(Struct, frozen=True):
 def _others_would_fit(others: Iterable[_Shape], victims: Sequence[Job], free: FreeGpus, place: Place) -> bool:
     """Whether a job of one of these shapes could start on the GPUs of the victims and the free ones."""
     trial = free.copy()
-    for victim in victims:
-        trial.release(victim.allocation)
+    trial.release(share for victim in victims for share in victim.allocation)
     return any(trial.find(*shape, place) is not None for shape in others)
 
 
@@ -124,12 +122,12 @@ class _Victims:
         best_first = sorted(jobs, key=lambda job: -value[job.job_id])
         for job in reversed(best_first):
             self._worst_first[job.scope, job.queue].append(job)
-        self._left = sum(map(len, self._worst_first.values()))
+        self._count = len(jobs)
         self._gone: set[int] = set()
         self._suitable: dict[tuple[str, str], list[Job]] = {}
 
     def __bool__(self) -> bool:
-        return self._left > 0
+        return len(self._gone) < self._count
 
     def of(self, job: Job, most: int) -> tuple[Job, ...]:
         """Up to `most` jobs of the same scope with clearly lower scores, the lowest first.
@@ -159,7 +157,6 @@ class _Victims:
     def remove(self, job: Job) -> None:
         """Take out a job that the plan preempts."""
         self._gone.add(job.job_id)
-        self._left -= 1
 
     def _on_suitable_nodes(self, job: Job) -> Sequence[Job]:
         of_queue = self._worst_first.get((job.scope, job.queue), [])

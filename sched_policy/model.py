@@ -343,6 +343,11 @@ class Job(Struct, frozen=True, gc=False):
         return self.allows_preemption and not self.is_spared and not self.is_overdue
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether its GPUs will soon be free: it has been asked to leave, or its processes are being ended."""
+        return self.asked_to_leave or self.state is JobState.COMPLETING
+
+    @property
     def can_leave(self) -> bool:
         """Whether it runs, may be preempted, and has not been asked to leave yet."""
         return self.state is JobState.RUNNING and self.is_preemptible and not self.asked_to_leave

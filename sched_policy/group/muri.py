@@ -7,7 +7,6 @@ worth (`ByWorth`); `simulation.muri.matching` has the paper's way.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -23,7 +22,7 @@ from sched_policy.group.worth import Packer, SizeBucket, worth_of
 from sched_policy.model import GpuRequest, StageProfile
 from sched_policy.place import Place
 from sched_policy.plan import Group, Plan, Preemption, Ranking, Start
-from sched_policy.snapshot import Ints, Snapshot
+from sched_policy.snapshot import Floats, Ints, Snapshot
 
 _GROUPS_AHEAD = 8
 _STAY = 1.5
@@ -45,6 +44,7 @@ class Candidates(NamedTuple):
         ranking: the order of the policy.
         movable: jobs that may get GPUs, best first.
         joinable: settled jobs on whose GPUs others may start.
+        vacating: GPUs of leaving jobs: a job may be given them, but starts only when they are gone.
         held: which job holds which GPU.
         room: how many GPUs of each node groups may use, shape (N,).
         place: chooses nodes.
@@ -55,6 +55,7 @@ class Candidates(NamedTuple):
     ranking: Ranking
     movable: Sequence[int]
     joinable: set[int]
+    vacating: set[Gpu]
     held: GpuMap
     room: Ints
     place: Place
@@ -93,13 +94,13 @@ class Interleave(Struct, frozen=True):
         held = GpuMap(snapshot)
         settled = _settled(snapshot, held, self.quantum_s)
         joinable = self.grouping.joinable(snapshot, settled, held)
+        vacating = {gpu for row, job in enumerate(snapshot.jobs) if job.is_leaving for gpu in held.gpus(row)}
 
         def shared_by(movable: Sequence[int]) -> Plan:
             free = GpuMap(snapshot)  # what is left for groups: all GPUs but those of settled jobs
-            for row in movable:
-                free.vacate(held.gpus(row))
+            free.vacate(vacating.union(*map(held.gpus, movable)))
             _close(free, (gpu for row in settled - joinable for gpu in held.gpus(row)))
-            candidates = Candidates(snapshot, ranking, movable, joinable, held, by_node(free.open), place)
+            candidates = Candidates(snapshot, ranking, movable, joinable, vacating, held, by_node(free.open), place)
             groups = [group for pool in _pools(candidates) for group in self.grouping.groups(pool)]
             home = _place(candidates, groups, free)
             _spread(candidates, home, free)
@@ -108,7 +109,8 @@ class Interleave(Struct, frozen=True):
             shared = _carry_out(candidates, home)
             return replace(shared, groups=(*shared.groups, *groups_ahead), replan_s=replan_s)
 
-        movable = [row for row in ranking.rows.tolist() if row not in settled and _may_move(snapshot, held, row)]
+        may_move = [snapshot.columns.waits[row] or job.can_leave for row, job in enumerate(snapshot.jobs)]
+        movable = [row for row in ranking.rows.tolist() if may_move[row] and row not in settled]
         shared = shared_by(movable)
         displacing = [row for row in movable if held.gpus(row) or snapshot.jobs[row].may_displace]
         return shared_by(displacing) if shared.preemptions and len(displacing) < len(movable) else shared
@@ -119,16 +121,14 @@ class ByWorth(Struct, frozen=True):
 
     def joinable(self, snapshot: Snapshot, settled: set[int], held: GpuMap) -> set[int]:
         """Jobs in their quantum that share GPUs: a job that joins them interrupts none."""
-        known = sorted(filter(held.gpus, settled))
-        groups = ([known[at] for at in group] for group in together(known, held.gpus))
-        holders = Counter(gpu for row in settled for gpu in held.gpus(row))
+        groups = together(sorted(filter(held.gpus, settled)), held.gpus)
         return {
             row
             for rows in groups
-            if all(held.open[gpu] and holders[gpu] == len(rows) for gpu in held.gpus(rows[0]))
+            if all(held.open[gpu] and held.jobs[gpu] == len(rows) for gpu in held.gpus(rows[0]))
             and len({shape_of(snapshot, row) for row in rows}) == 1
             and shape_of(snapshot, rows[0])[2]
-            and not any(snapshot.jobs[row].asked_to_leave for row in rows)
+            and not any(snapshot.jobs[row].is_leaving for row in rows)
             for row in rows
         }
 
@@ -166,7 +166,7 @@ class ByWorth(Struct, frozen=True):
                 may_share=shares,
             )
             for ((request, _partition, shares), rows), theirs in zip(shapes.items(), kinds, strict=True)
-            for running in [together(rows, held.gpus)]
+            for running in [together(range(len(rows)), [*map(held.gpus, rows)].__getitem__)]
         ]
         chosen = packer.pack(buckets, capacity_gpus)
         groups = [
@@ -213,24 +213,17 @@ def _ahead(snapshot: Snapshot, rows: Iterable[int]) -> list[Group]:
 
 
 def _settled(snapshot: Snapshot, held: GpuMap, quantum_s: float) -> set[int]:
-    """Running jobs that are not moved: not preemptible, in their quantum, or leaving; and all that share with them."""
+    """Running jobs that are not moved: they may not leave, or nobody could use their GPUs; and all beside them."""
+    usable = held.usable("")
+
+    def stays(row: int) -> bool:
+        job, nodes = snapshot.jobs[row], [node for node, _ in held.gpus(row)]
+        return not job.is_leaving and not (job.may_leave(snapshot.now_s, quantum_s) and nodes and usable[nodes].all())
+
     rows = snapshot.columns.holds.nonzero()[0].tolist()
-    stays = {
-        row
-        for row in rows
-        if not _may_move(snapshot, held, row) or snapshot.now_s < snapshot.jobs[row].productive_since_s + quantum_s
-    }
-    gpus = {gpu for row in stays for gpu in held.gpus(row)}
-    return stays | {row for row in rows if not gpus.isdisjoint(held.gpus(row))}
-
-
-def _may_move(snapshot: Snapshot, held: GpuMap, row: int) -> bool:
-    """Whether a job may be given GPUs: it waits, or it runs and may be preempted."""
-    job = snapshot.jobs[row]
-    if not snapshot.columns.holds[row]:
-        return bool(snapshot.columns.waits[row])
-    nodes = [node for node, _ in held.gpus(row)]
-    return job.can_leave and bool(nodes) and bool(held.usable("")[nodes].all())  # none is freed that no other could use
+    staying = set(filter(stays, rows))
+    gpus = {gpu for row in staying for gpu in held.gpus(row)}
+    return staying | {row for row in rows if not gpus.isdisjoint(held.gpus(row))}
 
 
 def shape_of(snapshot: Snapshot, row: int) -> Shape:
@@ -241,10 +234,10 @@ def shape_of(snapshot: Snapshot, row: int) -> Shape:
 
 
 def together(rows: Iterable[int], gpus_of: Callable[[int], tuple[Gpu, ...]]) -> tuple[Rows, ...]:
-    """Positions in `rows` of jobs on the same GPUs; jobs without GPUs are alone."""
+    """The rows of jobs on the same GPUs; jobs without GPUs are alone."""
     groups: dict[object, list[int]] = {}
-    for position, row in enumerate(rows):
-        groups.setdefault(gpus_of(row) or row, []).append(position)
+    for row in rows:
+        groups.setdefault(gpus_of(row) or row, []).append(row)
     return tuple(tuple(group) for group in groups.values())
 
 
@@ -256,10 +249,11 @@ def _place(of: Candidates, groups: Sequence[Rows], free: GpuMap) -> Home:
         if there:
             home |= dict.fromkeys(group, min(there, key=lambda gpus: (-there.count(gpus), gpus)))
             _close(free, home[group[0]])
-    in_use = (of.held.jobs > 0).astype(np.float64)
+    costs = _costs(of)
     for group in sorted((g for g in groups if g[0] not in home), key=lambda g: -of.snapshot.jobs[g[0]].request.total):
         job = of.snapshot.jobs[group[0]]
-        if (found := free.find(job.request, job.partition, of.place, in_use)) is not None:
+        tries = (free.find(job.request, job.partition, of.place, cost) for cost in costs)
+        if (found := next((gpus for gpus in tries if gpus is not None), None)) is not None:
             home |= dict.fromkeys(group, found)
             _close(free, found)
     return home
@@ -269,22 +263,30 @@ def _spread(of: Candidates, home: Home, free: GpuMap) -> None:
     """Running jobs keep what no group took. While GPUs are left, a waiting member gets GPUs of its own instead."""
     kept = {row: gpus for row in of.movable if row not in home and (gpus := _open(of, row, free))}
     _close(free, (gpu for gpus in kept.values() for gpu in gpus))
-    in_use = (of.held.jobs > 0).astype(np.float64)
+    cost, *_ = _costs(of)  # a member that waits for others to leave would be better off in its group
     too_large: set[Shape] = set()
-    rows = list(home)
-    for group in together(rows, home.__getitem__):
+    for group in together(home, home.__getitem__):
         alone = 0
-        for row in (rows[at] for at in reversed(group)):
+        for row in reversed(group):
             shape = shape_of(of.snapshot, row)
             if alone == len(group) - 1 or of.held.gpus(row) or shape in too_large:
                 continue
-            if (own := free.find(shape[0], shape[1], of.place, in_use)) is None:
+            if (own := free.find(shape[0], shape[1], of.place, cost)) is None:
                 too_large.add(shape)
                 continue
             alone += 1
             _close(free, own)
             home[row] = own
     home |= kept | {row: gpus for row in of.movable if (gpus := _open(of, row, free))}
+
+
+def _costs(of: Candidates) -> list[Floats]:
+    """What to look for GPUs by: used ones cost more. While jobs leave, unused GPUs first, then theirs, then others."""
+    cost = (of.held.jobs > 0).astype(np.float64)
+    if not of.vacating:
+        return [cost]
+    cost[tuple(np.transpose(list(of.vacating)))] = 0.5
+    return [np.where(cost <= most, cost, np.inf) for most in (0.0, 0.5, 1.0)]
 
 
 def _open(of: Candidates, row: int, free: GpuMap) -> tuple[Gpu, ...]:
@@ -300,10 +302,10 @@ def _close(free: GpuMap, gpus: Iterable[Gpu]) -> None:
 
 def _carry_out(of: Candidates, home: Home) -> Plan:
     """Members start on GPUs that no leaving job holds; jobs that run elsewhere, or in no group, are preempted."""
-    jobs, held, rows = of.snapshot.jobs, of.held, list(home)
+    jobs, held = of.snapshot.jobs, of.held
     leaving = [row for row in of.movable if held.gpus(row) and held.gpus(row) != home.get(row)]
-    in_the_way = {gpu for row in leaving for gpu in held.gpus(row)}
-    groups = [[rows[at] for at in group] for group in together(rows, home.__getitem__)]
+    in_the_way = of.vacating.union(*map(held.gpus, leaving))
+    groups = together(home, home.__getitem__)
     starts = [
         Start(jobs[row].job_id, held.named(home[row]), f"interleaves with {len(group) - 1} job(s)")
         for group in groups

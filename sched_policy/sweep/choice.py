@@ -165,8 +165,8 @@ class _Site:
         used: defaultdict[str, float] = defaultdict(float)
         for job in snapshot.ended:
             used[job.user] += job.executed_s(snapshot.now_s) * job.request.total
-        free, leaving = AvailabilityProfile(snapshot).free_now(), tuple(filter(_is_leaving, snapshot.running))
-        return cls(snapshot.now_s, free, leaving, _members(snapshot.ended), used)
+        leaving = tuple(job for job in snapshot.running if job.is_leaving)
+        return cls(snapshot.now_s, AvailabilityProfile(snapshot).free_now(), leaving, _members(snapshot.ended), used)
 
 
 _LATEST: Latest[Choice] = Latest()
@@ -242,15 +242,11 @@ def _start_took_s(job: Job) -> float | None:
 
 
 def _state(job: Job) -> TrialState:
-    if _is_leaving(job):
+    if job.is_leaving:
         return TrialState.LEAVING
     if job.state is JobState.RUNNING:
         return TrialState.RUNNING
     return TrialState.PAUSED if job.points or job.restarts else TrialState.WAITING
-
-
-def _is_leaving(job: Job) -> bool:
-    return job.state is JobState.COMPLETING or job.asked_to_leave
 
 
 def _is_settled(job: Job, now_s: float) -> bool:
@@ -327,7 +323,7 @@ def _choice(
     stopping = {stop.job_id for stop in stops}
     able = {i for i, job in jobs.items() if job.can_leave and i not in stopping and _is_settled(job, site.now_s)}
     free = site.free.copy()
-    for job in (*site.leaving, *(jobs[job_id] for job_id in stopping if not _is_leaving(jobs[job_id]))):
+    for job in (*site.leaving, *(jobs[job_id] for job_id in stopping if not jobs[job_id].is_leaving)):
         free.release(job.allocation)
     resting = [v for v in rests if v.trial_id in able]
     victims = {v.trial_id: v for v in (*resting, *reversed(later)) if v.trial_id in able}

@@ -138,7 +138,8 @@ class ByEfficiency(Struct, frozen=True):
                 capacity -= request.total * len(members)
                 continue
             kinds = tuple(grouper.kind(profile) for row in members if (profile := snapshot.jobs[row].profile))
-            known.append((members, Bucket(request.total, kinds, together(members, of.held.gpus))))
+            running = together(range(len(members)), [*map(of.held.gpus, members)].__getitem__)
+            known.append((members, Bucket(request.total, kinds, running)))
         merged = grouper.groups([bucket for _, bucket in known], capacity)
         for (members, _), groups in zip(known, merged, strict=True):
             alone.extend(tuple(members[position] for position in group) for group in groups)

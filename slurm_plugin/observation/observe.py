@@ -172,9 +172,8 @@ def observe(
     jobs = []
     for record in _in_snapshot(records.values(), frozenset(partitions), per_gpu):
         job_id, past = record.job_id, preempted.get(record.job_id)
-        sizes = tuple((one.run, one.gpus) for one in past.latest) if past else ()
         reported = progress.get(job_id, _NO_PROGRESS)
-        job = policy_job(_on_present_gpus(record, by_name), reported, _options(record, faults), sizes, per_gpu)
+        job = policy_job(_on_present_gpus(record, by_name), reported, _options(record, faults), past, per_gpu)
         job, why = queue.standing(job, record, past)
         if spared := queue.spared(record, past, reported):
             job, spares[job_id] = replace(job, is_spared=True), spared

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
+from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Elastic, Exploration, GpuPart, Job, JobState, Parameter
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.progress import JobProgress, Run
 from slurm_plugin.observation.requirements import asks_for_a_part, gpu_allocation, gpu_request, part_of_each
 
 Params = tuple[tuple[str, Parameter], ...]
@@ -44,18 +47,21 @@ def policy_job(
     record: SlurmJob,
     progress: JobProgress,
     options: job_options.JobOptions | None,
-    sizes: tuple[tuple[int, int], ...],
+    past: PreemptionRecord | None,
     per_gpu: int,
 ) -> Job:
-    """The job as policies see it; `sizes` has (run, GPUs) of earlier runs where known, `per_gpu` shards of a GPU."""
+    """The job as policies see it; `past` is what preemption has cost it, `per_gpu` how many shards a GPU has."""
     state = _STATES[record.state]
     earlier = [run for run in progress.runs if state is JobState.PENDING or run.restart < record.restarts]
     exploration = with_params(options.exploration if options else None, progress)
     if exploration is not None and exploration.checkpoint_signal is not None and not record.requeues:
         exploration = replace(exploration, checkpoint_signal=None)  # Slurm would refuse to put it back into the queue
+    past = past or PreemptionRecord(record.submit_s)
+    sizes = tuple((one.run, one.gpus) for one in past.latest)
+    request, part = gpu_request(record, per_gpu), _part(record, options, per_gpu)
     return Job(
         job_id=record.job_id,
-        request=gpu_request(record, per_gpu),
+        request=request,
         submit_s=record.submit_s,
         name=record.name,
         user=record.user,
@@ -64,10 +70,10 @@ def policy_job(
         start_s=None if state is JobState.PENDING else record.start_s,
         suspended_s=record.suspended_s,
         first_report_s=next((r.time_s for r in progress.reports if r.restart == record.restarts), None),
-        queued_s=earlier[-1].end_s if earlier else None,
+        queued_s=max([run.end_s for run in earlier] + [one.time_s for one in past.latest], default=None),
         time_limit_s=record.time_limit_s,
         allocation=gpu_allocation(record, per_gpu),
-        earlier_s=sum(run.end_s - run.start_s for run in earlier),
+        earlier_s=_earlier_s(earlier, past, request.total, part.memory if part else 1.0),
         exploration=exploration,
         total_steps=progress.total_steps,
         points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1), sizes),
@@ -76,8 +82,24 @@ def policy_job(
         profile=progress.stages or (None if options is None else options.stages),
         guaranteed=options is None or options.guaranteed,
         elastic=_elastic(record, options),
-        part=_part(record, options, per_gpu),
+        part=part,
         may_share=asks_for_a_part(record, per_gpu),
+    )
+
+
+def _earlier_s(reported: Iterable[Run], past: PreemptionRecord, gpus: int, of_each: float) -> float:
+    """Run time of earlier runs: as reported, or what was lost of it when they were preempted, if that is longer.
+
+    Of a job without reports a preempted run counts as lost as a whole, and nothing else tells how long it was.
+    `of_each` is the part of each of its `gpus` GPUs that the job has; older runs count as if they had had as many.
+    """
+    run_s = {run.restart: run.end_s - run.start_s for run in reported}
+    lost_s = {one.run: one.lost_gpu_s / (of_each * max(one.gpus, 1)) for one in past.latest}
+    first = min(lost_s, default=0)  # of the preemptions before that one only the total is known
+    older_s = sum(length_s for run, length_s in run_s.items() if run < first)
+    latest = {run for run in (*run_s, *lost_s) if run >= first}
+    return max(older_s, past.older_lost_gpu_s / (of_each * max(gpus, 1))) + sum(
+        max(run_s.get(run, 0.0), lost_s.get(run, 0.0)) for run in latest
     )
 
 

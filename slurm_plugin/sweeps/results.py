@@ -187,7 +187,7 @@ def _live(seen: Observation, per_gpu: int) -> dict[int, Job]:
     found = {job.job_id: job for job in seen.snapshot.jobs}
     for job_id, record in seen.jobs.items():
         if job_id not in found and (options := _options(record)) is not None:
-            found[job_id] = policy_job(record, seen.progress.get(job_id, JobProgress()), options, (), per_gpu)
+            found[job_id] = policy_job(record, seen.progress.get(job_id, JobProgress()), options, None, per_gpu)
     return found
 
 

@@ -36,6 +36,7 @@ CONSENT = Exploration(checkpoint_signal="USR1")
 READS = StageProfile(1.0, 0.9, 0.1, 0.0)
 COMPUTES = StageProfile(1.0, 0.1, 0.9, 0.0)
 ALIKE = ((0, READS), (0, READS), (1, COMPUTES), (1, COMPUTES))
+PAIRED = (READS, COMPUTES)
 TAKES_TURNS = ("explsched-share", "muri-s", "muri-l")
 SHARING = ("antman", "sjf-ffs", "sjf-bsbf", *TAKES_TURNS)
 
@@ -217,6 +218,22 @@ def test_muri_asks_nobody_twice_to_go() -> None:
     leaves = holding(1, "n1", 0, may_share=False, asked_to_leave=True, time_limit_s=1e6)
     made = plan("muri-s", leaves, job(2, may_share=False, time_limit_s=60.0), gpus=1)
     assert (made.starts, made.preemptions) == ((), ())
+
+
+@pytest.mark.parametrize("leaving", [{"asked_to_leave": True}, {"state": JobState.COMPLETING}])
+@pytest.mark.parametrize("policy", TAKES_TURNS)
+def test_jobs_that_wait_for_gpus_of_leaving_ones_displace_nobody_else(policy: str, leaving: dict[str, Any]) -> None:
+    long = {"ran_s": 9e4, "expected_s": 1e6, "time_limit_s": 1e6}
+    fill = [holding(4 * gpu + i, "n1", gpu, profile=PAIRED[i % 2], **long) for gpu in range(6) for i in range(4)]
+    waits = [job(100 + i, profile=PAIRED[i % 2], expected_s=60.0) for i in range(4)]
+    asked = plan(policy, *fill, *waits, gpus=6).preemptions
+    assert {fill[gone.job_id].allocation for gone in asked}
+    left = {gone.job_id for gone in asked}
+    later = [replace(one, **leaving) if one.job_id in left else one for one in fill]
+    made = plan(policy, *later, *waits, gpus=6)
+    assert (made.starts, made.preemptions) == ((), ())  # not before they have gone
+    gone = [one for one in fill if one.job_id not in left]
+    assert started(plan(policy, *gone, *waits, gpus=6)).keys() == {one.job_id for one in waits}
 
 
 def test_muri_leaves_a_job_alone_that_has_not_consented_or_has_just_started() -> None:

@@ -327,6 +327,44 @@ def test_a_requeued_job_waits_since_its_last_run(tmp_path: Path) -> None:
     assert (runs_again.waited_s(NOW_S), runs_again.executed_s(NOW_S)) == (300.0, 600.0)
 
 
+@pytest.mark.parametrize(
+    ("note", "earlier_s"),
+    [
+        ("n=0&lost=0&p=0,9000,4,160,why", 40.0),
+        ("n=0&lost=0&p=0,9000,4,160,why&p=1,9400,2,100,why", 90.0),
+        ("n=2&lost=400&p=2,9000,4,160,why", 140.0),
+        ("n=0&lost=0&p=0,9000,4,160,why&p=3,9990,4,800,why", 40.0),  # its present run, which Slurm has not requeued
+    ],
+)
+def test_what_a_job_that_reports_nothing_lost_tells_how_long_it_has_run(
+    tmp_path: Path, note: str, earlier_s: float
+) -> None:
+    """`sxrun` notes the start of a run, but not its end when the job is requeued."""
+    again = {"gpus_per_node": 4, "restarts": 3, "admin_comment": f"explsched-preemption:since=50&{note}"}
+    queued_s = 9400.0 if "9400" in note else 9000.0
+    silent = job_of(tmp_path, **again)
+    assert (silent.earlier_s, silent.queued_s) == (earlier_s, queued_s)
+    (tmp_path / "5.jsonl").write_text(json.dumps({"time_s": 8960, "restart": 0, "event": "start"}) + "\n")
+    begun = job_of(tmp_path, uid=os.geteuid(), **again)
+    assert (begun.earlier_s, begun.queued_s) == (earlier_s, queued_s)
+
+
+def test_what_a_job_reports_of_its_runs_counts_before_what_it_lost_of_them(tmp_path: Path) -> None:
+    lines = [{"time_s": time_s, "restart": 0, "step": time_s, "value": 1.0} for time_s in (8700, 8990)]
+    (tmp_path / "5.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert job_of(tmp_path, restarts=1, uid=os.geteuid(), admin_comment=ONCE).earlier_s == 290.0
+
+
+def test_a_preempted_job_on_a_part_of_a_gpu_has_run_as_long_as_one_on_all_of_it(tmp_path: Path) -> None:
+    lost = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,1,10,why"  # 40 s on a quarter of a GPU
+    shards: dict[str, Any] = {"gpus_per_node": None, "gpus": 0, "shards_per_node": 1, "restarts": 1}
+    node = SlurmNode("n1", "IDLE", 4, frozenset({"main"}), shards=16)
+    found = observe(
+        ClusterRecords((node,), (record(5, admin_comment=lost, **shards),), ()), ProgressSpool(tmp_path), NOW_S
+    )
+    assert [job.earlier_s for job in found.snapshot.jobs] == [40.0]
+
+
 def test_what_a_job_tells_of_its_parameters_counts_before_its_comment(tmp_path: Path) -> None:
     def known(**fields: Any) -> object:
         exploration = job_of(tmp_path, **fields).exploration

@@ -41,7 +41,7 @@ def look(
     ]
     now_s = NOW_S + later_s
     size = requirements.most_shards_per_gpu(slurm_nodes)
-    jobs = [policy_job(job, JobProgress(), None, (), size) for job in records]
+    jobs = [policy_job(job, JobProgress(), None, None, size) for job in records]
     snapshot = Snapshot.of(now_s, [Node(node.name, node.gpus, node.partitions) for node in slurm_nodes], jobs)
     by_name = {node.name: node for node in slurm_nodes}
     return Observation(snapshot, {job.job_id: job for job in records}, (), {}, {}, {}, by_name, rule)
