@@ -67,6 +67,9 @@ class SlurmJob(Struct, frozen=True, gc=False):
         least_memory_mib: --mem or --mem-per-cpu (Slurm does not show which), or the default; 0 with --mem-per-gpu.
         gres_per_node: asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
         shards_per_node: asked for of gres/shard, 0 for none.
+        array_limit: how many tasks of its array may run at once (`sbatch -a 0-7%2`); None without such a limit. Not
+            known of a task that waits beside its array's record, such as a requeued one.
+        throttled_tasks: of `array_tasks`, those that this limit keeps waiting, as `array_limits.throttled` finds it.
         node_names: the nodes of the allocation.
         gpu_indices: (node, indices of the job's GPUs there), as far as known; read only while some job asks for shards.
         required_nodes: nodes that a waiting job must have.
@@ -121,6 +124,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
     array_tasks: int = 1
     array_job_id: int | None = None
     array_task_id: int | None = None
+    array_limit: int | None = None
+    throttled_tasks: int = 0
     admin_comment: str = ""
     tasks: int = 1
     cpus: int = 1

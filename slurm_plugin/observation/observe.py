@@ -19,6 +19,7 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation, Topology
 from slurm_plugin.config import OrderSection, PreemptionBudget
+from slurm_plugin.observation.array_limits import throttled
 from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_in_vain
 from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
@@ -129,7 +130,7 @@ def observe(
         run_times: estimates run times; None for none.
 
     """
-    records = {job.job_id: job for job in seen.jobs if is_present(job)}
+    records = {job.job_id: job for job in throttled([job for job in seen.jobs if is_present(job)])}
     by_name = {node.name: node for node in seen.nodes}
     nodes = tuple(by_name.values())
     known = remembered or Remembered()
