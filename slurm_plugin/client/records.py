@@ -325,7 +325,8 @@ class Topology(Struct, frozen=True):
 class ClusterRecords(Struct, frozen=True):
     """All records that a pass reads, at one time. `limits_cpus`: some association or QOS has a limit on CPUs.
 
-    `tiers` has the PriorityTier of each partition, as far as it is known.
+    `tiers` has the PriorityTier of each partition, as far as it is known. `enforces_limits`: Slurm keeps to the limits
+    of associations and QOS, of which it is not known here what they leave.
     """
 
     nodes: tuple[SlurmNode, ...]
@@ -335,6 +336,7 @@ class ClusterRecords(Struct, frozen=True):
     topology: Topology = Topology()
     limits_cpus: bool = False
     tiers: Mapping[str, int] = field(default_factory=dict)
+    enforces_limits: bool = False
 
 
 # Slurm itself counts no GPU memory. Sites name it: `gpu:a100_80gb:4`, features such as `gpumem80g` or `vram-24gb`; and

@@ -94,6 +94,11 @@ def waits_for_limit(record: SlurmJob) -> bool:
     return exceeds_limit(record) or (record.state == "PENDING" and _LIMITS_ON_JOBS.fullmatch(record.reason) is not None)
 
 
+def limits_of(record: SlurmJob) -> tuple[str, str, str]:
+    """Whose limits a job uses up together with its like: its user, account and QOS."""
+    return record.user, record.account, record.qos
+
+
 def waits_for_room(record: SlurmJob) -> bool:
     """Whether Slurm would start the job if its GPUs were free: only then others may be preempted for it.
 
