@@ -71,7 +71,7 @@ class Backfill(Struct, frozen=True):
         reservations: list[Reservation] = []
         resizes: list[Resize] = []
         for job in queue[: self.queue_depth]:
-            waiting, planned_s = job.array_tasks, job.planned_s
+            waiting, planned_s = job.array_tasks - job.throttled_tasks, job.planned_s
             while waiting and (here := profile.fits_now(job.request, planned_s, job.partition, place)) is not None:
                 profile.start(here, now_s + planned_s)
                 starts.append(

@@ -61,8 +61,8 @@ def _wrong_starts(plan: Plan, jobs: dict[int, Job]) -> Iterator[str]:
         job = jobs[job_id]
         if job.state is not JobState.PENDING or not job.eligible:
             yield f"it starts job {job_id}, which does not wait"
-        if times > job.array_tasks:
-            yield f"it starts job {job_id} {times} times, which has {job.array_tasks} task(s) waiting"
+        if times > (most := job.array_tasks - job.throttled_tasks):
+            yield f"it starts job {job_id} {times} times, which has {most} task(s) that may start"
     resized = {resize.job_id: resize.request for resize in plan.resizes}
     for start in plan.starts:
         given = sum(share.gpus for share in start.placement)

@@ -180,6 +180,7 @@ class Job(Struct, frozen=True, gc=False):
 
     Attributes:
         job_id: Slurm's job id. For a pending job array this is the array's id, and `array_tasks` > 1.
+        throttled_tasks: how many of these may not start yet, by the array's own limit.
         request: GPUs asked for; a running job holds `allocation`.
         eligible: false while the job is held or waits for a dependency or its begin time. Slurm's delay after a
             requeue does not count where it is lifted.
@@ -204,15 +205,13 @@ class Job(Struct, frozen=True, gc=False):
             other jobs would have to leave with it.
         elastic: the sizes at which it can run, None if only at the one it asks for.
         may_displace: whether running jobs may be preempted for it, because it is known that it would start then.
-        user_silent_s: recent run time of its user in trainings of sweeps that ended without having reported
-            enough for a curve.
+        user_silent_s: recent run time of its user in trainings of sweeps that ended without enough reports for a curve.
         scope: policies compare and preempt only jobs with the same scope (`sched_policy.queue_order`).
         peers: jobs of one scope with the same value may exchange their places in Slurm's order.
         fair_share: the fair-share factor of its owner, None if unknown. A job of another owner may be preempted for
             this one only if both factors are known and this one is much higher.
         lane: for the resource manager, jobs of one lane differ only in fair share, age and size.
-        native_priority: the priority that the resource manager itself computes; it decides between scopes, and which
-            places there are.
+        native_priority: what the resource manager itself computes; it decides between scopes, and which places exist.
         is_overdue: it has waited longer than a policy may let a job wait.
         granted_step: the step of its last report when its sweep last let it continue; infinity where each report is
             followed by a decision, or where this was not recorded.
@@ -240,6 +239,7 @@ class Job(Struct, frozen=True, gc=False):
     points: tuple[ProgressPoint, ...] = ()
     restarts: int = 0
     array_tasks: int = 1
+    throttled_tasks: int = 0
     profile: StageProfile | None = None
     guaranteed: bool = True
     part: GpuPart | None = None

@@ -226,6 +226,6 @@ def _still_blocked(queue: Sequence[Job], starts: Iterable[Start], others: Contai
     """Jobs with tasks that do not start, and how many of those there are; `others` are left out."""
     started = Counter(start.job_id for start in starts)
     for job in queue:
-        job_id = job.job_id
-        if job_id not in others and (left := job.array_tasks - started.get(job_id, 0)) > 0:
+        left = job.array_tasks - job.throttled_tasks - started[job.job_id]
+        if job.job_id not in others and left > 0:
             yield job, left

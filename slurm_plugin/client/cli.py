@@ -183,7 +183,8 @@ class CliClient:
         asking = (squeue.with_memory_of_cpus(job, self._memory_by_cpu) for job in holding)
         told = (replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in asking)
         limits_cpus = any("elastic=" in job.comment for job in completed) and self._has_limits_on_cpus()
-        return ClusterRecords(found, tuple(told), reservations(), rule, topology, limits_cpus, self._tiers)
+        enforced = enforces_limits(self._known_settings())
+        return ClusterRecords(found, tuple(told), reservations(), rule, topology, limits_cpus, self._tiers, enforced)
 
     def _ask_for_reservations(self) -> Callable[[], tuple[SlurmReservation, ...]]:
         """What gives them at the end of a look, begun now if it can run beside the look's other commands."""

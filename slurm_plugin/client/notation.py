@@ -128,6 +128,12 @@ def count_tasks(text: str) -> int:
     return total
 
 
+def task_limit(text: str) -> int | None:
+    """How many tasks of an array may run at once, by its own limit as squeue prints it (`2-9%2`); None without one."""
+    limit = text_of(text).partition("%")[2]
+    return whole(limit) if limit else None
+
+
 @_REMEMBERED
 def expand_hosts(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
     """Host names of a Slurm host list, at most `most`: `n[1-2,05],m3` gives n1, n2, n05, m3."""

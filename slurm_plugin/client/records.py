@@ -68,6 +68,9 @@ class SlurmJob(Struct, frozen=True, gc=False):
         least_memory_mib: --mem or --mem-per-cpu (Slurm does not show which), or the default; 0 with --mem-per-gpu.
         gres_per_node: asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
         shards_per_node: asked for of gres/shard, 0 for none.
+        array_limit: how many tasks of its array may run at once (`sbatch -a 0-7%2`); None without such a limit. Not
+            known of a task that waits beside its array's record, such as a requeued one.
+        throttled_tasks: of `array_tasks`, those that this limit keeps waiting, as `array_limits.throttled` finds it.
         node_names: the nodes of the allocation.
         gpu_indices: (node, indices of the job's GPUs there), as far as known; read only while some job asks for shards.
         required_nodes: nodes that a waiting job must have.
@@ -123,6 +126,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
     array_tasks: int = 1
     array_job_id: int | None = None
     array_task_id: int | None = None
+    array_limit: int | None = None
+    throttled_tasks: int = 0
     admin_comment: str = ""
     tasks: int = 1
     cpus: int = 1
@@ -323,7 +328,8 @@ class Topology(Struct, frozen=True):
 class ClusterRecords(Struct, frozen=True):
     """All records that a pass reads, at one time. `limits_cpus`: some association or QOS has a limit on CPUs.
 
-    `tiers` has the PriorityTier of each partition, as far as it is known.
+    `tiers` has the PriorityTier of each partition, as far as it is known. `enforces_limits`: Slurm keeps to the limits
+    of associations and QOS, of which it is not known here what they leave.
     """
 
     nodes: tuple[SlurmNode, ...]
@@ -333,6 +339,7 @@ class ClusterRecords(Struct, frozen=True):
     topology: Topology = Topology()
     limits_cpus: bool = False
     tiers: Mapping[str, int] = field(default_factory=dict)
+    enforces_limits: bool = False
 
 
 # Slurm itself counts no GPU memory. Sites name it: `gpu:a100_80gb:4`, features such as `gpumem80g` or `vram-24gb`; and

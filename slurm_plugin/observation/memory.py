@@ -8,6 +8,7 @@ as long as the preempted job exists.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
@@ -21,8 +22,8 @@ from slurm_plugin.observation.hidden_reasons import HiddenReasons
 from slurm_plugin.observation.lease_use import LeaseUse
 from slurm_plugin.observation.refusals import Refusals
 from slurm_plugin.observation.requeue_delay import LastRuns
-from slurm_plugin.observation.size_limits import SizeLimits
-from slurm_plugin.observation.standing import leased_job
+from slurm_plugin.observation.size_limits import LIMIT_HOLDS_S, SizeLimits
+from slurm_plugin.observation.standing import leased_job, limits_of, waits_for_limit
 from slurm_plugin.observation.trainings import GrantedSteps, RunsWithoutReports, SeenTraining, SweepTrainings
 
 _SCRONTAB = "Cannot modify scrontab jobs"
@@ -69,9 +70,12 @@ class Remembered(Struct, frozen=True):
 
 
 def served_in_vain(
-    jobs: Mapping[int, SlurmJob], served_s: Mapping[int, float], preempted: Iterable[PreemptionRecord]
+    jobs: Mapping[int, SlurmJob],
+    served_s: Mapping[int, float],
+    preempted: Iterable[PreemptionRecord],
+    since_s: float = -math.inf,
 ) -> frozenset[int]:
-    """Waiting jobs that have not started since others were last requeued for them.
+    """Waiting jobs that have not started since others were last requeued for them, if that was after `since_s`.
 
     `served_s` is what the daemon remembers (see `Remembered`), `preempted` the records in AdminComments.
     """
@@ -89,8 +93,20 @@ def served_in_vain(
     return frozenset(
         job_id
         for job_id, time_s in latest_s.items()
-        if job_id in jobs and _waits_since(jobs[job_id], time_s) and task_start_s.get(job_id, 0.0) < time_s
+        if time_s > since_s and job_id in jobs and _waits_since(jobs[job_id], time_s)
+        if task_start_s.get(job_id, 0.0) < time_s
     )
+
+
+def served_first(
+    jobs: Mapping[int, SlurmJob], known: Remembered, preempted: Iterable[PreemptionRecord], now_s: float
+) -> frozenset[tuple[str, str, str]]:
+    """The `limits_of` jobs that a limit keeps waiting though others were requeued for them, within the hour.
+
+    It would keep their like waiting, too: Slurm does not say so while no GPU is free.
+    """
+    served = served_in_vain(jobs, known.served_s, preempted, now_s - LIMIT_HOLDS_S)
+    return frozenset(limits_of(jobs[job_id]) for job_id in served if waits_for_limit(jobs[job_id]))
 
 
 def _waits_since(job: SlurmJob, time_s: float) -> bool:

@@ -19,8 +19,9 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation, Topology
 from slurm_plugin.config import OrderSection, PreemptionBudget
+from slurm_plugin.observation.array_limits import throttled
 from slurm_plugin.observation.gpu_hours import gpu_hours
-from slurm_plugin.observation.memory import Remembered, served_in_vain
+from slurm_plugin.observation.memory import Remembered, served_first, served_in_vain
 from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requeue_delay import returns_at_once
@@ -39,6 +40,7 @@ from slurm_plugin.observation.standing import (
     lane,
     last_wait_s,
     leased_job,
+    limits_of,
     may_be_planned,
     standing_of,
     waits_for_room,
@@ -76,6 +78,7 @@ class Observation(Struct, frozen=True):
         topology_fault: why the network topology is unknown; "" if it is known or not used.
         limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
         refused_sizes: jobs whose size Slurm has refused to change.
+        enforces_limits: as in `ClusterRecords`.
 
     """
 
@@ -99,6 +102,7 @@ class Observation(Struct, frozen=True):
     topology_fault: str = ""
     limited_gpus: Mapping[int, int] = field(default_factory=dict)
     refused_sizes: frozenset[int] = frozenset()
+    enforces_limits: bool = False
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """The options in a job's comment; None if there are none, or they are ignored (`option_faults`)."""
@@ -136,7 +140,7 @@ def observe(
         run_times: estimates run times; None for none.
 
     """
-    records = {job.job_id: job for job in seen.jobs if is_present(job)}
+    records = {job.job_id: job for job in throttled([job for job in seen.jobs if is_present(job)])}
     by_name = {node.name: node for node in seen.nodes}
     nodes = tuple(by_name.values())
     known = remembered or Remembered()
@@ -163,6 +167,7 @@ def observe(
         topology=seen.topology,
         fair_shares=FairShares(records.values() if reach == "fair-share" else ()),
         in_vain=served_in_vain(records, known.served_s, preempted.values()),
+        served_first=served_first(records, known, preempted.values(), now_s) if seen.enforces_limits else frozenset(),
         has_nodes=bool(nodes),
         keeps_nodes=seen.limits_cpus,
         only_leases=bool(seen.reservations) and all(leased_job(lease.name) for lease in seen.reservations),
@@ -213,6 +218,7 @@ def observe(
         topology_fault=seen.topology.fault,
         limited_gpus=known.limited_gpus,
         refused_sizes=known.refused_sizes,
+        enforces_limits=seen.enforces_limits,
     )
 
 
@@ -237,7 +243,8 @@ def _in_snapshot(records: Iterable[SlurmJob], steered: frozenset[str], per_gpu: 
 class _QueueRules(Struct, frozen=True):
     """What decides on a job's position in the queue beside its own record and reports; see `observe`.
 
-    `in_vain` are jobs that did not start although others were preempted for them. `only_leases`: there are
+    `in_vain` are jobs that did not start although others were preempted for them; `served_first` is whose limits these
+    use (`limits_of`), where limits are enforced: no job is preempted for their like. `only_leases`: there are
     reservations, and all are leases of the daemon. `keeps_nodes`: no job gets another number of nodes. Slurm takes the
     CPUs that go with them for what an admin has allowed, and no longer counts the job for any limit on CPUs.
     """
@@ -251,6 +258,7 @@ class _QueueRules(Struct, frozen=True):
     topology: Topology
     fair_shares: FairShares
     in_vain: frozenset[int]
+    served_first: frozenset[tuple[str, str, str]]
     has_nodes: bool
     keeps_nodes: bool
     only_leases: bool
@@ -291,7 +299,8 @@ class _QueueRules(Struct, frozen=True):
             may_displace=is_modelled
             and not record.most_switches
             and waits_for_room(record)
-            and job_id not in self.in_vain,
+            and job_id not in self.in_vain
+            and limits_of(record) not in self.served_first,
             asked_to_leave=job_id in known.asked_to_leave,
             user_silent_s=known.unreported_s.get(record.user, 0.0),
             granted_step=known.granted_steps.get(job_id, math.inf),

@@ -79,6 +79,7 @@ def policy_job(
         points=() if exploration is None else progress.points(exploration.metric, max(record.gpus, 1), sizes),
         restarts=record.restarts,
         array_tasks=record.array_tasks,
+        throttled_tasks=record.throttled_tasks,
         profile=progress.stages or (None if options is None else options.stages),
         guaranteed=options is None or options.guaranteed,
         elastic=_elastic(record, options),

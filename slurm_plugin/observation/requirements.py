@@ -317,7 +317,7 @@ def allocate(records: Iterable[SlurmJob], free: Mapping[SlurmNode, FreeResources
     blocked: set[Asked] = set()
     for record in records:
         asked = Asked.of(record)
-        for _task in range(record.array_tasks):
+        for _task in range(record.array_tasks - record.throttled_tasks):
             if asked in blocked or not fits(record, free):
                 blocked.add(asked)
                 break

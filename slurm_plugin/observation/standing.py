@@ -85,6 +85,20 @@ def exceeds_limit(record: SlurmJob) -> bool:
     return record.state == "PENDING" and _LIMITS.fullmatch(record.reason) is not None
 
 
+_LIMITS_ON_JOBS = re.compile(r"JobArrayTaskLimit|((Assoc|QOS)(Grp|Max)|Max)\w*Jobs\w*")
+"""Slurm's reasons for a job of which, at any size, others of its array, association or QOS have to end first."""
+
+
+def waits_for_limit(record: SlurmJob) -> bool:
+    """Whether free GPUs do not let a pending job start: a limit, on sizes or on numbers of jobs, keeps it waiting."""
+    return exceeds_limit(record) or (record.state == "PENDING" and _LIMITS_ON_JOBS.fullmatch(record.reason) is not None)
+
+
+def limits_of(record: SlurmJob) -> tuple[str, str, str]:
+    """Whose limits a job uses up together with its like: its user, account and QOS."""
+    return record.user, record.account, record.qos
+
+
 def waits_for_room(record: SlurmJob) -> bool:
     """Whether Slurm would start the job if its GPUs were free: only then others may be preempted for it.
 

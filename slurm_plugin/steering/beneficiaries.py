@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from slurm_plugin.client.changes import CancelJob, Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
-from slurm_plugin.observation.standing import may_be_first_of_tier, may_start
+from slurm_plugin.observation.standing import limits_of, may_be_first_of_tier, may_start
 from slurm_plugin.steering.places import by_priority, kept_paused, on_places, started_once_gone
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.underway import Look
@@ -24,8 +24,11 @@ _LOOKED_AT = 500
 """Number of pending jobs for which backfill is replayed: Slurm's default for `bf_max_job_test`."""
 
 
-def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
-    """The plan without preemptions whose beneficiary would not start."""
+def without_vain_preemptions(plan: Plan, seen: Observation, asked_for: Collection[int] = ()) -> Plan:
+    """The plan without preemptions whose beneficiary would not start, or may not as far as limits are known.
+
+    `asked_for` are the jobs for which others have been asked to leave.
+    """
     victims: defaultdict[int, set[int]] = defaultdict(set)
     for preemption in plan.preemptions:
         if preemption.beneficiary is not None:
@@ -34,7 +37,53 @@ def without_vain_preemptions(plan: Plan, seen: Observation) -> Plan:
         return plan
     vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims, _leaving(seen), kept_paused(plan, seen))
     kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
-    return replace(plan, preemptions=kept) if vain else plan
+    return replace(plan, preemptions=_in_turn(kept, seen, asked_for) if seen.enforces_limits else kept)
+
+
+def _in_turn(
+    preemptions: Sequence[Preemption], seen: Observation, asked_for: Collection[int]
+) -> tuple[Preemption, ...]:
+    """Those for one job, or one task of an array, of each user, account and QOS; the next follows once it has started.
+
+    While no GPU is free, Slurm does not say which of them their limits would still let start. Those whose victims
+    leave as much of the same limits need no turn.
+    """
+    turn = {limits_of(seen.jobs[job_id]): job_id for job_id in asked_for if job_id in seen.jobs}
+    going: defaultdict[int, list[int]] = defaultdict(list)
+    for one in preemptions:
+        if one.beneficiary is not None:
+            going[one.beneficiary].append(one.job_id)
+    chosen: set[int] = set()
+    for job_id, victims in going.items():
+        record = seen.jobs[job_id]
+        if _leave_enough(record, [seen.jobs[n] for n in victims]):
+            chosen.update(victims)
+        elif turn.setdefault(limits_of(record), job_id) != job_id:
+            continue
+        elif record.array_tasks == 1:
+            chosen.update(victims)
+        elif job_id not in asked_for:
+            chosen |= _for_one_task(record, victims, seen)
+    return tuple(one for one in preemptions if one.beneficiary is None or one.job_id in chosen)
+
+
+def _leave_enough(record: SlurmJob, victims: Sequence[SlurmJob]) -> bool:
+    """Whether they leave as many jobs, GPUs and CPUs, of the limits that the job uses, as it needs at most for them."""
+    starts = min(record.array_tasks, len(victims))
+    return (
+        all(limits_of(victim) == limits_of(record) for victim in victims)
+        and sum(victim.gpus for victim in victims) >= starts * record.gpus
+        and sum(victim.cpus for victim in victims) >= starts * record.cpus
+    )
+
+
+def _for_one_task(record: SlurmJob, victims: Sequence[int], seen: Observation) -> frozenset[int]:
+    """The first victims with which one task of the array could start; they are in the order of its tasks."""
+    for count in range(1, len(victims)):
+        gone = frozenset(victims[:count])
+        if fits(record, free_once_gone(seen.nodes, seen.snapshot.running, seen.jobs, gone)):
+            return gone
+    return frozenset(victims)
 
 
 def requeues_in_vain(

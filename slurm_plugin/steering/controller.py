@@ -165,7 +165,8 @@ class Controller:
         self._notes.note_seen(seen)
         self._tracker.wait_for(self._notes.memory.closed(now_s))
         self._jobs = seen.jobs
-        plan = without_vain_preemptions(checked_plan(self._policy, seen.snapshot), seen)
+        plan = checked_plan(self._policy, seen.snapshot)
+        plan = without_vain_preemptions(plan, seen, self._tracker.victims.keys())
         plan = within_limits(plan, seen)
         if isinstance(self._policy, Policy) and self._policy.resize is not None:
             plan = reduced_to_limits(plan, seen)

@@ -12,6 +12,7 @@ from sched_policy.model import JobState
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Asked
+from slurm_plugin.observation.standing import waits_for_limit
 from slurm_plugin.steering.underway import Look, Underway
 
 _SAVED_S = 60.0
@@ -31,7 +32,9 @@ class _Service(Struct, frozen=True):
     record: SlurmJob
 
     def is_for(self, record: SlurmJob) -> bool:
-        """Whether tasks still wait, and its owner has not changed them while first, other than to fewer GPUs."""
+        """Whether tasks still wait for room, and their owner has not changed them meanwhile, but to fewer GPUs."""
+        if waits_for_limit(record):
+            return False
         before = self.record
         is_alike = (record.account, record.qos, record.nice) == (before.account, before.qos, before.nice)
         return record.array_tasks > self.tasks_left and is_alike and Asked.of(record).is_within(Asked.of(before))
@@ -57,7 +60,8 @@ class Requeued:
         Cleaning up after a job (KillWait, epilog) may take longer than a scheduling cycle. A clean-up that does not
         end is not waited for: a minute after a job was seen to leave it counts as gone. A job array is included only
         until as many of its tasks have started as GPUs were freed for; the other tasks have no claim to be first. Nor
-        has a job that was out of reach for a pass: what it asks for then is not what they have left for.
+        has a job that was out of reach for a pass: what it asks for then is not what they have left for. Nor has one
+        that a limit keeps waiting: it does not take the GPUs, and would only come before all others until it may.
         """
         awaited = {step.beneficiary for step in leaving}
         return frozenset(

@@ -62,6 +62,9 @@ def test_gangs_need_room_on_single_nodes() -> None:
 
 def test_a_job_array_starts_as_many_tasks_as_fit() -> None:
     assert started(plan(1, job(1, gpus=3, array_tasks=5))) == [1, 1]
+    assert started(plan(1, job(1, gpus=3, array_tasks=5, throttled_tasks=4))) == [1]
+    nobody = plan(1, job(1, gpus=3, array_tasks=5, throttled_tasks=5))
+    assert (started(nobody), nobody.reservations) == ([], ())
 
 
 def test_the_last_task_of_an_array_is_promised_nothing() -> None:

@@ -53,6 +53,7 @@ RIGHT = [
     (starts(2, NodeGpus("n1", 1, (0,))), (BESIDE, job(2))),
     (starts(2, NodeGpus("n1", 4, (0, 1, 2, 3))), (BESIDE, job(2, 4))),
     (Plan(starts=2 * starts(2, NodeGpus("n2", 1)).starts), (job(2, array_tasks=2),)),
+    (Plan(starts=2 * starts(2, NodeGpus("n2", 1)).starts), (job(2, array_tasks=3, throttled_tasks=1),)),
     (replace(resizes(2, 4), starts=starts(2, NodeGpus("n1", 4)).starts), (ELASTIC,)),
     (promises(2), (HELD, job(2))),
     (Plan(preemptions=(Preemption(1, ""),)), (HELD,)),

@@ -13,11 +13,11 @@ from slurm_plugin.client.cli import CliClient
 from slurm_plugin.config import parse
 from slurm_plugin.devcluster import Cluster, ClusterSpec, down, up
 from slurm_plugin.steering.controller import Controller
-from tests.slurm.jobs import config, empty, run, state_of, submit, until
+from tests.slurm.jobs import a_daemon, config, empty, run, state_of, submit, until
 from tests.slurm.users import ORDINARY, add_users, as_user
 
 pytestmark = pytest.mark.slurm
-SETTINGS = (("AccountingStorageEnforce", "associations,limits,qos"),)
+SETTINGS = (("AccountingStorageEnforce", "associations,limits,qos"), ("AccountingStorageTRES", "gres/gpu"))
 
 
 @pytest.fixture
@@ -53,3 +53,28 @@ def test_an_elastic_job_over_several_nodes_stays_within_its_owners_limit_on_cpus
     until(lambda: reason in [job.reason for job in client.jobs()], "the limit keeps the elastic job from starting")
     done = Controller(client, parse(config(spool), tmp_path / "explsched.yaml")).reconcile(time.time())
     assert not [change for change in done.changes if isinstance(change, SetNodeCount)]
+
+
+def test_room_is_made_for_one_job_at_a_time_and_for_one_at_most_that_a_limit_stops(
+    site: Cluster, spool: Path, tmp_path: Path
+) -> None:
+    """Two of the four that wait may start; until GPUs are free Slurm does not say that the others may not."""
+    client = CliClient(environment=site.env())
+    whole = ("--nodes=1", "--gres=gpu:4", "--chdir=/tmp")
+    saves = "trap : USR1; while true; do sleep 0.2; done"
+    held = [submit(site, *whole, "--comment=explsched:checkpoint=USR1", script=saves) for _ in range(4)]
+    until(lambda: all(state_of(client, job_id) == "RUNNING" for job_id in held), "all GPUs are in use")
+    run(site, "sacctmgr", "--immediate", "modify", "qos", "normal", "set", "MaxTRESPerUser=gres/gpu=8")
+    sections = {
+        "las": {"limits_gpu_s": [1.0]},
+        "utility": {"quantum_s": 1.0},
+        "preemption": {"grace_s": 2.0, "max_per_job": 1},
+    }
+    with a_daemon(site, tmp_path, config(spool, "tiresias", **sections)):
+        waiting = as_user(ORDINARY, lambda: [submit(site, *whole) for _ in range(4)])
+
+        def reasons() -> list[str]:
+            return sorted(job.reason for job in client.jobs() if job.job_id in waiting)
+
+        until(lambda: reasons() == ["None", "None", "QOSMaxGRESPerUser", "QOSMaxGRESPerUser"], "two start", 120)
+    assert sum(job.restarts for job in client.jobs() if job.job_id in held) in (2, 3)

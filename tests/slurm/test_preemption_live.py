@@ -113,6 +113,26 @@ def test_a_task_of_an_array_of_which_others_wait_makes_room(
     assert [line["restart"] for line in lines if line.get("event") == "checkpoint"] == [0], "it was asked once"
 
 
+def test_for_an_array_with_a_limit_of_its_own_no_more_jobs_make_room_than_tasks_may_start(
+    small: Cluster, client: CliClient, spool: Path, tmp_path: Path, open_tmp: Path
+) -> None:
+    """Slurm gives it the reason Resources until a task runs, as it does without a limit."""
+    half = ("--nodes=1", "--gpus-per-node=4")
+    places = [open_tmp / f"beside_{name}" for name in "ab"]
+    with a_daemon(small, tmp_path, config(spool, "tiresias", **ONE_PREEMPTION)):
+        consent = "--comment=explsched:checkpoint=USR1"
+        trainings = [training(small, place, spool, *half, consent, steps="500") for place in places]
+        until(lambda: all(len(done(place)) > 0 for place in places), "they train")
+        array = submit(small, *half, "--array=0-3%1")
+
+        def waits() -> str:
+            return next((job.reason for job in client.jobs() if job.job_id == array), "GONE")
+
+        until(lambda: waits() == "JobArrayTaskLimit", "one task runs", 120)
+    assert sum(job.restarts for job in client.jobs() if job.job_id in trainings) == 1
+    assert sum(len(saved(spool, job_id)) for job_id in trainings) == 1
+
+
 def test_a_task_whose_signal_slurm_does_not_answer_stops_no_other_change(
     small: Cluster, client: CliClient, tmp_path: Path
 ) -> None:

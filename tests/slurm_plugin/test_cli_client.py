@@ -435,6 +435,7 @@ esac
     client = CliClient()
     client.load()
     assert [client.look().limits_cpus for _ in range(2)] == [True, True]
+    assert client.look().enforces_limits
     assert log.read_text() == "asked\n"
 
 

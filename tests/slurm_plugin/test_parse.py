@@ -286,6 +286,8 @@ def test_a_waiting_array() -> None:
     record = RECORD | {"State": "PENDING", "ArrayTaskID": "2-9%2", "NodeList": "", "StartTime": "N/A"}
     job = squeue.job(list(record.values()))
     assert (job.array_tasks, job.array_job_id, job.gpu_nodes, job.start_s) == (8, 12, (), None)
+    without = squeue.job(list((record | {"ArrayTaskID": "2-9"}).values()))
+    assert (job.array_limit, without.array_limit) == (2, None)
 
 
 @pytest.mark.parametrize("shown", ["7", "7%2"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy import catalog
 from sched_policy.plan import Plan, Preemption
 from sched_policy.snapshot import Snapshot
@@ -226,3 +227,63 @@ def test_nobody_is_interrupted_where_slurm_keeps_what_comes_free_for_a_larger_jo
     ahead = other(gpus=4, gpus_per_node=4, time_limit_s=3600.0)
     assert left(ahead, time_limit_s=limit_s) == goes
     assert left(replace(ahead, natives=(40,)), time_limit_s=limit_s) == 1
+
+
+def six_run(*waiting: SlurmJob, enforced: bool = True, qos: str = "scavenge") -> Observation:
+    """Six jobs of this QOS hold all GPUs, one each, and may be preempted."""
+    held = {"qos": qos, "state": "RUNNING", "start_s": 1.0, "gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),)}
+    rest = {"comment": "explsched:checkpoint=USR1", "node_names": ("n1",), "time_limit_s": 9e4}
+    running = [record(n, **held, **rest) for n in range(1, 7)]
+    there = SlurmNode("n1", "ALLOCATED", 6, frozenset({"main"}), cpus=16)
+    found = ClusterRecords((there,), (*running, *waiting), (), enforces_limits=enforced)
+    return observe(found, ProgressSpool(Path("/nowhere")), 1e4)
+
+
+def planned(seen: Observation, *asked_for: int) -> list[int | None]:
+    """For whom jobs leave, once for each of them."""
+    plan = without_vain_preemptions(catalog.build("srsf").plan(seen.snapshot), seen, asked_for)
+    return [one.beneficiary for one in plan.preemptions]
+
+
+def small(job_id: int, **fields: Any) -> SlurmJob:
+    return other(job_id, **{"user": "ada", "time_limit_s": 60.0, "submit_s": float(job_id), **fields})
+
+
+SIX = tuple(small(n) for n in range(20, 26))
+
+
+def test_where_limits_are_enforced_room_is_made_for_one_job_at_a_time() -> None:
+    """Slurm gives all of them the reason Resources or Priority, also those that a limit will keep waiting."""
+    assert planned(six_run(*SIX, enforced=False)) == list(range(20, 26))
+    assert planned(six_run(*SIX)) == [20]
+    assert planned(six_run(small(20), small(21, qos="high"), small(22, account="lab"), small(23))) == [20, 21, 22]
+
+
+def test_jobs_whose_victims_leave_as_much_of_the_same_limits_need_no_turn() -> None:
+    assert planned(six_run(*SIX, qos=SIX[0].qos)) == list(range(20, 26))
+    assert planned(six_run(*(replace(job, cpus=2) for job in SIX), qos=SIX[0].qos)) == [20]
+    gang = small(20, gpus=2, gpus_per_node=2)
+    assert planned(six_run(gang, replace(gang, job_id=21), qos=gang.qos)) == [20, 20, 21, 21]
+
+
+def test_while_others_are_asked_to_leave_for_the_first_nobody_is_for_the_next() -> None:
+    assert planned(six_run(*SIX), 24) == [24]
+    assert planned(six_run(*SIX), 99) == [20]  # it has started, or left the queue
+
+
+@pytest.mark.parametrize(("ago_s", "served"), [(60.0, []), (3700.0, [21])])
+def test_where_the_first_did_not_start_nobody_leaves_for_the_next(ago_s: float, served: list[int]) -> None:
+    """A limit may be why. For whom a job was requeued is in its AdminComment."""
+    past = PreemptionRecord(0.0, (Interruption(0, 1e4 - ago_s, 1, 0.0, "", 20),)).text()
+    gone = small(30, priority=0, reason="BeginTime", eligible_s=2e4, restarts=1, admin_comment=past)
+    first = small(20, reason="QOSMaxGRESPerUser")
+    assert planned(six_run(first, *SIX[1:], gone)) == served
+    assert planned(six_run(first, *SIX[1:], gone, enforced=False)) == list(range(21, 26))
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_of_an_array_room_is_made_for_one_task_at_a_time(gpus: int) -> None:
+    array = small(20, gpus=gpus, gpus_per_node=gpus, array_tasks=3, array_job_id=20)
+    assert planned(six_run(array, enforced=False)) == 3 * gpus * [20]
+    assert planned(six_run(array)) == gpus * [20]
+    assert planned(six_run(array), 20) == []

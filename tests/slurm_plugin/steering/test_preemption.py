@@ -358,6 +358,19 @@ def test_a_job_that_its_owner_changes_but_for_fewer_gpus_is_not_first_any_more(c
     assert not tracker.being_served({7: slurm_job(7, **changed)}, 20, 60)
 
 
+@pytest.mark.parametrize(
+    "reason", ["QOSMaxGRESPerUser", "AssocGrpGRES", "QOSMaxJobsPerUserLimit", "AssocGrpJobsLimit", "JobArrayTaskLimit"]
+)
+def test_a_job_that_a_limit_keeps_waiting_is_not_first_any_more(reason: str) -> None:
+    """Its site factor would be written in each pass, before all others', for a job that does not start."""
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
+    advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
+    advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
+    assert tracker.being_served({7: slurm_job(7, reason="Resources")}, 20, 60) == {7}
+    assert not tracker.being_served({7: slurm_job(7, reason=reason)}, 20, 60)
+
+
 def test_a_job_that_asks_for_fewer_gpus_and_what_goes_with_them_stays_first() -> None:
     """With --cpus-per-gpu and --mem-per-gpu CPUs and memory follow; on fewer nodes they stay as they are on each."""
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))

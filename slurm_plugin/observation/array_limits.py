@@ -1,0 +1,38 @@
+"""How many tasks of an array its own limit (`sbatch -a 0-7%2`) keeps waiting. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from slurm_plugin.client.records import SlurmJob
+
+
+def throttled(records: Sequence[SlurmJob]) -> tuple[SlurmJob, ...]:
+    """The jobs, with the tasks that may not start before others of their arrays have ended.
+
+    Slurm gives the reason JobArrayTaskLimit only once no further task may start: until then an array of which one task
+    may start looks as one of which all may. Tasks that wait beside their array's record, as requeued ones do, count
+    for the same limit; those of higher priority come first, as for Slurm.
+    """
+    limits = {job.array_job_id or job.job_id: job.array_limit for job in records if job.array_limit}
+    if not limits:
+        return tuple(records)
+    waiting: defaultdict[int, list[SlurmJob]] = defaultdict(list)
+    running: Counter[int] = Counter()
+    for job in records:
+        if job.array_job_id is None or job.array_job_id not in limits:
+            continue
+        if job.state == "PENDING":
+            waiting[job.array_job_id].append(job)
+        elif job.state != "COMPLETING":
+            running[job.array_job_id] += 1
+    found: dict[int, int] = {}
+    for array, jobs in waiting.items():
+        room = max(0, limits[array] - running[array])
+        for job in sorted(jobs, key=lambda job: (-job.priority, job.submit_s, job.job_id)):
+            found[job.job_id] = max(0, job.array_tasks - room)
+            room = max(0, room - job.array_tasks)
+    return tuple(replace(job, throttled_tasks=found[job.job_id]) if found.get(job.job_id) else job for job in records)
