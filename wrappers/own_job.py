@@ -20,7 +20,7 @@ _PATIENCE_S = 10.0
 def options(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that the job's comment stands for, where sbatch was given that alone (`--comment=explsched:...`).
 
-    sxbatch, the SPANK plugin and an sxrun around set them; EXPLSCHED_METRIC alone may be the user's. Nothing outside of
+    sxbatch, the SPANK plugin and an sxrun around set them; that of the metric may be the user's own. Nothing outside of
     a job, and where there is no scontrol, as in most containers. What cannot be learnt or used is said.
     """
     is_told = any(option.variable in environment for option in SCHEDULED if option is not METRIC)
