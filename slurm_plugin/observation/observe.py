@@ -140,7 +140,7 @@ def observe(
         run_times: estimates run times; None for none.
 
     """
-    records = {job.job_id: job for job in throttled([job for job in seen.jobs if is_present(job)])}
+    records = {job.job_id: job for job in throttled([job for job in seen.jobs if is_present(job)], now_s)}
     by_name = {node.name: node for node in seen.nodes}
     nodes = tuple(by_name.values())
     known = remembered or Remembered()
@@ -294,7 +294,7 @@ class _QueueRules(Struct, frozen=True):
             fair_share=self.fair_shares.of(record),
             lane=lane(record),
             is_overdue=self.last_wait_s(record) + (past.earlier_wait_s if past else 0.0) > self.rules.max_wait_s,
-            eligible=job.holds_gpus or (planned and is_modelled),
+            eligible=job.holds_gpus or (planned and is_modelled and record.throttled_tasks < record.array_tasks),
             # Preemption does not check whether the GPUs it frees are below few enough switches.
             may_displace=is_modelled
             and not record.most_switches

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -22,33 +23,43 @@ from slurm_plugin.steering.underway import Look
 
 _LOOKED_AT = 500
 """Number of pending jobs for which backfill is replayed: Slurm's default for `bf_max_job_test`."""
+_LIMITED = tuple(map(attrgetter, ("gpus", "cpus", "memory_mib", "nodes")))
+"""What limits of associations and QOS count."""
 
 
-def without_vain_preemptions(plan: Plan, seen: Observation, asked_for: Collection[int] = ()) -> Plan:
+def without_vain_preemptions(plan: Plan, seen: Observation, awaited: Collection[int | None] = ()) -> Plan:
     """The plan without preemptions whose beneficiary would not start, or may not as far as limits are known.
 
-    `asked_for` are the jobs for which others have been asked to leave.
+    `awaited` are the jobs for which others have been asked to leave, or have left.
     """
+    kept = _not_in_vain(plan.preemptions, plan, seen)
+    if seen.enforces_limits and len(turns := _in_turn(kept, seen, awaited)) < len(kept):
+        kept = _not_in_vain(turns, plan, seen)  # those whose turn comes later may take what is freed now
+    return replace(plan, preemptions=kept)
+
+
+def _not_in_vain(preemptions: Sequence[Preemption], plan: Plan, seen: Observation) -> tuple[Preemption, ...]:
+    """Those for jobs that would start if these victims left."""
     victims: defaultdict[int, set[int]] = defaultdict(set)
-    for preemption in plan.preemptions:
+    for preemption in preemptions:
         if preemption.beneficiary is not None:
             victims[preemption.beneficiary].add(preemption.job_id)
     if not victims:
-        return plan
+        return tuple(preemptions)
     vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims, _leaving(seen), kept_paused(plan, seen))
-    kept = tuple(preemption for preemption in plan.preemptions if preemption.beneficiary not in vain)
-    return replace(plan, preemptions=_in_turn(kept, seen, asked_for) if seen.enforces_limits else kept)
+    return tuple(preemption for preemption in preemptions if preemption.beneficiary not in vain)
 
 
 def _in_turn(
-    preemptions: Sequence[Preemption], seen: Observation, asked_for: Collection[int]
+    preemptions: Sequence[Preemption], seen: Observation, awaited: Collection[int | None]
 ) -> tuple[Preemption, ...]:
     """Those for one job, or one task of an array, of each user, account and QOS; the next follows once it has started.
 
     While no GPU is free, Slurm does not say which of them their limits would still let start. Those whose victims
     leave as much of the same limits need no turn.
     """
-    turn = {limits_of(seen.jobs[job_id]): job_id for job_id in asked_for if job_id in seen.jobs}
+    waiting = (seen.jobs[job_id] for job_id in awaited if job_id is not None and job_id in seen.jobs)
+    turn = {limits_of(record): record.job_id for record in waiting if record.state == "PENDING"}
     going: defaultdict[int, list[int]] = defaultdict(list)
     for one in preemptions:
         if one.beneficiary is not None:
@@ -62,18 +73,17 @@ def _in_turn(
             continue
         elif record.array_tasks == 1:
             chosen.update(victims)
-        elif job_id not in asked_for:
+        elif job_id not in awaited:
             chosen |= _for_one_task(record, victims, seen)
     return tuple(one for one in preemptions if one.beneficiary is None or one.job_id in chosen)
 
 
 def _leave_enough(record: SlurmJob, victims: Sequence[SlurmJob]) -> bool:
-    """Whether they leave as many jobs, GPUs and CPUs, of the limits that the job uses, as it needs at most for them."""
+    """Whether they leave as much, of the limits that the job uses, as it needs at most if it starts in their place."""
     starts = min(record.array_tasks, len(victims))
-    return (
-        all(limits_of(victim) == limits_of(record) for victim in victims)
-        and sum(victim.gpus for victim in victims) >= starts * record.gpus
-        and sum(victim.cpus for victim in victims) >= starts * record.cpus
+    alike = [one for one in victims if (limits_of(one), one.partition) == (limits_of(record), record.partition)]
+    return len(alike) == len(victims) and all(
+        sum(map(amount, victims)) >= starts * amount(record) for amount in _LIMITED
     )
 
 

@@ -166,7 +166,8 @@ class Controller:
         self._tracker.wait_for(self._notes.memory.closed(now_s))
         self._jobs = seen.jobs
         plan = checked_plan(self._policy, seen.snapshot)
-        plan = without_vain_preemptions(plan, seen, self._tracker.victims.keys())
+        awaited = {*self._tracker.beneficiaries.values(), *self._served(seen.jobs, now_s)}
+        plan = without_vain_preemptions(plan, seen, awaited)
         plan = within_limits(plan, seen)
         if isinstance(self._policy, Policy) and self._policy.resize is not None:
             plan = reduced_to_limits(plan, seen)

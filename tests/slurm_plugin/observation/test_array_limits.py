@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from sched_policy import catalog
+from sched_policy.checked import checked_plan
 from sched_policy.plan import Preemption
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observation.array_limits import throttled
@@ -43,7 +44,7 @@ def look(*jobs: SlurmJob) -> Observation:
 
 
 def startable(*jobs: SlurmJob) -> dict[int, int]:
-    waiting = [job for job in throttled(jobs) if job.state == "PENDING"]
+    waiting = [job for job in throttled(jobs, NOW_S) if job.state == "PENDING"]
     return {job.job_id: job.array_tasks - job.throttled_tasks for job in waiting}
 
 
@@ -56,9 +57,28 @@ def test_as_many_tasks_as_the_limit_leaves() -> None:
     assert startable(array(2), task(5, array_job_id=4), record(6)) == {20: 2, 6: 1}
 
 
-@pytest.mark.parametrize(("priority", "found"), [(90, {20: 1, 5: 1}), (0, {20: 2, 5: 0})])
-def test_requeued_tasks_count_for_the_same_limit(priority: int, found: dict[int, int]) -> None:
-    assert startable(array(2), task(5, "PENDING", priority=priority)) == found
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"priority": 90}, {20: 1, 5: 1}),
+        ({"priority": 0}, {20: 2, 5: 0}),
+        ({"priority": 90, "reason": "JobArrayTaskLimit"}, {20: 1, 5: 1}),
+        ({"priority": 90, "reason": "BeginTime", "eligible_s": NOW_S + 600}, {20: 2, 5: 0}),
+        ({"priority": 90, "reason": "Dependency"}, {20: 2, 5: 0}),
+    ],
+)
+def test_requeued_tasks_count_for_the_same_limit(fields: dict[str, Any], found: dict[int, int]) -> None:
+    assert startable(array(2), task(5, "PENDING", **{"reason": "Priority", **fields})) == found
+
+
+@pytest.mark.parametrize("policy", catalog.POLICIES.names())
+def test_every_policy_plans_while_no_task_may_start(policy: str) -> None:
+    """Slurm says Resources or Priority still, and a GPU is free."""
+    node = SlurmNode("n1", "MIXED", 8, frozenset({"main"}))
+    found = ClusterRecords((node,), (array(1), task(5)), ())
+    seen = observe(found, ProgressSpool(Path("/nowhere")), NOW_S)
+    plan = checked_plan(catalog.build(policy), seen.snapshot)
+    assert 20 not in {start.job_id for start in plan.starts}
 
 
 @pytest.mark.parametrize(("limit", "goes"), [(1, 1), (3, 3), (None, 8)])

@@ -261,14 +261,21 @@ def test_where_limits_are_enforced_room_is_made_for_one_job_at_a_time() -> None:
 
 def test_jobs_whose_victims_leave_as_much_of_the_same_limits_need_no_turn() -> None:
     assert planned(six_run(*SIX, qos=SIX[0].qos)) == list(range(20, 26))
-    assert planned(six_run(*(replace(job, cpus=2) for job in SIX), qos=SIX[0].qos)) == [20]
+    for more in ({"cpus": 2}, {"memory_mib": 2048}):
+        assert planned(six_run(*(replace(job, **more) for job in SIX), qos=SIX[0].qos)) == [20]
     gang = small(20, gpus=2, gpus_per_node=2)
     assert planned(six_run(gang, replace(gang, job_id=21), qos=gang.qos)) == [20, 20, 21, 21]
 
 
 def test_while_others_are_asked_to_leave_for_the_first_nobody_is_for_the_next() -> None:
-    assert planned(six_run(*SIX), 24) == [24]
+    assert planned(six_run(*SIX), 20) == [20]
+    assert planned(six_run(*SIX), 24) == []  # those before it would take what is freed
     assert planned(six_run(*SIX), 99) == [20]  # it has started, or left the queue
+
+
+def test_nobody_leaves_for_a_job_behind_one_whose_turn_has_not_come() -> None:
+    """It would take what is freed."""
+    assert planned(six_run(small(20), small(21), small(22, qos="high"))) == [20]
 
 
 @pytest.mark.parametrize(("ago_s", "served"), [(60.0, []), (3700.0, [21])])

@@ -39,7 +39,7 @@ from slurm_plugin.client.changes import (
     TargetJob,
 )
 from slurm_plugin.client.notation import clock
-from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservation
 from slurm_plugin.config import (
     AuditSection,
     Config,
@@ -1178,3 +1178,31 @@ def test_a_job_that_leaves_for_another_is_not_asked_again_to_be_resized() -> Non
     resizes = tuple(Resize(job_id, GpuRequest(2), "grows") for job_id in jobs)
     plan = Plan(preemptions=(Preemption(5, "makes room", 7),), resizes=resizes)
     assert tuple(resized_while_running(plan, jobs)) == (Preemption(6, "grows"),)
+
+
+def test_where_limits_are_enforced_the_next_waits_until_the_first_has_started(tmp_path: Path) -> None:
+    """Not only until the job that made room for it has left."""
+
+    class Enforcing(FakeSlurm):
+        def look(self) -> ClusterRecords:
+            return replace(super().look(), enforces_limits=True)
+
+    one = {"gpus": 1, "gpus_per_node": 1}
+    runs = {"state": "RUNNING", "start_s": 1.0, "priority": 0, "time_limit_s": 90_000.0}
+    held = {**one, **runs, "gpu_nodes": (("n1", 1),), "node_names": ("n1",)}
+    victims = [record(n, qos="scavenge", comment="explsched:checkpoint=USR1", **held) for n in range(1, 5)]
+    full = [holding(10 + n, user="bob", gpu_nodes=((f"n{n}", 4),), node_names=(f"n{n}",), **runs) for n in (2, 3, 4)]
+    waits = [
+        record(
+            20 + n, **one, natives=(500 - n,), priority=500 - n, reason=reason, time_limit_s=60.0, submit_s=100.0 + n
+        )
+        for n, reason in enumerate(("Resources", "Priority", "Priority"))
+    ]
+    slurm = Enforcing((*victims, *full, *waits), settings={"SchedulerParameters": "bf_interval=30"})
+    rules = OrderSection(site_factor_file=tmp_path / "site_factors.json")
+    loop = Controller(slurm, replace(configured(tmp_path), order=rules))
+    assert len([one for one in loop.reconcile(NOW_S).changes if isinstance(one, SignalJob)]) == 1
+    (gone,) = (one for one in loop.reconcile(NOW_S + 120).changes if isinstance(one, RequeueJob))
+    back = {"start_s": None, "restarts": 1, "gpu_nodes": (), "node_names": ()}
+    slurm.set(gone.job_id, state="PENDING", submit_s=NOW_S + 130, eligible_s=NOW_S + 251, reason="BeginTime", **back)
+    assert not [one for one in loop.reconcile(NOW_S + 140).changes if isinstance(one, SignalJob)]
