@@ -182,7 +182,9 @@ class Writer:
                 self._withheld.clear()
             else:
                 self._written_s[about] = now_s
-                self._withheld.pop(about, None)
+                # Also of others that have one of its metrics: their steps would go back.
+                names = set(about.split())
+                self._withheld = {key: kept for key, kept in self._withheld.items() if names.isdisjoint(key.split())}
         finally:
             os.close(descriptor)
 

@@ -21,10 +21,12 @@ def options(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that the job's comment stands for, where sbatch was given that alone (`--comment=explsched:...`).
 
     sxbatch, the SPANK plugin and an sxrun around set them; that of the metric may be the user's own. Nothing outside of
-    a job, and where there is no scontrol, as in most containers. What cannot be learnt or used is said.
+    a job, where there is no scontrol, as in most containers, and in a step of several tasks: all would ask at once, and
+    those that get no answer would listen to another signal than the others. What cannot be learnt or used is said.
     """
     is_told = any(option.variable in environment for option in SCHEDULED if option is not METRIC)
-    if is_told or not environment.get("SLURM_JOB_ID") or not shutil.which("scontrol"):
+    is_alone = environment.get("SLURM_STEP_NUM_TASKS", "1") == "1"
+    if is_told or not is_alone or not environment.get("SLURM_JOB_ID") or not shutil.which("scontrol"):
         return {}
     job = _shown(environment["SLURM_JOB_ID"], "the job's comment")
     told = re.search(r"^\s*Comment=(.*)", job, re.MULTILINE)

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import IO
 
@@ -43,18 +43,20 @@ class SignalRelay:
     from trapping it: POSIX lets no shell trap what it was started ignoring.
     """
 
-    def __init__(self, checkpoint: signal.Signals) -> None:
+    def __init__(self, checkpoint: signal.Signals, before: Iterable[int] | None = None) -> None:
+        """`before` is the mask of signals that the command is to start with, by default that of now."""
         self._checkpoint = checkpoint
         names = _FORWARDED | {checkpoint.name}
         self._watched = {signal.Signals[name] for name in names} | {signal.SIGCHLD}
-        self._before: set[int] = set()
+        self._before = None if before is None else set(before)
         self.was_told_to_end = False
         """Whether a signal that asks for an end has come before the command ended."""
 
     def __enter__(self) -> SignalRelay:
         """Hold signals back. Threads must be started after this, so that none of them takes a signal."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would cost us the exit status
-        self._before = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._watched))
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
+        self._before = mask if self._before is None else self._before
         for number in self._watched - {signal.SIGCHLD}:
             # Never called, but it shows an sxrun around us that we take the signal. What was ignored, as SIGHUP under
             # nohup, stays so: the command inherits it.
@@ -97,7 +99,7 @@ class SignalRelay:
         self._unblock()
 
     def _unblock(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before or ())
 
     def wait(self, child: subprocess.Popen[bytes]) -> int:
         """Pass signals on until the child has ended; returns its status as `Popen.wait` does."""

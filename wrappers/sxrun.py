@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from signal import Signals
+from signal import SIG_BLOCK, Signals, pthread_sigmask
 
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.errors import warn
@@ -90,11 +90,13 @@ def main(arguments: list[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("no command given")
+    # Until the relay holds signals back: Slurm may take its time to answer.
+    before = pthread_sigmask(SIG_BLOCK, (Signals.SIGUSR1, Signals.SIGUSR2))
     os.environ.update(own_job.options(os.environ))
     if options.signals_only:
         if any(getattr(options, option.yaml_key) for option in (STEP_KEY, VALUE_KEY, MEASURE_STAGES, *SHARING)):
             parser.error("--signals-only leaves no use for other options")
-        return _pass_signals_on(command)
+        return _pass_signals_on(command, before)
     reporter = tail = None
     try:
         following, warnings = _following(options)
@@ -122,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
         event("end", status=0)
         return 0
     with (
-        SignalRelay(_export()) as relay,
+        SignalRelay(_export(), before) as relay,
         _prepared(share, relay) as prepared,
         _measured(following, prepared) as environment,
     ):
@@ -160,9 +162,9 @@ def _run(
     return status if status >= 0 else 128 - status
 
 
-def _pass_signals_on(command: list[str]) -> int:
+def _pass_signals_on(command: list[str], before: set[int]) -> int:
     """Run a command of which another `sxrun` tells the scheduler, such as a launcher in the tasks of a step."""
-    with SignalRelay(_export()) as relay:
+    with SignalRelay(_export(), before) as relay:
         try:
             status = relay.wait(relay.start(command))
         except OSError as error:
@@ -177,7 +179,7 @@ def _not_started(command: list[str], error: OSError) -> int:
 
 
 def _unbuffered(environment: dict[str, str], *, is_read: bool) -> dict[str, str]:
-    """The environment in which Python writes each line at once, if what is printed is read here, or by an sxrun around.
+    """The environment in which Python writes at once what it prints, if that is read here, or by an sxrun around.
 
     Into a pipe it writes 8 KiB at a time, which may be hours of a log: no progress would be known, and none of a run
     that is killed. What the user has set stays, be it empty.

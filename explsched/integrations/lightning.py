@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -112,17 +113,26 @@ class ExplschedCallback(Callback):
     def _save(self, trainer: Trainer, path: Path | str) -> bool:
         """Save a checkpoint; whether it is saved, as all processes agree: a full disk does not end the training.
 
-        Raises OSError where each process writes a part (FSDP, DeepSpeed): others may wait for what one has not done.
+        The one of before is replaced by a complete one only: Lightning copies it there from a temporary file. Raises
+        OSError where each process writes a part (FSDP, DeepSpeed): others may wait for what one has not done.
         """
-        is_saved = True
-        try:
+        if type(trainer.strategy).save_checkpoint is not Strategy.save_checkpoint or "://" in str(path):
             trainer.save_checkpoint(path)
-        except OSError as error:
-            if type(trainer.strategy).save_checkpoint is not Strategy.save_checkpoint:
+            return True
+        draft, is_saved = Path(path).with_name(f".{Path(path).name}.draft"), True
+        try:
+            try:
+                trainer.save_checkpoint(draft)
+            except OSError:
+                trainer.strategy.barrier("Trainer.save_checkpoint")  # at which the others wait
                 raise
+            if trainer.is_global_zero:
+                draft.replace(path)
+        except OSError as error:
             is_saved = False
             warn("explsched", f"no checkpoint is saved: {error}")
-            trainer.strategy.barrier("Trainer.save_checkpoint")  # at which the others wait
+            with suppress(OSError):  # of what has been told of already
+                draft.unlink(missing_ok=True)
         return trainer.strategy.reduce_boolean_decision(is_saved)
 
 

@@ -138,7 +138,12 @@ def test_lightning_saves_when_all_accumulated_gradients_are_in_the_weights(
         default_root_dir=tmp_path,
         **QUIET | ({"accumulate_grad_batches": 4} if automatic else {}),
     )
-    monkeypatch.setattr(trainer, "save_checkpoint", lambda _: saved.append(trainer.fit_loop.total_batch_idx))
+
+    def save(path: Path) -> None:
+        saved.append(trainer.fit_loop.total_batch_idx)
+        path.touch()
+
+    monkeypatch.setattr(trainer, "save_checkpoint", save)
     module = plain(lightning, torch, []) if automatic else ByHand()
     trainer.fit(module, torch.utils.data.DataLoader(torch.ones(12, 1)))
     assert saved == [7]
@@ -174,8 +179,9 @@ def test_lightning_saves_where_steps_are_not_counted(job: Path, tmp_path: Path) 
 
 @pytest.mark.filterwarnings("default")
 def test_lightning_goes_on_where_no_checkpoint_can_be_saved(
-    job: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """As on a full disk, where Lightning leaves a part of it."""
     lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (explsched[examples])")
     torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
     from explsched.integrations.lightning import ExplschedCallback
@@ -185,13 +191,21 @@ def test_lightning_goes_on_where_no_checkpoint_can_be_saved(
             if index == 1:
                 os.kill(os.getpid(), signal.SIGUSR1)
 
-    (tmp_path / "file").touch()
-    callbacks = [Asking(), ExplschedCallback(checkpoint=tmp_path / "file" / "last.ckpt")]
+    def save(path: Path) -> None:
+        path.write_text("half of i")
+        raise OSError("no space left")
+
+    place = tmp_path / "checkpoints"
+    place.mkdir()
+    (place / "last.ckpt").write_text("that of before")
+    callbacks = [Asking(), ExplschedCallback(checkpoint=place / "last.ckpt")]
     trainer = lightning.Trainer(max_epochs=1, callbacks=callbacks, default_root_dir=tmp_path, **QUIET)
+    monkeypatch.setattr(trainer, "save_checkpoint", save)
     trainer.fit(plain(lightning, torch, []), torch.utils.data.DataLoader(torch.ones(4, 1)))
     assert reports(job)[-1][0] == 4
     assert events(job) == []
     assert capfd.readouterr().err.count("no checkpoint is saved") == 1
+    assert [path.read_text() for path in place.iterdir()] == ["that of before"]
 
 
 @pytest.mark.filterwarnings("default")

@@ -324,8 +324,10 @@ def test_in_a_long_file_what_was_withheld_last_comes_with_the_next_event(tmp_pat
     assert path.read_bytes().split() == [b"1", b"3"]
     writer.append([b"end\n"])
     assert path.read_bytes().split() == [b"1", b"3", b"4", b"5", b"end"]
+    for line, about in ((b"6", "loss"), (b"7", "loss f1")):  # the newer one has what is withheld
+        writer.append([line + b"\n"], about)
     writer.append([b"start\n"])
-    assert path.read_bytes().split()[5:] == [b"start"]
+    assert path.read_bytes().split()[5:] == [b"7", b"start"]
 
 
 def test_in_a_long_file_the_last_step_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

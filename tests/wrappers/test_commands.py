@@ -112,9 +112,20 @@ def test_a_comment_alone_tells_the_command_its_options(
     assert subprocess.check_output([*SXRUN, "sh", "-c", OPTIONS_OF_JOB], text=True) == "USR2 loss\n"
 
 
+def test_a_request_while_slurm_is_asked_waits_for_the_command(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comment_is(tmp_path, monkeypatch, "explsched:sweep=s")
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(scontrol.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nkill -USR1 $PPID\n"))
+    script = "trap 'echo saved; exit 0' USR1; while :; do sleep 0.1; done"
+    assert subprocess.check_output([*SXRUN, "sh", "-c", script], text=True) == "saved\n"
+
+
 @pytest.mark.parametrize(
     ("comment", "variables", "told", "said"),
     [
+        ("explsched:checkpoint=USR2", {"SLURM_STEP_NUM_TASKS": "2"}, "USR1", ""),  # all tasks would ask
         ("explsched:checkpoint=KILL", {}, "USR1", "sxrun: the job's options are ignored: checkpoint: found 'KILL'"),
         ("mine", {}, "USR1", ""),
         ("explsched:checkpoint=USR2", {"EXPLSCHED_SWEEP": "s"}, "USR1", ""),  # sxbatch had set the others
