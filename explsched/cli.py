@@ -320,7 +320,17 @@ def run_command(command: click.Command, name: str) -> None:
     except ExplschedError as error:
         _fail(name, str(error), 1)
     except OSError as error:  # such as a full disk below standard output
+        _give_up_unwritten()
         _fail(name, ": ".join(filter(None, (error.filename and str(error.filename), error.strerror or str(error)))), 1)
+
+
+def _give_up_unwritten() -> None:
+    """Drop what standard output cannot take: Python would try again as it ends, say so, and end with status 120."""
+    for stream in filter(None, (sys.stdout,)):  # None: closed at the start (`>&-`)
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(name: str, message: str, status: int) -> NoReturn:

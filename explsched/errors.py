@@ -18,11 +18,11 @@ ExplschedError
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TextIO
 
 _MOST_NAMED = 40
 
@@ -64,7 +64,11 @@ def with_extra(extra: str) -> str:
 
 def warn(program: str, text: str) -> None:
     """Tell the user on standard error, if that can be: a full disk must not end what runs on after a warning."""
-    stream: TextIO | None = sys.stderr  # None where it was closed before the start
-    if stream is not None:
-        with suppress(OSError):
-            stream.write(f"{program}: {text}\n")
+    line = f"{program}: {text}\n"
+    stream, own = sys.stderr, sys.__stderr__  # None where it was closed before the start
+    with suppress(OSError):
+        if own is not None and stream is own:
+            # Past its buffer, where the text would stay that cannot be written: Python would end with status 120.
+            os.write(own.fileno(), line.encode(errors="backslashreplace"))
+        elif stream is not None:
+            stream.write(line)

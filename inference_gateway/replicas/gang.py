@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from explsched import interpreter
+from explsched.errors import warn
 
 
 class StagingError(Exception):
@@ -199,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = filled(options.command[1:], values)
         os.execvpe(words[0], words, {**os.environ, **gang.environment(rank)})  # noqa: S606  no shell is wanted
     except (StagingError, OSError) as error:
-        sys.stderr.write(f"replica, node {rank}: {error}\n")
+        warn(f"replica, node {rank}", str(error))
         return 1
 
 

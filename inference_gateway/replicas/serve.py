@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from explsched.errors import warn
 from inference_gateway.queueing import Stretch
 from inference_gateway.replicas import reports
 from inference_gateway.replicas.gang import Gang, Stage, StagingError, filled
@@ -89,10 +90,10 @@ async def _run(server: Server, directory: Path, gateway: str, grace_s: float) ->
             process = await _started(server, directory, port, key, gang)
             workers = await _workers(server, directory, port, key, gang)
         except StagingError as error:
-            sys.stderr.write(f"replica: {error}\n")
+            warn("replica", str(error))
             return 1
         except OSError as error:
-            sys.stderr.write(f"replica: {server.command[0]}: {error.strerror}\n")
+            warn("replica", f"{server.command[0]}: {error.strerror}")
             return 127 if isinstance(error, FileNotFoundError) else 126
         ending = asyncio.create_task(_end_gracefully(signalled, process, directory, grace_s))
         watching = asyncio.create_task(_until_port_taken(relay))
@@ -203,19 +204,19 @@ async def report_work(relay: Relay, directory: Path) -> None:
                 await asyncio.to_thread(report_reading, directory, known)
                 reported = known
             except OSError as error:
-                sys.stderr.write(f"replica: what it reads is not reported: {error.strerror}\n")
+                warn("replica", f"what it reads is not reported: {error.strerror}")
 
 
 def _write_usage(usage: UsageCounter, directory: Path) -> None:
     try:
         usage.write(directory)
     except OSError as error:  # e.g. the disk is full: these are sums, so the next report includes this one
-        sys.stderr.write(f"replica: tokens not reported: {error.strerror}\n")
+        warn("replica", f"tokens not reported: {error.strerror}")
 
 
 async def _give_up(process: Process, directory: Path, why: str) -> None:
     """End a server that cannot be used any more; the gateway will start another replica."""
-    sys.stderr.write(f"replica: {why}; this replica ends\n")
+    warn("replica", f"{why}; this replica ends")
     _leave(directory)
     process.terminate()
     try:
@@ -228,7 +229,7 @@ def _leave(directory: Path) -> None:
     try:
         reports.leave(directory)
     except OSError as error:  # e.g. the disk is full: the gateway will see the server end, and retries failed requests
-        sys.stderr.write(f"replica: cannot register with the gateway: {error.strerror}\n")
+        warn("replica", f"cannot register with the gateway: {error.strerror}")
 
 
 def _parser() -> argparse.ArgumentParser:

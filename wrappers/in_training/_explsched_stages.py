@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 _DIRECTORY = os.environ.get("EXPLSCHED_STAGES_DIRECTORY", "")
 _HEADER = struct.Struct("<14Q")  # as `wrappers.stages` reads it
@@ -65,10 +65,13 @@ _cpu_ns = time.thread_time_ns  # of the thread that trains: those of collectives
 
 def _warn(text: str) -> None:
     """Tell the user, if that can be: a training must not end because its log's disk is full."""
-    stream: TextIO | None = sys.stderr  # None where it was closed before the start
-    if stream is not None:
-        with suppress(OSError):
-            stream.write(f"sxrun: {text}\n")
+    line = f"sxrun: {text}\n"
+    stream, own = sys.stderr, sys.__stderr__  # None where it was closed before the start
+    with suppress(OSError):
+        if own is not None and stream is own:
+            os.write(own.fileno(), line.encode(errors="backslashreplace"))  # as `explsched.errors.warn` says
+        elif stream is not None:
+            stream.write(line)
 
 
 class _Counters:
