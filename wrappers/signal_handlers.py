@@ -126,7 +126,8 @@ def _names(pid: int, number: signal.Signals) -> bool:
     sourced = {os.path.expanduser(os.path.expandvars(os.fsdecode(name))) for name in _SOURCED.findall(text)}  # noqa: PTH111
     text += b"\n".join(_script(place / name) for name in sourced)
     name = number.name.removeprefix("SIG")
-    named = rf"(?i)\b(SIG)?{name}\b|{CHECKPOINT.variable}|\btrap\b.*\b{int(number)}\b"
+    as_number = rf"\btrap\b.*[\s'\"]{int(number)}(?![^\s\0'\";&|)])"  # and not in a file's name
+    named = rf"(?i)\b(SIG)?{name}\b|{CHECKPOINT.variable}|{as_number}"
     return re.search(named.encode(), text) is not None
 
 

@@ -70,7 +70,7 @@ def test_an_early_checkpoint_signal_waits_for_the_handler(tmp_path: Path) -> Non
 @pytest.mark.parametrize("where", ["-c", "file"])
 def test_a_shell_with_an_exit_trap_is_not_taken_for_one_that_traps_the_signal(tmp_path: Path, where: str) -> None:
     """To run that trap bash catches all signals that would end it."""
-    log, go, script = tmp_path / "log", tmp_path / "go", tmp_path / "train.sh"
+    log, go, script = tmp_path / "pytest-10", tmp_path / "go", tmp_path / "train.sh"  # the signal's number, as a name
     text = (
         f"trap 'echo cleaned >> {log}' EXIT; echo ready >> {log}; while [ ! -e {go} ]; do sleep 0.05; done\n"
         f"echo done >> {log}; exit 4"
