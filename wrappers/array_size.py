@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 
+from wrappers import scontrol
 from wrappers.sbatch_options import script_value
-
-_PATIENCE_S = 10.0
 
 
 def why_refused(script: str) -> str:
@@ -15,12 +14,11 @@ def why_refused(script: str) -> str:
     last = re.match(r"0-(\d+)", script_value(script, "array") or "")
     if last is None:
         return ""
-    command = ("scontrol", "show", "config")
     try:
-        told = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
+        told = scontrol.show("config")
+    except (OSError, subprocess.SubprocessError):
         return ""
-    most = re.search(rb"^MaxArraySize\s*=\s*(\d+)", told, re.MULTILINE)
+    most = re.search(r"^MaxArraySize\s*=\s*(\d+)", told, re.MULTILINE)
     tasks = int(last[1]) + 1
     if most is None or tasks <= int(most[1]):
         return ""

@@ -12,9 +12,9 @@ from explsched.errors import warn
 from explsched.job_options import comment
 from explsched.job_options.command_line import exported
 from explsched.job_options.table import METRIC, SCHEDULED
+from wrappers import scontrol
 
 _RECORD = "explsched-preemption:"  # as in `explsched.preemption_record`, which takes more than the standard library
-_PATIENCE_S = 10.0
 
 
 def options(environment: Mapping[str, str]) -> dict[str, str]:
@@ -29,9 +29,9 @@ def options(environment: Mapping[str, str]) -> dict[str, str]:
     if is_told or not is_alone or not environment.get("SLURM_JOB_ID") or not shutil.which("scontrol"):
         return {}
     job = _shown(environment["SLURM_JOB_ID"], "the job's comment")
-    told = re.search(r"^\s*Comment=(.*)", job, re.MULTILINE)
+    found = re.search(r"^\s*Comment=(.*)", job, re.MULTILINE)
     try:
-        values = comment.read(told[1]) if told else None
+        values = comment.read(found[1]) if found else None
     except ValueError as error:
         warn("sxrun", f"the job's options are ignored: {error}")
         return {}
@@ -50,21 +50,14 @@ def requeued_s(job_id: str, run: int) -> float:
 def _shown(job_id: str, what: str) -> str:
     """A job as Slurm shows it; nothing if it does not, which is said."""
     # The last task of an array has the array's own id, by which Slurm shows all tasks.
-    shown = re.split(r"^(?=JobId=)", scontrol(what, "job", job_id), flags=re.MULTILINE)
+    shown = re.split(r"^(?=JobId=)", told(what, "job", job_id), flags=re.MULTILINE)
     return next((one for one in shown if re.match(rf"JobId={re.escape(job_id)}\b", one)), "")
 
 
-def scontrol(what: str, *entity: str) -> str:
+def told(what: str, *entity: str) -> str:
     """What Slurm tells of a job or a node; nothing if it does not, which is said."""
     try:
-        return subprocess.run(
-            ["scontrol", "show", *entity],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=True,
-            timeout=_PATIENCE_S,
-        ).stdout
+        return scontrol.show(*entity)
     except (OSError, subprocess.SubprocessError) as error:
         warn("sxrun", f"Slurm does not report {what}: {error}")
         return ""

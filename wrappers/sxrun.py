@@ -204,7 +204,7 @@ def _accumulation(environment: Mapping[str, str]) -> dict[str, str]:
     node = environment.get("SLURMD_NODENAME", "")
     if not held.isdecimal() or not int(held) or not node or _SUB_BATCHES in environment:
         return {}
-    gres = re.search(r"^\s*Gres=(\S+)", own_job.scontrol("how many shards a GPU has", "node", node), re.MULTILINE)
+    gres = re.search(r"^\s*Gres=(\S+)", own_job.told("how many shards a GPU has", "node", node), re.MULTILINE)
     counts = re.findall(r"(gpu|shard):(?:[^:,()]+:)?(\d+)", gres[1]) if gres else []
     gpus, shards = (sum(int(count) for kind, count in counts if kind == wanted) for wanted in ("gpu", "shard"))
     return {_SUB_BATCHES: str(sub_batches(int(held), shards // gpus))} if gpus and shards else {}
