@@ -276,14 +276,13 @@ def test_hugging_face_reports_evaluations_alone(job: Path, tmp_path: Path) -> No
     assert all(value > 1000 for _, value in reports(job))
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation")  # of torch's tensors, which Keras saves
-def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def keras_model(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any]:
+    """A model, a callback that asks for a checkpoint in the second epoch, and data."""
     if "KERAS_BACKEND" not in os.environ:
         monkeypatch.setenv("KERAS_BACKEND", "torch")
     pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
     keras = pytest.importorskip("keras", reason="keras is not installed (explsched[examples])")
     numpy = pytest.importorskip("numpy")
-    from explsched.integrations.keras import ExplschedCallback
 
     class Asking(keras.callbacks.Callback):  # type: ignore[misc,name-defined,unused-ignore]
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -292,9 +291,16 @@ def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
+    return model, Asking(), numpy.ones((4, 1))
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # of torch's tensors, which Keras saves
+def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asking, data = keras_model(monkeypatch)
+    from explsched.integrations.keras import ExplschedCallback
+
     path = tmp_path / "last.keras"
-    data = numpy.ones((4, 1))
-    callbacks = [Asking(), ExplschedCallback(checkpoint=path)]
+    callbacks = [asking, ExplschedCallback(checkpoint=path)]
     model.fit(data, data, epochs=3, verbose=0, callbacks=callbacks, validation_data=(data, data + 99))
     assert [(step, value > 1000) for step, value in reports(job)] == [(1, True), (2, True), (3, True)]
     assert lines(job)[0]["total_steps"] == 3
@@ -305,24 +311,12 @@ def test_keras(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_keras_goes_on_where_no_checkpoint_can_be_saved(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if "KERAS_BACKEND" not in os.environ:
-        monkeypatch.setenv("KERAS_BACKEND", "torch")
-    pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    keras = pytest.importorskip("keras", reason="keras is not installed (explsched[examples])")
-    numpy = pytest.importorskip("numpy")
+    model, asking, data = keras_model(monkeypatch)
     from explsched.integrations.keras import ExplschedCallback
 
-    class Asking(keras.callbacks.Callback):  # type: ignore[misc,name-defined,unused-ignore]
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 1:
-                os.kill(os.getpid(), signal.SIGUSR1)
-
-    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
     path = tmp_path / "taken.keras"
     (path / "x").mkdir(parents=True)  # no file can take its place
-    data = numpy.ones((4, 1))
-    model.fit(data, data, epochs=3, verbose=0, callbacks=[Asking(), ExplschedCallback(checkpoint=path)])
+    model.fit(data, data, epochs=3, verbose=0, callbacks=[asking, ExplschedCallback(checkpoint=path)])
     assert [step for step, _ in reports(job)] == [1, 2, 3]
     assert events(job) == []
     assert list(tmp_path.glob(".*")) == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,19 +20,11 @@ from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.sweep_record import KEPT_S, Note, SweepRecord
 from tests.sched_policy.builders import NOW_S, job
 from tests.slurm_kit import record
+from tests.slurm_plugin.other_user import user
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
 USER = pwd.getpwnam("daemon")  # of a group of the same name
 NOBODY = 65534
-
-
-@contextmanager
-def user(uid: int) -> Iterator[None]:
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.fixture

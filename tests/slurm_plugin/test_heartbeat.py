@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from slurm_plugin.instance import HEARTBEATS, AnotherDaemonError, Heartbeat, Holder
 from slurm_plugin.sighting import last_heartbeat
+from tests.slurm_plugin.other_user import user
 
 CLUSTER = "alpha"
 HERE = Holder("here", 10, 1000.0)
@@ -90,15 +91,6 @@ def test_users_cannot_pretend_to_be_a_daemon(tmp_path: Path) -> None:
     beating(tmp_path, THERE)
     os.chown(file_of(tmp_path), 65534, 65534)
     beating(tmp_path, HERE)
-
-
-@contextmanager
-def user(uid: int) -> Iterator[None]:
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def noted(call: Callable[..., Any], paths: list[str]) -> Callable[..., Any]:

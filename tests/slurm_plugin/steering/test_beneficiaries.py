@@ -278,12 +278,17 @@ def test_nobody_leaves_for_a_job_behind_one_whose_turn_has_not_come() -> None:
     assert planned(six_run(small(20), small(21), small(22, qos="high"))) == [20]
 
 
-@pytest.mark.parametrize(("ago_s", "served"), [(60.0, []), (3700.0, [21])])
-def test_where_the_first_did_not_start_nobody_leaves_for_the_next(ago_s: float, served: list[int]) -> None:
-    """A limit may be why. For whom a job was requeued is in its AdminComment."""
+@pytest.mark.parametrize(
+    ("ago_s", "reason", "served"),
+    [(60.0, "QOSMaxGRESPerUser", []), (60.0, "Resources", [21]), (3700.0, "QOSMaxGRESPerUser", [21])],
+)
+def test_where_a_limit_kept_the_first_waiting_nobody_leaves_for_the_next(
+    ago_s: float, reason: str, served: list[int]
+) -> None:
+    """For whom a job was requeued is in its AdminComment."""
     past = PreemptionRecord(0.0, (Interruption(0, 1e4 - ago_s, 1, 0.0, "", 20),)).text()
     gone = small(30, priority=0, reason="BeginTime", eligible_s=2e4, restarts=1, admin_comment=past)
-    first = small(20, reason="QOSMaxGRESPerUser")
+    first = small(20, reason=reason, time_limit_s=9e3)  # behind the others: it takes nothing that is freed for them
     assert planned(six_run(first, *SIX[1:], gone)) == served
     assert planned(six_run(first, *SIX[1:], gone, enforced=False)) == list(range(21, 26))
 
