@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
@@ -17,92 +16,61 @@ from explsched.preemption_record import read as read_record
 from sched_policy.model import Absence, GpuRequest, Job, Node, StageProfile, Switch
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
-from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode, SlurmReservation, Topology
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import OrderSection, PreemptionBudget
 from slurm_plugin.observation.array_limits import throttled
 from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_first, served_in_vain
 from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
+from slurm_plugin.observation.queue_rules import QueueRules
 from slurm_plugin.observation.requeue_delay import returns_at_once
 from slurm_plugin.observation.requirements import (
-    NO_NODE,
-    SCRONTAB,
     Requirements,
     gpu_request,
     most_shards_per_gpu,
-    unmodelled,
 )
 from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.standing import (
     FairShares,
-    lane,
-    last_wait_s,
     leased_job,
-    limits_of,
-    may_be_planned,
-    standing_of,
-    waits_for_room,
 )
 from slurm_plugin.observation.trainings import SeenTraining
 
 _LOG = logging.getLogger("explsched.observe")
-_NOT_SIGNALLED = frozenset({"SUSPENDED", "STOPPED", "CONFIGURING"})
-"""States in which no signal reaches the batch script. Slurm also holds a suspended job that is requeued."""
-
 _NO_PROGRESS = JobProgress()
 
 
 class Observation(Struct, frozen=True):
-    """What a pass sees of the cluster: the policy's snapshot, and the records that it was made from.
+    """What a pass sees of the cluster: the policy's snapshot, and what it was made from.
 
     Attributes:
         snapshot: the input of the policy.
-        jobs: Slurm's records of all jobs that have not ended, by job id.
-        reservations: Slurm's reservations, leases included.
+        cluster: all of Slurm's records.
+        jobs: of them the records of jobs that have not ended, by job id; of throttled arrays no more than may start.
+        nodes: of them the records of nodes, by name.
+        known: what the daemon knows from earlier passes.
         progress: what jobs have reported, by job id.
         option_faults: why the options of a job are ignored, by job id.
         preempted: records of jobs that have been or may be preempted, or whose AdminComment others use, by job id.
-        nodes: Slurm's records of nodes, by name.
-        shard_rule: how Slurm chooses the GPU for shards.
-        leased_in_vain: waiting jobs that get no more leases.
-        others_factors: the parts of site factors that others have set, by job id.
-        fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
-        refused_leases: jobs that get no lease for now, since Slurm has refused them one, and its words.
         unmodelled: why a waiting job is left to Slurm, by job id.
         spares: why a job is not preempted although it may allow that, by job id.
-        rests: jobs whose start the daemon has delayed (that may be over), with the begin time that they had before.
         returning: requeued jobs that need not wait for as long as Slurm delays them.
-        tiers: the PriorityTier of each partition, as far as it is known.
-        topology_fault: why the network topology is unknown; "" if it is known or not used.
-        limited_gpus: jobs that a limit has kept from starting, with the smallest size at which it did.
-        refused_sizes: jobs whose size Slurm has refused to change.
-        enforces_limits: as in `ClusterRecords`.
 
     """
 
     snapshot: Snapshot
+    cluster: ClusterRecords
     jobs: Mapping[int, SlurmJob]
-    reservations: tuple[SlurmReservation, ...]
-    progress: Mapping[int, JobProgress]
-    option_faults: Mapping[int, str]
-    preempted: Mapping[int, PreemptionRecord] = field(default_factory=dict)
     nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
-    shard_rule: ShardRule = ShardRule.FIRST_FIT
-    leased_in_vain: frozenset[int] = frozenset()
-    others_factors: Mapping[int, int] = field(default_factory=dict)
-    fresh_leases: frozenset[int] = frozenset()
-    refused_leases: Mapping[int, str] = field(default_factory=dict)
+    known: Remembered = Remembered()
+    progress: Mapping[int, JobProgress] = field(default_factory=dict)
+    option_faults: Mapping[int, str] = field(default_factory=dict)
+    preempted: Mapping[int, PreemptionRecord] = field(default_factory=dict)
     unmodelled: Mapping[int, str] = field(default_factory=dict)
     spares: Mapping[int, str] = field(default_factory=dict)
-    rests: Mapping[int, float] = field(default_factory=dict)
     returning: frozenset[int] = frozenset()
-    tiers: Mapping[str, int] = field(default_factory=dict)
-    topology_fault: str = ""
-    limited_gpus: Mapping[int, int] = field(default_factory=dict)
-    refused_sizes: frozenset[int] = frozenset()
-    enforces_limits: bool = False
 
     def options(self, job_id: int) -> job_options.JobOptions | None:
         """The options in a job's comment; None if there are none, or they are ignored (`option_faults`)."""
@@ -157,7 +125,7 @@ def observe(
         for job_id, record in records.items()
         if returns_at_once(record, preempted.get(job_id), progress.get(job_id, _NO_PROGRESS), known.lasting_runs, now_s)
     )
-    queue = _QueueRules(
+    queue = QueueRules(
         now_s=now_s,
         returning=returning,
         rules=order or OrderSection(),
@@ -199,26 +167,16 @@ def observe(
     snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, absences, known.ended_runs)
     return Observation(
         snapshot=snapshot,
+        cluster=seen,
         jobs=records,
-        reservations=seen.reservations,
+        nodes=by_name,
+        known=known,
         progress=progress,
         option_faults=faults,
         preempted=preempted,
-        nodes=by_name,
-        shard_rule=seen.shard_rule,
-        leased_in_vain=known.leased_in_vain,
-        others_factors=known.others_factors,
-        fresh_leases=known.fresh_leases,
-        refused_leases=known.refused_leases,
         unmodelled=left_to_slurm,
         spares=spares,
-        rests=known.rests,
         returning=returning,
-        tiers=seen.tiers,
-        topology_fault=seen.topology.fault,
-        limited_gpus=known.limited_gpus,
-        refused_sizes=known.refused_sizes,
-        enforces_limits=seen.enforces_limits,
     )
 
 
@@ -238,97 +196,6 @@ def _in_snapshot(records: Iterable[SlurmJob], steered: frozenset[str], per_gpu: 
         ours = not steered or steered.issuperset(record.partitions)
         if asks_for_gpus(record, per_gpu) and (ours or record.state != "PENDING"):
             yield record
-
-
-class _QueueRules(Struct, frozen=True):
-    """What decides on a job's position in the queue beside its own record and reports; see `observe`.
-
-    `in_vain` are jobs that did not start although others were preempted for them; `served_first` is whose limits these
-    use (`limits_of`), where limits are enforced: no job is preempted for their like. `only_leases`: there are
-    reservations, and all are leases of the daemon. `keeps_nodes`: no job gets another number of nodes. Slurm takes the
-    CPUs that go with them for what an admin has allowed, and no longer counts the job for any limit on CPUs.
-    """
-
-    now_s: float
-    rules: OrderSection
-    known: Remembered
-    returning: frozenset[int]
-    budget: PreemptionBudget | None
-    requirements: Requirements
-    topology: Topology
-    fair_shares: FairShares
-    in_vain: frozenset[int]
-    served_first: frozenset[tuple[str, str, str]]
-    has_nodes: bool
-    keeps_nodes: bool
-    only_leases: bool
-
-    def standing(self, job: Job, record: SlurmJob, past: PreemptionRecord | None) -> tuple[Job, str]:
-        """The job with its scope, priority and permissions; and why it is left to Slurm, "" if it is not."""
-        partition, why = job.partition, ""
-        if record.state == "PENDING" or job.elastic is not None:
-            fitting = self.requirements.node_set(record)
-            why = unmodelled(record, self.topology) or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
-            partition = partition if why else fitting.name
-        if record.state != "PENDING" and why:
-            job, why = replace(job, elastic=None), ""  # it could not be planned on other nodes once it has left these
-        if self.keeps_nodes and job.elastic is not None and job.elastic.per_node is not None:
-            job = replace(job, elastic=None)
-        known, job_id, is_modelled = self.known, record.job_id, not why
-        job = replace(job, submit_s=past.submitted_s) if past else job
-        standing = standing_of(record, self.rules.scope, known.others_factors.get(job_id, 0))
-        planned = may_be_planned(
-            record,
-            self.now_s,
-            allows_preemption=job.allows_preemption,
-            only_leases=self.only_leases,
-            returns_at_once=job_id in self.returning,
-            own_begin_s=known.rests.get(job_id),
-        )
-        stands = replace(
-            job,
-            partition=partition,
-            scope=standing.scope,
-            peers=standing.peers if is_modelled or self.rules.scope == "partition" else f"job {job_id}",
-            native_priority=standing.native_priority,
-            fair_share=self.fair_shares.of(record),
-            lane=lane(record),
-            is_overdue=self.last_wait_s(record) + (past.earlier_wait_s if past else 0.0) > self.rules.max_wait_s,
-            eligible=job.holds_gpus or (planned and is_modelled and record.throttled_tasks < record.array_tasks),
-            # Preemption does not check whether the GPUs it frees are below few enough switches.
-            may_displace=is_modelled
-            and not record.most_switches
-            and waits_for_room(record)
-            and job_id not in self.in_vain
-            and limits_of(record) not in self.served_first,
-            asked_to_leave=job_id in known.asked_to_leave,
-            user_silent_s=known.unreported_s.get(record.user, 0.0),
-            granted_step=known.granted_steps.get(job_id, math.inf),
-        )
-        return stands, why
-
-    def spared(self, record: SlurmJob, past: PreemptionRecord | None, reported: JobProgress) -> str:
-        """Why the job is not preempted although it may allow that; "" if nothing is against it."""
-        if record.is_scrontab:
-            return SCRONTAB
-        if record.het_job_id is not None:
-            return "Slurm requeues all components of a heterogeneous job together"
-        if record.state in _NOT_SIGNALLED:
-            return f"no signal reaches its script while it is {record.state}"
-        if record.job_id in self.known.requeue_refused:
-            return "Slurm has refused to requeue it, or to take the record of that"
-        if record.deadline_s is not None:
-            return "Slurm ends it if it waits until a whole run no longer fits before its --deadline"
-        if reported.ended:  # its script may go on for long
-            return "it has reported its end, and a requeue would run it again"
-        if past is None or self.budget is None or not self.budget.is_spent(past, self.now_s):
-            return ""
-        in_all = "" if self.budget.max_per_job is None else f", {self.budget.max_per_job} in all"
-        return f"at most {self.budget.max_per_job_per_hour} times an hour{in_all}"
-
-    def last_wait_s(self, record: SlurmJob) -> float:
-        """As `standing.last_wait_s`, with what is known of our delays."""
-        return last_wait_s(record, self.now_s, self.known.rests.get(record.job_id))
 
 
 def asks_for_gpus(record: SlurmJob, shards_per_gpu: int) -> bool:

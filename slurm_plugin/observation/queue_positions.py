@@ -207,7 +207,7 @@ class QueuePositions:
             gain = round(peer.native_priority - job.native_priority)
             if gain > 0 and (is_cut or job.job_id in unwritten):
                 factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
-                gain = min(gain, max(0, factor - seen.others_factors.get(job.job_id, 0)))
+                gain = min(gain, max(0, factor - seen.known.others_factors.get(job.job_id, 0)))
             loans[job.job_id] = _Exchanged(peer.job_id, gain)
         served = set(beneficiaries.values())
         stands = {

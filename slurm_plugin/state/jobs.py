@@ -144,7 +144,7 @@ def _nearness(view: View, placement: Sequence[NodeGpus]) -> str:
     """Below which switches a gang's nodes are; "" if it has one node or the topology is not used."""
     if len(placement) == 1:
         return ""
-    if fault := view.seen.topology_fault:
+    if fault := view.seen.cluster.topology.fault:
         return f" It gets no reservation, since Slurm chooses its nodes by a network that is not known ({fault})."
     leaves = {node.name: node.switches[0].name for node in view.seen.snapshot.nodes if node.switches}
     used = sorted({leaves[share.node] for share in placement if share.node in leaves})
@@ -169,7 +169,7 @@ def _waiting(view: View, job: Job) -> str:
     reservation = view.reservations.get(job.job_id)
     if reservation is not None:
         planned = f"Its start is planned for {clock(reservation.start_s)}: {reservation.reason}."
-        refused = view.seen.refused_leases.get(job.job_id)
+        refused = view.seen.known.refused_leases.get(job.job_id)
         without = f" Slurm has refused a reservation for it: {' '.join(refused.split())}." if refused else ""
         return f"{planned}{_nearness(view, reservation.placement)}{without}"
     return "It is blocked by jobs that come before it, and starts when they leave room."

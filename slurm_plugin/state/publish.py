@@ -93,7 +93,8 @@ def state_of(
         jobs=tuple(jobs.rows(view)),
         nodes=tuple(_nodes(view)),
         leases=tuple(
-            LeaseRow(one.name, leased_job(one.name), one.nodes, one.start_s, one.end_s) for one in seen.reservations
+            LeaseRow(one.name, leased_job(one.name), one.nodes, one.start_s, one.end_s)
+            for one in view.seen.cluster.reservations
         ),
         samples=tuple(samples),
         explanations=encoded(list(jobs.explanations(view))),

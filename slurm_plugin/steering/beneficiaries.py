@@ -33,7 +33,7 @@ def without_vain_preemptions(plan: Plan, seen: Observation, awaited: Collection[
     `awaited` are the jobs for which others have been asked to leave, or have left.
     """
     kept = _not_in_vain(plan.preemptions, plan, seen)
-    if seen.enforces_limits and len(turns := _in_turn(kept, seen, awaited)) < len(kept):
+    if seen.cluster.enforces_limits and len(turns := _in_turn(kept, seen, awaited)) < len(kept):
         kept = _not_in_vain(turns, plan, seen)  # those whose turn comes later may take what is freed now
     return replace(plan, preemptions=kept)
 

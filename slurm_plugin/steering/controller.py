@@ -197,7 +197,7 @@ class Controller:
         beneficiaries = self._tracker.beneficiaries
         self._notes.note_positions(plan, seen, decided.changes, self._limits, beneficiaries, postponed)
         self._notes.save()
-        before = Before.of(seen.jobs, seen.reservations)
+        before = Before.of(seen.jobs, seen.cluster.reservations)
         reasons = Reasons.of(self._config.policy, plan, decided.changes)
         lifted = dict.fromkeys(self._served_of(seen, now_s), _SERVED)
         reasons = replace(reasons, order={**reasons.order, **lifted, **dict.fromkeys(strays(seen), _STRAY)})

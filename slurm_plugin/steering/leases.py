@@ -66,14 +66,14 @@ def lease_changes(
     wanted = {
         reservation.job_id: reservation
         for reservation in plan.reservations
-        if (len(reservation.placement) == 1 or not seen.topology_fault) and _whole_nodes(reservation, seen)
+        if (len(reservation.placement) == 1 or not seen.cluster.topology.fault) and _whole_nodes(reservation, seen)
         if _can_be_leased(seen, reservation.job_id) and not queue.is_behind_others(reservation.job_id)
     }
-    there = {lease.name for lease in seen.reservations}
+    there = {lease.name for lease in seen.cluster.reservations}
     intruders = (job for job in seen.jobs.values() if is_in_anothers_lease(job) and job.reservations & there)
     result: list[Change] = [AttachReservation(job.job_id, "") for job in intruders if job.state != "COMPLETING"]
     standing: dict[int, SlurmReservation] = {}
-    for lease in seen.reservations:
+    for lease in seen.cluster.reservations:
         job_id = leased_job(lease.name)
         if job_id is None:
             continue
@@ -91,8 +91,8 @@ def lease_changes(
             result.append(AttachReservation(job_id, ""))
         result.append(DeleteReservation(lease.name))
     for job_id, reservation in wanted.items():
-        is_gone = job_id in seen.fresh_leases and lease_name(job_id) not in there
-        is_too_soon = is_gone or job_id in seen.refused_leases
+        is_gone = job_id in seen.known.fresh_leases and lease_name(job_id) not in there
+        is_too_soon = is_gone or job_id in seen.known.refused_leases
         if job_id not in standing and not is_too_soon and not _would_overtake(reservation, plan, seen):
             create = _create(reservation, seen.jobs[job_id], now_s)
             if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
@@ -115,9 +115,9 @@ def _can_be_leased(seen: Observation, job_id: int) -> bool:
     job = seen.jobs[job_id]
     if job_id in seen.unmodelled or len(job.partitions) > 1:  # a lease is of one partition
         return False
-    if job_id in seen.leased_in_vain or (job.reservation and leased_job(job.reservation) != job_id):
+    if job_id in seen.known.leased_in_vain or (job.reservation and leased_job(job.reservation) != job_id):
         return False
-    has_one = any(lease.name == lease_name(job_id) for lease in seen.reservations)
+    has_one = any(lease.name == lease_name(job_id) for lease in seen.cluster.reservations)
     return waits_for_room(job) or (has_one and may_keep_lease(job))
 
 
@@ -164,7 +164,7 @@ class _Queue:
         return self._near_of[partition]
 
     def _tier(self, partition: str) -> int:
-        return self._seen.tiers.get(partition, _USUAL_TIER)
+        return self._seen.cluster.tiers.get(partition, _USUAL_TIER)
 
 
 class _Maintenance:
@@ -175,7 +175,7 @@ class _Maintenance:
         self._nodes = seen.snapshot.nodes
         self._from_s: defaultdict[str, float] = defaultdict(lambda: math.inf)
         self._of_partition: dict[str, list[float]] = {}
-        for reservation in seen.reservations:
+        for reservation in seen.cluster.reservations:
             if "MAINT" in reservation.flags and reservation.end_s > self._now_s:
                 start_s = self._now_s if "TIME_FLOAT" in reservation.flags else reservation.start_s
                 self._from_s |= {node: min(start_s, self._from_s[node]) for node in reservation.nodes}
@@ -221,7 +221,7 @@ def _still_right(lease: SlurmReservation, reservation: Reservation, now_s: float
 def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
     """Whether a lease that has not begun stays for now although the plan has changed."""
     is_ahead = lease.start_s > seen.snapshot.now_s
-    return is_ahead and job_id in seen.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
+    return is_ahead and job_id in seen.known.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
 
 
 def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> CreateReservation:

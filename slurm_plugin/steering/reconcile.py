@@ -118,8 +118,8 @@ def delay_changes(plan: Plan, seen: Observation, resized: Container[int]) -> Ite
         if record.job_id in paused:
             if record.state == "PENDING" and (record.eligible_s or 0.0) < now_s + REST_S / 2:
                 yield DelayStart(record.job_id, math.ceil(now_s + REST_S))
-        elif record.job_id in seen.rests:
-            yield from _lifted(record, seen.rests[record.job_id], now_s)
+        elif record.job_id in seen.known.rests:
+            yield from _lifted(record, seen.known.rests[record.job_id], now_s)
         elif record.job_id in returning and has_settled(record, now_s):
             yield StartAtOnce(record.job_id)
 
@@ -143,8 +143,8 @@ def within_limits(plan: Plan, seen: Observation) -> Plan:
 
     def may_have(resize: Resize) -> bool:
         gpus, job_id = resize.request.total, resize.job_id
-        is_refused = job_id in seen.refused_sizes and gpus > seen.jobs[job_id].gpus
-        return not is_refused and gpus < seen.limited_gpus.get(job_id, math.inf)
+        is_refused = job_id in seen.known.refused_sizes and gpus > seen.jobs[job_id].gpus
+        return not is_refused and gpus < seen.known.limited_gpus.get(job_id, math.inf)
 
     return replace(plan, resizes=tuple(filter(may_have, plan.resizes)))
 

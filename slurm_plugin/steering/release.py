@@ -98,7 +98,7 @@ def releases(plan: Plan, seen: Observation) -> Releases:
         if free is not None:
             holders = _by_gpu(node, there[node])
             shards = {start.job_id: seen.jobs[start.job_id].shards_per_node for start in starts}
-            started = foreseen(starts, holders, free, shards, seen.shard_rule)
+            started = foreseen(starts, holders, free, shards, seen.cluster.shard_rule)
             order += started
             sharers += _sharers(node, started, holders)
     return Releases(tuple(order), tuple(sharers), placed)

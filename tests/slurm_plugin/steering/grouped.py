@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from sched_policy.model import Node
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.client.records import ShardRule, SlurmJob, SlurmNode
+from slurm_plugin.client.records import ClusterRecords, ShardRule, SlurmJob, SlurmNode
 from slurm_plugin.observation import requirements
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.policy_job import policy_job
@@ -44,7 +44,8 @@ def look(
     jobs = [policy_job(job, JobProgress(), None, None, size) for job in records]
     snapshot = Snapshot.of(now_s, [Node(node.name, node.gpus, node.partitions) for node in slurm_nodes], jobs)
     by_name = {node.name: node for node in slurm_nodes}
-    return Observation(snapshot, {job.job_id: job for job in records}, (), {}, {}, {}, by_name, rule)
+    cluster = ClusterRecords(tuple(slurm_nodes), records, (), rule)
+    return Observation(snapshot, cluster, {job.job_id: job for job in records}, by_name)
 
 
 def devices(found: Sequence[SlurmJob]) -> dict[int, tuple[tuple[str, tuple[int, ...]], ...]]:

@@ -55,7 +55,7 @@ def after(seen: Observation, changes: tuple[Change, ...], later_s: float = 1.0) 
             )
         elif isinstance(change, SetAdminComment):
             jobs[change.job_id] = replace(jobs[change.job_id], admin_comment=change.admin_comment)
-    return look(*jobs.values(), rule=seen.shard_rule, later_s=seen.snapshot.now_s - NOW_S + later_s)
+    return look(*jobs.values(), rule=seen.cluster.shard_rule, later_s=seen.snapshot.now_s - NOW_S + later_s)
 
 
 @given(MARKS)

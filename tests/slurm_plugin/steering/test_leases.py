@@ -12,6 +12,7 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import AttachReservation, Change, DeleteReservation
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
 from slurm_plugin.observation.lease_use import LeaseUse
+from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.steering.leases import lease_changes
 from tests.sched_policy.builders import NOW_S
 from tests.slurm_kit import record
@@ -55,7 +56,7 @@ def test_no_job_has_a_lease_while_another_users_is_before_it(asked: dict[str, An
     assert gets_one(replace(first, priority=1))  # submitted later
     assert gets_one(replace(first, user="ada"))
     held = record(5, reservation="explsched_5")
-    fresh = replace(seen(held, first, leases=(lease(5),)), fresh_leases=frozenset({5}))
+    fresh = replace(seen(held, first, leases=(lease(5),)), known=Remembered(fresh_leases=frozenset({5})))
     assert lease_changes(PLAN, fresh, SLACK_S) == GONE
     assert lease_changes(Plan(), fresh, SLACK_S) == GONE
 
@@ -141,7 +142,8 @@ def test_a_job_is_before_it_by_the_tier_of_its_partition(
     nodes = (("n1", {"main", "other"}), ("n2", {"main"}), ("n3", {"far"}))
     shared = tuple(Node(name, 4, frozenset(partitions)) for name, partitions in nodes)
     first = record(6, user="bob", partition=partition, priority=1, reason="Resources")
-    there = replace(seen(record(5, priority=9), first), snapshot=Snapshot.of(NOW_S, shared, ()), tiers=tiers)
+    there = replace(seen(record(5, priority=9), first), snapshot=Snapshot.of(NOW_S, shared, ()))
+    there = replace(there, cluster=replace(there.cluster, tiers=tiers))
     assert bool(lease_changes(PLAN, there, SLACK_S)) == is_made
     of_owner = replace(there, jobs={**there.jobs, 6: replace(first, user="ada")})
     assert lease_changes(PLAN, of_owner, SLACK_S) != ()
@@ -150,7 +152,8 @@ def test_a_job_is_before_it_by_the_tier_of_its_partition(
 def test_the_name_of_a_lease_that_has_expired_is_taken_from_its_job_at_once() -> None:
     """Slurm does not start a job that names a reservation which is not there; the job gets no lease for a minute."""
     there = seen(record(5, priority=9, reservation="explsched_5"))
-    assert lease_changes(PLAN, replace(there, fresh_leases=frozenset({5})), SLACK_S) == (AttachReservation(5, ""),)
+    there = replace(there, known=Remembered(fresh_leases=frozenset({5})))
+    assert lease_changes(PLAN, there, SLACK_S) == (AttachReservation(5, ""),)
 
 
 def test_who_is_before_whom_is_told_by_the_site_factors_that_are_about_to_be_written() -> None:
@@ -174,7 +177,8 @@ def test_a_lease_that_was_removed_is_not_made_again_at_once() -> None:
 
     def wanted(leases: tuple[SlurmReservation, ...], *others: SlurmJob) -> tuple[Change, ...]:
         use.in_vain([own], leases, NOW_S)
-        return lease_changes(PLAN, replace(seen(own, *others, leases=leases), fresh_leases=use.fresh(NOW_S)), SLACK_S)
+        known = Remembered(fresh_leases=use.fresh(NOW_S))
+        return lease_changes(PLAN, replace(seen(own, *others, leases=leases), known=known), SLACK_S)
 
     assert DeleteReservation("explsched_5") in wanted((lease(5),), record(6, user="bob", priority=9))
     assert wanted(()) == ()

@@ -21,7 +21,8 @@ from slurm_plugin.client.changes import (
     SetSiteFactor,
     StartAtOnce,
 )
-from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmReservation, Topology
+from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requeue_delay import returns_at_once
@@ -40,8 +41,8 @@ def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tu
     """Of requeued jobs each has run for long enough to return at once."""
     lasted = frozenset((one.job_id, one.restarts - 1) for one in records)
     returning = (one.job_id for one in records if returns_at_once(one, None, JobProgress(), lasted, NOW_S))
-    found = Observation(Snapshot.of(NOW_S, nodes(), jobs), {one.job_id: one for one in records}, leases, {}, {})
-    return replace(found, returning=frozenset(returning))
+    cluster, by_id = ClusterRecords((), records, leases), {one.job_id: one for one in records}
+    return Observation(Snapshot.of(NOW_S, nodes(), jobs), cluster, by_id, returning=frozenset(returning))
 
 
 def promise(job_id: int, start_s: float = NOW_S + 600, gpus: int = 4) -> Reservation:
@@ -94,7 +95,8 @@ def test_where_slurm_places_gangs_by_a_network_that_is_not_known_only_single_nod
     plan = Plan(reservations=(promise(5), two))
     flat = lease_changes(plan, seen(record(5), record(6, nodes=2)), SLACK_S)
     assert [c.name for c in flat if isinstance(c, CreateReservation)] == ["explsched_5", "explsched_6"]
-    torus = replace(seen(record(5), record(6, nodes=2)), topology_fault="a torus")
+    two_nodes = seen(record(5), record(6, nodes=2))
+    torus = replace(two_nodes, cluster=replace(two_nodes.cluster, topology=Topology(fault="a torus")))
     assert [c.name for c in lease_changes(plan, torus, SLACK_S) if isinstance(c, CreateReservation)] == ["explsched_5"]
 
 
@@ -185,9 +187,9 @@ def test_a_lease_stays_while_slurm_has_not_tested_its_job_again_and_goes_when_th
 def test_a_lease_that_has_kept_nodes_in_vain_is_taken_away_and_given_no_more() -> None:
     plan = Plan(reservations=(promise(5),))
     held = record(5, reservation="explsched_5")
-    in_vain = replace(seen(held, leases=(lease(5),)), leased_in_vain=frozenset({5}))
+    in_vain = replace(seen(held, leases=(lease(5),)), known=Remembered(leased_in_vain=frozenset({5})))
     assert lease_changes(plan, in_vain, SLACK_S) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
-    without = replace(seen(record(5)), leased_in_vain=frozenset({5}))
+    without = replace(seen(record(5)), known=Remembered(leased_in_vain=frozenset({5})))
     assert lease_changes(plan, without, SLACK_S) == ()
 
 
@@ -321,20 +323,20 @@ def test_negative_site_factors_of_earlier_releases_are_replaced() -> None:
 def test_a_fresh_lease_stays_although_the_plan_has_moved() -> None:
     """Each change of a reservation ends a backfill cycle that has let go of its locks."""
     held = record(5, reservation="explsched_5")
-    fresh = replace(seen(held, leases=(lease(5),)), fresh_leases=frozenset({5}))
+    fresh = replace(seen(held, leases=(lease(5),)), known=Remembered(fresh_leases=frozenset({5})))
     elsewhere = Plan(reservations=(replace(promise(5), placement=(NodeGpus("n2", 4),)),))
     assert lease_changes(elsewhere, fresh, SLACK_S) == ()
     assert lease_changes(Plan(), fresh, SLACK_S) == ()
-    assert lease_changes(elsewhere, replace(fresh, fresh_leases=frozenset()), SLACK_S) != ()
+    assert lease_changes(elsewhere, replace(fresh, known=Remembered()), SLACK_S) != ()
     started = replace(fresh, jobs={5: replace(held, state="RUNNING")})
     assert lease_changes(Plan(), started, SLACK_S) == (AttachReservation(5, ""), DeleteReservation("explsched_5"))
-    begun = replace(fresh, reservations=(lease(5, NOW_S - 30),))
+    begun = replace(fresh, cluster=replace(fresh.cluster, reservations=(lease(5, NOW_S - 30),)))
     assert DeleteReservation("explsched_5") in lease_changes(elsewhere, begun, SLACK_S)
 
 
 def test_no_lease_is_asked_for_beside_one_that_stays_on_its_nodes() -> None:
     held = record(5, reservation="explsched_5")
-    fresh = replace(seen(held, record(6), leases=(lease(5),)), fresh_leases=frozenset({5}))
+    fresh = replace(seen(held, record(6), leases=(lease(5),)), known=Remembered(fresh_leases=frozenset({5})))
     assert lease_changes(Plan(reservations=(promise(6, NOW_S + 719),)), fresh, SLACK_S) == ()  # Slurm refuses overlaps
     for room in (promise(6, NOW_S + 720), replace(promise(6), placement=(NodeGpus("n2", 4),))):
         created = lease_changes(Plan(reservations=(room,)), fresh, SLACK_S)
