@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from explsched.errors import ExplschedError
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import gpu_memory_mib
+from slurm_plugin.client.gpu_memory import gpu_memory_mib
 from wrappers.template import SXRUN
 
 _EXAMPLES = """\b

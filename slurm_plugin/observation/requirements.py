@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sched_policy.model import NARROWED, GpuRequest, Job, NodeGpus
-from slurm_plugin.client.records import Amounts, SlurmJob, SlurmNode, Topology, gpu_memory_mib
+from slurm_plugin.client.gpu_memory import gpu_memory_mib
+from slurm_plugin.client.records import Amounts, SlurmJob, SlurmNode, Topology
 from slurm_plugin.observation.group_annotation import is_pinned
 from slurm_plugin.observation.standing import leased_job
 

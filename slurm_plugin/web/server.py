@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from explsched.log import event
 from slurm_plugin.audit_file import AuditEntry, AuditError, RecentEntries, Value
 from slurm_plugin.config import Config
-from slurm_plugin.state.publish import METRICS_FILE
+from slurm_plugin.state.metrics import METRICS_FILE
 from slurm_plugin.state.published import FILE, State, ask, read
 from slurm_plugin.state.serving import Visible
 from slurm_plugin.web import answers

@@ -31,7 +31,7 @@ from slurm_plugin.client.changes import Change, RequeueJob, SignalJob, StartAtOn
 from slurm_plugin.client.records import ControllerLoad, SlurmJob
 from slurm_plugin.daemon import Daemon
 from slurm_plugin.instance import CLAIM, HEARTBEATS, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
-from slurm_plugin.state.publish import METRICS_FILE
+from slurm_plugin.state.metrics import METRICS_FILE
 from slurm_plugin.state.published import read
 from slurm_plugin.steering.controller import Controller, Pass
 from tests.slurm_kit import NOW_S, FakeSlurm, record

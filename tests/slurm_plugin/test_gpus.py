@@ -17,7 +17,8 @@ import yaml
 
 from slurm_plugin.cli.gpus import NodeUse, of_cluster
 from slurm_plugin.client import parse
-from slurm_plugin.client.records import ClusterRecords, SlurmNode, gpu_memory_mib, gpu_memory_of_node
+from slurm_plugin.client.gpu_memory import gpu_memory_mib, gpu_memory_of_node
+from slurm_plugin.client.records import ClusterRecords, SlurmNode
 from tests.slurm_kit import record
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slurm_plugin.state.publish import METRICS_FILE
+from slurm_plugin.state.metrics import METRICS_FILE
 from tests.slurm_plugin.state import published
 
 DOCS = Path(__file__).parents[3] / "docs"

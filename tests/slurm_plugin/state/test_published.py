@@ -28,7 +28,8 @@ from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
 from slurm_plugin.config import Config, PreemptionSection, ProgressSection
 from slurm_plugin.instance import Heartbeat, Holder
 from slurm_plugin.state.jobs import explanations
-from slurm_plugin.state.publish import METRICS_FILE, Publisher, gpu_uses, private, state_of
+from slurm_plugin.state.metrics import METRICS_FILE, gpu_uses
+from slurm_plugin.state.publish import Publisher, private, state_of
 from slurm_plugin.state.published import (
     FILE,
     PROGRESS,
