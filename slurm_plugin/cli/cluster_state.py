@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from explsched.errors import ExplschedError
 from slurm_plugin import config as configuration
 from slurm_plugin import sighting
 from slurm_plugin.client.cli import CliClient
@@ -35,6 +36,10 @@ Wanted = Callable[["View", Config], Sequence["Change"]]
 
 def _nothing(_view: View, _config: Config) -> Sequence[Change]:
     return ()
+
+
+class NoJobError(ExplschedError):
+    """There is nothing to explain: the job is over, or was never there."""
 
 
 def job_number(text: str) -> int:

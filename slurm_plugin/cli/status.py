@@ -1,38 +1,28 @@
-"""What goes on, `sexplsched status`, `explain` and `plan`, and the same in a browser and on a screen, `web` and `top`.
+"""What goes on: `sexplsched status`.
 
-They show the state that the daemon publishes; without one `status`, `explain` and `plan` look themselves.
+As `explain` and `plan` it shows the state that the daemon publishes, and looks itself without one.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import to_builtins
 
-from explsched import log
 from explsched.cli import config_option, json_option, known_users, own_name
-from explsched.errors import ExplschedError, UnknownNameError, with_extra
-from explsched.tables import Column, is_terminal, lines, printable, room
+from explsched.errors import ExplschedError, UnknownNameError
+from explsched.tables import Column, lines, room
 from sched_policy.model import JobState
 from slurm_plugin import config as configuration
-from slurm_plugin.cli.cluster_state import current, fresh_option, job_number, remembered, tell_source
-from slurm_plugin.config import Config
-from slurm_plugin.state.published import COLUMNS, Change, JobRow, PlanLine, State, part
-
-if TYPE_CHECKING:
-    from slurm_plugin.client.changes import Change as SlurmChange
-    from slurm_plugin.state.view import View
+from slurm_plugin.cli.cluster_state import NoJobError, current, fresh_option, job_number, remembered, tell_source
+from slurm_plugin.state.published import COLUMNS, JobRow, State
 
 _EXAMPLES = """\b
 examples:
@@ -43,29 +33,8 @@ _DEFAULT_FORMAT = "jobid,partition,name,user,state,gpus,step,metric,utility,plan
 _SWEEP_FORMAT = "jobid,state,gpus,step,metric,params,utility,planned,reason"
 _COUNTS = frozenset({"gpus", "tasks", "restarts", "preempted", "malformed", "params_changed"})
 _NUMBERS = _COUNTS | {"utility", "score", "gpu_hours", "lost_gpu_s"}
-_EXPLAIN_EXAMPLES = """\b
-example:
-  sexplsched explain 4711
-"""
-_PLAN_EXAMPLES = """\b
-examples:
-  sexplsched plan
-  sexplsched plan --fresh --json
-"""
 _WIDTH = re.compile(r"[1-9][0-9]{0,3}")
 _EMPTY = (None, "", "-")
-_NAMED = 5
-
-
-class NoJobError(ExplschedError):
-    """There is nothing to explain: the job is over, or was never there."""
-
-
-def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
-    """What the daemon would write."""
-    from slurm_plugin.steering.reconcile import SteeringLimits, changes
-
-    return changes(view.plan, view.seen, SteeringLimits.of(config))
 
 
 _ALONE = "="
@@ -250,161 +219,3 @@ def _cell(row: JobRow, name: str) -> object:
     if name == "metric" and row.value is not None:
         return f"{row.metric}={row.value:.4g}"
     return getattr(row, name)
-
-
-@click.command(epilog=_EXPLAIN_EXAMPLES)
-@click.argument("job_id", type=job_number, metavar="JOBID")
-@fresh_option
-@json_option
-@config_option
-def explain(job_id: int, fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  by name
-    """Explain why a job waits or runs, and its utility."""
-    state = current(config_path, fresh=fresh)
-    found = state.explanation(job_id)
-    if found is None and (tasks := sorted(row.jobid for row in state.jobs if row.belongs_to == job_id)):
-        named = ", ".join(map(str, tasks[:_NAMED])) + ", ..." * (len(tasks) > _NAMED)
-        raise NoJobError(f"all tasks of array {job_id} have ids of their own by now: explain one of them ({named})")
-    if found is None and state.source == "daemon":  # submitted since then
-        state = current(config_path, fresh=True)
-        found = state.explanation(job_id)
-    if found is None:
-        raise NoJobError(f"job {job_id} neither waits nor runs{_was(job_id, config_path)}")
-    if as_json:
-        row = next((to_builtins(row) for row in state.jobs if row.jobid == job_id), {"jobid": job_id})
-        told = {**row, "explanation": found.sentences, "written_s": state.written_s}
-        click.echo(json.dumps(told, indent=1))
-        return
-    click.echo("\n".join(map(printable, found.sentences)))
-    tell_source(state, config_path)
-
-
-def _was(job_id: int, config_path: Path | None) -> str:
-    """Where to look for what became of a job that is gone."""
-    from slurm_plugin.observation.sweep_record import read as notes  # where nothing failed it is not needed
-
-    sweeps = {note.sweep for note in notes(configuration.load(config_path).progress.spool) if note.job == job_id}
-    return "".join(f"; what became of it: sexplsched sweep show {shlex.quote(sweep)}" for sweep in sorted(sweeps))
-
-
-@click.command(epilog=_PLAN_EXAMPLES)
-@fresh_option
-@json_option
-@config_option
-def plan(fresh: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001  click passes by name
-    """Show the plan and the changes it needs in Slurm.
-
-    Shows the last pass of the daemon; without one, or with --fresh, what a pass would do now. Changes nothing.
-    """
-    state = current(config_path, fresh=fresh, wanted=_changes)
-    lines, changes = part(state.plan, tuple[PlanLine, ...]), part(state.changes, tuple[Change, ...])
-    if as_json:
-        told = {"plan": to_builtins(lines), "changes": to_builtins(changes), "written_s": state.written_s}
-        click.echo(json.dumps(told, indent=1))
-        return
-    for line in lines:
-        click.echo(f"{line.kind:<8} {','.join(map(str, line.jobs))}  {printable(line.text)}")
-    for change in changes:
-        click.echo(f"change   {printable(change.text)}")
-    if not changes and not any(line.kind in ("preempt", "resize", "stop") for line in lines):
-        click.echo("Slurm matches the plan.")
-    tell_source(state, config_path)
-
-
-_WEB_EXAMPLES = """\b
-examples:
-  sexplsched web
-  sexplsched web --gateway ~/.explsched/gateway/main
-  sexplsched web --socket /run/explsched-web/web.sock --user-header X-Remote-User
-
-The first prints a URL with a token. Anyone who has it sees what you can see. From your own machine:
-
-\b
-  ssh -L 8642:127.0.0.1:8642 login-node
-"""
-_TOP_EXAMPLES = """\b
-examples:
-  sexplsched top
-  sexplsched top --me --iterate 2
-
-Needs Textual, the extra `top`. Keys are as in htop; F1 lists them.
-"""
-_SOCKET_MODE = 0o660
-
-
-class WebError(ExplschedError):
-    """The page cannot be served this way."""
-
-
-class TopError(ExplschedError):
-    """The screen cannot be shown."""
-
-
-@click.command(epilog=_WEB_EXAMPLES)
-@click.option("-p", "--port", default=8642, show_default=True, type=click.IntRange(1, 65535), help="Port on 127.0.0.1.")
-@click.option(
-    "--socket", "path", type=click.Path(path_type=Path), help="Listen on this Unix socket instead, for a proxy."
-)
-@click.option("--user-header", help="Header in which the proxy names the user; needs --socket.")
-@click.option(
-    "--gateway",
-    "gateways",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Also show the inference gateway with this state directory; repeatable.",
-)
-@config_option
-def web(
-    port: int, path: Path | None, user_header: str | None, gateways: tuple[Path, ...], config_path: Path | None
-) -> None:
-    """Show cluster, queue and sweeps in a browser.
-
-    The page is read-only. It shows the state that the daemon publishes, without calling Slurm. Where PrivateData hides
-    other users' jobs, users whom a proxy has authenticated see only their own.
-    """
-    import secrets
-
-    from aiohttp import web as aiohttp_web
-
-    from slurm_plugin.web.server import Access, Page
-
-    config = configuration.load(config_path)
-    if user_header and path is None:
-        raise WebError("--user-header needs --socket: on a port any user of this host could write that header")
-    log.set_up("warning", None)
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
-    hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost"))
-    token = "" if user_header else secrets.token_urlsafe(32)
-    access = Access(token, user_header or "", frozenset() if path else hosts)
-    query = "" if user_header else f"/login?token={token}"
-    told = f"serving on {path}, log in at {query or '/'}" if path else f"open http://127.0.0.1:{port}{query}"
-    app, where = (
-        Page(config, access, gateways).app(),
-        ({"path": str(path)} if path else {"host": "127.0.0.1", "port": port}),
-    )
-    previous = os.umask(0o777 & ~_SOCKET_MODE)
-    try:
-        aiohttp_web.run_app(app, print=lambda _banner: click.echo(told), access_log=None, **where)
-    except OSError as error:
-        raise WebError(f"cannot listen on {path or f'port {port}'}: {error.strerror}") from error
-    finally:
-        os.umask(previous)
-
-
-@click.command(epilog=_TOP_EXAMPLES)
-@click.option("-u", "--user", help="Only jobs of this user.")
-@click.option("--me", is_flag=True, help="Only my jobs.")
-@click.option(
-    "-i", "--iterate", default=5.0, show_default=True, type=click.FloatRange(min=1), help="Refresh interval, s."
-)
-@config_option
-def top(user: str | None, me: bool, iterate: float, config_path: Path | None) -> None:  # noqa: FBT001  by name
-    """Watch queue, sweeps and GPUs in a terminal."""
-    from importlib.util import find_spec  # `status` does not need it
-
-    if find_spec("textual") is None:
-        raise TopError(f"sexplsched top needs Textual: {with_extra('top')}")
-    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
-        raise TopError("sexplsched top needs a terminal; elsewhere: sexplsched status --iterate 5")
-    from slurm_plugin.cli.screen import Screen
-
-    Screen(lambda: current(config_path, fresh=False), iterate, own_name() if me else user or "").run()

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from explsched import spool
-from slurm_plugin.cli import status
+from slurm_plugin.cli.web import web
 from slurm_plugin.config import Config
 from slurm_plugin.instance import HEARTBEATS
 from slurm_plugin.observation import sweep_record
@@ -63,7 +63,7 @@ def test_sockets_are_where_their_unit_makes_a_directory() -> None:
     daemon = runtime_directory((ETC / "sexplschedd.service").read_text())
     (page,) = re.findall(r"--socket (\S+)", units["sexplsched-web.service"])
     assert Path(page).parent == runtime_directory(units["sexplsched-web.service"]) != daemon
-    assert page in CliRunner().invoke(status.web, ["--help"]).output
+    assert page in CliRunner().invoke(web, ["--help"]).output
     assert Config().state.socket.parent == runtime_directory(units["sexplschedd-state.service"]) == daemon
 
 
