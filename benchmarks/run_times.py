@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from sched_policy import catalog
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
-from simulation.results.outcome import measure
+from simulation.results.metrics import measure
 from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import Trace, TraceJob, fit

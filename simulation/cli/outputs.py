@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from explsched import tables
 from explsched.cli import output_file
-from simulation.results.outcome import Metrics, as_dict, figures
+from simulation.results.metrics import Metrics, as_dict, figures
 
 if TYPE_CHECKING:
     from simulation.results.outcome import TraceOutcome

@@ -34,7 +34,8 @@ from simulation.cli.replay import (
     report_rejected,
 )
 from simulation.results import history
-from simulation.results.outcome import Metrics, TraceOutcome, as_dict, measure
+from simulation.results.metrics import Metrics, as_dict, measure
+from simulation.results.outcome import TraceOutcome
 from simulation.traces.formats.cluster import read_cluster
 from simulation.traces.trace import require_all_rows
 

@@ -11,7 +11,7 @@ from sched_policy.order import still_telling
 from sched_policy.snapshot import Bools, EndedRun, Ints, Nodes, Snapshot
 from simulation.cluster.job_table import JobPhase, JobTable, to_policy_job
 from simulation.cluster.settings import Settings
-from simulation.pairs import Interference
+from simulation.interference import Interference
 from simulation.results.outcome import Ending, JobRecord, Usage
 from simulation.traces.trace import ClusterShape, TraceJob
 from slurm_plugin.observation.trainings import granted_step

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from math import inf
 
+from simulation.interference import opportunistic_iteration_s
 from simulation.muri.loop import Merging, MuriJob
-from simulation.pairs import opportunistic_iteration_s
 from simulation.traces.trace import ClusterShape
 
 _OPPORTUNISTIC = 0.9  # utilisation that an opportunistic job adds to each of its GPUs

@@ -15,7 +15,8 @@ import numpy as np
 
 from explsched.atomic_file import output
 from explsched.errors import ExplschedError, with_extra
-from simulation.results.outcome import Ending, JobRecord, TraceOutcome, span_s, utilisation_series
+from simulation.results.metrics import utilisation_series
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome, span_s
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,7 @@
 import pytest
 
 from sched_policy.model import StageProfile
-from simulation.pairs import opportunistic_iteration_s
+from simulation.interference import opportunistic_iteration_s
 
 GUARANTEED = StageProfile(10.0, 4.0, 3.0, 2.0)  # gaps: 5 for io, 6 for gpu, 7 for net
 

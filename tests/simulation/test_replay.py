@@ -10,7 +10,7 @@ from explsched.errors import PolicyError
 from simulation.cli.replay import TraceReplay
 from simulation.cluster.settings import Estimates, Settings
 from simulation.muri import MuriOptions
-from simulation.results.outcome import measure
+from simulation.results.metrics import measure
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 
 _JOBS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 4), st.integers(1, 900)), min_size=1, max_size=8)

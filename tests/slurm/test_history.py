@@ -10,7 +10,7 @@ import pytest
 
 from explsched.preemption_record import Interruption, PreemptionRecord, read
 from simulation.results.history import read as history_of
-from simulation.results.outcome import measure
+from simulation.results.metrics import measure
 from simulation.traces.formats import read_any, sacct
 from simulation.traces.trace import Trace, TraceError
 from slurm_plugin.client.changes import RequeueJob, SetAdminComment

@@ -27,7 +27,8 @@ from sched_policy.model import (
 from sched_policy.plan import Plan
 from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
-from simulation.pairs import Guarantee, Interleaving, best_benefit
+from simulation.interference import Guarantee, Interleaving
+from simulation.pairs import best_benefit
 from simulation.results.outcome import Ending
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 from tests.sched_policy.builders import NOW_S, job, nodes, running, snapshot

@@ -17,7 +17,7 @@ from explsched.cli import root
 from explsched.errors import ExplschedError
 from sched_policy.group.interleave import MAX_MEMBERS
 from simulation.cli.outputs import PolicyColumn, number, ratio, table
-from simulation.results.outcome import figures
+from simulation.results.metrics import figures
 from simulation.traces.formats.sacct import COMMAND
 
 ROOT = Path(__file__).parents[3]

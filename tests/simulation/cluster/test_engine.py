@@ -23,7 +23,8 @@ from sched_policy.snapshot import Columns, EndedRun, Snapshot
 from simulation import baselines
 from simulation.cluster.engine import SimulationError, simulate
 from simulation.cluster.settings import Estimates, PassTimes, Settings, SimulationSettingsError
-from simulation.results.outcome import Ending, JobRecord, TraceOutcome, measure
+from simulation.results.metrics import measure
+from simulation.results.outcome import Ending, JobRecord, TraceOutcome
 from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, Trace, TraceJob
 from slurm_plugin.client.records import ShardRule

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulation.results import history
-from simulation.results.outcome import Ending, Usage, measure
+from simulation.results.metrics import measure
+from simulation.results.outcome import Ending, Usage
 from simulation.traces.trace import ClusterShape, TraceError
 
 _HEADER = "JobID|JobIDRaw|User|Partition|Submit|Eligible|Start|End|ElapsedRaw|State|TimelimitRaw|AllocTRES|ReqTRES"

@@ -9,17 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simulation.results.outcome import (
-    Ending,
-    Metrics,
-    Steps,
-    Usage,
-    as_dict,
-    figures,
-    finish_time_fairness,
-    measure,
-    utilisation_series,
-)
+from simulation.results.metrics import Metrics, as_dict, figures, finish_time_fairness, measure, utilisation_series
+from simulation.results.outcome import Ending, Usage
+from simulation.results.steps import Steps
 from tests.simulation.results.outcomes import outcome, record, worked_example
 
 
