@@ -37,7 +37,9 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import observe
 from slurm_plugin.observation.spool import ProgressSpool
-from slurm_plugin.steering.reconcile import SteeringLimits, changes
+from slurm_plugin.steering.decide import Kept, changes
+from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.reconcile import SteeringLimits
 
 NOW_S = 1_700_000_000.0
 USERS = 200
@@ -181,7 +183,7 @@ def pass_figures(nodes: int, pending: int, running: int, repeats: int) -> dict[s
             observe_s.append(time.process_time() - began_s)
             plan = checked_plan(policy, seen.snapshot)
             began_s = time.process_time()
-            changes(plan, seen, limits)
+            changes(plan, seen, limits, Kept(PreemptionTracker(Config().preemption_budget()), {}))
             changes_s.append(time.process_time() - began_s)
     figures |= {
         "read_s": statistics.median(read_s),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,10 +70,15 @@ def _was(job_id: int, config_path: Path | None) -> str:
 
 
 def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
-    """What the daemon would write."""
-    from slurm_plugin.steering.reconcile import SteeringLimits, changes
+    """What the daemon would write, with the preemptions that are underway where we may read of them."""
+    from slurm_plugin.steering.decide import Kept, changes
+    from slurm_plugin.steering.preemption import FILE, PreemptionTracker
+    from slurm_plugin.steering.reconcile import SteeringLimits
 
-    return changes(view.plan, view.seen, SteeringLimits.of(config))
+    underway = config.order.site_factor_file.with_name(FILE)
+    tracker = PreemptionTracker(config.preemption_budget(), underway if os.access(underway, os.R_OK) else None)
+    kept = Kept(tracker, view.seen.known.others_factors)
+    return changes(view.plan, view.seen, SteeringLimits.of(config), kept).all
 
 
 @click.command(epilog=_PLAN_EXAMPLES)

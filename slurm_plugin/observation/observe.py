@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from sched_policy.model import Absence, GpuRequest, Job, Node, StageProfile, Swi
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
-from slurm_plugin.config import OrderSection, PreemptionBudget
+from slurm_plugin.config import Config
 from slurm_plugin.observation.array_limits import throttled
 from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_first, served_in_vain
@@ -87,11 +86,8 @@ def observe(
     seen: ClusterRecords,
     spool: ProgressSpool,
     now_s: float,
-    partitions: Iterable[str] = (),
+    config: Config | None = None,
     remembered: Remembered | None = None,
-    budget: PreemptionBudget | None = None,
-    order: OrderSection | None = None,
-    reach: Literal["scope", "fair-share"] = "scope",
     run_times: LearntRunTimes | None = None,
 ) -> Observation:
     """Build the snapshot from Slurm's records and the reported progress.
@@ -100,18 +96,15 @@ def observe(
         seen: Slurm's records.
         spool: reads the progress files.
         now_s: time of the pass, seconds since the epoch.
-        partitions: the partitions that are steered; empty means all.
+        config: what is steered, and what an admin allows; None for the defaults.
         remembered: what a daemon knows from earlier passes.
-        budget: how often a job may be preempted; None for any number of times.
-        order: the scope, and when a job is overdue; None for the defaults.
-        reach: `preemption.reach`: whether jobs of other scopes may be preempted, too, as fair share says.
         run_times: estimates run times; None for none.
 
     """
+    config, known = config or Config(), remembered or Remembered()
     records = {job.job_id: job for job in throttled([job for job in seen.jobs if is_present(job)], now_s)}
     by_name = {node.name: node for node in seen.nodes}
     nodes = tuple(by_name.values())
-    known = remembered or Remembered()
     ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
     # What running jobs report is read first: the files of many that have ended or wait may take many passes.
     running_first = sorted(records.values(), key=lambda record: record.state == "PENDING")
@@ -128,12 +121,12 @@ def observe(
     queue = QueueRules(
         now_s=now_s,
         returning=returning,
-        rules=order or OrderSection(),
+        rules=config.order,
         known=known,
-        budget=budget,
+        budget=config.preemption_budget(),
         requirements=Requirements(nodes),
         topology=seen.topology,
-        fair_shares=FairShares(records.values() if reach == "fair-share" else ()),
+        fair_shares=FairShares(records.values() if config.preemption.reach == "fair-share" else ()),
         in_vain=served_in_vain(records, known.served_s, preempted.values()),
         served_first=served_first(records, known, preempted.values(), now_s) if seen.enforces_limits else frozenset(),
         has_nodes=bool(nodes),
@@ -143,7 +136,7 @@ def observe(
     left_to_slurm: dict[int, str] = {}
     spares: dict[int, str] = {}
     jobs = []
-    for record in _in_snapshot(records.values(), frozenset(partitions), per_gpu):
+    for record in _in_snapshot(records.values(), frozenset(config.slurm.partitions), per_gpu):
         job_id, past = record.job_id, preempted.get(record.job_id)
         reported = progress.get(job_id, _NO_PROGRESS)
         job = policy_job(_on_present_gpus(record, by_name), reported, _options(record, faults), past, per_gpu)

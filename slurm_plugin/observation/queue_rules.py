@@ -41,7 +41,7 @@ class QueueRules(Struct, frozen=True):
     rules: OrderSection
     known: Remembered
     returning: frozenset[int]
-    budget: PreemptionBudget | None
+    budget: PreemptionBudget
     requirements: Requirements
     topology: Topology
     fair_shares: FairShares
@@ -109,7 +109,7 @@ class QueueRules(Struct, frozen=True):
             return "Slurm ends it if it waits until a whole run no longer fits before its --deadline"
         if reported.ended:  # its script may go on for long
             return "it has reported its end, and a requeue would run it again"
-        if past is None or self.budget is None or not self.budget.is_spent(past, self.now_s):
+        if past is None or not self.budget.is_spent(past, self.now_s):
             return ""
         in_all = "" if self.budget.max_per_job is None else f", {self.budget.max_per_job} in all"
         return f"at most {self.budget.max_per_job_per_hour} times an hour{in_all}"

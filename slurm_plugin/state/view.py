@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from sched_policy import catalog
-from sched_policy.checked import checked_plan
 from sched_policy.model import Job
 from sched_policy.plan import Plan, Reservation, Score, Start
 from sched_policy.utility import Utility, estimate
@@ -20,7 +19,7 @@ from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.spool import WholeProgressSpool
 from slurm_plugin.observation.sweep_record import ended_before, read
-from slurm_plugin.steering.beneficiaries import without_vain_preemptions
+from slurm_plugin.steering.decide import planned
 from slurm_plugin.steering.grouping import LiveGroup, device_name, live_groups
 
 Gpu = tuple[str, int]
@@ -117,19 +116,10 @@ class View(Struct, frozen=True):
         own_factors = OwnFactors.of_visitor(config.order.site_factor_file)
         spool = WholeProgressSpool(config.progress.spool)
         ended = ended_before(read(config.progress.spool), records.jobs, spool, config.order.scope, now_s)
-        seen = observe(
-            records,
-            spool,
-            now_s,
-            config.slurm.partitions,
-            Remembered(others_factors=own_factors.others(records.jobs), trainings=ended),
-            config.preemption_budget(),
-            config.order,
-            config.preemption.reach,
-        )
+        remembered = Remembered(others_factors=own_factors.others(records.jobs), trainings=ended)
+        seen = observe(records, spool, now_s, config, remembered)
         policy = catalog.build(config.policy, config.policy_options())
-        plan = without_vain_preemptions(checked_plan(policy, seen.snapshot), seen)
-        return cls.planned(config, seen, plan)
+        return cls.planned(config, seen, planned(policy, seen))
 
     @classmethod
     def planned(cls, config: Config, seen: Observation, plan: Plan) -> View:

@@ -12,9 +12,7 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.strict_yaml import ConfigError
 from sched_policy import catalog
-from sched_policy.checked import checked_plan
 from sched_policy.plan import Plan
-from sched_policy.policy import Policy
 from slurm_plugin.audit import Before, Reasons, apply
 from slurm_plugin.audit_file import AuditTrail
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
@@ -27,22 +25,17 @@ from slurm_plugin.observation.observe import Observation, observe, without_nodes
 from slurm_plugin.observation.run_times import LearntRunTimes
 from slurm_plugin.observation.sweep_record import OPEN_MODE, PRIVATE_MODE
 from slurm_plugin.steering.backpressure import BackfillGap, CycleTimes, Recalculations, most_written
-from slurm_plugin.steering.beneficiaries import interruptions, without_vain_preemptions
+from slurm_plugin.steering.decide import Kept, changes, planned
 from slurm_plugin.steering.grouping import withdrawal
 from slurm_plugin.steering.leases import without_leases
 from slurm_plugin.steering.notes import Notes
 from slurm_plugin.steering.pass_log import PassLog
-from slurm_plugin.steering.places import put_first
+from slurm_plugin.steering.preemption import FILE as PREEMPTIONS
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.reconcile import (
     SteeringLimits,
-    beside_order,
-    given_back,
-    reduced_to_limits,
-    reordered,
     restored,
     strays,
-    within_limits,
     without_own_factors,
     without_rests,
 )
@@ -78,7 +71,7 @@ class Controller:
         self._client = client
         self._config = config
         self._notes = Notes(config.order.site_factor_file)
-        saved = self._notes.file.with_name("preemptions.json")
+        saved = self._notes.file.with_name(PREEMPTIONS)
         self._tracker = PreemptionTracker(config.preemption_budget(), saved)
         self._log = PassLog()
         self._has_adopted = False
@@ -141,7 +134,6 @@ class Controller:
         found = replace(found, jobs=self._notes.memory.completed(found.jobs, now_s))
         if self._probed is None:
             self._probe(found.nodes)
-        limits = self._limits
         self._adopt(found.jobs, now_s)
         self._recalculations.note(found.jobs, now_s)
         self._tracker.drop_late(now_s, max(interval_s, self._config.interval_s))
@@ -151,35 +143,21 @@ class Controller:
             requeue_refused=self._tracker.requeue_refused,
             served_s=self._tracker.served_s,
         )
-        seen = observe(
-            found,
-            self._spool.reports,
-            now_s,
-            self._config.slurm.partitions,
-            remembered,
-            self._budget,
-            self._config.order,
-            self._config.preemption.reach,
-            self._run_times,
-        )
+        seen = observe(found, self._spool.reports, now_s, self._config, remembered, self._run_times)
         self._notes.note_seen(seen)
         self._tracker.wait_for(self._notes.memory.closed(now_s))
         self._jobs = seen.jobs
-        plan = checked_plan(self._policy, seen.snapshot)
-        awaited = {*self._tracker.beneficiaries.values(), *self._served(seen.jobs, now_s)}
-        plan = without_vain_preemptions(plan, seen, awaited)
-        plan = within_limits(plan, seen)
-        if isinstance(self._policy, Policy) and self._policy.resize is not None:
-            plan = reduced_to_limits(plan, seen)
+        plan = planned(self._policy, seen, {*self._tracker.beneficiaries.values(), *self._served(seen.jobs, now_s)})
         self._notes.memory.note_plan(seen.snapshot, plan.held_back)
-        others = self._notes.others_factors(found.jobs)
-        planned = (*reordered(plan, seen, limits), *given_back(seen, others, limits.order.max_per_pass))
-        order = put_first(self._served_of(seen, now_s), seen, planned)
-        clear_from_s = self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s)
-        steps = interruptions(self._tracker, plan, seen, order, clear_from_s)
-        order = put_first(self._served_of(seen, now_s), seen, order)  # they may serve further jobs
-        beside = self._notes.without_refused_comments(beside_order(plan, seen, limits.slack_s, order))
-        return Pass(seen, plan, (*order, *beside, *steps), ())
+        kept = Kept(
+            tracker=self._tracker,
+            others_factors=self._notes.others_factors(found.jobs),
+            served=lambda seen: self._served_of(seen, now_s),
+            clear_from_s=self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s),
+        )
+        wanted = changes(plan, seen, self._limits, kept)
+        wanted = replace(wanted, beside=self._notes.without_refused_comments(wanted.beside))
+        return Pass(seen, plan, wanted.all, ())
 
     def reconcile(self, now_s: float, interval_s: float = 0.0) -> Pass:
         """Observe, plan (as `decide`), and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""

@@ -34,6 +34,9 @@ from slurm_plugin.observation.saved_state import SavedState
 from slurm_plugin.steering.requeued import Requeued
 from slurm_plugin.steering.underway import Look, Underway, interruption
 
+FILE = "preemptions.json"
+"""Beside the file with our site factors: the preemptions underway."""
+
 _RESUMED_S = 60.0
 """A preemption is still finished by a pass that comes this much later than it should."""
 _POSTPONED_S = 600.0

@@ -64,12 +64,6 @@ class SteeringLimits(Struct, frozen=True):
         return cls(order, config.backfill.slack_s, config.order.scope)
 
 
-def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
-    """Order, sizes, leases and groups. Preemptions and stops take several passes: see `steering.preemption`."""
-    order = reordered(plan, seen, limits)
-    return (*order, *beside_order(plan, seen, limits.slack_s, order))
-
-
 def reordered(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
     """The site factors that give the waiting jobs the plan's order."""
     ranked = queue_order(replace(plan, scores=in_order(plan, releases(plan, seen))), seen.snapshot)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sched_policy import catalog
-from sched_policy.checked import checked_plan
 from slurm_plugin.client import batch, parse, squeue
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.changes import Change, CreateReservation
@@ -20,8 +19,9 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, Slu
 from slurm_plugin.config import Config
 from slurm_plugin.observation.observe import observe
 from slurm_plugin.observation.spool import ProgressSpool
-from slurm_plugin.steering.beneficiaries import without_vain_preemptions
-from slurm_plugin.steering.reconcile import SteeringLimits, changes
+from slurm_plugin.steering.decide import Kept, changes, planned
+from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.reconcile import SteeringLimits
 
 NOW_S = 1_700_001_000.0
 NODES = ("n1", "n2")
@@ -99,8 +99,8 @@ def one_pass(jobs: tuple[SlurmJob, ...], nodes: tuple[SlurmNode, ...], *held: Sl
     with tempfile.TemporaryDirectory() as spool:
         seen = observe(ClusterRecords(nodes, jobs, held), ProgressSpool(Path(spool)), NOW_S)
     for name in ("srsf", "explsched"):
-        plan = without_vain_preemptions(checked_plan(catalog.build(name), seen.snapshot), seen)
-        wanted += changes(plan, seen, SteeringLimits.of(Config()))
+        kept = Kept(PreemptionTracker(Config().preemption_budget()), {})
+        wanted += changes(planned(catalog.build(name), seen), seen, SteeringLimits.of(Config()), kept).all
     for change in wanted:
         batch.refusal(change)
     return wanted

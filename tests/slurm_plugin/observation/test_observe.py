@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Elastic, Job, StageProfile
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
-from slurm_plugin.config import PreemptionBudget
+from slurm_plugin.config import Config, PreemptionSection, SlurmSection
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
@@ -24,12 +24,13 @@ NOW_S = 10_000.0
 ONCE = "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,because"
 
 
-def seen(tmp_path: Path, *records: SlurmJob, budget: PreemptionBudget | None = None) -> Observation:
-    return observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, budget=budget)
+def seen(tmp_path: Path, *records: SlurmJob, preemption: PreemptionSection | None = None) -> Observation:
+    config = Config(preemption=preemption or PreemptionSection())
+    return observe(ClusterRecords((), records, ()), ProgressSpool(tmp_path), NOW_S, config)
 
 
-def job_of(tmp_path: Path, budget: PreemptionBudget | None = None, **fields: Any) -> Job:
-    (job,) = seen(tmp_path, record(5, **{"submit_s": 9000.0, **fields}), budget=budget).snapshot.jobs
+def job_of(tmp_path: Path, preemption: PreemptionSection | None = None, **fields: Any) -> Job:
+    (job,) = seen(tmp_path, record(5, **{"submit_s": 9000.0, **fields}), preemption=preemption).snapshot.jobs
     return job
 
 
@@ -125,10 +126,10 @@ def test_a_preemption_leaves_what_others_wrote_as_it_is(tmp_path: Path, ours: st
 
 
 def test_a_job_whose_budget_is_used_up_is_spared(tmp_path: Path) -> None:
-    spent, left = PreemptionBudget(1.0, 10, max_per_job_per_hour=1), PreemptionBudget(1.0, 10, max_per_job_per_hour=2)
+    spent, left = (PreemptionSection(max_per_job_per_hour=most) for most in (1, 2))
     allowed = "explsched:checkpoint=USR1"
-    for budget, is_preemptible in ((spent, False), (left, True), (None, True)):
-        job = job_of(tmp_path, budget, comment=allowed, admin_comment=ONCE, restarts=1)
+    for preemption, is_preemptible in ((spent, False), (left, True)):
+        job = job_of(tmp_path, preemption, comment=allowed, admin_comment=ONCE, restarts=1)
         assert (job.allows_preemption, job.is_preemptible) == (True, is_preemptible)
 
 
@@ -220,7 +221,7 @@ def test_jobs_of_other_partitions_are_seen_as_long_as_they_hold_gpus(tmp_path: P
         record(5, partition="debug", state="COMPLETED"),
     )
     spool = ProgressSpool(tmp_path)
-    some = observe(ClusterRecords((), records, ()), spool, NOW_S, partitions=["main"])
+    some = observe(ClusterRecords((), records, ()), spool, NOW_S, Config(slurm=SlurmSection(partitions=("main",))))
     assert {job.job_id for job in some.snapshot.jobs} == {2, 3, 4}
     assert {job.job_id for job in some.snapshot.running} == {2, 4}
     every = observe(ClusterRecords((), records, ()), spool, NOW_S)
@@ -232,7 +233,8 @@ def test_a_job_in_several_partitions_is_ordered_where_all_of_them_are_named(tmp_
     both = record(1, partition="main,long")
 
     def is_ours(*named: str) -> bool:
-        return bool(observe(ClusterRecords((), (both,), ()), ProgressSpool(tmp_path), NOW_S, named).snapshot.jobs)
+        config = Config(slurm=SlurmSection(partitions=named))
+        return bool(observe(ClusterRecords((), (both,), ()), ProgressSpool(tmp_path), NOW_S, config).snapshot.jobs)
 
     assert is_ours("long", "main")
     assert is_ours()

@@ -11,6 +11,7 @@ from sched_policy.plan import Plan, Reservation, Resize, Score, Start
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.changes import (
     AttachReservation,
+    Change,
     ChangeFailure,
     CreateReservation,
     DelayStart,
@@ -29,7 +30,7 @@ from slurm_plugin.observation.requeue_delay import returns_at_once
 from slurm_plugin.observation.standing import REST_S, SETTLE_S
 from slurm_plugin.steering.leases import lease_changes
 from slurm_plugin.steering.order import OrderLimits
-from slurm_plugin.steering.reconcile import SteeringLimits, changes, resize_changes, restored
+from slurm_plugin.steering.reconcile import SteeringLimits, beside_order, reordered, resize_changes, restored
 from tests.sched_policy.builders import NOW_S, job, nodes
 from tests.slurm_kit import record
 
@@ -43,6 +44,12 @@ def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tu
     returning = (one.job_id for one in records if returns_at_once(one, None, JobProgress(), lasted, NOW_S))
     cluster, by_id = ClusterRecords((), records, leases), {one.job_id: one for one in records}
     return Observation(Snapshot.of(NOW_S, nodes(), jobs), cluster, by_id, returning=frozenset(returning))
+
+
+def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
+    """Order, sizes, leases and groups."""
+    order = reordered(plan, seen, limits)
+    return (*order, *beside_order(plan, seen, limits.slack_s, order))
 
 
 def promise(job_id: int, start_s: float = NOW_S + 600, gpus: int = 4) -> Reservation:

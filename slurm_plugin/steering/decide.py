@@ -1,0 +1,76 @@
+"""From an observation to a plan and to the changes that carry it out: a pass of the daemon, and `sexplsched plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
+
+from msgspec import Struct
+
+from sched_policy.checked import checked_plan
+from sched_policy.plan import Plan
+from sched_policy.policy import Policy, SchedulingPolicy
+from slurm_plugin.client.changes import Change, SetSiteFactor
+from slurm_plugin.observation.observe import Observation
+from slurm_plugin.steering.beneficiaries import interruptions, without_vain_preemptions
+from slurm_plugin.steering.places import put_first
+from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.reconcile import (
+    SteeringLimits,
+    beside_order,
+    given_back,
+    reduced_to_limits,
+    reordered,
+    within_limits,
+)
+
+
+class Kept(Struct, frozen=True):
+    """What is known from earlier passes and decides on changes.
+
+    Attributes:
+        tracker: the preemptions underway; brought up to date by `changes`.
+        others_factors: the parts of site factors that others have set.
+        served: the jobs that should start in the next cycles, because others of their owner have been requeued for
+            them; asked again once `tracker` is up to date.
+        clear_from_s: as for `PreemptionTracker.advance`.
+
+    """
+
+    tracker: PreemptionTracker
+    others_factors: Mapping[int, int]
+    served: Callable[[Observation], AbstractSet[int]] = lambda _seen: frozenset()
+    clear_from_s: float = 0.0
+
+
+class Changes(Struct, frozen=True):
+    """The changes of one pass: site factors; sizes, leases, delays and groups; steps of preemptions, and stops."""
+
+    order: tuple[SetSiteFactor, ...]
+    beside: tuple[Change, ...]
+    interruptions: tuple[Change, ...]
+
+    @property
+    def all(self) -> tuple[Change, ...]:
+        """In the order in which they are sent."""
+        return (*self.order, *self.beside, *self.interruptions)
+
+
+def planned(policy: SchedulingPolicy, seen: Observation, awaited: Collection[int | None] = ()) -> Plan:
+    """The policy's plan, as far as Slurm's queue and limits let it come true.
+
+    `awaited` are the jobs for which others have been asked to leave, or have left. Raises `PolicyError` if the policy
+    fails or its plan is invalid.
+    """
+    plan = within_limits(without_vain_preemptions(checked_plan(policy, seen.snapshot), seen, awaited), seen)
+    resizes = isinstance(policy, Policy) and policy.resize is not None
+    return reduced_to_limits(plan, seen) if resizes else plan
+
+
+def changes(plan: Plan, seen: Observation, limits: SteeringLimits, kept: Kept) -> Changes:
+    """The fewest changes that bring Slurm in line with the plan now. Preemptions take several passes."""
+    wanted = (*reordered(plan, seen, limits), *given_back(seen, kept.others_factors, limits.order.max_per_pass))
+    order = put_first(kept.served(seen), seen, wanted)
+    steps = interruptions(kept.tracker, plan, seen, order, kept.clear_from_s)
+    order = put_first(kept.served(seen), seen, order)  # they may serve further jobs
+    return Changes(order, beside_order(plan, seen, limits.slack_s, order), tuple(steps))
