@@ -241,6 +241,8 @@ class JobTable:
             self.limit_s[rows],
             np.maximum(1.0, expected_s - self.earlier_s[rows]),
         )
+        earlier_s, unknown_s = self.earlier_s[rows], np.maximum(0.0, self.limit_s[rows] - run_s)
+        unknown_s = np.where(earlier_s < unknown_s, unknown_s - earlier_s, unknown_s)
         return Columns(
             job_id=self.job_id[rows],
             submit_s=self.submit_s[rows],
@@ -250,11 +252,7 @@ class JobTable:
             executed_s=executed_s,
             run_s=run_s,
             waited_s=start_s - self.queued_s[rows],
-            left_s=np.where(
-                np.isnan(expected_s),
-                np.maximum(0.0, self.limit_s[rows] - run_s),
-                np.maximum(0.0, expected_s - executed_s),
-            ),
+            left_s=np.where(np.isnan(expected_s), unknown_s, np.maximum(0.0, expected_s - executed_s)),
             end_s=np.where(holds, np.maximum(now_s, start_s + planned_s), np.inf),
         )
 

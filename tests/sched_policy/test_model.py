@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from sched_policy.improvement import RemainingImprovement
 from sched_policy.model import Exploration, ProgressPoint
-from tests.sched_policy.builders import NOW_S, running
+from tests.sched_policy.builders import NOW_S, job, running
 
 
 @pytest.mark.parametrize("step", [0, 1])
@@ -22,3 +23,15 @@ def test_a_report_before_the_first_step_does_not_make_the_time_limit_an_estimate
     begun = running(1, "n1", ran_s=600.0, total_steps=100, points=(ProgressPoint(0, 5.0, 0.9),))
     assert begun.known_left_s(NOW_S) is None
     assert begun.left_s(NOW_S) == 3000.0
+
+
+def test_what_a_job_that_saves_has_run_is_taken_off_its_time_limit_as_long_as_something_is_left() -> None:
+    """Else each preemption of a long job would put it behind all that are shorter than its whole limit."""
+    fresh = job(1, time_limit_s=3600.0)
+    saves = replace(fresh, exploration=Exploration(checkpoint_signal="USR1"))
+    assert replace(saves, earlier_s=3000.0).left_s(NOW_S) == 600.0
+    assert replace(saves, earlier_s=3600.0).left_s(NOW_S) == 3600.0  # a limit is that of each run
+    assert replace(fresh, earlier_s=3000.0).left_s(NOW_S) == 3600.0  # it begins anew
+    runs = running(1, "n1", ran_s=600.0, exploration=Exploration(checkpoint_signal="USR1"))
+    assert replace(runs, earlier_s=2000.0).left_s(NOW_S) == 1000.0
+    assert replace(runs, earlier_s=2000.0).planned_s == 3600.0

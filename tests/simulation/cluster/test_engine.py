@@ -306,11 +306,12 @@ def test_absurd_settings_are_refused(field_: str) -> None:
             Settings(**{field_: value})
 
 
-def test_columns_say_what_the_jobs_say() -> None:
+@pytest.mark.parametrize("estimates", ["exact", "limit"])
+def test_columns_say_what_the_jobs_say(estimates: str) -> None:
     spy = LengthSpy()
     policy = Policy("spy", "", spy, backfill=Backfill(0), preempt=row("srsf").preempt)
-    jobs = trace(*[(7.0 * i, 1 + i % 2, 700.0 + i) for i in range(12)])
-    simulate(jobs, ClusterShape(1, 4), policy, EXACT)
+    jobs = trace(*[(7.0 * i, 1 + i % 2, 700.0 + i) for i in range(12)], time_limit_s=2000)
+    simulate(jobs, ClusterShape(1, 4), policy, replace(EXACT, estimates=Estimates.parse(estimates)))
     for snapshot in spy.seen:
         expected = Columns.of(snapshot.jobs, snapshot.now_s)
         for name in Columns.__struct_fields__:
