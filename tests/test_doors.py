@@ -119,6 +119,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "sched_policy.sweep",
             "sched_policy.utility",
             "slurm_plugin.client",
+            "slurm_plugin.config",
             "slurm_plugin.observation",
             "slurm_plugin.steering",
         }

@@ -23,7 +23,7 @@ import numpy as np
 from explsched.cli import examples, json_option
 from explsched.tables import Column, lines, room
 from inference_gateway.errors import GatewayError
-from simulation.cli.replay import report_rejected
+from simulation.cli.replay_options import report_rejected
 from simulation.requests.trace import (
     Idling,
     Request,

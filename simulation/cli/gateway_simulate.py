@@ -18,7 +18,7 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.rules import DEFAULT, Bounds, ScalingError, build, rules
 from simulation.cli.outputs import PolicyColumn, picture_file, table
 from simulation.cli.parallel import bars
-from simulation.cli.replay import report_rejected
+from simulation.cli.replay_options import report_rejected
 from simulation.requests import replay as plots
 from simulation.requests.replay import Point, RequestReplay
 from simulation.requests.settings import RequestReplayError, RequestSettings, ServiceTime, StartTime, StepTime

@@ -1,36 +1,36 @@
-"""What `simulate` and `compare` replay, and how: their options, and one way to replay under either conventions."""
+"""What `simulate` and `compare` replay, and how: one way to replay under either conventions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Sequence
 from math import inf
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from explsched.cli import input_file
 from explsched.errors import PolicyError
-from simulation.cluster.settings import Estimates, EstimateSource, Settings, SimulationSettingsError, shard_rule
-from simulation.traces import formats
-from simulation.traces.formats.cluster import read_cluster
-from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_all_rows
+from simulation.cluster.settings import Estimates, EstimateSource, Settings
+from simulation.traces.trace import ClusterShape, Trace
 
 if TYPE_CHECKING:
+    from sched_policy.catalog import PolicyOptions
     from sched_policy.policy import JobData, SchedulingPolicy
     from simulation.muri import MuriOptions
     from simulation.results.outcome import TraceOutcome
 
 
 class TraceReplay(Struct, frozen=True):
-    """What is replayed, and how: `Settings` are the convention `slurm`, `MuriOptions` the convention `muri`."""
+    """What is replayed, and how: `Settings` are the convention `slurm`, `MuriOptions` the convention `muri`.
+
+    `options` are those of a site's policies; None for the defaults.
+    """
 
     trace: Trace
     cluster: ClusterShape
     how: Settings | MuriOptions
+    options: PolicyOptions | None = None
 
     @property
     def conventions(self) -> str:
@@ -40,7 +40,7 @@ class TraceReplay(Struct, frozen=True):
     def check(self, policy: str) -> None:
         """Raise `PolicyError` for a name that the convention does not know."""
         if isinstance(self.how, Settings):
-            built(policy)
+            built(policy, self.options)
             return
         from simulation import muri
 
@@ -49,13 +49,15 @@ class TraceReplay(Struct, frozen=True):
     def warnings(self, policies: Sequence[str]) -> tuple[str, ...]:
         """What these policies need and the trace lacks, and what they do without it; one sentence for each need.
 
+        And what of the trace is left out.
+
         Raises `PolicyError` for a name that is not in the catalogue.
         """
         from sched_policy.policy import JobData, needs_of
 
         affected: dict[str, list[str]] = {}
         for name in policies:
-            for need in needs_of(built(name)):
+            for need in needs_of(built(name, self.options)):
                 lacking = self._lacking(need.data)
                 if lacking:
                     how_many = "no job has" if lacking == len(self.trace.jobs) else f"{lacking:,} jobs have no"
@@ -63,7 +65,9 @@ class TraceReplay(Struct, frozen=True):
                     if need.data is JobData.RUN_TIMES:
                         text += " (--estimates learnt, exact or noisy:SIGMA supplies run times)"
                     affected.setdefault(text, []).append(name)
-        return tuple(f"{', '.join(names)}: {text}" for text, names in affected.items())
+        lacks = (f"{', '.join(names)}: {text}" for text, names in affected.items())
+        queues = {job.queue for job in self.trace.jobs}
+        return (*lacks, *([f"{len(queues)} queues are replayed as one"] if len(queues) > 1 else ()))
 
     def _lacking(self, data: JobData) -> int:
         """How many jobs of the trace lack some data."""
@@ -95,14 +99,14 @@ class TraceReplay(Struct, frozen=True):
             from simulation.cluster import engine
 
             if not any(job.learning is not None for job in self.trace.jobs):
-                outcome = engine.simulate(self.trace, self.cluster, built(policy), self.how, progress)
+                outcome = engine.simulate(self.trace, self.cluster, built(policy, self.options), self.how, progress)
                 return replace(outcome, policy=policy)
             from simulation.results.outcome import Ending
             from simulation.results.watched_sweeps import WatchedSweeps
 
             until_s = inf if self.how.until_s is None else self.how.until_s
             submitted = (job for job in self.trace.jobs if job.submit_s <= until_s)
-            watched = WatchedSweeps(built(policy), submitted)
+            watched = WatchedSweeps(built(policy, self.options), submitted)
             outcome = engine.simulate(self.trace, self.cluster, watched, self.how, progress)
             ends = ((job.job_id, job.end_s, job.spent_gpu_s, job.ending is Ending.COMPLETED) for job in outcome.jobs)
             return replace(outcome, policy=policy, sweeps=watched.reached(ends))
@@ -111,8 +115,8 @@ class TraceReplay(Struct, frozen=True):
         return muri.simulate(self.trace, self.cluster, policy, self.how)
 
 
-def built(name: str) -> SchedulingPolicy:
-    """The policy of that name. Raises `PolicyError`.
+def built(name: str, options: PolicyOptions | None = None) -> SchedulingPolicy:
+    """The policy of that name, with these options or the defaults. Raises `PolicyError`.
 
     `explsched:asha` is `explsched` with the sweep strategy asha, `explsched:total` with the objective total, as
     `utility.sweep_strategy` and `utility.objective` make them.
@@ -120,54 +124,14 @@ def built(name: str) -> SchedulingPolicy:
     from sched_policy import catalog
 
     policy, colon, variant = name.partition(":")
+    options = options or catalog.PolicyOptions()
     if not colon:
-        return catalog.build(name)
+        return catalog.build(name, options)
     if policy != "explsched":
         raise PolicyError(f"{name!r}: only explsched has variants, such as explsched:asha and explsched:total")
     if variant == "total":
-        return catalog.build(policy, catalog.PolicyOptions(objective=variant))
-    return catalog.build(policy, catalog.PolicyOptions(sweep_strategy=variant))
-
-
-_SHOWN_ROWS = 3
-_DEFAULT = Settings()
-_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-def replay_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, which gets a `replay` made of them."""
-
-    @wraps(command)
-    def wrapped(
-        trace_path: Path,
-        trace_format: str | None,
-        cluster: str,
-        conventions: str,
-        history_path: Path | None,
-        is_strict: bool,  # noqa: FBT001  click passes by name
-        **others: Any,  # noqa: ANN401  the options of the convention, and those of the command
-    ) -> None:
-        how = _how(conventions, {name: others.pop(name) for name in {**_SLURM, **_MURI}})
-        if history_path is not None:
-            how = _with_history(how, history_path)
-        shape = read_cluster(cluster)
-        command(replay=TraceReplay(_read(trace_path, trace_format, shape, is_strict=is_strict), shape, how), **others)
-
-    made: Callable[..., None] = wrapped
-    for option in reversed(_OPTIONS):
-        made = option(made)
-    return made
-
-
-def cluster_option(*, required: bool) -> _Decorator:
-    """`--cluster`: the cluster's shape."""
-    return click.option(
-        "--cluster",
-        required=required,
-        metavar="NODESxGPUS|FILE",
-        callback=input_file,
-        help="Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV.",
-    )
+        return catalog.build(policy, replace(options, objective=variant))
+    return catalog.build(policy, replace(options, objective="best", sweep_strategy=variant))
 
 
 def check_policies(replay: TraceReplay, names: Sequence[str]) -> None:
@@ -183,7 +147,7 @@ def check_policies(replay: TraceReplay, names: Sequence[str]) -> None:
 
 def replay_json(replay: TraceReplay, policies: Sequence[str], warnings: Sequence[str] = ()) -> dict[str, object]:
     """JSON fields that describe a replay under these policies, without their figures; `warnings` are of its outcome."""
-    more: dict[str, object] = {}
+    more: dict[str, object] = {} if replay.options is None else {"options": to_builtins(replay.options)}
     if "themis" in policies:
         from simulation.finish_time import SOLVERS, TIES  # numpy, which other policies may do without
 
@@ -202,183 +166,3 @@ def replay_json(replay: TraceReplay, policies: Sequence[str], warnings: Sequence
         "warnings": (*replay.warnings(policies), *warnings),
         **more,
     }
-
-
-def report_rejected(path: Path, rejected: Sequence[Rejected]) -> None:
-    """Report on stderr which rows of a file were left out, if any."""
-    if not rejected:
-        return
-    click.echo(f"{path}: {len(rejected):,} row{'s' if len(rejected) > 1 else ''} left out", err=True)
-    for row in rejected[:_SHOWN_ROWS]:
-        click.echo(f"  line {row.line}: {row.reason}", err=True)
-    if len(rejected) > _SHOWN_ROWS:
-        click.echo(f"  and {len(rejected) - _SHOWN_ROWS:,} more", err=True)
-
-
-def _read(path: Path, trace_format: str | None, cluster: ClusterShape, *, is_strict: bool) -> Trace:
-    trace = fit(formats.read_any(path, trace_format), cluster)
-    if is_strict or not trace.jobs:
-        require_all_rows(path, trace.rejected)
-    report_rejected(path, trace.rejected)
-    return trace
-
-
-def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
-    """The settings of the conventions; options that were not given keep the defaults of the conventions."""
-    mine = _SLURM.keys() if conventions == "slurm" else _MURI.keys()
-    flags = {**{name: setting.flag for name, setting in _SLURM.items()}, **_MURI}
-    wrong = [flag for name, flag in flags.items() if given[name] is not None and name not in mine]
-    if wrong:
-        raise click.UsageError(f"{', '.join(wrong)}: not accepted with --conventions {conventions}")
-    chosen = {name: given[name] for name in mine if given[name] is not None}
-    if conventions == "muri":
-        from sched_policy.group.interleave import Ordering
-        from simulation.muri import Durations, Grouping, MuriOptions, Shares
-
-        kinds = {"durations": Durations, "ordering": Ordering, "grouping": Grouping, "shares": Shares}
-        for name, kind in kinds.items():
-            if name in chosen:
-                chosen[name] = kind(chosen[name])
-        return MuriOptions(**chosen)
-    try:
-        if "estimates" in chosen:
-            chosen["estimates"] = Estimates.parse(chosen["estimates"])
-        if "shard_rule" in chosen:
-            chosen["shard_rule"] = shard_rule(chosen["shard_rule"])
-        return Settings(**chosen)
-    except SimulationSettingsError as error:
-        name, colon, fault = str(error).partition(":")
-        raise click.UsageError(f"{_SLURM[name].flag if name in _SLURM else name}{colon}{fault}") from error
-
-
-def _with_history(how: Settings | MuriOptions, path: Path) -> Settings:
-    """Raises `UsageError` where nothing learns from a history."""
-    if not isinstance(how, Settings) or how.estimates.source is not EstimateSource.LEARNT:
-        raise click.UsageError("--history: accepted with --estimates learnt only")
-    history = formats.read_any(path)
-    report_rejected(path, history.rejected)
-    return replace(how, history=history.jobs)
-
-
-class _Setting(NamedTuple):
-    """An option of the slurm conventions, which is named as its field of `Settings`."""
-
-    flag: str
-    kind: type | click.IntRange
-    metavar: str
-    text: str
-
-    def option(self, name: str) -> _Decorator:
-        """As click has it; None if it is not given, so that other conventions can refuse it."""
-        default = getattr(_DEFAULT, name)
-        if default is None:
-            default = "off" if name.endswith("interval_s") else "none"
-        shown = f"{default:g}" if isinstance(default, float) else default
-        text = f"{self.text}  [slurm conventions; default: {shown}]"
-        return click.option(self.flag, name, type=self.kind, metavar=self.metavar, help=text)
-
-
-_SLURM = {
-    "estimates": _Setting(
-        "--estimates", str, "exact|limit|learnt|noisy:SIGMA", "Run-time estimates that policies get."
-    ),
-    "interval_s": _Setting("--interval", float, "SECONDS", "Time between passes of the policy."),
-    "backfill_interval_s": _Setting(
-        "--backfill-interval", float, "SECONDS", "Time between passes of Slurm's backfill."
-    ),
-    "backfill_offset_s": _Setting("--backfill-offset", float, "SECONDS", "Phase offset of the backfill cycle."),
-    "main_interval_s": _Setting("--main-interval", float, "SECONDS", "Time between passes of Slurm's main scheduler."),
-    "main_offset_s": _Setting("--main-offset", float, "SECONDS", "Phase offset of the main scheduler's cycle."),
-    "checkpoint_s": _Setting("--checkpoint", float, "SECONDS", "Time that a preempted job takes to save."),
-    "restart_s": _Setting("--restart", float, "SECONDS", "Time that a restarted job takes to load."),
-    "shards": _Setting(
-        "--shards",
-        click.IntRange(min=1),
-        "N",
-        (
-            "Shards per GPU; each job takes one, and Slurm gives a free one to the next job. Needs --main-interval or "
-            "--backfill-interval."
-        ),
-    ),
-    "shard_rule": _Setting(
-        "--shard-rule", str, "first-fit|least-loaded", "How Slurm chooses among GPUs with free shards."
-    ),
-    "scaling": _Setting("--scaling", float, "EXPONENT", "Speed of elastic jobs is GPUs ^ EXPONENT; 1 is linear."),
-    "seed": _Setting("--seed", click.IntRange(min=0), "N", "Random seed for estimate noise."),
-    "until_s": _Setting("--until", float, "SECONDS", "End at this time of the trace, even if jobs still run."),
-}
-_MURI = {
-    "autopack": "--autopack",
-    "max_members": "--max-members",
-    "ordering": "--stage-order",
-    "grouping": "--grouping",
-    "durations": "--durations",
-    "shares": "--shares",
-}
-_OPTIONS: tuple[_Decorator, ...] = (
-    click.option(
-        "--trace",
-        "trace_path",
-        required=True,
-        type=click.Path(path_type=Path),
-        callback=input_file,
-        help="File of jobs; `sexplsched trace --help` describes the formats.",
-    ),
-    click.option(
-        "--format",
-        "trace_format",
-        type=click.Choice(formats.NAMES),
-        help="Format of the trace.  [default: detected from the header]",
-    ),
-    cluster_option(required=True),
-    click.option(
-        "--conventions",
-        type=click.Choice(["slurm", "muri"]),
-        default="slurm",
-        show_default=True,
-        help="Simulate a Slurm cluster, or reproduce the published simulator of Muri.",
-    ),
-    *(setting.option(name) for name, setting in _SLURM.items()),
-    click.option(
-        "--history",
-        "history_path",
-        type=click.Path(path_type=Path),
-        callback=input_file,
-        help="Trace of earlier jobs, for --estimates learnt.  [slurm conventions]",
-    ),
-    click.option(
-        "--autopack/--no-autopack",
-        default=None,
-        help="Split groups slower than their jobs in sequence (muri-s, muri-l).  [muri conventions; default: no]",
-    ),
-    click.option(
-        "--max-members",
-        type=click.IntRange(1, 4),
-        metavar="N",
-        help="Maximum number of jobs per group (muri-s, muri-l, explsched-share).  [muri conventions; default: 4]",
-    ),
-    click.option(
-        "--grouping",
-        type=click.Choice(["matching", "in-order"]),
-        help="Group jobs by matching, or in queue order (muri-s, muri-l).  [muri conventions; default: matching]",
-    ),
-    click.option(
-        "--stage-order",
-        "ordering",
-        type=click.Choice(["best", "worst"]),
-        help="Order of a group's stages (muri-s, muri-l).  [muri conventions; default: best]",
-    ),
-    click.option(
-        "--durations",
-        type=click.Choice(["known", "learnt"]),
-        help="Run times for explsched-share: exact, as for muri-s, or learnt from ended jobs, as for muri-l.  "
-        "[muri conventions; default: known]",
-    ),
-    click.option(
-        "--shares",
-        type=click.Choice(["central", "early", "whole", "solver"]),
-        help="Time shares of themis: the centre of all optimal ones, what the original's second solver returns, all 1, "
-        "or by cvxpy.  [muri conventions; default: central]",
-    ),
-    click.option("--strict", "is_strict", is_flag=True, help="Fail if any row of the trace cannot be used."),
-)

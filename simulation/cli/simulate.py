@@ -25,14 +25,8 @@ from simulation.cli.outputs import (
     write_files,
 )
 from simulation.cli.parallel import bars, run_all
-from simulation.cli.replay import (
-    TraceReplay,
-    check_policies,
-    cluster_option,
-    replay_json,
-    replay_options,
-    report_rejected,
-)
+from simulation.cli.replay import TraceReplay, check_policies, replay_json
+from simulation.cli.replay_options import cluster_option, replay_options, report_rejected
 from simulation.results import history
 from simulation.results.metrics import Metrics, as_dict, measure
 from simulation.results.outcome import TraceOutcome
