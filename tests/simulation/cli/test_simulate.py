@@ -410,7 +410,7 @@ def test_data_that_the_trace_lacks_are_warned_of(trace: Path) -> None:
 
 def test_queues_that_are_replayed_as_one_are_warned_of(tmp_path: Path) -> None:
     trace = tmp_path / "queues.csv"
-    trace.write_text("job_id,submit_s,gpus,run_s,queue\n1,0,1,60,a\n2,0,1,60,b\n")
+    trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s,queue\n1,0,1,60,60,a\n2,0,1,60,60,b\n")
     told = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo")
     assert told.stderr == "warning: 2 queues are replayed as one\n"
 
@@ -419,9 +419,9 @@ def test_policies_get_the_options_of_a_sites_configuration(tmp_path: Path) -> No
     trace, config = tmp_path / "two.csv", tmp_path / "explsched.yaml"
     trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s\n1,0,1,590,600\n2,10,1,5,10\n")
     config.write_text("utility: {quantum_s: 1}\n")
-    words = ("simulate", "--trace", str(trace), "--cluster", "1x1", "--interval", "1", "--policy", "srtf", "--json")
-    shown = [json.loads(call(*words, *more).stdout) for more in ((), ("--config", str(config)))]
-    assert [one["metrics"]["preemptions"] for one in shown] == [0, 1]
+    words = ("simulate", "--trace", str(trace), "--cluster", "1x1", "--policy", "srtf", "--json")
+    shown = [json.loads(call(*words, "--interval", "1", *more).stdout) for more in ((), ("--config", str(config)))]
+    assert [one["preemptions"] for one in shown] == [0, 1]
     assert [one.get("options", {}).get("quantum_s") for one in shown] == [None, 1.0]
     refused = call(*words, "--conventions", "muri", "--config", str(config))
     assert "--config: not accepted with --conventions muri" in str(refused.stderr)
