@@ -17,8 +17,9 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
 from slurm_plugin.observation.standing import limits_of, may_be_first_of_tier, may_start
-from slurm_plugin.steering.places import by_priority, kept_paused, on_places, started_once_gone
+from slurm_plugin.steering.backfill_replay import started_once_gone
 from slurm_plugin.steering.preemption import PreemptionTracker
+from slurm_plugin.steering.slurm_order import by_priority, kept_paused, on_places
 from slurm_plugin.steering.underway import Look
 
 _LOOKED_AT = 500

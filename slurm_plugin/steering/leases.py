@@ -27,7 +27,7 @@ from slurm_plugin.observation.standing import (
     may_keep_lease,
     waits_for_room,
 )
-from slurm_plugin.steering.places import turn
+from slurm_plugin.steering.slurm_order import turn
 
 LEASE_MIN = 2
 """Length of a lease in minutes, whatever the job's: it only has to bridge the time around the planned start."""

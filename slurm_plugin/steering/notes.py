@@ -30,7 +30,7 @@ from slurm_plugin.observation.rests import Rests
 from slurm_plugin.observation.run_times import EndedRuns
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.standing import leased_job
-from slurm_plugin.steering.places import OwnPlaces, on_own_places, started_on_own_places
+from slurm_plugin.steering.backfill_replay import OwnPlaces, on_own_places, started_on_own_places
 from slurm_plugin.steering.reconcile import SteeringLimits
 
 

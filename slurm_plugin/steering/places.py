@@ -12,23 +12,16 @@ then raised a little.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.backfill import Backfill
-from sched_policy.model import Job, JobState
-from sched_policy.place import Consolidate
-from sched_policy.plan import Plan
-from sched_policy.profile import AvailabilityProfile
-from sched_policy.queue_order import places, queue_order
-from sched_policy.snapshot import Nodes, Snapshot
+from sched_policy.queue_order import places
 from slurm_plugin.client.changes import SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
@@ -42,14 +35,6 @@ _SPARE = 4
 
 _HIGHEST = 2_147_483_645
 """Largest absolute value of a site factor that Slurm accepts."""
-
-
-RESERVED = 20
-"""Number of blocked jobs whose planned starts must not be delayed by backfilled ones."""
-
-
-_REPLAYED = 500
-"""Number of pending jobs for which a backfill cycle is replayed: Slurm's default for `bf_max_job_test`."""
 
 
 class _Item(Struct, frozen=True, gc=False):
@@ -289,85 +274,3 @@ def _between(wanted: Sequence[int], high: float, low: float) -> list[int]:
         bottom = low
     step = (top - bottom) / (len(wanted) + 1)
     return [int(top - step * (i + 1)) if step >= 2 else int(top) - 1 - i for i in range(len(wanted))]
-
-
-def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
-    """Ids of the pending jobs in the order in which Slurm will consider them: `queue_order`, on the places of peers."""
-    row = {job.job_id: at for at, job in enumerate(snapshot.jobs)}
-    wanted = [row[job_id] for job_id in queue_order(plan, snapshot) if job_id in row]
-    waiting = [at for at in wanted if snapshot.jobs[at].state is JobState.PENDING]
-    return tuple(snapshot.jobs[at].job_id for at in places(np.array(waiting, dtype=np.int64), snapshot).tolist())
-
-
-def kept_paused(plan: Plan, seen: Observation) -> frozenset[int]:
-    """Jobs whose start is delayed because their sweep keeps them paused. Those with a deadline might miss it."""
-    opted_in = {job.job_id for job in seen.snapshot.jobs if job.allows_preemption}
-    return frozenset(job_id for job_id in plan.rests & opted_in if seen.jobs[job_id].deadline_s is None)
-
-
-def by_priority(seen: Observation, factors: Mapping[int, int]) -> tuple[int, ...]:
-    """Ids of the pending jobs by the priorities that Slurm has for them once these site factors are written."""
-    waiting = (seen.jobs[job.job_id] for job in seen.snapshot.jobs if job.state is JobState.PENDING)
-    return tuple(job.job_id for job in sorted(waiting, key=lambda job: turn(job, factors)))
-
-
-def turn(job: SlurmJob, factors: Mapping[int, int]) -> tuple[int, float, int]:
-    """Sort key: the smaller, the earlier Slurm considers the pending job once these site factors are written."""
-    is_written = job.job_id in factors and bool(job.natives)
-    priority = job.priority_with(factors[job.job_id]) if is_written else job.priority
-    return -priority, job.submit_s, job.job_id
-
-
-class OwnPlaces(Struct, frozen=True):
-    """What a pass has seen: the first pending `jobs`, in the order of Slurm's own priorities, and who ran where.
-
-    `nodes` know the names by which these jobs' partitions say what they need (`requirements.NodeSet`).
-    """
-
-    jobs: tuple[Job, ...] = ()
-    running: frozenset[int] = frozenset()
-    nodes: Nodes = Nodes(())
-
-
-def on_own_places(snapshot: Snapshot) -> OwnPlaces:
-    """The pending jobs of a pass, for `started_on_own_places` in the next one."""
-    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.eligible and job.native_priority]
-    first = heapq.nsmallest(_REPLAYED, waiting, lambda job: (-job.native_priority, job.submit_s, job.job_id))
-    return OwnPlaces(tuple(first), frozenset(job.job_id for job in snapshot.running), snapshot.nodes)
-
-
-def started_on_own_places(seen: Observation, waited: OwnPlaces) -> frozenset[int]:
-    """Which of the jobs that `waited` in the last pass Slurm would have started by now in its own order.
-
-    Replays the backfill cycle: the GPUs of the jobs that have started since then are given out again in that order. Of
-    an array as many tasks must start as have started.
-    """
-    snapshot, ids = seen.snapshot, {job.job_id for job in waited.jobs}
-    began = {
-        job.job_id: job.job_id if job.job_id in ids else seen.jobs[job.job_id].array_job_id
-        for job in snapshot.running
-        if job.job_id not in waited.running
-    }
-    left = [job for job in snapshot.running if began.get(job.job_id) not in ids]
-    profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, waited.nodes, left, absences=snapshot.absences))
-    there = {job.job_id for job in snapshot.jobs}
-    queue = [job for job in waited.jobs if job.job_id in there]
-    booked = Backfill(RESERVED).schedule(profile, snapshot.now_s, queue, Consolidate())
-    tasks = Counter(began.values())
-    started = Counter(start.job_id for start in booked.starts)
-    return frozenset(job_id for job_id, count in started.items() if count >= tasks[job_id])
-
-
-def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:
-    """Which pending jobs Slurm would start if the running jobs `going` were gone; `order` are the first pending ones.
-
-    Backfill plans the starts of blocked jobs, so freed GPUs may have to be kept for a larger job ahead. Only the first
-    `RESERVED` blocked jobs are planned here: each takes milliseconds on a large cluster, and few of the others want
-    the same GPUs.
-    """
-    jobs = {job.job_id: job for job in snapshot.jobs}
-    left = [job for job in snapshot.running if job.job_id not in going]
-    profile = AvailabilityProfile(Snapshot.of(snapshot.now_s, snapshot.nodes, left, absences=snapshot.absences))
-    queue = [jobs[job_id] for job_id in order if jobs[job_id].eligible]
-    booked = Backfill(RESERVED).schedule(profile, snapshot.now_s, queue, Consolidate())
-    return frozenset(start.job_id for start in booked.starts)

@@ -45,8 +45,9 @@ from slurm_plugin.observation.standing import (
 from slurm_plugin.steering.grouping import group_changes, in_order
 from slurm_plugin.steering.leases import lease_changes, without_leases
 from slurm_plugin.steering.order import OrderLimits, order_changes
-from slurm_plugin.steering.places import kept_paused, place_changes
+from slurm_plugin.steering.places import place_changes
 from slurm_plugin.steering.release import releases
+from slurm_plugin.steering.slurm_order import kept_paused
 
 
 class SteeringLimits(Struct, frozen=True):

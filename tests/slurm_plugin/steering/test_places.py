@@ -17,7 +17,8 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
-from slurm_plugin.steering.places import on_own_places, place_changes, put_first, started_on_own_places
+from slurm_plugin.steering.backfill_replay import on_own_places, started_on_own_places
+from slurm_plugin.steering.places import place_changes, put_first
 from tests.slurm_kit import record
 
 NOW_S = 10_000.0
