@@ -272,8 +272,11 @@ class EventLog:
     def _write(self, record: dict[str, object]) -> None:
         if self._lost:
             record = {**record, "lost_before": self._lost}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        with self._path.open("ab+") as file:
+            size = file.tell()
+            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # the disk had room for a part of it
+            file.write(b"\n" * is_torn + json.dumps(record).encode() + b"\n")
+            file.flush()
             if file.tell() > _LARGEST_BYTES:
                 self._rotate(file.fileno())
         self._lost = 0
