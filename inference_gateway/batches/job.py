@@ -225,7 +225,7 @@ class Results:
 
 @dataclass(slots=True)
 class BatchJob:
-    """A batch that is being processed. No request is sent before `resume_s` (seconds since the epoch)."""
+    """A batch that is being processed. No request is sent before `resume_s`, which as `saved_s` is monotonic time."""
 
     owned: Owned
     batch: Batch
@@ -281,7 +281,7 @@ class BatchJob:
         return Counts(len(self.requests.custom_ids), *ended)
 
     def save(self, now_s: float) -> None:
-        """Publish the progress, at most once every `_SAVE_S`. Raises `OSError`."""
+        """Publish the progress, at most once every `_SAVE_S` of a monotonic clock. Raises `OSError`."""
         counts = self.counts()
         if counts != self.batch.request_counts and now_s >= self.saved_s + _SAVE_S:
             self.saved_s = now_s

@@ -135,7 +135,7 @@ class Worker:
             owned.update(job.batch)
         ending = self._ending(job, now_s)
         if not ending or job.in_flight:
-            job.save(now_s)
+            job.save(time.monotonic())
             return
         del self._jobs[batch.id]
         job.end(ending)
@@ -195,7 +195,7 @@ class Worker:
         always leave it too little, and its own may be long in flight.
         """
         now_s = time.time()
-        sendable = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
+        sendable = [job for job in self._jobs.values() if job.pending and time.monotonic() >= job.resume_s]
         open_jobs = [job for job in sendable if not self._ending(job, now_s)]
         left = {name: self._room(name) for name in {job.requests.service for job in open_jobs}}
         waiting: BatchJob | None = None
@@ -240,7 +240,7 @@ class Worker:
             self.send()
         else:
             job.pending.append(index)
-            job.resume_s = max(job.resume_s, time.time() + _RETRY_S)
+            job.resume_s = max(job.resume_s, time.monotonic() + _RETRY_S)
 
     async def _write(self, job: BatchJob, index: int) -> bool:
         """Send a request and write its answer; False if it is to be sent again. Raises `OSError` if writing fails."""
@@ -256,7 +256,7 @@ class Worker:
             return True
         if status in _RETRIED:
             job.attempts[index] += status not in _NOT_STARTED
-            job.resume_s = time.time() + (wait_s if status == HTTPStatus.TOO_MANY_REQUESTS else 0.0)
+            job.resume_s = time.monotonic() + (wait_s if status == HTTPStatus.TOO_MANY_REQUESTS else 0.0)
             if job.attempts[index] < _ATTEMPTS:
                 return False
         job.answer(index, status, body)

@@ -235,6 +235,40 @@ def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, m
     assert (most, owned.batch(batch.id).request_counts.completed) == (2, 5)
 
 
+def test_batches_go_on_after_the_clock_was_set_back(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, now, clock = batch_of(owned, lines_of(*"abc")), serving(tmp_path), time.time
+    is_set_back = False
+
+    def completed() -> int:
+        return owned.batch(batch.id).request_counts.completed
+
+    async def check() -> None:
+        shown = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.Response:
+            nonlocal is_set_back
+            user = (await request.json())["user"]
+            if user == "b" and not is_set_back:
+                if is_set_back := completed() == 1:
+                    monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+                return web.Response(status=503)
+            if user == "c":
+                await shown.wait()
+            return web.json_response({})
+
+        async with answered_by(tmp_path, answer) as haproxy, asyncio.timeout(600):
+            ours = Worker(now, owned.settings, haproxy)
+            while owned.batch(batch.id).status != "completed":
+                ours.run_once()
+                await asyncio.sleep(0.01)
+                if completed() == 2:
+                    shown.set()
+
+    asyncio.run(check())
+
+
 def test_a_long_line_is_sent_in_its_turn(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two short ones are in flight, and one has its turn before it; whenever one ends another one would fit."""
     short = lines_of(*"abcdef")
